@@ -1,0 +1,1 @@
+"""The command ``keelmq``: every part of the project under one roof."""

@@ -1,0 +1,368 @@
+"""Which keys a server understands, their defaults, and what is said about a key it does not know.
+
+The keys are RocketMQ's own names. A file is read as TOML when its name ends in ``.toml``, else as
+RocketMQ's ``.conf`` (properties text). Defaults that differ from the original carry ``was=`` and are listed
+in ``docs/defaults.md``.
+"""
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from model.errors import ConfigError
+
+_T = TypeVar("_T")
+
+
+def key(name: str, default: _T, help: str = "", *, was: object = None) -> _T:
+    """Declare a configuration key: its RocketMQ name, default, meaning, and the original's default."""
+    value: _T = field(default=default, metadata={"key": name, "help": help, "was": was})
+    return value
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Read ``key=value`` lines; ``#`` and ``!`` start a comment line; a trailing ``\\`` continues a line.
+
+    Raises ConfigError naming the line that has no ``=``.
+    """
+    found: dict[str, str] = {}
+    pending = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = pending + line.strip()
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if line.endswith("\\"):
+            pending = line[:-1]
+            continue
+        name, separator, value = line.partition("=")
+        if not separator:
+            raise ConfigError(f"line {number}: expected key=value, found {line!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def parse_file(name: str, text: str) -> dict[str, str]:
+    """Read configuration text as TOML or properties, by the file's name. Raises ConfigError."""
+    if not name.endswith(".toml"):
+        try:
+            return parse_properties(text)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: not TOML: {error}") from None
+    nested = [k for k, v in table.items() if isinstance(v, dict | list)]
+    if nested:
+        raise ConfigError(f"{name}: {nested[0]} must be a plain value, found a table or array")
+    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in table.items()}
+
+
+@dataclass(kw_only=True)
+class Config:
+    """Base of the three servers' configurations: values by RocketMQ key, checked on the way in."""
+
+    @classmethod
+    def keys(cls) -> dict[str, "dataclasses.Field[Any]"]:
+        return {f.metadata["key"]: f for f in dataclasses.fields(cls)}
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, str]) -> Self:
+        """Build from RocketMQ keys and texts. Raises ConfigError on an unknown key or a bad value."""
+        known = cls.keys()
+        arguments = {}
+        for name, text in values.items():
+            if name not in known:
+                raise ConfigError(_unknown(name, known))
+            arguments[known[name].name] = _convert(name, text, known[name])
+        config = cls(**arguments)
+        config.check()
+        return config
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str], settings: Iterable[str] = ()) -> Self:
+        """``values`` overlaid with ``key=value`` settings of the command line."""
+        merged = dict(values)
+        for setting in settings:
+            name, separator, value = setting.partition("=")
+            if not separator:
+                raise ConfigError(f"--set {setting!r}: expected key=value")
+            merged[name.strip()] = value.strip()
+        return cls.from_mapping(merged)
+
+    def to_mapping(self) -> dict[str, str]:
+        """RocketMQ keys and texts of every value, in order of declaration."""
+        return {name: _text(getattr(self, f.name)) for name, f in self.keys().items()}
+
+    def check(self) -> None:
+        """Raise ConfigError when values contradict each other."""
+
+
+def _unknown(name: str, known: Mapping[str, object]) -> str:
+    lower = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower(), list(lower), 1, 0.5)
+    hint = f"; did you mean {lower[near[0]]}?" if near else ""
+    return f"unknown key {name}{hint}"
+
+
+def _convert(name: str, text: str, of: "dataclasses.Field[Any]") -> object:
+    text = str(text)
+    if isinstance(of.default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name}={text}: expected true or false")
+        return text.lower() == "true"
+    if isinstance(of.default, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError(f"{name}={text}: expected a whole number") from None
+    return text
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _need(condition: bool, text: str) -> None:
+    if not condition:
+        raise ConfigError(text)
+
+
+def addresses(text: str) -> list[str]:
+    """Split ``a:1;b:2`` (``,`` also separates) into addresses. Raises ConfigError without a port."""
+    found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+    for address in found:
+        host, _, port = address.rpartition(":")
+        _need(bool(host) and port.isdigit(), f"address {address!r}: expected host:port")
+    return found
+
+
+def peers(text: str) -> dict[str, str]:
+    """Split ``n0-host:port;n1-host:port`` into id -> address. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for part in filter(None, (p.strip() for p in text.split(";"))):
+        node, separator, address = part.partition("-")
+        _need(bool(separator and node), f"peer {part!r}: expected id-host:port")
+        _need(node not in found, f"peer {node} is listed twice")
+        found[node] = addresses(address)[0]
+    return found
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` -> (host, port)."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+@dataclass(kw_only=True)
+class ServerConfig(Config):
+    """What all servers share."""
+
+    bind_address: str = key("bindAddress", "127.0.0.1", "address to listen on", was="0.0.0.0")
+    admin_port: int = key("adminPort", 0, "HTTP endpoint on loopback: healthz, status, metrics; 0 = off")
+    frame_bytes_max: int = key("frameMaxLength", 16777216, "longest frame accepted, bytes")
+    server_channel_max_idle_s: int = key(
+        "serverChannelMaxIdleTimeSeconds", 120, "close a silent connection after"
+    )
+
+
+@dataclass(kw_only=True)
+class NamesrvConfig(ServerConfig):
+    """Keys of a NameServer; with ``enableControllerInNamesrv`` the Controller's keys stand beside them."""
+
+    listen_port: int = key("listenPort", 9876, "port of the NameServer")
+    kv_config_path: str = key("kvConfigPath", "", "file of the KV table; empty = kept in memory only")
+    scan_not_active_ms: int = key("scanNotActiveBrokerInterval", 5000, "look for silent brokers every")
+    broker_expiry_ms: int = key("brokerChannelExpiredTime", 120000, "a broker is gone after this silence")
+    support_acting_master: bool = key("supportActingMaster", False)
+    notify_min_broker_id_changed: bool = key("notifyMinBrokerIdChanged", False)
+    order_message_enable: bool = key("orderMessageEnable", False)
+    return_order_topic_config: bool = key("returnOrderTopicConfigToBroker", True)
+    delete_topic_with_registration: bool = key("deleteTopicWithBrokerRegistration", False)
+    enable_controller_in_namesrv: bool = key("enableControllerInNamesrv", False)
+
+
+@dataclass(kw_only=True)
+class ControllerConfig(ServerConfig):
+    """Keys of a Controller."""
+
+    group: str = key("controllerDLegerGroup", "keelmq-controllers", "name of the Raft group")
+    peers: str = key("controllerDLegerPeers", "", "id-host:port;... of every Controller (its request port)")
+    self_id: str = key("controllerDLegerSelfId", "", "id of this Controller among the peers")
+    raft_peers: str = key("raftPeers", "", "id-host:port;... of the Raft ports; empty = request port + 10")
+    raft_secret_file: str = key("raftSecretFile", "", "file with the secret the Controllers share")
+    store_path: str = key("controllerStorePath", "", "directory of the Raft journal")
+    scan_not_active_ms: int = key(
+        "scanNotActiveBrokerInterval", 500, "look for silent brokers every", was=5000
+    )
+    scan_inactive_master_ms: int = key(
+        "scanInactiveMasterInterval", 1000, "look for groups without master every", was=5000
+    )
+    elect_unclean_master: bool = key("enableElectUncleanMaster", False)
+    notify_role_changed: bool = key("notifyBrokerRoleChanged", True)
+    elect_retry_max: int = key("electMasterMaxRetryCount", 3)
+    raft_append_period_ms: int = key("raftAppendPeriodMs", 50)
+    raft_election_min_ms: int = key("raftElectionMinMs", 500)
+    raft_election_max_ms: int = key("raftElectionMaxMs", 1000)
+
+    def check(self) -> None:
+        members = peers(self.peers)
+        _need(bool(members), "controllerDLegerPeers is empty: list every Controller as id-host:port")
+        _need(
+            self.self_id in members,
+            f"controllerDLegerSelfId={self.self_id!r} is not among the peers {sorted(members)}",
+        )
+        if self.raft_peers:
+            _need(
+                set(peers(self.raft_peers)) == set(members),
+                "raftPeers must list the ids of controllerDLegerPeers",
+            )
+        _need(
+            self.raft_append_period_ms * 3 < self.raft_election_min_ms < self.raft_election_max_ms,
+            "need 3 x raftAppendPeriodMs < raftElectionMinMs < raftElectionMaxMs",
+        )
+
+    def raft_addresses(self) -> dict[str, str]:
+        """id -> host:port of every member's Raft port."""
+        if self.raft_peers:
+            return peers(self.raft_peers)
+        split = {node: split_address(address) for node, address in peers(self.peers).items()}
+        return {node: f"{host}:{port + 10}" for node, (host, port) in split.items()}
+
+
+@dataclass(kw_only=True)
+class StoreConfig(ServerConfig):
+    """Keys of the message store; a broker's configuration includes them."""
+
+    store_path: str = key("storePathRootDir", "store", "root of the store")
+    commit_log_path: str = key("storePathCommitLog", "", "directory of the CommitLog; empty = root/commitlog")
+    epoch_file_path: str = key("storePathEpochFile", "", "empty = root/epochFileCheckpoint")
+    broker_identity_path: str = key("storePathBrokerIdentity", "", "empty = root/brokerIdentity")
+    segment_bytes: int = key("mappedFileSizeCommitLog", 1073741824, "size of a CommitLog segment")
+    queue_file_bytes: int = key("mappedFileSizeConsumeQueue", 6000000, "size of a ConsumeQueue file")
+    index_slots: int = key("maxHashSlotNum", 5000000, "slots of an IndexFile")
+    index_entries: int = key("maxIndexNum", 20000000, "entries of an IndexFile")
+    message_index_enable: bool = key("messageIndexEnable", True)
+    message_bytes_max: int = key("maxMessageSize", 4194304, "longest body")
+    flush_disk_type: str = key("flushDiskType", "ASYNC_FLUSH", "ASYNC_FLUSH or SYNC_FLUSH")
+    flush_interval_ms: int = key("flushIntervalCommitLog", 500, "sync the CommitLog every (ASYNC_FLUSH)")
+    flush_queue_interval_ms: int = key("flushIntervalConsumeQueue", 1000)
+    sync_flush_timeout_ms: int = key("syncFlushTimeout", 5000)
+    delete_when: str = key("deleteWhen", "04")
+    file_reserved_hours: int = key("fileReservedTime", 72)
+    disk_max_used_ratio: int = key("diskMaxUsedSpaceRatio", 75)
+    disk_clean_forcibly_ratio: int = key("diskSpaceCleanForciblyRatio", 85)
+    disk_warning_ratio: int = key("diskSpaceWarningLevelRatio", 90)
+    check_crc_on_recover: bool = key("checkCRCOnRecover", True)
+    append_prop_crc: bool = key("enabledAppendPropCRC", False)
+    delay_levels: str = key("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h")
+    transfer_count_in_memory: int = key("maxTransferCountOnMessageInMemory", 32)
+    transfer_bytes_in_memory: int = key("maxTransferBytesOnMessageInMemory", 262144)
+
+    def check(self) -> None:
+        _need(
+            self.flush_disk_type in ("ASYNC_FLUSH", "SYNC_FLUSH"),
+            f"flushDiskType={self.flush_disk_type}: expected ASYNC_FLUSH or SYNC_FLUSH",
+        )
+        _need(self.segment_bytes >= 4096, "mappedFileSizeCommitLog must be at least 4096")
+        _need(self.queue_file_bytes % 20 == 0, "mappedFileSizeConsumeQueue must be a multiple of 20")
+        hours = self.delete_when.split(";")
+        _need(
+            all(h.isdigit() and int(h) < 24 for h in hours),
+            f"deleteWhen={self.delete_when}: expected hours like 04",
+        )
+
+
+@dataclass(kw_only=True)
+class BrokerConfig(StoreConfig):
+    """Keys of a broker."""
+
+    listen_port: int = key("listenPort", 10911, "port of the broker; the fast port is 2 below")
+    fast_port_enable: bool = key(
+        "enableFastPort", True, "also listen on listenPort - 2, as clients with VIP channels expect"
+    )
+    ha_listen_port: int = key("haListenPort", 0, "0 = listenPort + 1")
+    namesrv_addr: str = key("namesrvAddr", "", "host:port;... of the NameServers")
+    cluster_name: str = key("brokerClusterName", "DefaultCluster")
+    broker_name: str = key("brokerName", "broker-a", "name of the broker group")
+    broker_id: int = key("brokerId", -1, "0 = master, > 0 = slave; -1 = the Controller gives it", was=0)
+    broker_ip1: str = key("brokerIP1", "127.0.0.1", "address clients are told")
+    broker_ip2: str = key("brokerIP2", "", "address slaves are told; empty = brokerIP1")
+    broker_role: str = key(
+        "brokerRole", "SYNC_MASTER", "ASYNC_MASTER, SYNC_MASTER or SLAVE", was="ASYNC_MASTER"
+    )
+    broker_permission: int = key("brokerPermission", 6)
+    enable_controller_mode: bool = key("enableControllerMode", False)
+    controller_addr: str = key("controllerAddr", "", "host:port;... of the Controllers")
+    total_replicas: int = key("totalReplicas", 1)
+    in_sync_replicas: int = key("inSyncReplicas", 1)
+    min_in_sync_replicas: int = key("minInSyncReplicas", 1)
+    all_ack_in_sync_state_set: bool = key(
+        "allAckInSyncStateSet", True, "an answer needs every member of the SyncStateSet", was=False
+    )
+    async_learner: bool = key("asyncLearner", False)
+    sync_from_last_file: bool = key("syncFromLastFile", False)
+    election_priority: int = key("brokerElectionPriority", 2147483647, "lower wins")
+    slave_timeout_ms: int = key("slaveTimeout", 3000, "an answer waits for slaves at most")
+    ha_heartbeat_ms: int = key("haSendHeartbeatInterval", 1000, was=5000)
+    ha_housekeeping_ms: int = key("haHousekeepingInterval", 5000, was=20000)
+    ha_batch_bytes: int = key("haTransferBatchSize", 32768)
+    ha_not_catchup_ms: int = key(
+        "haMaxTimeSlaveNotCatchup",
+        3000,
+        "a slave silent or behind this long leaves the SyncStateSet",
+        was=15000,
+    )
+    check_sync_state_set_ms: int = key("checkSyncStateSetPeriod", 500, was=5000)
+    sync_broker_metadata_ms: int = key(
+        "syncBrokerMetadataPeriod", 1000, "look at the Controller's view every", was=5000
+    )
+    slave_metadata_ms: int = key(
+        "slaveSyncMetadataPeriod", 1000, "a slave copies topics, groups and offsets every", was=10000
+    )
+    broker_heartbeat_ms: int = key("brokerHeartbeatInterval", 500, was=1000)
+    controller_heartbeat_timeout_ms: int = key("controllerHeartBeatTimeoutMills", 3000, was=10000)
+    register_namesrv_ms: int = key("registerNameServerPeriod", 10000, was=30000)
+    auto_create_topic: bool = key("autoCreateTopicEnable", True)
+    auto_create_group: bool = key("autoCreateSubscriptionGroup", True)
+    default_topic_queues: int = key("defaultTopicQueueNums", 8)
+    long_polling_enable: bool = key("longPollingEnable", True)
+    client_expiry_ms: int = key("clientChannelExpiredTimeout", 120000)
+    flush_offsets_ms: int = key("flushConsumerOffsetInterval", 5000)
+    reject_transaction_message: bool = key("rejectTransactionMessage", False)
+    transaction_timeout_ms: int = key("transactionTimeOut", 6000, "a half message is first asked about after")
+    transaction_check_max: int = key("transactionCheckMax", 15, "then it is given up")
+    transaction_check_interval_ms: int = key("transactionCheckInterval", 30000)
+    trace_on: bool = key("traceOn", True)
+    region_id: str = key("regionId", "DefaultRegion")
+
+    def check(self) -> None:
+        super().check()
+        _need(
+            self.broker_role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
+            f"brokerRole={self.broker_role}: expected ASYNC_MASTER, SYNC_MASTER or SLAVE",
+        )
+        addresses(self.namesrv_addr)
+        _need(
+            not self.enable_controller_mode or bool(addresses(self.controller_addr)),
+            "enableControllerMode=true needs controllerAddr=host:port;...",
+        )
+        _need(self.min_in_sync_replicas >= 1, "minInSyncReplicas must be at least 1")
+        _need(self.in_sync_replicas >= 1, "inSyncReplicas must be at least 1")
+
+    @property
+    def address(self) -> str:
+        """What clients and NameServers are told."""
+        return f"{self.broker_ip1}:{self.listen_port}"
+
+    @property
+    def ha_port(self) -> int:
+        return self.ha_listen_port or self.listen_port + 1
+
+    @property
+    def ha_address(self) -> str:
+        return f"{self.broker_ip2 or self.broker_ip1}:{self.ha_port}"

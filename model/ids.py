@@ -1,0 +1,11 @@
+"""Which numbers mean what: offsets in bytes, offsets in messages, epochs, broker ids."""
+
+from typing import Final, NewType
+
+PhysicalOffset = NewType("PhysicalOffset", int)  # bytes since the start of the CommitLog
+QueueOffset = NewType("QueueOffset", int)  # messages since the start of one queue
+Epoch = NewType("Epoch", int)  # elections of one broker group
+BrokerId = NewType("BrokerId", int)  # 1, 2, 3 ... given by the Controller, for ever
+
+MASTER_ID: Final = BrokerId(0)  # what a master calls itself at the NameServers
+"""A broker registers with id 0 while it is master, with its own id otherwise (facts: RocketMQ 5.x)."""

@@ -1,0 +1,124 @@
+"""What a message carries besides its body: properties text, sysFlag bits, tag codes, ids.
+
+Properties are ``name 0x01 value 0x02`` repeated. Tag codes and key hashes are Java's ``String.hashCode``.
+A broker message id is the store host and the CommitLog offset in upper-case hex.
+Source of the formats: Apache RocketMQ 5.x, ``common/message/MessageDecoder``.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from typing import Final
+
+NAME_END: Final = "\x01"
+VALUE_END: Final = "\x02"
+
+COMPRESSED: Final = 0x1
+TRANSACTION_MASK: Final = 0xC
+TRANSACTION_PREPARED: Final = 0x4
+TRANSACTION_COMMIT: Final = 0x8
+TRANSACTION_ROLLBACK: Final = 0xC
+BORN_HOST_V6: Final = 0x10
+STORE_HOST_V6: Final = 0x20
+INNER_BATCH: Final = 0x80
+COMPRESSION_MASK: Final = 0x700
+COMPRESSION_LZ4: Final = 0x100
+COMPRESSION_ZSTD: Final = 0x200
+COMPRESSION_ZLIB: Final = 0x300
+
+KEYS: Final = "KEYS"
+TAGS: Final = "TAGS"
+UNIQ_KEY: Final = "UNIQ_KEY"
+WAIT: Final = "WAIT"
+DELAY: Final = "DELAY"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QID: Final = "REAL_QID"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+TRANSACTION_PREPARED_PROPERTY: Final = "TRAN_MSG"
+CLUSTER: Final = "CLUSTER"
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+PROPERTIES_BYTES_MAX: Final = 32767
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Return the properties text; the trailing 0x02 is kept, as current clients do."""
+    return "".join(f"{name}{NAME_END}{value}{VALUE_END}" for name, value in properties.items())
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Parse a properties text; entries without a name or a value are dropped, as the original does."""
+    found: dict[str, str] = {}
+    for entry in text.split(VALUE_END):
+        name, separator, value = entry.partition(NAME_END)
+        if separator and name and value:
+            found[name] = value
+    return found
+
+
+def property_of(text: str, name: str) -> str | None:
+    """Return one property of a properties text without parsing the rest, or None."""
+    mark = name + NAME_END
+    at = 0 if text.startswith(mark) else text.find(VALUE_END + mark)
+    if at < 0:
+        return None
+    begin = at + len(mark) + (0 if at == 0 and text.startswith(mark) else 1)
+    end = text.find(VALUE_END, begin)
+    return (text[begin:] if end < 0 else text[begin:end]) or None
+
+
+def java_hash(text: str) -> int:
+    """Java's ``String.hashCode``: a signed 32-bit sum over UTF-16 code units."""
+    value = 0
+    if text.isascii():
+        for unit in text.encode():
+            value = (31 * value + unit) & 0xFFFFFFFF
+    else:
+        units = text.encode("utf-16-be", "surrogatepass")
+        for at in range(0, len(units), 2):
+            value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def tags_code(tags: str | None) -> int:
+    """The number a ConsumeQueue entry carries for ``tags``; 0 for none."""
+    return java_hash(tags) if tags else 0
+
+
+def encode_host(address: str) -> bytes:
+    """``ip:port`` as a record stores it: 4 or 16 address bytes and the port as an int.
+
+    Raises ValueError for anything that is not a numeric address.
+    """
+    host, _, port = address.rpartition(":")
+    return ipaddress.ip_address(host.strip("[]")).packed + int(port).to_bytes(4, "big")
+
+
+def decode_host(raw: bytes) -> str:
+    """The ``ip:port`` text of 8 (IPv4) or 20 (IPv6) host bytes."""
+    ip = ipaddress.ip_address(bytes(raw[:-4]))
+    port = int.from_bytes(raw[-4:], "big")
+    return f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+
+
+def message_id(host: bytes, physical_offset: int) -> str:
+    """The broker's message id: store host bytes and CommitLog offset, upper-case hex."""
+    return (host + physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+def parse_message_id(text: str) -> tuple[str, int]:
+    """Return (``ip:port``, CommitLog offset) of a broker message id; raises ValueError."""
+    raw = bytes.fromhex(text)
+    if len(raw) not in (16, 28):
+        raise ValueError(f"message id {text!r} has {len(text)} digits, expected 32 or 56")
+    return decode_host(raw[:-8]), int.from_bytes(raw[-8:], "big")
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    return DLQ_PREFIX + group

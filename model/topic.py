@@ -1,0 +1,161 @@
+"""What a topic and a consumer group are configured as, and how two versions of a table compare."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+PERM_PRIORITY: Final = 8
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+TOPIC_BYTES_MAX: Final = 127
+GROUP_CHARS_MAX: Final = 255
+_TOPIC_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%|")
+
+NOT_FOR_CLIENT_SENDS: Final = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+)
+"""Topics only the broker itself writes to; a client's send is answered NO_PERMISSION (16)."""
+
+
+def topic_name_error(name: str) -> str | None:
+    """Say what is wrong with a topic name a client wants to create, or None."""
+    if not name.strip():
+        return "The specified topic is blank."
+    if not set(name) <= _TOPIC_CHARS:
+        return f"The specified topic {name!r} contains illegal characters, allowing only [%|a-zA-Z0-9_-]."
+    if len(name) > TOPIC_BYTES_MAX:
+        return f"The specified topic is longer than topic max length {TOPIC_BYTES_MAX}."
+    return None
+
+
+@dataclass(slots=True)
+class DataVersion:
+    """Orders two versions of a table: stateVersion (the master's epoch), then counter, then time."""
+
+    state_version: int = 0
+    timestamp_ms: int = 0
+    counter: int = 0
+
+    def next(self, now_ms: int, state_version: int | None = None) -> "DataVersion":
+        state = self.state_version if state_version is None else state_version
+        return DataVersion(state, now_ms, self.counter + 1)
+
+    def to_json(self) -> dict[str, int]:
+        return {
+            "counter": self.counter,
+            "stateVersion": self.state_version,
+            "timestamp": self.timestamp_ms,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any] | None) -> "DataVersion":
+        data = data or {}
+        return cls(
+            int(data.get("stateVersion", 0)), int(data.get("timestamp", 0)), int(data.get("counter", 0))
+        )
+
+    def order(self) -> tuple[int, int, int]:
+        return (self.state_version, self.counter, self.timestamp_ms)
+
+
+@dataclass(slots=True)
+class TopicConfig:
+    """One topic of one broker; ``to_json`` gives the members mqadmin and real brokers expect."""
+
+    name: str
+    read_queues: int = 8
+    write_queues: int = 8
+    perm: int = PERM_READ | PERM_WRITE
+    sys_flag: int = 0
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": self.attributes,
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "TopicConfig":
+        """Raises KeyError without a ``topicName``."""
+        return cls(
+            name=data["topicName"],
+            read_queues=int(data.get("readQueueNums", 16)),
+            write_queues=int(data.get("writeQueueNums", 16)),
+            perm=int(data.get("perm", 6)),
+            sys_flag=int(data.get("topicSysFlag", 0)),
+            order=bool(data.get("order", False)),
+            filter_type=str(data.get("topicFilterType", "SINGLE_TAG")),
+            attributes=dict(data.get("attributes") or {}),
+        )
+
+
+@dataclass(slots=True)
+class SubscriptionGroupConfig:
+    """One consumer group of one broker; members and defaults are RocketMQ's."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queues: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minutes: int = 15
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": self.attributes,
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "consumeMessageOrderly": self.consume_message_orderly,
+            "consumeTimeoutMinute": self.consume_timeout_minutes,
+            "groupName": self.name,
+            "groupRetryPolicy": {"type": "CUSTOMIZED"},
+            "groupSysFlag": self.group_sys_flag,
+            "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed,
+            "retryMaxTimes": self.retry_max_times,
+            "retryQueueNums": self.retry_queues,
+            "whichBrokerWhenConsumeSlowly": self.which_broker_when_consume_slowly,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "SubscriptionGroupConfig":
+        """Raises KeyError without a ``groupName``."""
+        return cls(
+            name=data["groupName"],
+            consume_enable=bool(data.get("consumeEnable", True)),
+            consume_from_min_enable=bool(data.get("consumeFromMinEnable", True)),
+            consume_broadcast_enable=bool(data.get("consumeBroadcastEnable", True)),
+            consume_message_orderly=bool(data.get("consumeMessageOrderly", False)),
+            retry_queues=int(data.get("retryQueueNums", 1)),
+            retry_max_times=int(data.get("retryMaxTimes", 16)),
+            broker_id=int(data.get("brokerId", 0)),
+            which_broker_when_consume_slowly=int(data.get("whichBrokerWhenConsumeSlowly", 1)),
+            notify_consumer_ids_changed=bool(data.get("notifyConsumerIdsChangedEnable", True)),
+            group_sys_flag=int(data.get("groupSysFlag", 0)),
+            consume_timeout_minutes=int(data.get("consumeTimeoutMinute", 15)),
+            attributes=dict(data.get("attributes") or {}),
+        )

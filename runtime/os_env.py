@@ -1,0 +1,177 @@
+"""The production world: asyncio sockets, the operating system's files, the wall clock."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from runtime.env import Buffer, DiskUsage, Listener, P
+from runtime.events import Event, EventLog
+
+T = TypeVar("T")
+
+
+class OsFile:
+    """A file by descriptor; reads and writes at offsets only."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._fd = descriptor
+
+    def pread(self, size: int, offset: int) -> bytes:
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        done = len(data)
+        while done < size and (more := os.pread(self._fd, size - done, offset + done)):
+            parts.append(more)
+            done += len(more)
+        return b"".join(parts)
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        done = os.pwrite(self._fd, data, offset)
+        while done < len(data):
+            written = os.pwrite(self._fd, memoryview(data)[done:], offset + done)
+            if written == 0:
+                raise OSError(errno.EIO, "write made no progress", self.path)
+            done += written
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def allocate(self, size: int) -> None:
+        if size > self.size():
+            os.posix_fallocate(self._fd, 0, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsLock:
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class OsDisk:
+    """The operating system's file system."""
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        try:
+            return OsFile(path, os.open(path, flags, 0o644))
+        except OSError as error:
+            if create or error.errno not in (errno.EACCES, errno.EROFS):
+                raise
+            # What may only be read is opened for reading: an audit looks at stores it must not change.
+            return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def rmtree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def mtime_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def usage(self, path: str) -> DiskUsage:
+        stat = os.statvfs(path)
+        return DiskUsage(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+
+    def lock(self, path: str) -> OsLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # A POSIX lock on byte 0, like Java's FileChannel.tryLock(0, 1): the two exclude each other.
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return OsLock(descriptor)
+
+
+class _Server:
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        self.port: int = server.sockets[0].getsockname()[1]
+
+    def close(self) -> None:
+        self._server.close()
+
+
+class OsNetwork:
+    """TCP of the operating system through the running loop."""
+
+    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
+        server = await asyncio.get_running_loop().create_server(factory, host, port, reuse_address=True)
+        return _Server(server)
+
+    async def connect(
+        self, factory: Callable[[], P], host: str, port: int, *, timeout_s: float = 3.0
+    ) -> tuple[asyncio.Transport, P]:
+        async with asyncio.timeout(timeout_s):
+            return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+
+class OsEnv:
+    """What a real process gets. ``seed`` fixes the random source for tests."""
+
+    def __init__(self, *, seed: int | None = None, watch: Callable[[Event], None] | None = None) -> None:
+        self.disk = OsDisk()
+        self.network = OsNetwork()
+        self.random = random.Random(seed)
+        self.events = EventLog(self.now_ms, watch)
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> float:
+        return time.monotonic() * 1000
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, call)

@@ -1,0 +1,73 @@
+"""The promise of the configuration: a mistake is named before a server starts."""
+
+from pathlib import Path
+
+import pytest
+
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, parse_file, peers
+from model.defaults import table
+from model.errors import ConfigError
+
+
+def test_an_unknown_key_names_the_nearest_known_one() -> None:
+    with pytest.raises(ConfigError, match="unknown key inSyncReplica; did you mean inSyncReplicas"):
+        BrokerConfig.from_mapping({"inSyncReplica": "2"})
+
+
+def test_a_key_nothing_like_ours_gets_no_guess() -> None:
+    with pytest.raises(ConfigError, match=r"^unknown key zzzzqqqq$"):
+        NamesrvConfig.from_mapping({"zzzzqqqq": "1"})
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"listenPort": "ten"}, "listenPort=ten: expected a whole number"),
+        ({"allAckInSyncStateSet": "maybe"}, "expected true or false"),
+        ({"flushDiskType": "SOMETIMES"}, "expected ASYNC_FLUSH or SYNC_FLUSH"),
+        ({"namesrvAddr": "localhost"}, "expected host:port"),
+        ({"enableControllerMode": "true"}, "needs controllerAddr"),
+        ({"deleteWhen": "25"}, "deleteWhen=25"),
+    ],
+)
+def test_a_value_that_cannot_be_right_is_refused(values: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        BrokerConfig.from_mapping(values)
+
+
+def test_a_controller_must_be_one_of_its_peers() -> None:
+    with pytest.raises(ConfigError, match="is not among the peers"):
+        ControllerConfig.from_mapping({"controllerDLegerPeers": "n0-h:1", "controllerDLegerSelfId": "n1"})
+
+
+def test_properties_and_toml_say_the_same() -> None:
+    conf = parse_file(
+        "b.conf", "# a comment\nlistenPort = 10911\nenableControllerMode=false\nbrokerName=a=b\n"
+    )
+    toml = parse_file("b.toml", 'listenPort = 10911\nenableControllerMode = false\nbrokerName = "a=b"\n')
+    assert conf == toml
+    assert BrokerConfig.from_mapping(conf) == BrokerConfig.from_mapping(toml)
+
+
+def test_a_line_without_a_value_is_named_by_its_number() -> None:
+    with pytest.raises(ConfigError, match=r"x\.conf: line 2: expected key=value"):
+        parse_file("x.conf", "a=1\nbroken\n")
+
+
+def test_a_setting_overrides_the_file_and_survives_the_round_trip() -> None:
+    config = BrokerConfig.parse({"listenPort": "1", "brokerName": "g"}, ["listenPort=2"])
+    assert (config.listen_port, config.broker_name) == (2, "g")
+    assert BrokerConfig.from_mapping(config.to_mapping()) == config
+
+
+def test_raft_ports_are_ten_above_unless_said() -> None:
+    values = {"controllerDLegerPeers": "n0-h:100;n1-h:200", "controllerDLegerSelfId": "n0"}
+    assert ControllerConfig.from_mapping(values).raft_addresses() == {"n0": "h:110", "n1": "h:210"}
+    assert ControllerConfig.from_mapping({**values, "raftPeers": "n0-h:1;n1-h:2"}).raft_addresses() == peers(
+        "n0-h:1;n1-h:2"
+    )
+
+
+def test_the_page_of_defaults_is_the_one_in_the_repository() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "defaults.md"
+    assert page.read_text() == table(), "run: python -m model.defaults > docs/defaults.md"
