@@ -1,0 +1,225 @@
+"""How is a body written as JSON, in the strict form and in fastjson's?
+
+fastjson, which RocketMQ's Java side uses, writes maps with keys that are not text as no other JSON does:
+
+    integer keys bare       "offsetTable":{0:5,1:7}
+    object keys as objects  "offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:{"brokerOffset":5}}
+
+In Python an integer key is an ``int``, an object key an ``ObjectKey``. Both writers order members by name and
+leave out members that are None, as the original does.
+
+    dumps          strict JSON: integer keys as "0", an object key as the text of its JSON
+    dumps_dialect  fastjson's: keys as above; with ``indent`` as the original writes its config files
+    loads          reads both; integer keys come as text ("0" in either dialect), object keys as ObjectKey
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from model.errors import PeerError
+
+DEPTH_MAX: Final = 100
+
+
+class ObjectKey(tuple[tuple[str, Any], ...]):
+    """An object used as a key of a map: pairs (member, value), sorted by member; equal when all are equal."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, **members: str | int | bool | None) -> "ObjectKey":
+        return cls(sorted(members.items()))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return next((value for member, value in self if member == name), default)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self)
+
+
+def queue_key(topic: str, broker: str, queue_id: int) -> ObjectKey:
+    """The key of one queue in ConsumeStats, TopicStatsTable and the reset-offset bodies."""
+    return ObjectKey.of(brokerName=broker, queueId=queue_id, topic=topic)
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+
+
+def dumps(value: Any) -> bytes:
+    """Strict JSON. Raises TypeError for a value JSON has no form for: our own mistake."""
+    return _write(value, strict=True, line="").encode()
+
+
+def dumps_dialect(value: Any, indent: bool = False) -> bytes:
+    """fastjson's JSON; ``indent`` puts each member on a line of its own behind tabs. Raises TypeError."""
+    return _write(value, strict=False, line="\n" if indent else "").encode()
+
+
+def _write(value: Any, *, strict: bool, line: str) -> str:
+    """``line`` starts a new line at the depth of ``value``; empty without indentation."""
+    inner = line + "\t" if line else ""
+    if isinstance(value, ObjectKey):
+        value = value.to_dict()
+    if isinstance(value, Mapping):
+        members = [
+            f"{inner}{_key(key, strict)}:{_write(member, strict=strict, line=inner)}"
+            for key, member in sorted(value.items(), key=_order)
+            if member is not None
+        ]
+        return "{" + ",".join(members) + line + "}" if members else "{}"
+    if isinstance(value, list | tuple):
+        items = [f"{inner}{_write(item, strict=strict, line=inner)}" for item in value]
+        return "[" + ",".join(items) + line + "]" if items else "[]"
+    if value is None or isinstance(value, str | bool | int | float):
+        return _encode(value).decode()
+    raise TypeError(f"no JSON for {type(value).__name__}: {value!r}")
+
+
+def _order(member: tuple[Any, Any]) -> tuple[int, Any]:
+    """Integer keys by number, then text, then object keys by their values: queue 2 before queue 10."""
+    key = member[0]
+    if isinstance(key, int):
+        return 0, key
+    if isinstance(key, ObjectKey):
+        return 2, [(name, isinstance(value, str), 0 if value is None else value) for name, value in key]
+    return 1, str(key)
+
+
+def _key(key: Any, strict: bool) -> str:
+    if isinstance(key, str):
+        return _encode(key).decode()
+    if isinstance(key, int) and not isinstance(key, bool):
+        return f'"{int(key)}"' if strict else str(int(key))
+    if isinstance(key, ObjectKey):
+        text = _write(key, strict=strict, line="")
+        return _encode(text).decode() if strict else text
+    raise TypeError(f"no JSON key for {type(key).__name__}: {key!r}")
+
+
+def loads(data: bytes | bytearray | memoryview) -> Any:
+    """The value of a body in either dialect. Raises PeerError."""
+    try:
+        return _decode(data)
+    except RecursionError:
+        raise PeerError("body is nested too deep") from None
+    except (msgspec.DecodeError, ValueError) as strict:
+        if not data:
+            raise PeerError("body is empty, expected JSON") from None
+        try:
+            return _Reader(bytes(data).decode()).whole()
+        except UnicodeDecodeError:
+            raise PeerError(f"body is not JSON: {strict}") from None
+
+
+def loads_object(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """As ``loads``, and the value must be an object. Raises PeerError."""
+    value = loads(data)
+    if not isinstance(value, dict):
+        raise PeerError(f"body is a JSON {type(value).__name__}, expected an object")
+    return value
+
+
+_BLANK: Final = re.compile(r"[ \t\r\n]*")
+_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_PLAIN: Final = re.compile(r"[-+0-9.eE]+|true|false|null")
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
+
+
+class _Reader:
+    """Recursive descent over fastjson's dialect; used only for what strict JSON refuses."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def whole(self) -> Any:
+        value = self._value(0)
+        if self._peek():
+            raise self._error("something follows the value")
+        return value
+
+    def _error(self, what: str) -> PeerError:
+        near = self._text[self._at : self._at + 20]
+        return PeerError(f"body is not JSON: {what} at character {self._at}, near {near!r}")
+
+    def _peek(self) -> str:
+        blank = _BLANK.match(self._text, self._at)
+        if blank is not None:
+            self._at = blank.end()
+        return self._text[self._at : self._at + 1]
+
+    def _take(self, expected: str) -> None:
+        if self._peek() != expected:
+            raise self._error(f"expected {expected!r}")
+        self._at += 1
+
+    def _value(self, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise PeerError("body is nested too deep")
+        first = self._peek()
+        if first == "{":
+            return self._object(depth)
+        if first == "[":
+            return self._array(depth)
+        return self._scalar(_STRING if first == '"' else _PLAIN)
+
+    def _scalar(self, pattern: re.Pattern[str]) -> Any:
+        found = pattern.match(self._text, self._at)
+        if found is None:
+            raise self._error("expected a value")
+        try:
+            value = _decode(found.group())
+        except (msgspec.DecodeError, ValueError):
+            raise self._error("bad value") from None
+        self._at = found.end()
+        return value
+
+    def _array(self, depth: int) -> list[Any]:
+        self._take("[")
+        items: list[Any] = []
+        if self._peek() == "]":
+            self._at += 1
+            return items
+        while True:
+            items.append(self._value(depth + 1))
+            if self._peek() != ",":
+                self._take("]")
+                return items
+            self._at += 1
+
+    def _object(self, depth: int) -> dict[Any, Any]:
+        self._take("{")
+        found: dict[Any, Any] = {}
+        if self._peek() == "}":
+            self._at += 1
+            return found
+        while True:
+            key = self._object_key(depth + 1)
+            self._take(":")
+            found[key] = self._value(depth + 1)
+            if self._peek() != ",":
+                self._take("}")
+                return found
+            self._at += 1
+
+    def _object_key(self, depth: int) -> str | ObjectKey:
+        first = self._peek()
+        if first == '"':
+            return str(self._scalar(_STRING))
+        if first == "{":
+            members = self._value(depth)
+            try:
+                key = ObjectKey(sorted(members.items()))
+                hash(key)
+            except TypeError:
+                raise self._error("an object key holds more than plain values") from None
+            return key
+        integer = _INTEGER.match(self._text, self._at)
+        if integer is None:
+            raise self._error("expected a key")
+        self._at = integer.end()
+        return integer.group()

@@ -1,0 +1,356 @@
+"""Which bytes are one command on the wire, and which command are these bytes?
+
+    at  size  field
+     0     4  length of what follows, itself not counted
+     4     1  header type: 0 = JSON, 1 = ROCKETMQ (binary)
+     5     3  header length
+     8     n  header
+   8+n  rest  body
+
+A ROCKETMQ header:
+
+    size  field
+       2  code           1  language code      2  version      4  opaque      4  flag
+     4+n  remark: length, text (length 0 = none)
+     4+n  ext: length in bytes, then repeated: 2 key length, key, 4 value length, value (length 0 = none)
+
+Integers are signed and big-endian, text is UTF-8. A JSON header has the keys ``code extFields flag language
+opaque remark serializeTypeCurrentRPC version``. Source of the format: Apache RocketMQ 5.x,
+``remoting/protocol/RemotingCommand`` and ``RocketMQSerializable``.
+"""
+
+import json
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from model.errors import PeerError
+
+Buffer = bytes | bytearray | memoryview
+
+JSON: Final = 0
+ROCKETMQ: Final = 1
+VERSION: Final = 479  # what RocketMQ 5.3.3 sends: peers gate features by it
+LANGUAGE: Final = "JAVA"
+FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
+EXT_FIELDS_MAX: Final = 1024  # the largest known header has 20
+BINARY_CODE_MAX: Final = 32767  # the code field of a ROCKETMQ header has 2 bytes
+
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+
+LANGUAGES: Final = (
+    *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
+    *("OTHER", "HTTP", "GO", "PHP", "OMS", "RUST", "NODE_JS"),
+)
+_LANGUAGE_CODES: Final = {name: code for code, name in enumerate(LANGUAGES)}
+
+_LENGTHS: Final = struct.Struct(">iI")
+_BINARY: Final = struct.Struct(">hBhiii")
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+assert _BINARY.size == 17, "code, language, version, opaque, flag, remark length"
+
+_Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+@dataclass(slots=True)
+class Command:
+    """One request or response. ``ext`` values are text; an empty ``body`` is no body."""
+
+    code: int
+    ext: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    language: str = LANGUAGE
+    version: int = VERSION
+    serialize: int = JSON
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def reply(
+        self,
+        code: int = 0,
+        *,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> "Command":
+        """The answer to this request: same ``opaque``, same header type."""
+        return Command(
+            int(code), ext or {}, body, self.opaque, FLAG_RESPONSE, remark, serialize=self.serialize
+        )
+
+    def numbered(self, opaque: int, flag: int = 0) -> "Command":
+        """A copy to send under ``opaque``: a command may go to several peers at once."""
+        return replace(self, opaque=opaque, flag=flag)
+
+
+class _HeaderIn(msgspec.Struct, gc=False):
+    code: _Int
+    extFields: dict[str, str] | UnsetType | None = UNSET
+    flag: _Int | UnsetType = UNSET
+    language: str | UnsetType | None = UNSET
+    opaque: _Int | UnsetType = UNSET
+    remark: str | UnsetType | None = UNSET
+    serializeTypeCurrentRPC: str | UnsetType | None = UNSET
+    version: _Int | UnsetType = UNSET
+
+
+class _HeaderOut(msgspec.Struct, gc=False):
+    """Members in the order the original writes them: alphabetical."""
+
+    code: int
+    extFields: dict[str, str] | UnsetType
+    flag: int
+    language: str
+    opaque: int
+    remark: str | UnsetType
+    serializeTypeCurrentRPC: str
+    version: int
+
+
+_decode_json: Final = msgspec.json.Decoder(_HeaderIn).decode
+_encode_json: Final = msgspec.json.Encoder().encode
+
+
+def frame_end(buffer: Buffer, start: int, end: int, frame_bytes_max: int = FRAME_BYTES_MAX) -> int:
+    """Where the frame at ``start`` ends, or 0 while ``buffer[start:end]`` holds only a part of it.
+
+    Raises PeerError as soon as the lengths cannot be true: then nothing after them can be trusted.
+    """
+    available = end - start
+    if available < 4:
+        return 0
+    if available < 8:
+        _check_length(_INT.unpack_from(buffer, start)[0], frame_bytes_max)
+        return 0
+    length, mark = _LENGTHS.unpack_from(buffer, start)
+    _check_length(length, frame_bytes_max)
+    if mark >> 24 > ROCKETMQ:
+        raise PeerError(f"unknown header type {mark >> 24}")
+    if (mark & 0xFFFFFF) > length - 4:
+        raise PeerError(f"header of {mark & 0xFFFFFF} bytes in a frame of {length}")
+    stop: int = start + 4 + length
+    return stop if stop <= end else 0
+
+
+def _check_length(length: int, frame_bytes_max: int) -> None:
+    if length < 4:
+        raise PeerError(f"frame length {length}")
+    if length + 4 > frame_bytes_max:
+        raise PeerError(f"frame length {length} is over the limit of {frame_bytes_max} bytes")
+
+
+def decode(frame: Buffer) -> Command:
+    """The command in one whole frame, length field included. Raises PeerError."""
+    size = len(frame)
+    if size < 8 or frame_end(frame, 0, size, max(size, FRAME_BYTES_MAX)) != size:
+        raise PeerError(f"a frame of {size} bytes does not end where its length says")
+    mark = _LENGTHS.unpack_from(frame)[1]
+    body_at = 8 + (mark & 0xFFFFFF)
+    header = bytes(frame[8:body_at])
+    command = _from_json(header) if mark >> 24 == JSON else _from_binary(header)
+    command.body = bytes(frame[body_at:])
+    return command
+
+
+def encode(command: Command) -> bytes:
+    """The whole frame. Raises ValueError for a command no frame can carry: our own mistake."""
+    header = _to_json(command) if command.serialize == JSON else _to_binary(command)
+    size = len(header)
+    if size > 0xFFFFFF:
+        raise ValueError(f"header of {size} bytes: the frame has 3 bytes for its length")
+    length = 4 + size + len(command.body)
+    return _LENGTHS.pack(length, command.serialize << 24 | size) + header + command.body
+
+
+# JSON headers
+
+
+def _from_json(header: bytes) -> Command:
+    try:
+        found = _decode_json(header)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+        return _from_odd_json(header)
+    ext = found.extFields
+    if not isinstance(ext, dict):
+        ext = {}
+    # Every key is followed by `":`. Headers without blanks (all known clients) have exactly as many of these
+    # as the keys that were kept; anything else may hide a key given twice.
+    named = (
+        1
+        + len(ext)
+        + (found.extFields is not UNSET)
+        + (found.flag is not UNSET)
+        + (found.language is not UNSET)
+        + (found.opaque is not UNSET)
+        + (found.remark is not UNSET)
+        + (found.serializeTypeCurrentRPC is not UNSET)
+        + (found.version is not UNSET)
+    )
+    if header.count(b'":') != named or len(ext) > EXT_FIELDS_MAX:
+        return _from_odd_json(header)
+    return Command(
+        found.code,
+        ext,
+        b"",
+        found.opaque or 0,
+        found.flag or 0,
+        found.remark or None,
+        found.language or "OTHER",
+        found.version or 0,
+        JSON,
+    )
+
+
+def _from_odd_json(header: bytes) -> Command:
+    """What foreign clients may send: numbers, booleans and nulls as ext values, unknown keys, blanks."""
+    try:
+        found = json.loads(
+            header.decode(), object_pairs_hook=_no_key_twice, parse_constant=_no_constant, parse_float=str
+        )
+        if not isinstance(found, dict):
+            raise PeerError("header is not a JSON object")
+        ext = found.get("extFields") or {}
+        if not isinstance(ext, dict):
+            raise PeerError("extFields is not a JSON object")
+        if len(ext) > EXT_FIELDS_MAX:
+            raise PeerError(f"{len(ext)} ext fields, at most {EXT_FIELDS_MAX}")
+        texts = {name: _as_text(value) for name, value in ext.items() if value is not None}
+        command = Command(
+            _as_int(found, "code", None),
+            texts,
+            b"",
+            _as_int(found, "opaque", 0),
+            _as_int(found, "flag", 0),
+            None if found.get("remark") in (None, "") else _as_text(found["remark"]),
+            "OTHER" if found.get("language") in (None, "") else _as_text(found["language"]),
+            _as_int(found, "version", 0),
+            JSON,
+        )
+        # A lone surrogate (`\ud800`) passes json.loads, but could never be sent on.
+        "".join((*texts, *texts.values(), command.remark or "", command.language)).encode()
+    except (ValueError, RecursionError) as error:
+        raise PeerError(f"header is not JSON: {_short(error)}") from None
+    return command
+
+
+def _no_key_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise PeerError("a key of the header is given twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise PeerError(f"header holds {name}")
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _as_int(found: dict[str, Any], name: str, default: int | None) -> int:
+    value = found.get(name)
+    if value is None:
+        if default is None:
+            raise PeerError(f"header has no {name}")
+        return default
+    if isinstance(value, str) and value.removeprefix("-").isdecimal() and value.isascii():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not -(2**31) <= value < 2**31:
+        raise PeerError(f"{name} is not a 32-bit number: {_short(value)}")
+    return value
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else text[:80] + "…"
+
+
+def _to_json(command: Command) -> bytes:
+    return _encode_json(
+        _HeaderOut(
+            int(command.code),
+            command.ext or UNSET,
+            command.flag,
+            command.language,
+            command.opaque,
+            UNSET if command.remark is None else command.remark,
+            "JSON",
+            command.version,
+        )
+    )
+
+
+# ROCKETMQ headers
+
+
+def _from_binary(header: bytes) -> Command:
+    try:
+        code, language, version, opaque, flag, remark_length = _BINARY.unpack_from(header)
+        remark, at = _text(header, _BINARY.size, remark_length, len(header))
+        (ext_length,) = _INT.unpack_from(header, at)
+        at += 4
+        stop = at + ext_length
+        if ext_length < 0 or stop > len(header):
+            raise PeerError(f"ext fields of {ext_length} bytes in a header of {len(header)}")
+        ext: dict[str, str] = {}
+        seen = 0
+        while at < stop:
+            key, at = _text(header, at + 2, _SHORT.unpack_from(header, at)[0], stop)
+            value, at = _text(header, at + 4, _INT.unpack_from(header, at)[0], stop)
+            if key in ext:
+                raise PeerError("a key of the header is given twice")
+            if seen == EXT_FIELDS_MAX:
+                raise PeerError(f"more than {EXT_FIELDS_MAX} ext fields")
+            seen += 1
+            if key and value:
+                ext[key] = value
+    except struct.error:
+        raise PeerError(f"binary header of {len(header)} bytes ends too early") from None
+    except UnicodeDecodeError as error:
+        raise PeerError(f"binary header is not UTF-8: {error}") from None
+    name = LANGUAGES[language] if language < len(LANGUAGES) else "OTHER"
+    return Command(code, ext, b"", opaque, flag, remark or None, name, version, ROCKETMQ)
+
+
+def _text(header: bytes, at: int, length: int, stop: int) -> tuple[str, int]:
+    if length < 0 or at + length > stop:
+        raise PeerError(f"binary header holds a text of {length} bytes where {stop - at} are left")
+    return header[at : at + length].decode(), at + length
+
+
+def _to_binary(command: Command) -> bytes:
+    code = int(command.code)
+    if not -BINARY_CODE_MAX - 1 <= code <= BINARY_CODE_MAX:
+        raise ValueError(f"code {code} does not fit a ROCKETMQ header: send it with a JSON header")
+    remark = (command.remark or "").encode()
+    parts: list[bytes] = []
+    for name, value in command.ext.items():
+        key, text = name.encode(), value.encode()
+        parts += (_SHORT.pack(len(key)), key, _INT.pack(len(text)), text)
+    ext = b"".join(parts)
+    head = _BINARY.pack(
+        code,
+        _LANGUAGE_CODES.get(command.language, _LANGUAGE_CODES["OTHER"]),
+        command.version,
+        command.opaque,
+        command.flag,
+        len(remark),
+    )
+    return b"".join((head, remark, _INT.pack(len(ext)), ext))

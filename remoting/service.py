@@ -1,0 +1,194 @@
+"""Who listens, who calls: the server and the client that RocketMQ's commands travel between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, KeysView
+from typing import Final
+
+from model.config import split_address
+from remoting.codec import FRAME_BYTES_MAX, Command
+from remoting.connection import Connection, FastPath, Handler, Owner, unsupported
+from runtime.env import Env, Listener
+from runtime.tasks import Tasks, every
+
+__all__ = ["Connection", "FastPath", "Handler", "RemotingClient", "RemotingServer", "unsupported"]
+
+SWEEP_S: Final = 1.0
+IDLE_S: Final = 120.0
+CALL_S: Final = 3.0
+
+
+class RemotingServer:
+    """Accepts connections and hands their requests to ``handler``.
+
+    Each request is a task of its own: those of one connection begin in the order they came, run side by side
+    and are answered in any order.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        name: str,
+        handler: Handler,
+        *,
+        fast: FastPath | None = None,
+        on_open: Callable[[Connection], object] | None = None,
+        on_close: Callable[[Connection], object] | None = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._env = env
+        self._owner = Owner(
+            name,
+            handler,
+            fast=fast,
+            on_open=on_open,
+            on_close=on_close,
+            frame_bytes_max=frame_bytes_max,
+            idle_s=idle_s,
+        )
+        self._listeners: list[Listener] = []
+        self._timers = Tasks(name)
+
+    @property
+    def connections(self) -> KeysView[Connection]:
+        """Those open now, in the order they came."""
+        return self._owner.connections.keys()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen and return the port (0 picks one). May be called again for one more port. Raises OSError."""
+        listener = await self._env.network.listen(lambda: Connection(self._owner), host, port)
+        if not self._listeners:
+            self._timers.spawn(_sweep(self._owner), name="sweep")
+        self._listeners.append(listener)
+        return listener.port
+
+    def go_away(self) -> None:
+        """From now on answer requests of clients that know it with GO_AWAY: they connect elsewhere."""
+        self._owner.going_away = True
+
+    async def stop(self) -> None:
+        """Stop listening, send what is written, end all connections and requests. May be called again."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        await self._timers.cancel()
+        await self._owner.stop()
+
+
+class RemotingClient:
+    """Calls servers by address (``host:port``) over one connection each, made when first needed.
+
+    Nothing is retried here: who calls knows whether a second try is harmless.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        name: str,
+        *,
+        handler: Handler | None = None,
+        on_close: Callable[[Connection], object] | None = None,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        idle_s: float = IDLE_S,
+        connect_timeout_s: float = CALL_S,
+    ) -> None:
+        self._env = env
+        self._on_close = on_close
+        self._connect_timeout_s = connect_timeout_s
+        self._owner = Owner(
+            name, handler, on_close=self._lost, frame_bytes_max=frame_bytes_max, idle_s=idle_s
+        )
+        self._timers = Tasks(name)
+        self._sweeping = False
+        self._closed = False
+        self._open: dict[str, Connection] = {}
+        self._connecting: dict[str, asyncio.Task[Connection | ConnectionError]] = {}
+
+    async def call(self, address: str, command: Command, timeout_s: float = CALL_S) -> Command:
+        """Send a request to ``address`` and return its answer, whatever its code.
+
+        Raises ConnectionError when nothing was sent, Unknown when no answer came within ``timeout_s``
+        (connecting included) or the connection ended after sending.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        connection = await self.connection(address, timeout_s)
+        return await connection.call(command, max(until - loop.time(), 0.001))
+
+    async def oneway(self, address: str, command: Command, timeout_s: float = CALL_S) -> None:
+        """Send a request nobody answers. Raises ConnectionError when nothing was sent."""
+        (await self.connection(address, timeout_s)).oneway(command)
+
+    def drop(self, address: str) -> None:
+        """Close the connection to ``address``, if any: the next call makes a new one."""
+        connecting = self._connecting.pop(address, None)
+        if connecting is not None:
+            connecting.cancel()
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    async def close(self) -> None:
+        """End all connections; calls under way end with Unknown. May be called again."""
+        self._closed = True
+        for task in list(self._connecting.values()):
+            task.cancel()
+        self._open.clear()
+        await self._timers.cancel()
+        await self._owner.stop()
+
+    async def connection(self, address: str, timeout_s: float = CALL_S) -> Connection:
+        """The connection to ``address``, made if there is none. Raises ConnectionError."""
+        connection = self._open.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        if self._closed:
+            raise ConnectionError(f"client {self._owner.name} is closed")
+        task = self._connecting.get(address)
+        if task is None:
+            task = self._owner.tasks.spawn(self._connect(address), name=f"connect.{address}")
+            self._connecting[address] = task
+        # asyncio.wait leaves the task alone when this caller is cancelled or late: others wait for it too.
+        done, _ = await asyncio.wait((task,), timeout=timeout_s)
+        if not done:
+            raise ConnectionError(f"cannot connect to {address} within {timeout_s} s")
+        if task.cancelled():
+            raise ConnectionError(f"the connection to {address} was dropped")
+        result = task.result()
+        if isinstance(result, ConnectionError):
+            raise ConnectionError(str(result))
+        return result
+
+    async def _connect(self, address: str) -> Connection | ConnectionError:
+        """The connection, or why there is none: several callers may want to raise it."""
+        try:
+            host, port = split_address(address)
+            _, connection = await self._env.network.connect(
+                lambda: Connection(self._owner, address), host, port, timeout_s=self._connect_timeout_s
+            )
+        except TimeoutError:
+            return ConnectionError(f"cannot connect to {address} within {self._connect_timeout_s} s")
+        except (OSError, ValueError) as error:
+            return ConnectionError(f"cannot connect to {address}: {error}")
+        finally:
+            if self._connecting.get(address) is asyncio.current_task():
+                del self._connecting[address]
+        if not connection.closed:
+            self._open[address] = connection
+        if not self._sweeping:
+            self._sweeping = True
+            self._timers.spawn(_sweep(self._owner), name="sweep")
+        return connection
+
+    def _lost(self, connection: Connection) -> None:
+        if self._open.get(connection.address) is connection:
+            del self._open[connection.address]
+        if self._on_close is not None:
+            self._on_close(connection)
+
+
+async def _sweep(owner: Owner) -> None:
+    loop = asyncio.get_running_loop()
+    await every(SWEEP_S, lambda: owner.sweep(loop.time()), what=f"{owner.name}: closing silent connections")

@@ -1,0 +1,179 @@
+"""The promise of remoting.connection: whatever the pieces a stream comes in, the frames in it are handled."""
+
+import asyncio
+from unittest import mock
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remoting import connection as module
+from remoting.codec import Command, decode, encode, frame_end
+from remoting.connection import Connection, Owner
+
+
+class Transport(asyncio.Transport):
+    """Takes everything written; hands out a name."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5)})
+        self.written: list[bytes] = []
+        self.ended = ""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        assert not self.ended
+
+    def resume_reading(self) -> None:
+        assert not self.ended
+
+    def close(self) -> None:
+        self.ended = self.ended or "closed"
+
+    def abort(self) -> None:
+        self.ended = self.ended or "aborted"
+
+
+class Fast:
+    """Answers nothing, keeps copies of even opaques, hands on the others."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    def process(
+        self, connection: Connection, buffer: bytearray, start: int, end: int
+    ) -> tuple[int, list[bytes]]:
+        slow: list[bytes] = []
+        while stop := frame_end(buffer, start, end):
+            frame = bytes(buffer[start:stop])
+            (slow if decode(frame).opaque % 2 else self.seen).append(frame)
+            start = stop
+        return start, slow
+
+
+async def feed(connection: Connection, data: bytes, steps: list[int]) -> int:
+    """Hand ``data`` over as a loop would, in pieces of ``steps``; returns the largest buffer seen."""
+    at = turn = largest = 0
+    while at < len(data):
+        view = connection.get_buffer(-1)
+        largest = max(largest, len(connection._buffer))
+        step = min(steps[turn % len(steps)], len(view), len(data) - at)
+        view[:step] = data[at : at + step]
+        view.release()
+        connection.buffer_updated(step)
+        at += step
+        turn += 1
+        if turn % 7 == 0:
+            await asyncio.sleep(0)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return largest
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 900), min_size=1, max_size=25),
+    steps=st.lists(st.integers(1, 700), min_size=1, max_size=10),
+    with_fast=st.booleans(),
+)
+def test_frames_of_any_size_survive_any_cut_of_the_stream(
+    sizes: list[int], steps: list[int], with_fast: bool
+) -> None:
+    handled: list[Command] = []
+    fast = Fast() if with_fast else None
+
+    async def handler(_: Connection, command: Command) -> Command:
+        handled.append(command)
+        return command.reply(body=command.body)
+
+    async def work() -> None:
+        owner = Owner("test", handler, fast=fast, frame_bytes_max=2000, idle_s=60)
+        connection, transport = Connection(owner), Transport()
+        connection.connection_made(transport)
+        sent = [Command(1, opaque=n, body=bytes([n]) * size) for n, size in enumerate(sizes)]
+        largest = await feed(connection, b"".join(map(encode, sent)), steps)
+        assert largest <= 2000 + 64
+        slow = [command for command in sent if not fast or command.opaque % 2]
+        assert handled == slow
+        assert b"".join(transport.written) == b"".join(encode(c.reply(body=c.body)) for c in slow)
+        if fast is not None:
+            assert fast.seen == [encode(command) for command in sent if command.opaque % 2 == 0]
+        assert not transport.ended
+        assert connection._end == connection._start == 0
+        connection.connection_lost(None)
+
+    # Small buffers, so that they grow, move and shrink all the time.
+    with mock.patch.multiple(module, READ_BYTES_MIN=64, READ_BYTES_USUAL=256):
+        asyncio.run(work())
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.binary(max_size=300), steps=st.lists(st.integers(1, 50), min_size=1, max_size=5))
+def test_arbitrary_bytes_end_the_connection_or_wait_for_more_and_never_raise(
+    data: bytes, steps: list[int]
+) -> None:
+    async def handler(_: Connection, command: Command) -> Command:
+        return command.reply()
+
+    async def work() -> None:
+        owner = Owner("test", handler, frame_bytes_max=2000, idle_s=60)
+        connection, transport = Connection(owner), Transport()
+        connection.connection_made(transport)
+        await feed(connection, data, steps)
+        assert connection.closed == bool(transport.ended)
+        connection.connection_lost(None)
+
+    asyncio.run(work())
+
+
+def test_a_length_alone_reserves_no_memory() -> None:
+    async def work() -> None:
+        owner = Owner("test", None, frame_bytes_max=16 * 1024 * 1024, idle_s=60)
+        connection, transport = Connection(owner), Transport()
+        connection.connection_made(transport)
+        begun = (16 * 1024 * 1024 - 4).to_bytes(4, "big") + (100).to_bytes(4, "big")
+        assert await feed(connection, begun + bytes(50), [58]) <= 64 * 1024
+        assert not transport.ended
+
+    asyncio.run(work())
+
+
+def test_a_mistake_in_the_fast_path_costs_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    class Wrong:
+        def process(
+            self, connection: Connection, buffer: bytearray, start: int, end: int
+        ) -> tuple[int, list[bytes]]:
+            raise LookupError("our own")
+
+    async def work() -> None:
+        owner = Owner("test", None, fast=Wrong(), frame_bytes_max=2000, idle_s=60)
+        connection, transport = Connection(owner), Transport()
+        connection.connection_made(transport)
+        await feed(connection, encode(Command(1)), [1000])
+        assert transport.ended == "aborted"
+
+    asyncio.run(work())
+    assert "our own" in caplog.text
+
+
+def test_numbers_of_calls_start_again_before_they_leave_32_bits() -> None:
+    async def work() -> None:
+        connection, transport = Connection(Owner("t", None, frame_bytes_max=2000, idle_s=60)), Transport()
+        connection.connection_made(transport)
+        connection._opaque = 2**31 - 2
+        connection.oneway(Command(1))
+        connection.oneway(Command(1))
+        await asyncio.sleep(0)
+        data = b"".join(transport.written)
+        middle = frame_end(data, 0, len(data))
+        assert [decode(data[:middle]).opaque, decode(data[middle:]).opaque] == [2**31 - 1, 1]
+
+    asyncio.run(work())
