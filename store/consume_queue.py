@@ -1,0 +1,427 @@
+"""Which messages are in a queue, in order, and where does each lie in the CommitLog?
+
+    at  size  field
+     0     8  physical offset    bytes
+     8     4  size               bytes
+    12     8  tags code          hash of TAGS; for a delayed message when it is due, ms
+
+Entry n lies at byte 20 n of the queue; a file holds ``mappedFileSizeConsumeQueue`` bytes and is zeros after
+the last entry. Entries that never were (a queue that starts late) are 0, 0x7FFFFFFF, 0. New entries stay in
+memory until the next flush tick: readers here see them at once, after a crash they are made again from the
+log. Source of the format: Apache RocketMQ 5.x, ``store/ConsumeQueue``; checked against stores it wrote.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from model.errors import DiskError
+from runtime.env import Disk
+from store.segment import FilePool, Segment, SegmentDir
+
+log = logging.getLogger(__name__)
+
+ENTRY: Final = struct.Struct(">qiq")
+ENTRY_BYTES: Final = 20
+assert ENTRY.size == ENTRY_BYTES
+PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
+BUFFER_BYTES_MAX: Final = 64 * 1024
+OPEN_FILES_MAX: Final = 256
+_SCAN_ENTRIES: Final = 4096
+
+
+def is_queue_name(topic: str, queue_id: int) -> bool:
+    """Can there be a folder of that name? Topics of replicated bytes are somebody else's word."""
+    raw = topic.encode("utf-8", "surrogateescape")
+    return (
+        0 < len(raw) <= 255
+        and b"/" not in raw
+        and b"\0" not in raw
+        and topic not in (".", "..")
+        and queue_id >= 0
+    )
+
+
+class ConsumeQueue:
+    """One queue. ``max_offset`` = index the next entry gets, ``min_offset`` = first whose message the log
+    still holds, ``max_physical`` = end of the last message (bytes)."""
+
+    __slots__ = (
+        "_dir",
+        "_disk",
+        "_file_bytes",
+        "_names_dirty",
+        "_unsynced",
+        "buffer",
+        "max_offset",
+        "max_physical",
+        "min_offset",
+        "queue_id",
+        "topic",
+        "written",
+    )
+
+    def __init__(
+        self, disk: Disk, path: str, topic: str, queue_id: int, file_bytes: int, pool: FilePool | None = None
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0
+        self.max_offset = 0
+        self.max_physical = 0
+        self.buffer = bytearray()  # the entries from ``written`` up to ``max_offset``
+        self.written = 0
+        self._disk = disk
+        self._file_bytes = file_bytes
+        self._dir = SegmentDir(disk, path, file_bytes, pool)
+        self._unsynced: dict[int, Segment] = {}
+        self._names_dirty = False
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def put(self, queue_offset: int, offset: int, size: int, tags_code: int) -> bool:
+        """Add an entry; False when it is there already. A queue that starts late, or skips indexes, is
+        filled with entries that stand for no message."""
+        if queue_offset < self.max_offset or offset + size <= self.max_physical:
+            return False
+        if queue_offset > self.max_offset:
+            self._skip_to(queue_offset)
+        self.buffer += ENTRY.pack(offset, size, tags_code)
+        self.max_offset = queue_offset + 1
+        self.max_physical = offset + size
+        return True
+
+    def _skip_to(self, queue_offset: int) -> None:
+        per_file = self._file_bytes // ENTRY_BYTES
+        if self.max_offset:
+            log.warning(
+                "%s/%d goes on at %d, not at %d: the messages between are not in the log",
+                self.topic,
+                self.queue_id,
+                queue_offset,
+                self.max_offset,
+            )
+        fresh = not self.max_offset or queue_offset - self.max_offset > per_file
+        if fresh:
+            self.destroy()
+            self.written = self.max_offset = queue_offset - queue_offset % per_file
+        self.buffer += PRE_BLANK * (queue_offset - self.max_offset)
+        self.max_offset = queue_offset
+        if fresh:
+            self.min_offset = queue_offset
+
+    def flush(self) -> None:
+        """Write the buffered entries to their files. Raises OSError; what was not written stays buffered."""
+        view = memoryview(bytes(self.buffer))
+        done = 0
+        try:
+            while done < len(view):
+                at = self.written * ENTRY_BYTES
+                segment = self._segment(at)
+                room = self._file_bytes - (at - segment.start)
+                part = view[done : done + room]
+                segment.write(part, at - segment.start)
+                self._unsynced[segment.start] = segment
+                done += len(part)
+                self.written += len(part) // ENTRY_BYTES
+        finally:
+            del self.buffer[:done]
+
+    def _segment(self, at: int) -> Segment:
+        segment = self._dir.at(at)
+        if segment is not None:
+            return segment
+        start = at - at % self._file_bytes
+        if not self._dir.segments:
+            self._disk.makedirs(self._dir.path)
+        segment = self._dir.new(start)
+        file = segment.create()
+        if file.size() < self._file_bytes:
+            file.truncate(self._file_bytes)  # sparse: thousands of queues would fill a disk with zeros
+        self._dir.segments.append(segment)
+        self._names_dirty = True
+        return segment
+
+    def take_unsynced(self) -> list[Segment]:
+        """The files written since the last call, pinned: the caller syncs and unpins them."""
+        found = list(self._unsynced.values())
+        self._unsynced.clear()
+        for segment in found:
+            segment.create()  # opened here: the pool is no matter for another thread
+            segment.pin()
+        return found
+
+    def take_new_names(self) -> list[str]:
+        """The directories whose names changed since the last call, innermost first."""
+        if not self._names_dirty:
+            return []
+        self._names_dirty = False
+        queue = self._dir.path
+        topic = queue.rpartition("/")[0]
+        root = topic.rpartition("/")[0]
+        return [queue, topic, root, root.rpartition("/")[0]]
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def read(self, index: int, count_max: int) -> bytes:
+        """The entries from ``index`` on, up to ``count_max``, not crossing a file; b"" where none is."""
+        count = min(count_max, self.max_offset - index)
+        if count <= 0:
+            return b""
+        if index >= self.written:
+            at = (index - self.written) * ENTRY_BYTES
+            return bytes(self.buffer[at : at + count * ENTRY_BYTES])
+        at = index * ENTRY_BYTES
+        segment = self._dir.at(at)
+        if segment is None:
+            return b""
+        in_file = at - segment.start
+        size = min(min(count, self.written - index) * ENTRY_BYTES, self._file_bytes - in_file)
+        return segment.read(size, in_file)
+
+    def entry(self, index: int) -> tuple[int, int, int] | None:
+        """(physical offset, size, tags code) of entry ``index``, or None."""
+        raw = self.read(index, 1)
+        return ENTRY.unpack(raw) if raw else None
+
+    def entries(
+        self, begin: int | None = None, end: int | None = None
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """(index, physical offset, size, tags code) from ``begin`` (default: the first kept) up to ``end``
+        (default: all)."""
+        index = self.min_offset if begin is None else begin
+        stop = self.max_offset if end is None else end
+        while raw := self.read(index, min(_SCAN_ENTRIES, stop - index)):
+            for offset, size, tags_code in ENTRY.iter_unpack(raw):
+                yield index, offset, size, tags_code
+                index += 1
+
+    # -- loading, cutting ------------------------------------------------------------------------------
+
+    def load(self, bound: int | None = None) -> None:
+        """Find the entries on disk: those of messages that begin below ``bound`` (None: all of them).
+
+        Scans forward from the newest file that begins with such an entry, the third-last at the latest, to
+        the first entry that cannot be one; what lies behind it is zeroed. Raises DiskError, OSError.
+        """
+        self._dir.load()
+        while (gap := self._dir.gap()) is not None:
+            log.warning(
+                "%s: no file before %d, the older ones go", self._dir.path, self._dir.segments[gap].start
+            )
+            for segment in self._dir.segments[:gap]:
+                self._dir.remove(segment)
+        for segment in self._dir.segments:
+            size = segment.file.size()
+            if size < self._file_bytes:
+                segment.file.truncate(self._file_bytes)
+            elif size > self._file_bytes:
+                raise DiskError(
+                    f"{segment.path} has {size} bytes; mappedFileSizeConsumeQueue says {self._file_bytes}"
+                )
+        if not self._dir.segments:
+            return
+        first = max(0, len(self._dir.segments) - 3)
+        while first and not self._valid_at(self._dir.segments[first], bound):
+            first -= 1
+        index = self._dir.segments[first].start // ENTRY_BYTES
+        self.written = self.max_offset = (self._dir.segments[-1].start + self._file_bytes) // ENTRY_BYTES
+        end, physical = self._scan(index, bound)
+        self._cut_to(end)
+        self.max_physical = physical
+        self.min_offset = min(self._dir.segments[0].start // ENTRY_BYTES, end) if self._dir.segments else end
+
+    def _valid_at(self, segment: Segment, bound: int | None) -> bool:
+        offset, size, _ = ENTRY.unpack(segment.read(ENTRY_BYTES, 0))
+        return bool(size > 0 and offset >= 0 and (bound is None or offset < bound))
+
+    def _scan(self, index: int, bound: int | None) -> tuple[int, int]:
+        """Where the valid entries from ``index`` on end, and where the last message of them ends."""
+        physical = 0
+        for at, offset, size, _ in self.entries(index):
+            if size == PRE_BLANK_SIZE and not offset:
+                continue
+            if size <= 0 or offset < physical or (bound is not None and offset >= bound):
+                return at, physical
+            physical = offset + size
+        return self.max_offset, physical
+
+    def _cut_to(self, end: int) -> None:
+        """Forget the entries from index ``end`` on, on disk too (zeros; files behind are removed)."""
+        if end >= self.written:
+            del self.buffer[(end - self.written) * ENTRY_BYTES :]
+            self.max_offset = end
+            return
+        self.buffer.clear()
+        at = end * ENTRY_BYTES
+        while self._dir.segments and self._dir.segments[-1].start >= max(at, 1):
+            self._unsynced.pop(self._dir.segments[-1].start, None)
+            self._dir.remove(self._dir.segments[-1])
+            self._names_dirty = True
+        segment = self._dir.at(at)
+        if segment is not None:
+            old_end = min(self.written * ENTRY_BYTES, segment.start + self._file_bytes)
+            segment.erase(at - segment.start, old_end - segment.start)
+            self._unsynced[segment.start] = segment
+        self.written = self.max_offset = end
+        if not self._dir.segments:
+            self.min_offset = end
+
+    def truncate(self, physical: int) -> bool:
+        """Forget the entries of messages that end above ``physical``; was there one? Raises OSError."""
+        if self.max_physical <= physical:
+            return False
+        end, last = self.min_offset, 0
+        begin = self.max_offset
+        while begin > self.min_offset and not last:
+            stop, begin = begin, max(self.min_offset, begin - _SCAN_ENTRIES)
+            kept = [e for e in self.entries(begin, stop) if e[2] != PRE_BLANK_SIZE]
+            for index, offset, size, _ in reversed(kept):
+                if offset + size <= physical:
+                    end, last = index + 1, offset + size
+                    break
+        self._cut_to(end)
+        self.max_physical = last
+        return True
+
+    def drop_below(self, log_min: int) -> list[Segment]:
+        """Move ``min_offset`` to the first entry whose message lies at or above ``log_min``; returns the
+        files that are no longer needed, off the list but still on disk."""
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = probe = (low + high) // 2
+            found = self.entry(probe)
+            while found is not None and found[1] == PRE_BLANK_SIZE and probe + 1 < high:
+                probe += 1  # entries without a message say nothing: the next real one does
+                found = self.entry(probe)
+            if found is None or found[1] == PRE_BLANK_SIZE or found[0] < log_min:
+                low = probe + 1
+            else:
+                high = middle
+        while (found := self.entry(low)) is not None and found[1] == PRE_BLANK_SIZE:
+            low += 1
+        self.min_offset = low
+        gone: list[Segment] = []
+        while len(self._dir.segments) > 1 and self._dir.segments[1].start <= low * ENTRY_BYTES:
+            segment = self._dir.segments.pop(0)
+            self._unsynced.pop(segment.start, None)
+            segment.retire()
+            gone.append(segment)
+        return gone
+
+    def correct_min(self, log_min: int) -> None:
+        """``min_offset`` after loading: the first entry that stands for a message the log holds."""
+        first = self._dir.segments[0].start // ENTRY_BYTES if self._dir.segments else self.written
+        self.min_offset = min(first, self.max_offset)
+        self.drop_below(log_min)
+
+    def destroy(self) -> None:
+        """Drop every entry and file. Raises OSError."""
+        for segment in list(self._dir.segments):
+            self._dir.remove(segment)
+        self._unsynced.clear()
+        self.buffer.clear()
+        self.min_offset = self.max_offset = self.written = self.max_physical = 0
+
+    def sync_names(self) -> None:
+        self._dir.sync_dir()
+
+    def close(self) -> None:
+        self._dir.close()
+
+
+class ConsumeQueues:
+    """All queues of a store, by (topic, queue id)."""
+
+    def __init__(self, disk: Disk, path: str, file_bytes: int) -> None:
+        self.path = path
+        self.dirty: dict[ConsumeQueue, None] = {}  # queues with buffered entries, in order
+        self._disk = disk
+        self._file_bytes = file_bytes
+        self._written: dict[ConsumeQueue, None] = {}
+        self._pool = FilePool(OPEN_FILES_MAX)
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def load(self, bound: int | None) -> None:
+        """Find the queues on disk, with the entries below ``bound`` (see ConsumeQueue.load)."""
+        for topic in self._disk.listdir(self.path):
+            for name in self._disk.listdir(f"{self.path}/{topic}"):
+                if name.isdigit():
+                    self.open(topic, int(name)).load(bound)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._queues.get((topic, queue_id))
+
+    def open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made when there is none."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            path = f"{self.path}/{topic}/{queue_id}"
+            queue = ConsumeQueue(self._disk, path, topic, queue_id, self._file_bytes, self._pool)
+            self._queues[topic, queue_id] = queue
+        return queue
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def table(self) -> dict[tuple[str, int], ConsumeQueue]:
+        """The table itself, for loops that cannot afford a call per record."""
+        return self._queues
+
+    @property
+    def max_physical(self) -> int:
+        """End of the last message any queue holds, bytes."""
+        return max((queue.max_physical for queue in self), default=0)
+
+    def write_out(self) -> None:
+        """Write all buffered entries to the page cache. Raises OSError; the rest stays buffered."""
+        for queue in list(self.dirty):
+            queue.flush()
+            del self.dirty[queue]
+            self._written[queue] = None
+
+    def take_written(self) -> list[ConsumeQueue]:
+        """The queues written out since the last call."""
+        written, self._written = self._written, {}
+        return list(written)
+
+    def truncate(self, physical: int) -> None:
+        """Forget the entries of messages that end above ``physical``, durably. Blocks; raises OSError."""
+        for queue in self:
+            if queue.truncate(physical):
+                if queue.take_new_names():
+                    queue.sync_names()
+                for segment in queue.take_unsynced():
+                    try:
+                        segment.file.sync()
+                    finally:
+                        segment.unpin()
+
+    def destroy(self) -> None:
+        """Drop every queue. Raises OSError."""
+        for queue in self:
+            queue.destroy()
+        self._queues.clear()
+        self.dirty.clear()
+        self._written.clear()
+        if self._disk.is_dir(self.path):
+            self._disk.rmtree(self.path)
+            self._disk.sync_dir(self.path.rpartition("/")[0])
+
+    def remove_topic(self, topic: str) -> None:
+        """Drop the queues of a deleted topic. Raises OSError."""
+        for key in [key for key in self._queues if key[0] == topic]:
+            queue = self._queues.pop(key)
+            self.dirty.pop(queue, None)
+            self._written.pop(queue, None)
+            queue.destroy()
+        if self._disk.is_dir(f"{self.path}/{topic}"):
+            self._disk.rmtree(f"{self.path}/{topic}")
+
+    def close(self) -> None:
+        for queue in self:
+            queue.close()

@@ -1,0 +1,123 @@
+"""Which master wrote which part of the log?
+
+    line 1   number of entries
+    line 2   CRC-32 of the lines below, each with its line end, sign bit cleared (0 = not checked)
+    line n   EPOCH-STARTOFFSET, oldest first
+
+An epoch ends where the next one starts; the last has no end. An election without a write leaves an epoch of
+length zero: the next one starts at the same offset and takes its place. An empty list is written like any
+other, so that epochs that were cut do not come back. Every change is on disk when the call returns. Source
+of the format: Apache RocketMQ 5.x, ``epochFileCheckpoint``; checked against files it wrote.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import NamedTuple
+from zlib import crc32
+
+from model.errors import DiskError
+from runtime.env import Disk, read_file, write_file
+
+log = logging.getLogger(__name__)
+
+
+class EpochEntry(NamedTuple):
+    """``start``: physical offset, bytes."""
+
+    epoch: int
+    start: int
+
+
+def encode(entries: list[EpochEntry]) -> bytes:
+    lines = "".join(f"{entry.epoch}-{entry.start}\n" for entry in entries).encode()
+    return b"%d\n%d\n%b" % (len(entries), crc32(lines) & 0x7FFFFFFF, lines)
+
+
+def decode(data: bytes) -> list[EpochEntry]:
+    """Raises DiskError when the text is not an epoch file or its CRC is another."""
+    try:
+        count, crc, *lines = data.decode().split("\n")
+        entries = [EpochEntry(int(e), int(s)) for e, s in (line.split("-") for line in lines if line)]
+        wrong = len(entries) != int(count) or int(crc) not in (
+            0,
+            crc32(encode(entries).split(b"\n", 2)[2]) & 0x7FFFFFFF,
+        )
+    except ValueError as error:
+        raise DiskError(f"not an epoch file: {error}") from None
+    if wrong:
+        raise DiskError("epoch file: count or CRC does not match its lines")
+    if any(b.epoch <= a.epoch or b.start < a.start for a, b in pairwise(entries)):
+        raise DiskError("epoch file: epochs or offsets do not grow")
+    return entries
+
+
+class EpochFile:
+    """The epochs of this replica's log. ``entries`` is oldest first; replaced, never changed in place."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.entries: list[EpochEntry] = []
+        self._disk = disk
+        self._path = path
+
+    @property
+    def last(self) -> EpochEntry | None:
+        return self.entries[-1] if self.entries else None
+
+    def load(self) -> None:
+        """Read the file, or its ``.bak`` when it is damaged or gone. Raises DiskError when both are."""
+        problem: DiskError | None = None
+        for path in (self._path, self._path + ".bak"):
+            if not self._disk.exists(path):
+                continue
+            try:
+                self.entries = decode(read_file(self._disk, path))
+            except DiskError as error:
+                log.error("%s: %s", path, error)
+                problem = problem or DiskError(f"{path}: {error}")
+            else:
+                return
+        if problem is not None:
+            raise problem
+        self.entries = []
+
+    def append(self, epoch: int, start: int) -> None:
+        """Record that ``epoch`` starts at ``start``; a no-op when it is the last one already.
+
+        An entry of the same start is replaced. Raises ValueError when epoch or start would go back,
+        DiskError when the disk refuses (then nothing changed).
+        """
+        last = self.last
+        if last == (epoch, start):
+            return
+        if last is not None and (epoch <= last.epoch or start < last.start):
+            raise ValueError(f"epoch {epoch} at {start} cannot follow epoch {last.epoch} at {last.start}")
+        kept = self.entries[:-1] if last is not None and last.start == start else self.entries
+        self._store([*kept, EpochEntry(epoch, start)])
+
+    def truncate_suffix(self, offset: int) -> None:
+        """Forget the epochs that start at or behind ``offset``."""
+        self._store([entry for entry in self.entries if entry.start < offset])
+
+    def truncate_epochs(self, epoch: int) -> None:
+        """Forget the epochs numbered ``epoch`` and above."""
+        self._store([entry for entry in self.entries if entry.epoch < epoch])
+
+    def truncate_prefix(self, offset: int) -> None:
+        """Forget the epochs that end at or below ``offset``, the log's new first byte; the last one stays."""
+        kept = [entry for entry, following in pairwise(self.entries) if following.start > offset]
+        self._store([*kept, *self.entries[-1:]])
+
+    def replace(self, entries: list[EpochEntry]) -> None:
+        """Take ``entries`` as they are."""
+        self._store(list(entries))
+
+    def _store(self, entries: list[EpochEntry]) -> None:
+        if entries == self.entries:
+            return
+        try:
+            write_file(self._disk, self._path, encode(entries), backup=True)
+        except OSError as error:
+            raise DiskError(f"writing {self._path} failed: {error.strerror or error}") from error
+        self.entries = entries

@@ -1,0 +1,63 @@
+"""May the store take writes, and if not, why?
+
+A full disk refuses writes until space returns. A failed sync, or any other failed write, is for ever: after
+it nobody knows what the disk holds, so nothing is flushed past it and it is never retried as a success.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from model.errors import DiskError
+
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Health:
+    """The reasons against writing; ``on_broken`` hears the first error that is for ever."""
+
+    def __init__(self) -> None:
+        self.broken: str | None = None
+        self.silent = True  # while opening and closing, when calls may run off the loop, no hook is called
+        self.on_broken: list[Callable[[DiskError], None]] = []
+        self._full: dict[str, str] = {}
+
+    @property
+    def writable(self) -> str | None:
+        """None, or why writes are refused."""
+        if self.broken is not None:
+            return self.broken
+        return next(iter(self._full.values())) if self._full else None
+
+    @property
+    def out_of_space(self) -> bool:
+        """Did a write or an allocation fail for lack of space, and none succeed since?"""
+        return any(what != "ratio" for what in self._full)
+
+    def full(self, what: str, text: str) -> None:
+        self._full[what] = text
+
+    def room(self, what: str) -> None:
+        """Space returned for ``what``."""
+        self._full.pop(what, None)
+
+    def failed(self, error: OSError, doing: str, *, sync: bool = False) -> DiskError:
+        """Note that ``doing`` failed and return the DiskError to raise.
+
+        Lack of space passes, except in a sync: after that the pages are lost whatever the reason was.
+        """
+        text = f"{doing} failed: {error.strerror or error}"
+        if error.errno in _NO_SPACE and not sync:
+            self._full[doing] = text
+            return DiskError(text)
+        return self.broke(text)
+
+    def broke(self, text: str) -> DiskError:
+        """Note an error that is for ever and return it."""
+        problem = DiskError(text)
+        if self.broken is None:
+            self.broken = text
+            for hook in () if self.silent else self.on_broken:
+                hook(problem)
+        return problem

@@ -1,0 +1,570 @@
+"""One broker's store: what goes in by ``append``, what comes out by ``get``, and when it is safe.
+
+The parts: store.commit_log (bytes), store.dispatch (queues and index follow what is confirmed), store.flush
+(what is durable), store.reading, store.recovery, store.retention. This module wires them, owns their tasks
+and is what broker and ha talk to. All methods are called on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from model.config import StoreConfig
+from model.errors import DiskError, Refused
+from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
+from runtime.env import Buffer, Env, Lock
+from runtime.tasks import Tasks
+from store.checkpoint import CheckpointFile
+from store.commit_log import CommitLog
+from store.consume_queue import ConsumeQueues, is_queue_name
+from store.dispatch import READ_BYTES, Dispatcher, OnArrive
+from store.epoch_file import EpochFile
+from store.flush import Flusher
+from store.health import Health
+from store.housekeeping import Housekeeping
+from store.index_file import Index
+from store.reading import Got, Reader
+from store.record import (
+    BLANK_BYTES,
+    HEAD,
+    OVERHEAD_BYTES_MAX,
+    BadRecord,
+    Dispatch,
+    DispatchParser,
+    NewMessage,
+    delay_levels_ms,
+    encode,
+)
+from store.recovery import Recovered, recover
+from store.retention import ROUND_S, Retention
+
+log = logging.getLogger(__name__)
+
+RETENTION_FIRST_S = 60.0
+CLOCK_BACK_MAX_MS = 60_000
+"""Store times do not go back while the clock is behind by no more than this."""
+
+
+class Put(NamedTuple):
+    """Where a message went: bytes, bytes, messages."""
+
+    physical_offset: int
+    size: int
+    queue_offset: int
+
+
+class MessageStore:
+    """The store under ``storePathRootDir``. Usable between ``open`` and ``close``.
+
+    Hooks are lists of plain callables, called on the loop: ``on_append(end)``, ``on_flush(flushed)``,
+    ``on_arrive(topic, queue_id, max_offset, tags_code)`` once per queue and tags code of a dispatched batch,
+    ``on_broken(error)`` once, at the first error that is for ever.
+    """
+
+    def __init__(self, env: Env, config: StoreConfig, *, controller_mode: bool = False) -> None:
+        self.root = config.store_path.rstrip("/") or "/"
+        self.on_append: list[Callable[[int], None]] = []
+        self.on_flush: list[Callable[[int], None]] = []
+        self.on_arrive: list[OnArrive] = []
+        self.recovered: Recovered | None = None
+        self._env = env
+        self._config = config
+        self._controller_mode = controller_mode
+        self._health = Health()
+        self.on_broken = self._health.on_broken
+        disk = env.disk
+        self.log = CommitLog(
+            env, config.commit_log_path or f"{self.root}/commitlog", config.segment_bytes, self._health
+        )
+        self._queues = ConsumeQueues(disk, f"{self.root}/consumequeue", config.queue_file_bytes)
+        self._index = (
+            Index(disk, f"{self.root}/index", config.index_slots, config.index_entries, env.now_ms)
+            if config.message_index_enable
+            else None
+        )
+        self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
+        self._dispatcher = Dispatcher(
+            self.log, self._queues, self._index, self._parser, self._health, self.on_arrive
+        )
+        self._reader = Reader(self.log, self._queues, self._index)
+        self.epochs = EpochFile(disk, config.epoch_file_path or f"{self.root}/epochFileCheckpoint")
+        self.checkpoint = CheckpointFile(disk, f"{self.root}/checkpoint")
+        self._flusher = Flusher(env, self.log, self._health, config.flush_interval_ms, self.on_flush)
+        self.retention = Retention(env, config, self, self._health)
+        self._offsets: dict[tuple[str, int], int] = {}
+        self._last_stamp_ms = 0
+        self._housekeeping = Housekeeping(
+            env,
+            self.log,
+            self._queues,
+            self._index,
+            self._dispatcher,
+            self.checkpoint,
+            self._health,
+            config.flush_queue_interval_ms,
+        )
+        self._lock: Lock | None = None
+        self._opened = False
+        self._stopping = asyncio.Event()
+        self._tasks = Tasks("store", self._task_died)
+        self._running: list[asyncio.Task[None]] = []
+        self.log.on_roll = self._rolled
+
+    # -- life ------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Lock, recover, start. Raises DiskError (files that cannot be right, another process, I/O)."""
+        disk = self._env.disk
+        try:
+            disk.makedirs(self.root)
+            self._lock = disk.lock(f"{self.root}/lock")
+        except BlockingIOError:
+            raise DiskError(f"{self.root} is in use by another process") from None
+        except OSError as error:
+            raise DiskError(f"{self.root}: {error.strerror or error}") from error
+        try:
+            self.recovered = await self._env.offload(self._recover)
+        except BaseException as error:
+            self._release()
+            if isinstance(error, OSError):
+                raise DiskError(f"recovery of {self.root} failed: {error}") from error
+            raise
+        self._opened = True
+        self._health.silent = False
+        self._last_stamp_ms = self._dispatcher.last_timestamp_ms
+        spawn = self._tasks.spawn
+        self._running = [
+            spawn(self._flusher.run(), name="flush"),
+            spawn(self.log.allocate_ahead(self._stopping.is_set), name="allocate"),
+            spawn(self._housekeeping.run(self._pause), name="housekeeping"),
+            spawn(self._retain(), name="retain"),
+        ]
+
+    def _recover(self) -> Recovered:
+        disk = self._env.disk
+        clean = not disk.exists(f"{self.root}/abort")
+        abort = disk.open(f"{self.root}/abort", create=True)
+        try:
+            abort.pwrite(b"1", 0)
+            abort.sync()
+        finally:
+            abort.close()
+        disk.sync_dir(self.root)
+        self.checkpoint.load()
+        self.epochs.load()
+        recovered = recover(
+            disk,
+            self.root,
+            self.log,
+            self._queues,
+            self._index,
+            self._dispatcher,
+            self.checkpoint.now,
+            clean=clean,
+            controller_mode=self._controller_mode,
+            check_crc=self._config.check_crc_on_recover,
+            check_prop_crc=self._config.append_prop_crc,
+        )
+        self.epochs.truncate_suffix(self.log.end + 1)  # an epoch may start where the log ends, not behind
+        self.rebuild_queue_offsets()
+        return recovered
+
+    async def close(self) -> None:
+        """Stop and flush everything; without an error the next start is a clean one. Idempotent."""
+        if not self._opened:
+            return
+        self._opened = False
+        self._stopping.set()
+        self._flusher.stop()
+        self.log.stop_allocating()
+        # Not cancelled: a sync or an allocation under way needs its file open until it is over.
+        await asyncio.gather(*self._running, return_exceptions=True)
+        try:
+            if self._health.broken is None:
+                await self.caught_up()
+                self._health.silent = True
+                await self._env.offload(self._housekeeping.flush_all)
+                if self._health.writable is None and self._dispatcher.is_level:
+                    self._env.disk.remove(f"{self.root}/abort")
+                    self._env.disk.sync_dir(self.root)
+        except (OSError, DiskError) as error:
+            log.error("closing %s: %s; the next start will recover", self.root, error)
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        self._health.silent = True
+        self._health.broke("the store is closed")
+        self.log.close()
+        self._queues.close()
+        if self._index is not None:
+            self._index.close()
+        self.checkpoint.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _task_died(self, error: BaseException) -> None:
+        log.error("a task of the store died", exc_info=error)
+        self._health.broke(f"a task of the store died: {error}")
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> str | None:
+        """None, or why not: disk full (until space returns), a failed sync (for ever)."""
+        if not self._opened:
+            return "the store is not open"
+        return self._health.writable
+
+    def stamp_ms(self) -> int:
+        """The store timestamp for a record appended now: the clock, but not going back with it."""
+        now_ms = self._env.now_ms()
+        if now_ms < self._last_stamp_ms <= now_ms + CLOCK_BACK_MAX_MS:
+            return self._last_stamp_ms
+        self._last_stamp_ms = now_ms
+        return now_ms
+
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the next record of that queue."""
+        return self._offsets.get((topic, queue_id), 0)
+
+    def append(self, chunks: Sequence[Buffer], size: int, dispatches: Sequence[Dispatch]) -> None:
+        """Write encoded records at ``log.end``; together they fit ``log.room``. One pwrite.
+
+        ``dispatches`` is kept: the caller does not touch it again. Raises DiskError: nothing happened,
+        offsets are unchanged.
+        """
+        commit_log = self.log
+        start = commit_log.end
+        commit_log.append(chunks, size)
+        offsets = self._offsets
+        for _, _, topic, queue_id, queue_offset, _, _, _, _, sys_flag in dispatches:
+            if not sys_flag & TRANSACTION_PREPARED:
+                offsets[topic, queue_id] = queue_offset + 1
+        end = commit_log.end
+        self._dispatcher.remember(start, end, dispatches)
+        for hook in self.on_append:
+            hook(end)
+
+    def put(self, message: NewMessage | list[NewMessage]) -> list[Put]:
+        """Encode and append messages, all of them or none, in one segment.
+
+        Raises Refused (13) for a message too long, DiskError when the store does not take writes.
+        """
+        messages = message if isinstance(message, list) else [message]
+        reason = self.writable
+        if reason is not None:
+            raise DiskError(reason)
+        for one in messages:
+            if len(one.body) > self._config.message_bytes_max:
+                raise Refused(f"the body has {len(one.body)} bytes, maxMessageSize is exceeded", 13)
+            if not is_queue_name(one.topic, one.queue_id):
+                raise Refused(f"no queue can be named {one.topic!r} {one.queue_id}", 13)
+        stamp_ms = self.stamp_ms()
+        records, dispatches, size = self._encode(messages, stamp_ms)
+        if size > self.log.room:
+            if size > self.log.segment_bytes - BLANK_BYTES:
+                raise Refused(f"{size} bytes do not fit into one segment", 13)
+            self.log.roll()
+            records, dispatches, size = self._encode(messages, stamp_ms)
+        self.append(records, size, dispatches)
+        return [Put(item.offset, item.size, item.queue_offset) for item in dispatches]
+
+    def _encode(self, messages: list[NewMessage], stamp_ms: int) -> tuple[list[bytes], list[Dispatch], int]:
+        records: list[bytes] = []
+        dispatches: list[Dispatch] = []
+        following: dict[tuple[str, int], int] = {}
+        at = self.log.end
+        for one in messages:
+            key = (one.topic, one.queue_id)
+            queue_offset = 0
+            if not one.sys_flag & TRANSACTION_PREPARED:
+                queue_offset = following.get(key, self.next_offset(*key))
+                following[key] = queue_offset + 1
+            raw = encode(one, queue_offset, at, stamp_ms, append_prop_crc=self._config.append_prop_crc)
+            if len(raw) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX:
+                raise Refused(f"the record has {len(raw)} bytes, maxMessageSize is exceeded", 13)
+            records.append(raw)
+            dispatches.append(
+                Dispatch(
+                    at,
+                    len(raw),
+                    one.topic,
+                    one.queue_id,
+                    queue_offset,
+                    self.tags_code(one.topic, one.properties, stamp_ms),
+                    property_of(one.properties, UNIQ_KEY) or "",
+                    property_of(one.properties, KEYS) or "",
+                    stamp_ms,
+                    one.sys_flag,
+                )
+            )
+            at += len(raw)
+        return records, dispatches, at - self.log.end
+
+    def tags_code(self, topic: str, properties: str, store_timestamp_ms: int) -> int:
+        """What a queue entry carries: the hash of TAGS, or when a delayed message is due (ms)."""
+        return self._parser.tags_code(topic, properties, store_timestamp_ms)
+
+    def append_raw(self, offset: int, data: Buffer) -> None:
+        """Write bytes of the master's log, which start at ``offset`` there; records may be cut anywhere.
+
+        An empty log may start at any segment's start. Raises DiskError when ``offset`` is not ``log.end`` or
+        the disk refuses; then nothing happened (of data that crosses segments: the first may be in).
+        """
+        commit_log = self.log
+        if offset != commit_log.end:
+            if commit_log.end != commit_log.min_offset:
+                raise DiskError(f"bytes for {offset} came, the log ends at {commit_log.end}")
+            if offset % commit_log.segment_bytes:
+                raise DiskError(f"an empty log cannot start at {offset}, inside of a segment")
+            self.reset(offset, keep_epochs=True)
+        at = 0
+        while at < len(data):
+            left = commit_log.segment_bytes - commit_log.end % commit_log.segment_bytes
+            part = data if at == 0 and len(data) <= left else memoryview(data)[at : at + left]
+            commit_log.append((part,), len(part))
+            at += len(part)
+        for hook in self.on_append:
+            hook(commit_log.end)
+
+    def _rolled(self, start: int, end: int) -> None:
+        self._dispatcher.remember(start, end, ())
+        for hook in self.on_append:
+            hook(end)
+
+    def sync_to(self, offset: int) -> None:
+        """Ask for a sync that covers ``offset``; ``log.flushed`` reaches it soon, ``on_flush`` says when."""
+        self._flusher.want(offset)
+
+    # -- confirming, cutting ---------------------------------------------------------------------------
+
+    @property
+    def confirmed(self) -> int:
+        """Records that end at or below this offset may be read by consumers."""
+        return self._dispatcher.confirmed
+
+    @property
+    def dispatched(self) -> int:
+        """Records below this offset are in their queues."""
+        return self._dispatcher.dispatched
+
+    def confirm(self, offset: int) -> None:
+        """Records ending at or below ``offset`` are dispatched, in batches, soon. Never moves back."""
+        if self._opened:
+            self._dispatcher.confirm(offset)
+
+    async def caught_up(self) -> None:
+        """Return when every whole confirmed record is dispatched. Raises DiskError when that cannot be."""
+        await self._dispatcher.caught_up()
+
+    def truncate(self, offset: int) -> None:
+        """Let everything end at ``offset``, durably: log, queues, index, offset table. Blocks.
+
+        The epochs are the caller's to cut. Raises DiskError when ``offset`` lies outside of the log or is no
+        record's start (then nothing happened), or when the disk refuses (then the store is broken).
+        """
+        commit_log = self.log
+        if offset == commit_log.end:
+            return
+        if not commit_log.min_offset <= offset < commit_log.end:
+            raise DiskError(f"cannot cut at {offset}: the log is [{commit_log.min_offset}, {commit_log.end})")
+        if offset % commit_log.segment_bytes and not self._is_boundary(offset):
+            raise DiskError(f"cannot cut at {offset}: no record starts there")
+        self._cut(offset)
+
+    def _is_boundary(self, offset: int) -> bool:
+        """Does a record, or the blank, start there? A last one whose bytes are not all there counts."""
+        if offset <= self.dispatched:
+            return offset == self.dispatched or self._reader.starts_record(offset)
+        return any(end == offset for _, end in self._parsed(self.dispatched, offset, stop_bad=True))
+
+    def _cut(self, offset: int) -> None:
+        try:
+            now = self.checkpoint.now
+            if now.confirm_offset > offset:  # first: after a crash it must not vouch for what comes next
+                now.confirm_offset = offset
+                self.checkpoint.write(now.encode())
+            self.log.cut(offset)
+            self._queues.truncate(offset)
+            if self._index is not None:
+                self._index.truncate(offset)
+        except OSError as error:
+            raise self._health.failed(error, f"cutting the store at {offset}", sync=True) from error
+        self._dispatcher.move_back(offset)
+        self.rebuild_queue_offsets()
+        self._env.events.add("truncated", offset=offset)
+
+    def truncate_partial_tail(self) -> int:
+        """Drop a record at the end that is not there as a whole; returns the new end. Raises DiskError."""
+        end = self.dispatched
+        for _, stop in self._parsed(end, self.log.end, stop_bad=True):
+            end = stop
+        if end < self.log.end:
+            log.info("dropping the partial record [%d, %d)", end, self.log.end)
+            self._cut(end)
+        return self.log.end
+
+    def reset(self, offset: int = 0, *, keep_epochs: bool = False) -> None:
+        """Drop every message; the log goes on, empty, at ``offset``, the start of a segment. Blocks.
+
+        Raises ValueError, DiskError.
+        """
+        now = self.checkpoint.now
+        now.confirm_offset = 0
+        try:
+            self.checkpoint.write(now.encode())
+            self.log.reset(offset)
+            self._queues.destroy()
+            if self._index is not None:
+                self._index.destroy()
+        except OSError as error:
+            raise self._health.failed(error, "emptying the store", sync=True) from error
+        if not keep_epochs:
+            self.epochs.replace([])
+        self._dispatcher.start_at(offset, offset)
+        self._offsets.clear()
+
+    def rebuild_queue_offsets(self) -> None:
+        """Make the table of next queue offsets from the queues and every record behind them."""
+        offsets = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
+        for found, _ in self._parsed(self.dispatched, self.log.end):
+            for item in found:
+                if not item.sys_flag & TRANSACTION_PREPARED:
+                    key = (item.topic, item.queue_id)
+                    offsets[key] = max(offsets.get(key, 0), item.queue_offset + 1)
+        self._offsets = offsets
+
+    def _parsed(self, at: int, end: int, *, stop_bad: bool = False) -> Iterator[tuple[list[Dispatch], int]]:
+        """Batches of whole records in [at, end) and where each batch ends; a partial last one is left out.
+
+        ``stop_bad`` ends at bytes that are no record, else they raise BadRecord.
+        """
+        want = READ_BYTES
+        while at < end:
+            data = self.log.read(at, min(want, end - at))
+            try:
+                found, stop = self._parser.parse(data, at, end)
+            except BadRecord:
+                if stop_bad:
+                    yield from self._parsed_singly(data, at)
+                    return
+                raise
+            if stop > at:
+                at, want = stop, READ_BYTES
+                yield found, at
+                continue
+            size = int(HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))[0]) if len(data) >= 4 else 0
+            if not len(data) < size <= end - at:
+                return
+            want = size
+
+    def _parsed_singly(self, data: bytes, at: int) -> Iterator[tuple[list[Dispatch], int]]:
+        begin = 0
+        while begin < len(data):
+            size = int.from_bytes(data[begin : begin + 4], "big")
+            try:
+                found, stop = self._parser.parse(data[begin : begin + size], at + begin, at + begin + size)
+            except BadRecord:
+                return
+            if stop == at + begin:
+                return
+            yield found, stop
+            begin = stop - at
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        wanted: Callable[[int], bool] | None = None,
+    ) -> Got:
+        """See reading.Reader.get."""
+        return self._reader.get(topic, queue_id, offset, max_count, max_bytes, wanted)
+
+    def min_queue_offset(self, topic: str, queue_id: int) -> int:
+        """First queue offset whose message is kept; 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def max_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset after the last one dispatched; 0 for an unknown queue."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
+        """See reading.Reader.offset_by_time."""
+        return self._reader.offset_by_time(topic, queue_id, timestamp_ms, upper)
+
+    def queue_store_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Store timestamp (ms) of a message in a queue, or None."""
+        queue = self._queues.get(topic, queue_id)
+        entry = queue.entry(queue_offset) if queue is not None and queue_offset >= queue.min_offset else None
+        return self._reader.store_time(entry[0]) if entry is not None else None
+
+    def lookup(self, physical_offset: int) -> bytes | None:
+        """The whole record that starts there, or None."""
+        return self._reader.lookup(physical_offset)
+
+    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        """See reading.Reader.query."""
+        try:
+            return self._reader.query(topic, key, max_count, begin_ms, end_ms)
+        except OSError as error:
+            raise DiskError(f"reading the index failed: {error.strerror or error}") from error
+
+    def queues(self) -> Iterable[tuple[str, int]]:
+        """(topic, queue id) of every queue there is, in the order they were met."""
+        return [(queue.topic, queue.queue_id) for queue in self._queues]
+
+    def remove_topic(self, topic: str) -> None:
+        """Drop the queues of a deleted topic. Its records stay in the log until they expire."""
+        for key in [key for key in self._offsets if key[0] == topic]:
+            del self._offsets[key]
+        try:
+            self._queues.remove_topic(topic)
+        except OSError as error:
+            raise DiskError(f"removing the queues of {topic} failed: {error.strerror or error}") from error
+
+    # -- what runs beside ------------------------------------------------------------------------------
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; False when the store closes."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return True
+        return False
+
+    async def _retain(self) -> None:
+        wait_s = RETENTION_FIRST_S
+        while await self._pause(wait_s):
+            wait_s = ROUND_S
+            try:
+                await self.retention.round()
+            except (OSError, DiskError) as error:
+                log.error("retention failed: %s; trying again in %.0f s", error, wait_s)
+
+    async def follow_log_start(self) -> None:
+        """The log's start moved on: queues, index and epochs follow. Raises DiskError, OSError."""
+        log_min = self.log.min_offset
+        paths = [segment.path for queue in self._queues for segment in queue.drop_below(log_min)]
+        if self._index is not None:
+            paths += self._index.drop_below(log_min)
+        self.epochs.truncate_prefix(log_min)
+        disk = self._env.disk
+
+        def work() -> None:
+            for path in paths:
+                disk.remove(path)
+
+        await self._env.offload(work)

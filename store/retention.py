@@ -1,0 +1,83 @@
+"""Which old segments go, and when?
+
+Files older than ``fileReservedTime`` go at the hours of ``deleteWhen``, or at any time while the disk is
+fuller than ``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest goes whatever its
+age; above ``diskSpaceWarningLevelRatio`` writes are refused as well. Never the last segment, never one that
+holds records not yet dispatched, at most FILES_PER_ROUND a round. Queues, index and epochs follow the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from model.config import StoreConfig
+from runtime.env import Env
+from store.commit_log import CommitLog
+from store.health import Health
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+ROUND_S = 10.0
+FILES_PER_ROUND = 10
+PAUSE_S = 0.1
+
+
+class Retention:
+    """Deletes old files of one store; ``round`` is called every ROUND_S seconds."""
+
+    def __init__(self, env: Env, config: StoreConfig, store: MessageStore, health: Health) -> None:
+        self._env = env
+        self._config = config
+        self._store = store
+        self._health = health
+        self._hours = {int(hour) for hour in config.delete_when.split(";")}
+        self.manual = False  # delete what is old now, whatever the hour
+
+    def used_percent(self) -> int:
+        """How full the file system of the store is."""
+        usage = self._env.disk.usage(self._store.root)
+        return 100 * (usage.total_bytes - usage.free_bytes) // max(usage.total_bytes, 1)
+
+    async def round(self) -> int:
+        """Delete what is due; returns how many segments went. Raises OSError."""
+        percent = self.used_percent()
+        if percent > min(max(self._config.disk_warning_ratio, 35), 90):
+            self._health.full("ratio", f"the disk is full: {percent} % used")
+        else:
+            self._health.room("ratio")
+        gone = 0
+        while gone < FILES_PER_ROUND and self._is_due(percent):
+            path = self._store.log.forget_first()
+            await self._env.offload(lambda path=path: self._remove(path))  # type: ignore[misc]
+            gone += 1
+            log.info("deleted the oldest segment; the log starts at %d", self._store.log.min_offset)
+            await asyncio.sleep(PAUSE_S)
+            percent = self.used_percent()
+        self.manual = False
+        if gone:
+            await self._store.follow_log_start()
+        return gone
+
+    def _remove(self, path: str) -> None:
+        self._env.disk.remove(path)
+        self._env.disk.sync_dir(path.rpartition("/")[0])
+
+    def _is_due(self, percent: int) -> bool:
+        commit_log: CommitLog = self._store.log
+        segments = commit_log.segments
+        if len(segments) < 2 or segments[1].start > min(self._store.dispatched, commit_log.flushed):
+            return False
+        if percent > min(max(self._config.disk_clean_forcibly_ratio, 30), 85):
+            return True
+        now_ms = self._env.now_ms()
+        in_time = datetime.fromtimestamp(now_ms / 1000).hour in self._hours
+        if not (in_time or self.manual or percent > self._config.disk_max_used_ratio):
+            return False
+        age_ms = now_ms - self._env.disk.mtime_ms(segments[0].path)
+        return age_ms > self._config.file_reserved_hours * 3_600_000

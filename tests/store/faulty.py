@@ -1,0 +1,223 @@
+"""A disk in memory with a page cache: a crash loses what was not synced, and calls can be made to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from runtime.env import Buffer, DiskUsage, Network
+from runtime.events import EventLog
+from runtime.os_env import OsNetwork
+
+T = TypeVar("T")
+PAGE = 512
+
+
+class _Node:
+    def __init__(self) -> None:
+        self.cache = bytearray()
+        self.disk = bytearray()
+        self.dirty: set[int] = set()
+
+    def sync(self) -> None:
+        self.disk = bytearray(self.cache)
+        self.dirty.clear()
+
+    def after_crash(self, keep: Callable[[], bool]) -> _Node:
+        node = _Node()
+        node.disk = bytearray(self.disk)
+        if len(self.cache) > len(node.disk):
+            node.disk.extend(bytes(len(self.cache) - len(node.disk)))
+        for page in sorted(self.dirty):
+            if keep():
+                node.disk[page * PAGE : (page + 1) * PAGE] = self.cache[page * PAGE : (page + 1) * PAGE]
+        node.cache = bytearray(node.disk)
+        return node
+
+
+class FaultyFile:
+    def __init__(self, disk: FaultyDisk, path: str, node: _Node) -> None:
+        self.path = path
+        self._disk = disk
+        self._node = node
+        self.closed = False
+
+    def _check(self, what: str) -> None:
+        assert not self.closed, f"{what} of a closed file: {self.path}"
+        self._disk.check(what, self.path)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        self._check("pread")
+        return bytes(self._node.cache[offset : offset + size])
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        try:
+            self._check("pwrite")
+        except OSError:
+            self._put(bytes(data)[: len(data) // 2], offset)  # a failed write leaves a part behind
+            raise
+        self._put(bytes(data), offset)
+
+    def _put(self, data: bytes, offset: int) -> None:
+        cache = self._node.cache
+        if len(cache) < offset + len(data):
+            cache.extend(bytes(offset + len(data) - len(cache)))
+        cache[offset : offset + len(data)] = data
+        if data:
+            self._node.dirty.update(range(offset // PAGE, (offset + len(data) - 1) // PAGE + 1))
+
+    def size(self) -> int:
+        return len(self._node.cache)
+
+    def truncate(self, size: int) -> None:
+        self._check("truncate")
+        cache = self._node.cache
+        if size < len(cache):
+            del cache[size:]
+        else:
+            cache.extend(bytes(size - len(cache)))
+
+    def allocate(self, size: int) -> None:
+        self._check("allocate")
+        if size > len(self._node.cache):
+            self.truncate(size)
+
+    def sync(self) -> None:
+        self._check("sync")
+        self._node.sync()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _Lock:
+    def __init__(self, held: set[str], path: str) -> None:
+        self._held = held
+        self._path = path
+
+    def release(self) -> None:
+        self._held.discard(self._path)
+
+
+class FaultyDisk:
+    """``fail`` is asked before each pread, pwrite, truncate, allocate, sync, sync_dir: an errno fails it."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, _Node] = {}
+        self.durable: dict[str, _Node] = {}
+        self.dirs: set[str] = {"/"}
+        self.locks: set[str] = set()
+        self.fail: Callable[[str, str], int | None] = lambda what, path: None
+        self.free_bytes = 1 << 40
+        self.syncs = 0
+        self.now_ms = 0
+
+    def check(self, what: str, path: str) -> None:
+        if what == "sync":
+            self.syncs += 1
+        number = self.fail(what, path)
+        if number is not None:
+            raise OSError(number, os.strerror(number), path)
+
+    def crash(self, seed: int | None = None) -> FaultyDisk:
+        """The disk after a power failure: unsynced pages are gone, or with ``seed`` each by chance."""
+        chance = random.Random(seed)
+        after = FaultyDisk()
+        kept = {
+            path: node.after_crash(lambda: seed is not None and chance.random() < 0.5)
+            for path, node in sorted(self.durable.items())
+        }
+        after.nodes, after.durable = dict(kept), dict(kept)
+        after.dirs = set(self.dirs)
+        after.now_ms = self.now_ms
+        return after
+
+    def killed(self) -> FaultyDisk:
+        """The disk after the process was killed: the page cache is still there."""
+        after = FaultyDisk()
+        after.nodes, after.durable, after.dirs = self.nodes, self.durable, self.dirs
+        after.now_ms = self.now_ms
+        return after
+
+    def open(self, path: str, *, create: bool = False) -> FaultyFile:
+        if path not in self.nodes:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            assert path.rpartition("/")[0] in self.dirs, f"no directory for {path}"
+            self.nodes[path] = _Node()
+        return FaultyFile(self, path, self.nodes[path])
+
+    def exists(self, path: str) -> bool:
+        return path in self.nodes or path in self.dirs
+
+    def is_dir(self, path: str) -> bool:
+        return path in self.dirs
+
+    def listdir(self, path: str) -> list[str]:
+        prefix = path.rstrip("/") + "/"
+        names = {p[len(prefix) :].split("/")[0] for p in (*self.nodes, *self.dirs) if p.startswith(prefix)}
+        return sorted(name for name in names if name)
+
+    def makedirs(self, path: str) -> None:
+        while path and path not in self.dirs:
+            self.dirs.add(path)
+            path = path.rpartition("/")[0]
+
+    def remove(self, path: str) -> None:
+        if path not in self.nodes:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        del self.nodes[path]
+
+    def rmtree(self, path: str) -> None:
+        for name in [p for p in self.nodes if p.startswith(path + "/")]:
+            del self.nodes[name]
+        self.dirs = {d for d in self.dirs if d != path and not d.startswith(path + "/")}
+
+    def replace(self, source: str, target: str) -> None:
+        self.nodes[target] = self.nodes.pop(source)
+
+    def sync_dir(self, path: str) -> None:
+        self.check("sync_dir", path)
+        prefix = path.rstrip("/") + "/"
+        for name in [p for p in self.durable if p.startswith(prefix) and p not in self.nodes]:
+            del self.durable[name]
+        for name, node in self.nodes.items():
+            if name.rpartition("/")[0] == path.rstrip("/"):
+                self.durable[name] = node
+
+    def mtime_ms(self, path: str) -> int:
+        return 0
+
+    def usage(self, path: str) -> DiskUsage:
+        return DiskUsage(1 << 41, self.free_bytes)
+
+    def lock(self, path: str) -> _Lock:
+        if path in self.locks:
+            raise BlockingIOError(errno.EAGAIN, "locked", path)
+        self.locks.add(path)
+        return _Lock(self.locks, path)
+
+
+class FaultyEnv:
+    """An Env on a FaultyDisk with a clock that is set by hand."""
+
+    def __init__(self, disk: FaultyDisk | None = None, now_ms: int = 1_700_000_000_000) -> None:
+        self.disk = disk or FaultyDisk()
+        self.network: Network = OsNetwork()
+        self.random = random.Random(0)
+        self.clock_ms = now_ms
+        self.events = EventLog(self.now_ms)
+
+    def now_ms(self) -> int:
+        return self.clock_ms
+
+    def monotonic_ms(self) -> float:
+        return float(self.clock_ms)
+
+    async def offload(self, call: Callable[[], T]) -> T:
+        await asyncio.sleep(0)
+        return call()

@@ -1,0 +1,136 @@
+"""What the store tests share: small stores, messages, the golden stores of the real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tarfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from model.config import StoreConfig
+from model.message import encode_host, encode_properties
+from runtime.env import Env
+from store.message_store import MessageStore, Put
+from store.reading import GetStatus
+from store.record import NewMessage, Record, decode
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "store"
+HOST = encode_host("127.0.0.1:10911")
+SEGMENT = 8192
+
+
+def config(root: str = "/store", **keys: Any) -> StoreConfig:
+    values: dict[str, Any] = {
+        "store_path": root,
+        "segment_bytes": SEGMENT,
+        "queue_file_bytes": 400,
+        "index_slots": 50,
+        "index_entries": 200,
+        "flush_interval_ms": 5,
+        "flush_queue_interval_ms": 5,
+    }
+    return StoreConfig(**(values | keys))
+
+
+def golden_config(root: Path, manifest: dict[str, Any]) -> StoreConfig:
+    settings = manifest["settings"]
+    return StoreConfig(
+        store_path=str(root),
+        segment_bytes=int(settings["mappedFileSizeCommitLog"]),
+        queue_file_bytes=int(settings["mappedFileSizeConsumeQueue"]),
+        index_slots=int(settings["maxHashSlotNum"]),
+        index_entries=int(settings["maxIndexNum"]),
+    )
+
+
+def golden(case: str, to: Path) -> tuple[Path, dict[str, Any]]:
+    """Unpack a golden store; its folder and manifest."""
+    with tarfile.open(GOLDEN / f"{case}.tar.gz") as archive:
+        archive.extractall(to, filter="data")
+    manifest = GOLDEN / f"{case}.manifest.json"
+    return to / case, json.loads(manifest.read_text()) if manifest.exists() else {}
+
+
+def message(
+    body: bytes | str = b"hello",
+    *,
+    topic: str = "T",
+    queue_id: int = 0,
+    keys: str = "",
+    uniq: str = "",
+    **more: Any,
+) -> NewMessage:
+    properties = {"TAGS": "A"}
+    if uniq:
+        properties["UNIQ_KEY"] = uniq
+    if keys:
+        properties["KEYS"] = keys
+    values: dict[str, Any] = {
+        "topic": topic,
+        "queue_id": queue_id,
+        "flag": 0,
+        "sys_flag": 0,
+        "born_timestamp_ms": 1,
+        "born_host": HOST,
+        "store_host": HOST,
+        "reconsume_times": 0,
+        "prepared_transaction_offset": 0,
+        "body": body.encode() if isinstance(body, str) else body,
+        "properties": encode_properties(properties),
+    }
+    return NewMessage(**(values | more))
+
+
+@asynccontextmanager
+async def opened(env: Env, *, controller_mode: bool = False, **keys: Any) -> AsyncIterator[MessageStore]:
+    store = MessageStore(env, config(**keys), controller_mode=controller_mode)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def fill(
+    store: MessageStore, count: int, *, size: int = 100, topic: str = "T", queues: int = 2
+) -> list[Put]:
+    """Put and confirm ``count`` messages over ``queues`` queues."""
+    puts: list[Put] = []
+    for number in range(count):
+        body = f"{number}:".encode().ljust(size, b"x")
+        puts += store.put(message(body, topic=topic, queue_id=number % queues, uniq=f"U{number}"))
+    store.confirm(store.log.end)
+    await store.caught_up()
+    return puts
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Wait for what a task of the store brings about."""
+    async with asyncio.timeout(5):
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+def records_of(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Record]:
+    """Everything a consumer gets from a queue, from its start."""
+    found: list[Record] = []
+    at = store.min_queue_offset(topic, queue_id)
+    while (got := store.get(topic, queue_id, at, 32, 1 << 20)).status is GetStatus.FOUND:
+        found += unpack(got.chunks)
+        at = got.next_offset
+    return found
+
+
+def unpack(chunks: list[bytes]) -> list[Record]:
+    return list(_walk(b"".join(chunks)))
+
+
+def _walk(data: bytes) -> Iterator[Record]:
+    at = 0
+    while at < len(data):
+        record = decode(data, at)
+        yield record
+        at += record.size

@@ -1,0 +1,173 @@
+"""The promise of a queue: entry n is message n, in memory or on disk, and never one that is not there."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from store.consume_queue import ENTRY, PRE_BLANK, ConsumeQueue, ConsumeQueues, is_queue_name
+from tests.store.faulty import FaultyDisk
+
+PER_FILE = 5
+
+
+def _queue(disk: FaultyDisk) -> ConsumeQueue:
+    return ConsumeQueue(disk, "/q/T/0", "T", 0, PER_FILE * 20)
+
+
+def _fill(queue: ConsumeQueue, count: int, *, first: int = 0) -> None:
+    for number in range(first, first + count):
+        assert queue.put(number, number * 100, 100, number)
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.integers(1, 12)),
+            st.tuples(st.just("flush"), st.just(0)),
+            st.tuples(st.just("cut"), st.integers(0, 12)),
+            st.tuples(st.just("reopen"), st.just(0)),
+        ),
+        max_size=20,
+    )
+)
+def test_a_queue_reads_as_a_list_whatever_happens_to_it(steps: list[tuple[str, int]]) -> None:
+    disk = FaultyDisk()
+    queue = _queue(disk)
+    model: list[tuple[int, int, int]] = []
+    for step, number in steps:
+        if step == "put":
+            for _ in range(number):
+                n = len(model)
+                queue.put(n, n * 100, 100, n)
+                model.append((n * 100, 100, n))
+        elif step == "flush":
+            queue.flush()
+        elif step == "cut":
+            keep = max(len(model) - number, 0)
+            queue.truncate(keep * 100)
+            del model[keep:]
+        else:
+            queue.flush()
+            queue.close()
+            queue = _queue(disk)
+            queue.load()
+        assert queue.max_offset == len(model)
+        assert queue.max_physical == len(model) * 100
+        assert [entry[1:] for entry in queue.entries(0)] == model
+        assert [queue.entry(n) for n in range(len(model))] == model
+        assert queue.entry(len(model)) is None
+
+
+def test_entries_lie_in_files_of_full_size_named_by_their_first_byte() -> None:
+    disk = FaultyDisk()
+    queue = _queue(disk)
+    _fill(queue, 7)
+    queue.flush()
+    assert disk.listdir("/q/T/0") == ["0" * 20, f"{100:020}"]
+    second = bytes(disk.nodes[f"/q/T/0/{100:020}"].cache)
+    assert second == ENTRY.pack(500, 100, 5) + ENTRY.pack(600, 100, 6) + bytes(60)
+
+
+def test_a_message_that_is_there_already_is_left_out() -> None:
+    queue = _queue(FaultyDisk())
+    _fill(queue, 3)
+    assert not queue.put(1, 100, 100, 1)
+    assert not queue.put(3, 200, 100, 1)  # another index, but bytes seen already
+    assert queue.max_offset == 3
+
+
+def test_a_queue_that_starts_late_is_filled_with_entries_without_a_message() -> None:
+    disk = FaultyDisk()
+    queue = _queue(disk)
+    _fill(queue, 2, first=13)
+    queue.flush()
+    assert disk.listdir("/q/T/0") == [f"{200:020}"]
+    assert bytes(disk.nodes[f"/q/T/0/{200:020}"].cache[:60]) == PRE_BLANK * 3
+    assert (queue.min_offset, queue.max_offset) == (13, 15)
+    again = _queue(disk)
+    again.load()
+    again.correct_min(0)
+    assert (again.min_offset, again.max_offset) == (13, 15)
+    assert again.entry(13) == (1300, 100, 13)
+
+
+def test_a_gap_keeps_the_offsets_of_what_comes_after_it() -> None:
+    queue = _queue(FaultyDisk())
+    _fill(queue, 3)
+    assert queue.put(6, 600, 100, 6)
+    assert queue.entry(6) == (600, 100, 6)
+    assert (queue.min_offset, queue.max_offset) == (0, 7)
+    queue.drop_below(200)
+    assert queue.min_offset == 2
+    queue.drop_below(300)
+    assert queue.min_offset == 6
+
+
+def test_entries_the_checkpoint_does_not_vouch_for_are_not_loaded() -> None:
+    disk = FaultyDisk()
+    queue = _queue(disk)
+    _fill(queue, 23)
+    queue.flush()
+    again = _queue(disk)
+    again.load(700)
+    assert (again.max_offset, again.max_physical) == (7, 700)
+    assert disk.listdir("/q/T/0") == ["0" * 20, f"{100:020}"]
+    _fill(again, 2, first=7)
+    again.flush()
+    assert again.entry(8) == (800, 100, 8)
+
+
+def test_rubbish_behind_the_last_entry_is_cut() -> None:
+    disk = FaultyDisk()
+    queue = _queue(disk)
+    _fill(queue, 3)
+    queue.flush()
+    disk.nodes["/q/T/0/" + "0" * 20].cache[60:80] = ENTRY.pack(50, 10, 1)  # bytes that came before
+    again = _queue(disk)
+    again.load()
+    assert again.max_offset == 3
+    assert not any(disk.nodes["/q/T/0/" + "0" * 20].cache[60:])
+
+
+def test_a_missing_file_drops_what_lies_before_it() -> None:
+    disk = FaultyDisk()
+    queue = _queue(disk)
+    _fill(queue, 23)
+    queue.flush()
+    disk.remove(f"/q/T/0/{100:020}")
+    again = _queue(disk)
+    again.load()
+    assert (again.min_offset, again.max_offset) == (10, 23)
+
+
+def test_files_below_the_logs_start_are_given_up_but_never_the_last() -> None:
+    disk = FaultyDisk()
+    queue = _queue(disk)
+    _fill(queue, 23)
+    queue.flush()
+    gone = queue.drop_below(1150)
+    assert queue.min_offset == 12
+    assert [segment.start for segment in gone] == [0, 100]
+    assert [segment.start for segment in queue.drop_below(1 << 40)] == [200, 300]
+    assert queue.min_offset == queue.max_offset == 23
+
+
+def test_few_files_are_open_at_once() -> None:
+    disk = FaultyDisk()
+    queues = ConsumeQueues(disk, "/q", PER_FILE * 20)
+    queues._pool._open_max = 4
+    for number in range(20):
+        queue = queues.open(f"T{number}", 0)
+        queue.put(0, number * 100, 100, 0)
+        queues.dirty[queue] = None
+    queues.write_out()
+    assert [queue.entry(0) for queue in queues] == [(n * 100, 100, 0) for n in range(20)]
+    assert len(queues._pool._open) <= 4
+
+
+def test_a_topic_from_the_wire_cannot_name_a_folder_outside() -> None:
+    assert is_queue_name("%RETRY%group", 0)
+    for topic in ("", ".", "..", "a/b", "../x", "a\0b", "x" * 256):
+        assert not is_queue_name(topic, 0)
+    assert not is_queue_name("T", -1)

@@ -1,0 +1,145 @@
+"""The promise of the epoch file: what is recorded survives, what is cut does not come back."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.errors import DiskError
+from store.checkpoint import Checkpoint, CheckpointFile
+from store.epoch_file import EpochEntry, EpochFile, decode, encode
+from tests.store.faulty import FaultyDisk
+
+PATH = "/store/epochFileCheckpoint"
+
+
+def _file(disk: FaultyDisk | None = None) -> EpochFile:
+    disk = disk or FaultyDisk()
+    disk.makedirs("/store")
+    file = EpochFile(disk, PATH)
+    file.load()
+    return file
+
+
+def test_the_text_is_the_real_one() -> None:
+    assert encode([EpochEntry(1, 0), EpochEntry(3, 1000)]) == b"2\n1377471367\n1-0\n3-1000\n"
+    assert decode(b"2\n0\n1-0\n3-1000\n") == [(1, 0), (3, 1000)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 10**12)), max_size=6))
+def test_epochs_decode_to_what_was_encoded(steps: list[tuple[int, int]]) -> None:
+    entries, epoch, start = [], 0, 0
+    for more_epochs, more_bytes in steps:
+        epoch, start = epoch + more_epochs, start + more_bytes
+        entries.append(EpochEntry(epoch, start))
+    assert decode(encode(entries)) == entries
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"1\n0\n", b"x\n0\n", b"1\n7\n1-0\n", b"2\n0\n3-5\n2-9\n", b"1\n0\n1-0-0\n", b"\xff"]
+)
+def test_a_damaged_text_is_noticed(text: bytes) -> None:
+    with pytest.raises(DiskError):
+        decode(text)
+
+
+def test_an_election_without_a_write_takes_the_place_of_the_one_before() -> None:
+    file = _file()
+    file.append(1, 0)
+    file.append(2, 500)
+    file.append(3, 500)
+    assert file.entries == [(1, 0), (3, 500)]
+    file.append(3, 500)
+    assert file.last == (3, 500)
+
+
+def test_epochs_and_offsets_do_not_go_back() -> None:
+    file = _file()
+    file.append(2, 100)
+    for epoch, start in ((2, 200), (1, 200), (3, 99)):
+        with pytest.raises(ValueError, match="cannot follow"):
+            file.append(epoch, start)
+    assert file.entries == [(2, 100)]
+
+
+def test_cut_epochs_do_not_come_back_even_when_none_is_left() -> None:
+    disk = FaultyDisk()
+    file = _file(disk)
+    file.append(1, 0)
+    file.append(2, 500)
+    file.truncate_suffix(500)
+    assert _file(disk.crash()).entries == [(1, 0)]
+    file.truncate_suffix(0)
+    assert _file(disk.crash()).entries == []
+
+
+def test_every_change_survives_a_crash_and_a_crash_during_it_leaves_the_one_before() -> None:
+    disk = FaultyDisk()
+    file = _file(disk)
+    for epoch in range(1, 6):
+        file.append(epoch, epoch * 10)
+        assert _file(disk.crash(epoch)).entries == file.entries
+    for allowed in range(12):
+        calls = 0
+
+        def fail(what: str, path: str, allowed: int = allowed) -> int | None:
+            nonlocal calls
+            calls += 1
+            return errno.EIO if calls > allowed else None
+
+        disk.fail = fail
+        before = file.entries
+        try:
+            file.append(100 + allowed, 1000 + allowed)
+        except DiskError:
+            assert file.entries == before
+        disk.fail = lambda what, path: None
+        assert _file(disk.crash(allowed)).entries in (
+            before,
+            file.entries,
+            [*before, (100 + allowed, 1000 + allowed)],
+        )
+
+
+def test_the_copy_is_read_when_the_file_is_damaged() -> None:
+    disk = FaultyDisk()
+    file = _file(disk)
+    file.append(1, 0)
+    file.append(2, 500)
+    disk.nodes[PATH].cache[-2] ^= 1
+    assert _file(disk).entries == [(1, 0)]
+    disk.nodes[PATH + ".bak"].cache[-2] ^= 1
+    with pytest.raises(DiskError, match="CRC"):
+        _file(disk)
+
+
+def test_epochs_whose_bytes_expired_are_dropped_but_never_the_last() -> None:
+    file = _file()
+    for epoch, start in ((1, 0), (2, 100), (3, 200)):
+        file.append(epoch, start)
+    file.truncate_prefix(150)
+    assert file.entries == [(2, 100), (3, 200)]
+    file.truncate_prefix(10**9)
+    assert file.entries == [(3, 200)]
+    file.truncate_epochs(3)
+    assert file.entries == []
+
+
+def test_the_checkpoint_has_4096_bytes_and_keeps_its_values() -> None:
+    disk = FaultyDisk()
+    disk.makedirs("/store")
+    file = CheckpointFile(disk, "/store/checkpoint")
+    file.load()
+    assert file.now == Checkpoint()
+    file.now = Checkpoint(1, 2, 3, 4, 5)
+    file.write(file.now.encode())
+    after = disk.crash()
+    assert bytes(after.nodes["/store/checkpoint"].cache) == bytes.fromhex(
+        "".join(f"{n:016x}" for n in (1, 2, 3, 4, 5))
+    ) + bytes(4096 - 40)
+    again = CheckpointFile(after, "/store/checkpoint")
+    again.load()
+    assert again.now == Checkpoint(1, 2, 3, 4, 5)

@@ -1,0 +1,194 @@
+"""The promise of the index: every key of every indexed message is found, newest first, also after a crash."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.message import TRANSACTION_ROLLBACK, java_hash
+from store.index_file import HEADER, HEADER_BYTES, Index, KeyHash
+from store.record import Dispatch
+from tests.store.faulty import FaultyDisk
+
+SLOTS, ENTRIES = 7, 30
+
+
+def _index(disk: FaultyDisk) -> Index:
+    return Index(disk, "/index", SLOTS, ENTRIES, lambda: 1_700_000_000_000)
+
+
+def _item(number: int, keys: str = "", uniq: str = "", *, flag: int = 0) -> Dispatch:
+    return Dispatch(number * 100, 100, "T", 0, number, 0, uniq or f"U{number}", keys, 1000 * number, flag)
+
+
+def _found(index: Index, key: str, begin_ms: int = 0, end_ms: int = 1 << 40) -> list[int]:
+    return [offset // 100 for offset in index.find("T", key, begin_ms, end_ms)]
+
+
+def _flush(index: Index) -> None:
+    index.begin_flush()()
+    index.end_flush(True)
+
+
+@given(st.text(max_size=40), st.text(max_size=80))
+def test_the_hash_is_the_real_one(topic: str, key: str) -> None:
+    expected = abs(java_hash(f"{topic}#{key}"))
+    hash_of = KeyHash()
+    assert hash_of(topic, key) == (expected if expected < 2**31 else 0)
+    assert hash_of(topic, key) == hash_of(topic, key)
+
+
+@given(st.lists(st.from_regex(r"[0-9A-F]{32}|[0-9A-F]{56}", fullmatch=True), max_size=20))
+def test_the_hash_of_producer_ids_is_the_real_one(keys: list[str]) -> None:
+    hash_of = KeyHash()
+    for key in keys:
+        assert hash_of("T", key) == abs(java_hash(f"T#{key}"))
+
+
+def test_every_word_of_the_keys_is_found() -> None:
+    index = _index(FaultyDisk())
+    index.put_many([_item(1, "red  green"), _item(2, "green"), _item(3)])
+    assert _found(index, "green") == [2, 1]
+    assert _found(index, "red") == [1]
+    assert _found(index, "U3") == [3]
+
+
+def test_rolled_back_and_already_indexed_messages_are_skipped() -> None:
+    index = _index(FaultyDisk())
+    index.put_many([_item(1), _item(2, flag=TRANSACTION_ROLLBACK), _item(3)])
+    index.put_many([_item(1), _item(3)])
+    assert _found(index, "U1") == [1]
+    assert _found(index, "U2") == []
+    assert index.files[0].count == 3
+
+
+def test_a_search_in_time_leaves_out_what_is_younger_or_older() -> None:
+    index = _index(FaultyDisk())
+    index.put_many([_item(n, "k") for n in range(1, 9)])
+    assert _found(index, "k", 3000, 5000) == [5, 4, 3]
+
+
+def test_a_full_file_is_followed_by_another_and_both_are_searched() -> None:
+    disk = FaultyDisk()
+    index = _index(disk)
+    index.put_many([_item(n, "k") for n in range(1, 41)])  # two entries each: 80, 29 fit a file
+    assert len(index.files) == 3
+    assert _found(index, "k") == list(range(40, 0, -1))
+    _flush(index)
+    assert [file.table is None for file in index.files] == [True, True, False]
+    again = _index(disk)
+    again.load()
+    assert _found(again, "k") == list(range(40, 0, -1))
+    again.put_many([_item(41, "k")])
+    assert _found(again, "k")[0] == 41
+    assert all(len(name) == 17 for name in disk.listdir("/index"))
+
+
+def test_the_layout_is_the_real_one() -> None:
+    disk = FaultyDisk()
+    index = _index(disk)
+    index.put_many([_item(1), _item(2)])
+    _flush(index)
+    data = bytes(disk.nodes[index.files[0].path].cache)
+    assert len(data) == 40 + 4 * SLOTS + 20 * ENTRIES
+    assert HEADER.unpack(data[:40]) == (1000, 2000, 100, 200, index.files[0].slots_used, 3)
+    slot = abs(java_hash("T#U2")) % SLOTS
+    assert struct.unpack_from(">i", data, HEADER_BYTES + 4 * slot)[0] == 2
+    entry = struct.unpack_from(">iqii", data, HEADER_BYTES + 4 * SLOTS + 20)
+    assert entry == (abs(java_hash("T#U1")), 100, 0, 0)
+
+
+@given(count=st.integers(1, 40), cut=st.integers(0, 45), more=st.integers(0, 20), flush=st.booleans())
+def test_after_a_cut_the_index_knows_what_is_left_and_takes_new_messages(
+    count: int, cut: int, more: int, flush: bool
+) -> None:
+    disk = FaultyDisk()
+    index = _index(disk)
+    index.put_many([_item(n, "k") for n in range(1, count + 1)])
+    if flush:
+        _flush(index)
+    index.truncate(cut * 100)
+    left = min(count, max(cut - 1, 0))
+    index.put_many([_item(n, "k") for n in range(left + 1, left + more + 1)])
+    expected = list(range(left + more, 0, -1))
+    assert _found(index, "k") == expected
+    _flush(index)
+    again = _index(disk)
+    again.load()
+    assert _found(again, "k") == expected
+
+
+@given(first=st.integers(1, 14), second=st.integers(1, 14), seed=st.integers(0, 1 << 16))
+def test_a_crash_during_a_flush_loses_nothing_of_the_flush_before(first: int, second: int, seed: int) -> None:
+    disk = FaultyDisk()
+    index = _index(disk)
+    index.put_many([_item(n, uniq="k") for n in range(1, first + 1)])
+    _flush(index)
+    index.put_many([_item(n, uniq="k") for n in range(first + 1, first + second + 1)])
+    stop_at = disk.syncs + seed % 3
+
+    def fail(what: str, path: str) -> int | None:
+        return 5 if what == "sync" and disk.syncs > stop_at else None
+
+    disk.fail = fail
+    try:
+        index.begin_flush()()
+    except OSError:
+        index.end_flush(False)
+    again = _index(disk.crash(seed))
+    again.load()
+    found = _found(again, "k")
+    assert found[-first:] == list(range(first, 0, -1))
+    again.put_many([_item(n, uniq="k") for n in range(1, first + second + 1)])  # what recovery does
+    assert _found(again, "k") == list(range(first + second, 0, -1))
+
+
+def test_what_a_flush_could_not_write_is_written_by_the_next() -> None:
+    disk = FaultyDisk()
+    index = _index(disk)
+    index.put_many([_item(n) for n in range(1, 6)])
+    index.begin_flush()  # its call is never made
+    assert _found(index, "U3") == [3]
+    index.end_flush(False)
+    index.put_many([_item(6)])
+    _flush(index)
+    again = _index(disk)
+    again.load()
+    assert [_found(again, f"U{n}") for n in range(1, 7)] == [[n] for n in range(1, 7)]
+
+
+def test_a_cut_during_a_flush_wins() -> None:
+    disk = FaultyDisk()
+    index = _index(disk)
+    index.put_many([_item(n, "k") for n in range(1, 11)])
+    write = index.begin_flush()
+    index.truncate(400)
+    write()  # the picture taken before the cut
+    index.end_flush(True)
+    _flush(index)
+    again = _index(disk)
+    again.load()
+    assert _found(again, "k") == [3, 2, 1]
+
+
+def test_a_file_that_cannot_be_right_is_made_anew() -> None:
+    disk = FaultyDisk()
+    index = _index(disk)
+    index.put_many([_item(1)])
+    _flush(index)
+    disk.nodes[index.files[0].path].cache[36:40] = b"\x7f\xff\xff\xff"
+    again = _index(disk)
+    again.load()
+    assert again.files == []
+    assert disk.listdir("/index") == []
+
+
+def test_files_below_the_logs_start_are_given_up() -> None:
+    index = _index(FaultyDisk())
+    index.put_many([_item(n, "k") for n in range(1, 41)])
+    first = index.files[0]
+    assert index.drop_below(first.end_offset) == []
+    assert index.drop_below(first.end_offset + 1) == [first.path]
+    assert len(index.files) == 2

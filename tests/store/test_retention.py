@@ -1,0 +1,108 @@
+"""The promise of retention: only what is due goes, and never the last segment."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+
+import pytest
+
+from store import retention
+from tests.store.faulty import FaultyEnv
+from tests.store.support import SEGMENT, fill, message, opened, records_of
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "PAUSE_S", 0)
+
+
+def _at_hour(hour: int) -> int:
+    return int(datetime(2024, 5, 17, hour, 30).timestamp() * 1000)
+
+
+def _set_used(env: FaultyEnv, percent: int) -> None:
+    env.disk.free_bytes = (1 << 41) * (100 - percent) // 100
+
+
+def test_old_segments_go_at_the_hour_and_queues_index_and_epochs_follow() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(4))
+        _set_used(env, 50)
+        async with opened(env) as store:
+            store.epochs.append(1, 0)
+            await fill(store, 100, queues=1)
+            store.epochs.append(2, store.log.end)
+            await fill(store, 100, queues=1)
+            store.log.sync()
+            segments = len(store.log.segments)
+            assert await store.retention.round() == segments - 1
+            assert store.log.min_offset == (segments - 1) * SEGMENT
+            kept = records_of(store)
+            assert kept[0].physical_offset == store.log.min_offset
+            assert kept[-1].queue_offset == 199
+            assert kept[0].queue_offset == store.min_queue_offset("T", 0)
+            assert store.epochs.entries == [(2, store.epochs.entries[-1].start)]
+            assert env.disk.listdir("/store/commitlog")[0] == f"{store.log.min_offset:020}"
+            assert store.query("T", "U0", 10, 0, 1 << 62) == []
+            assert len(store.query("T", "U99", 10, 0, 1 << 62)) == 1
+        async with opened(env) as store:
+            assert records_of(store) == kept
+
+    asyncio.run(run())
+
+
+def test_young_segments_and_other_hours_are_left_alone() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(5))
+        _set_used(env, 50)
+        async with opened(env) as store:
+            await fill(store, 200)
+            store.log.sync()
+            assert await store.retention.round() == 0
+            store.retention.manual = True
+            assert await store.retention.round() > 0
+            await fill(store, 200)
+            store.log.sync()
+            env.disk.mtime_ms = lambda path: env.clock_ms - 71 * 3_600_000  # type: ignore[method-assign]
+            env.clock_ms = _at_hour(4)
+            assert await store.retention.round() == 0
+
+    asyncio.run(run())
+
+
+def test_a_full_disk_takes_the_oldest_whatever_its_age_and_refuses_writes_until_below() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(12))
+        env.disk.mtime_ms = lambda path: env.clock_ms  # type: ignore[method-assign]
+        async with opened(env) as store:
+            await fill(store, 200)
+            store.log.sync()
+            _set_used(env, 80)
+            assert await store.retention.round() == 0
+            _set_used(env, 95)
+            assert await store.retention.round() >= 2
+            assert len(store.log.segments) == 1
+            assert "95 %" in (store.writable or "")
+            _set_used(env, 60)
+            await store.retention.round()
+            assert store.writable is None
+
+    asyncio.run(run())
+
+
+def test_segments_that_no_queue_has_yet_stay() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(4))
+        _set_used(env, 50)
+        async with opened(env, controller_mode=True) as store:
+            puts = await fill(store, 30)
+            cut = puts[-1].physical_offset
+            for number in range(200):
+                store.put(message(str(number)))
+            store.log.sync()
+            assert store.dispatched < cut + 1000
+            await store.retention.round()
+            assert store.log.min_offset <= store.dispatched
+
+    asyncio.run(run())
