@@ -1,0 +1,436 @@
+"""Which brokers exist, which of them is master of its group, and where does a topic live?
+
+In: registrations, heartbeats, ended sessions, the time. Out: routes and lists, JSON-ready (the ids of
+``brokerAddrs`` are ints). The rules are RocketMQ 5.x's (``namesrv/routeinfo/RouteInfoManager``).
+
+Holds: a group has at least one address, no address is listed twice, each is alive; a group that is listed
+stands in a cluster and the other way round; a topic has at least one group, and all its groups are listed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from model.config import NamesrvConfig
+from model.errors import Refused
+from model.ids import MASTER_ID
+from model.topic import PERM_READ, PERM_WRITE, DataVersion
+
+MEMBER_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+UNIT_FLAG: Final = 1
+UNIT_SUB_FLAG: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """What one group offers of one topic."""
+
+    read: int
+    write: int
+    perm: int
+    sys_flag: int = 0
+
+    def to_json(self, group: str) -> dict[str, Any]:
+        return {
+            "brokerName": group,
+            "perm": self.perm,
+            "readQueueNums": self.read,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write,
+        }
+
+
+@dataclass(slots=True)
+class Registration:
+    """What a broker says of itself. ``acting_master`` is None when an old broker does not say."""
+
+    cluster: str
+    group: str
+    address: str
+    broker_id: int
+    ha_address: str = ""
+    heartbeat_timeout_ms: int | None = None
+    acting_master: bool | None = None
+    zone: str | None = None
+    version: DataVersion = field(default_factory=DataVersion)
+    topics: dict[str, Queues] = field(default_factory=dict)
+    mappings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    filter_servers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class MinIdChange:
+    """The smallest id of a group changed: ``to`` shall be told (NOTIFY_MIN_BROKER_ID_CHANGE)."""
+
+    group: str
+    min_id: int
+    min_address: str
+    offline_address: str | None
+    ha_address: str | None
+    to: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MasterChange:
+    """Id 0 of a group is at ``address`` now, and was not before."""
+
+    group: str
+    address: str
+
+
+Notice = MinIdChange | MasterChange
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The answer to a registration; the addresses of the master go to slaves. Empty when it was ignored."""
+
+    master_address: str | None = None
+    ha_address: str | None = None
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(slots=True)
+class _Group:
+    cluster: str
+    addresses: dict[int, str]
+    acting_master: bool = False
+    zone: str | None = None
+
+    def to_json(self, name: str, addresses: Mapping[int, str] | None = None) -> dict[str, Any]:
+        return {
+            "brokerAddrs": dict(sorted((self.addresses if addresses is None else addresses).items())),
+            "brokerName": name,
+            "cluster": self.cluster,
+            "enableActingMaster": self.acting_master,
+            "zoneName": self.zone,
+        }
+
+
+@dataclass(slots=True)
+class _Live:
+    last_ms: int
+    timeout_ms: int
+    version: DataVersion
+    session: int
+    ha_address: str
+    filter_servers: list[str]
+
+
+class RouteTable:
+    """The tables of a NameServer. ``session`` is the caller's number for the connection a call came on."""
+
+    def __init__(self, config: NamesrvConfig) -> None:
+        self._config = config  # read at each call: an operator may change it while serving
+        self._topics: dict[str, dict[str, Queues]] = {}
+        self._groups: dict[str, _Group] = {}
+        self._clusters: dict[str, dict[str, None]] = {}
+        self._live: dict[str, _Live] = {}
+        self._mappings: dict[str, dict[str, dict[str, Any]]] = {}
+
+    # brokers come and go
+
+    def register(self, broker: Registration, session: int, now_ms: int) -> Registered:
+        """Take a broker in, or renew it. Raises Refused for one that must register differently."""
+        group = self._groups.get(broker.group)
+        listed = dict(group.addresses) if group else {}
+        min_before = min(listed, default=0)
+        # The same process under a new id: a slave that became master, or the other way round.
+        addresses = {i: a for i, a in listed.items() if a != broker.address or i == broker.broker_id}
+        held_by = addresses.get(broker.broker_id)
+        moved = held_by != broker.address
+        if held_by and moved and self._live[held_by].version.state_version > broker.version.state_version:
+            # A deposed master still believes in itself: its epoch is older than that of the one listed.
+            return Registered(notices=tuple(self.unregister(broker.address)))
+        if held_by is None and len(broker.topics) == 1:
+            raise Refused(
+                f"{broker.group} id {broker.broker_id} is not registered yet and names one topic only: "
+                "register the whole topic table first"
+            )
+        notices = self._leave_other_groups(broker)
+        if group is None:
+            group = self._groups[broker.group] = _Group(broker.cluster, {})
+        self._clusters.setdefault(broker.cluster, {})[broker.group] = None
+        addresses[broker.broker_id] = broker.address
+        group.addresses = addresses
+        group.acting_master = bool(broker.acting_master)
+        group.zone = broker.zone
+
+        self._take_topics(broker, group, moved=moved)
+        self._live[broker.address] = _Live(
+            now_ms,
+            self._config.broker_expiry_ms
+            if broker.heartbeat_timeout_ms is None
+            else broker.heartbeat_timeout_ms,
+            broker.version,
+            session,
+            broker.ha_address,
+            list(broker.filter_servers),
+        )
+        if broker.broker_id == MASTER_ID and listed.get(MASTER_ID) != broker.address:
+            notices.append(MasterChange(broker.group, broker.address))
+        if broker.broker_id < min_before:
+            notices.append(self._min_id_change(broker.group, group, None, broker.ha_address))
+        master = group.addresses.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
+        if master is None:
+            return Registered(notices=tuple(notices))
+        return Registered(master, self._live[master].ha_address, tuple(notices))
+
+    def _leave_other_groups(self, broker: Registration) -> list[Notice]:
+        """An address is one process: what it was called before is gone."""
+        former = [n for n, g in self._groups.items() if broker.address in g.addresses.values()]
+        return [
+            notice for name in former if name != broker.group for notice in self._remove(name, broker.address)
+        ]
+
+    @staticmethod
+    def _min_id_change(name: str, group: _Group, offline: str | None, ha: str | None) -> MinIdChange:
+        """All members are told of one that left; of one that came all but itself, unless it is alone."""
+        members = sorted(group.addresses.items())
+        tell = members if offline is not None or len(members) == 1 else members[1:]
+        return MinIdChange(name, *members[0], offline, ha, tuple(address for _, address in tell))
+
+    def _take_topics(self, broker: Registration, group: _Group, *, moved: bool) -> None:
+        """Only the master's topics count, or those of the smallest id of a group that may act for one."""
+        prime_slave = (
+            broker.acting_master is not None
+            and broker.broker_id != MASTER_ID
+            and broker.broker_id == min(group.addresses)
+        )
+        if broker.broker_id != MASTER_ID and not prime_slave:
+            return
+        live = self._live.get(broker.address)
+        # An unchanged table is not taken again: it would give back a write bit an operator wiped.
+        changed = moved or live is None or live.version != broker.version
+        if self._config.delete_topic_with_registration:
+            for topic in [t for t, groups in self._topics.items() if broker.group in groups]:
+                if topic not in broker.topics:
+                    self._drop_queues(topic, broker.group)
+        for topic, queues in broker.topics.items():
+            groups = self._topics.setdefault(topic, {})
+            if changed or broker.group not in groups:
+                read_only = prime_slave and broker.acting_master
+                groups[broker.group] = (
+                    replace(queues, perm=queues.perm & ~PERM_WRITE) if read_only else queues
+                )
+        if changed:
+            for topic, mapping in broker.mappings.items():
+                self._mappings.setdefault(topic, {})[broker.group] = mapping
+
+    def heartbeat(self, address: str, session: int, now_ms: int) -> bool:
+        """The broker at ``address`` lives, and speaks on ``session`` now. False when it is not registered."""
+        live = self._live.get(address)
+        if live is None:
+            return False
+        live.last_ms = now_ms
+        live.session = session
+        return True
+
+    def data_version(self, address: str) -> DataVersion | None:
+        """The version of the topic table the broker at ``address`` registered last."""
+        live = self._live.get(address)
+        return live.version if live else None
+
+    def unregister(self, address: str) -> list[Notice]:
+        """Forget a broker. Goes by address: a new master under the same id stays."""
+        self._live.pop(address, None)
+        return [
+            notice
+            for name in [n for n, g in self._groups.items() if address in g.addresses.values()]
+            for notice in self._remove(name, address)
+        ]
+
+    def session_ended(self, session: int) -> list[Notice]:
+        """The connection of ``session`` closed: brokers that spoke last on another one stay."""
+        gone = [address for address, live in self._live.items() if live.session == session]
+        return self._forget(gone)
+
+    def expire(self, now_ms: int) -> tuple[list[int], list[Notice]]:
+        """Forget brokers silent for longer than their timeout; their sessions shall be closed."""
+        gone = [a for a, live in self._live.items() if live.last_ms + live.timeout_ms < now_ms]
+        sessions = list(dict.fromkeys(self._live[address].session for address in gone))
+        return sessions, self._forget(gone)
+
+    def _forget(self, addresses: Iterable[str]) -> list[Notice]:
+        return [notice for address in addresses for notice in self.unregister(address)]
+
+    def _remove(self, name: str, address: str) -> list[Notice]:
+        group = self._groups[name]
+        min_before = min(group.addresses)
+        group.addresses = {i: a for i, a in group.addresses.items() if a != address}
+        if not group.addresses:
+            self._remove_group(name)
+            return []
+        smallest = min(group.addresses)
+        if group.acting_master and smallest != MASTER_ID:
+            self._change_perm(name, lambda perm: perm & ~PERM_WRITE)
+        if not group.acting_master or smallest == min_before:
+            return []
+        return [self._min_id_change(name, group, address, None)]
+
+    def _remove_group(self, name: str) -> None:
+        del self._groups[name]
+        for cluster in [c for c, names in self._clusters.items() if name in names]:
+            del self._clusters[cluster][name]
+            if not self._clusters[cluster]:
+                del self._clusters[cluster]
+        for topic in [t for t, groups in self._topics.items() if name in groups]:
+            self._drop_queues(topic, name)
+
+    def _drop_queues(self, topic: str, group: str) -> None:
+        groups = self._topics[topic]
+        groups.pop(group, None)
+        mappings = self._mappings.get(topic, {})
+        mappings.pop(group, None)
+        if not mappings:
+            self._mappings.pop(topic, None)
+        if not groups:
+            del self._topics[topic]
+
+    # topics
+
+    def register_topic(self, topic: str, queues: Mapping[str, Queues]) -> None:
+        """Announce a topic by hand. Raises Refused when one of the groups is not there."""
+        for group in queues:
+            if group not in self._groups:
+                raise Refused(f"cannot register topic {topic}: no broker group {group} is registered")
+        if queues:
+            self._topics.setdefault(topic, {}).update(queues)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, of one cluster or everywhere; nothing happens when it is not known."""
+        for group in list(self._topics.get(topic, {})):
+            if cluster is None or group in self._clusters.get(cluster, {}):
+                self._drop_queues(topic, group)
+
+    def wipe_write_perm(self, group: str) -> int:
+        """Take the write bit from every topic of ``group``; returns how many topics it has."""
+        return self._change_perm(group, lambda perm: perm & ~PERM_WRITE)
+
+    def add_write_perm(self, group: str) -> int:
+        """Set every topic of ``group`` to read and write, as the original does, whatever bits it had."""
+        return self._change_perm(group, lambda perm: PERM_READ | PERM_WRITE)
+
+    def _change_perm(self, group: str, change: Callable[[int], int]) -> int:
+        count = 0
+        for groups in self._topics.values():
+            queues = groups.get(group)
+            if queues is not None:
+                groups[group] = replace(queues, perm=change(queues.perm))
+                count += 1
+        return count
+
+    # questions
+
+    def route(self, topic: str) -> dict[str, Any] | None:
+        """TopicRouteData of ``topic``, or None when no broker has it."""
+        offers = self._topics.get(topic)
+        if not offers:
+            return None
+        names = sorted(offers)
+        addresses = {name: self._seen_by_clients(topic, name) for name in names}
+        filters = {
+            address: live.filter_servers
+            for name in names
+            for address in self._groups[name].addresses.values()
+            if (live := self._live[address]).filter_servers
+        }
+        return {
+            "brokerDatas": [self._groups[name].to_json(name, addresses[name]) for name in names],
+            "filterServerTable": filters,
+            "queueDatas": [offers[name].to_json(name) for name in names],
+            "topicQueueMappingByBroker": self._mappings.get(topic),
+        }
+
+    def _seen_by_clients(self, topic: str, name: str) -> dict[int, str]:
+        """A group without a master shows its smallest id as one, where that is wanted."""
+        group = self._groups[name]
+        acting = (
+            self._config.support_acting_master
+            and group.acting_master
+            and MASTER_ID not in group.addresses
+            and not topic.startswith(MEMBER_TOPIC_PREFIX)
+            and not self._topics[topic][name].perm & PERM_WRITE
+        )
+        if not acting:
+            return group.addresses
+        smallest = min(group.addresses)
+        return {int(MASTER_ID) if i == smallest else i: a for i, a in group.addresses.items()}
+
+    def cluster_info(self) -> dict[str, Any]:
+        """ClusterInfo: every group and which cluster has it."""
+        return {
+            "brokerAddrTable": {name: group.to_json(name) for name, group in self._groups.items()},
+            "clusterAddrTable": {cluster: sorted(names) for cluster, names in self._clusters.items()},
+        }
+
+    def member_group(self, cluster: str, name: str) -> dict[str, Any]:
+        """BrokerMemberGroup; without addresses when the group is not known."""
+        group = self._groups.get(name)
+        addresses = dict(sorted(group.addresses.items())) if group else {}
+        return {"brokerAddrs": addresses, "brokerName": name, "cluster": cluster}
+
+    def topics(self) -> list[str]:
+        return sorted(self._topics)
+
+    def topics_of_cluster(self, cluster: str) -> list[str]:
+        names = self._clusters.get(cluster, {})
+        return sorted(t for t, groups in self._topics.items() if any(g in names for g in groups))
+
+    def system_topics(self) -> tuple[list[str], str | None]:
+        """The topics named after clusters and groups, and the address of some broker."""
+        names = dict.fromkeys([*self._clusters, *self._groups])
+        first = next(iter(self._groups.values()), None)
+        return sorted(names), first.addresses[min(first.addresses)] if first else None
+
+    def unit_topics(self, *, unit: bool | None, subscribed: bool | None) -> list[str]:
+        """Topics by their unit flags; None = either way."""
+        return sorted(
+            topic
+            for topic, groups in self._topics.items()
+            if _matches(next(iter(groups.values())).sys_flag, UNIT_FLAG, unit)
+            and _matches(next(iter(groups.values())).sys_flag, UNIT_SUB_FLAG, subscribed)
+        )
+
+    def brokers(self) -> dict[str, dict[str, str]]:
+        """group -> id -> address, for status."""
+        return {
+            name: {str(i): address for i, address in sorted(group.addresses.items())}
+            for name, group in sorted(self._groups.items())
+        }
+
+    def topic_count(self) -> int:
+        return len(self._topics)
+
+
+def _matches(flags: int, bit: int, wanted: bool | None) -> bool:
+    return wanted is None or bool(flags & bit) == wanted
+
+
+class KvTable:
+    """Values by namespace and key. Changes are made to a copy, which the caller saves and then adopts."""
+
+    def __init__(self, table: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        self._table = {namespace: dict(values) for namespace, values in (table or {}).items()}
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._table.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> dict[str, str] | None:
+        return self._table.get(namespace)
+
+    def with_value(self, namespace: str, key: str, value: str | None) -> "KvTable":
+        """A copy in which ``key`` has ``value``, or is gone when that is None."""
+        changed = KvTable(self._table)
+        values = changed._table.setdefault(namespace, {})
+        if value is None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+        if not values:
+            del changed._table[namespace]
+        return changed
+
+    def to_json(self) -> dict[str, Any]:
+        return {"configTable": self._table}

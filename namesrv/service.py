@@ -1,0 +1,375 @@
+"""The NameServer: takes brokers in, lets them go, and tells clients where topics are."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from model.config import NamesrvConfig, parse_properties
+from model.errors import ConfigError, DiskError, PeerError, Refused
+from namesrv.codec import parse_queues, parse_registration, parse_version
+from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, Notice, RouteTable
+from remoting.bodies import dumps, dumps_dialect, loads_object
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.headers import BrokerHeader, flag, need, opt_bool
+from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from runtime.env import Env, read_file, write_file
+from runtime.tasks import Tasks, every
+
+log = logging.getLogger(__name__)
+
+STANDARD_JSON_VERSION: Final = 401  # clients from 4.9.4 on read standard JSON
+CHANGEABLE: Final = frozenset(
+    {
+        "brokerChannelExpiredTime",
+        "supportActingMaster",
+        "notifyMinBrokerIdChanged",
+        "orderMessageEnable",
+        "returnOrderTopicConfigToBroker",
+        "deleteTopicWithBrokerRegistration",
+    }
+)
+"""Keys UPDATE_NAMESRV_CONFIG may change while serving; paths and ports never."""
+
+
+class Companion(Protocol):
+    """What runs beside a NameServer in its process, an embedded Controller for instance."""
+
+    def status(self) -> dict[str, Any]: ...
+    def health(self) -> str | None: ...
+
+
+class NameServer:
+    """Serves the NameServer's requests on one port.
+
+    ``companions`` (name -> server) are shown in ``status`` under their names and counted in ``health``; who
+    adds them starts and stops them.
+    """
+
+    def __init__(self, env: Env, config: NamesrvConfig) -> None:
+        self.companions: dict[str, Companion] = {}
+        self._env = env
+        self._config = dataclasses.replace(config)  # UPDATE_NAMESRV_CONFIG changes our own copy
+        self._table = RouteTable(self._config)
+        self._kv = KvTable()
+        self._kv_lock = asyncio.Lock()
+        self._kv_error: str | None = None
+        self._sessions: dict[int, Connection] = {}
+        self._session_last = 0
+        self._port: int | None = None
+        self._tasks = Tasks("namesrv")
+        self._client = RemotingClient(env, "namesrv")
+        self._server = RemotingServer(
+            env,
+            "namesrv",
+            self._handle,
+            on_open=self._opened,
+            on_close=self._closed,
+            frame_bytes_max=config.frame_bytes_max,
+            idle_s=config.server_channel_max_idle_s,
+        )
+        self._answers = self._requests()
+
+    async def start(self) -> None:
+        """Load the KV table and listen. Raises DiskError for a broken KV file, OSError for a taken port."""
+        self._kv = self._load_kv()
+        port = await self._server.start(self._config.bind_address, self._config.listen_port)
+        self._tasks.spawn(
+            every(self._config.scan_not_active_ms / 1000, self._scan, what="looking for silent brokers"),
+            name="scan",
+        )
+        self._port = port
+        log.info("namesrv listens on %s", self.address)
+
+    async def stop(self) -> None:
+        """Stop serving. May be called again."""
+        self._port = None
+        await self._tasks.cancel()
+        await self._server.stop()
+        await self._client.close()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` it listens on; the configured port before it does."""
+        host = self._config.bind_address
+        return f"{host}:{self._port if self._port is not None else self._config.listen_port}"
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "address": self.address,
+            "brokers": self._table.brokers(),
+            "topics": self._table.topic_count(),
+            "connections": len(self._server.connections),
+            **{name: companion.status() for name, companion in self.companions.items()},
+            "events": self._env.events.to_json(),
+        }
+
+    def health(self) -> str | None:
+        if self._port is None:
+            return "not listening"
+        if self._kv_error is not None:
+            return self._kv_error
+        for name, companion in self.companions.items():
+            reason = companion.health()
+            if reason is not None:
+                return f"{name}: {reason}"
+        return None
+
+    # connections and time
+
+    def _now_ms(self) -> int:
+        # Silence is measured on the clock that never jumps: a corrected wall clock expires no broker.
+        return int(self._env.monotonic_ms())
+
+    def _opened(self, connection: Connection) -> None:
+        self._session_last += 1
+        connection.attributes["session"] = self._session_last
+        self._sessions[self._session_last] = connection
+
+    def _closed(self, connection: Connection) -> None:
+        session: int = connection.attributes["session"]
+        del self._sessions[session]
+        if self._port is not None:
+            self._announce(self._table.session_ended(session))
+
+    def _scan(self) -> None:
+        sessions, notices = self._table.expire(self._now_ms())
+        self._announce(notices)
+        for session in sessions:
+            connection = self._sessions.get(session)
+            if connection is not None:
+                log.warning("namesrv: no sign of life from the broker at %s, closing", connection.remote)
+                connection.close()
+
+    def _announce(self, notices: list[Notice] | tuple[Notice, ...]) -> None:
+        for notice in notices:
+            if isinstance(notice, MasterChange):
+                log.info("namesrv: %s is master of %s", notice.address, notice.group)
+                self._env.events.add("route_changed", group=notice.group, master=notice.address)
+            elif self._config.notify_min_broker_id_changed:
+                for address in notice.to:
+                    self._tasks.spawn(self._tell_min_id(notice, address), name=f"tell.{address}")
+
+    async def _tell_min_id(self, notice: MinIdChange, address: str) -> None:
+        ext = {
+            "minBrokerId": str(notice.min_id),
+            "brokerName": notice.group,
+            "minBrokerAddr": notice.min_address,
+        }
+        if notice.offline_address is not None:
+            ext["offlineBrokerAddr"] = notice.offline_address
+        if notice.ha_address is not None:
+            ext["haBrokerAddr"] = notice.ha_address
+        try:
+            await self._client.oneway(address, Command(Request.NOTIFY_MIN_BROKER_ID_CHANGE, ext))
+        except ConnectionError as error:
+            # It asks for its group every second (GET_BROKER_MEMBER_GROUP): the notice only saves that second.
+            log.warning("namesrv: cannot tell %s of the new smallest id: %s", address, error)
+
+    # requests
+
+    async def _handle(self, connection: Connection, request: Command) -> Command | None:
+        answer = self._answers.get(request.code)
+        if answer is None:
+            raise unsupported(request)
+        result = answer(connection, request)
+        return result if isinstance(result, Command) else await result
+
+    def _requests(self) -> dict[int, Callable[[Connection, Command], Command | Awaitable[Command]]]:
+        return {
+            Request.PUT_KV_CONFIG: self._put_kv,
+            Request.GET_KV_CONFIG: self._get_kv,
+            Request.DELETE_KV_CONFIG: self._delete_kv,
+            Request.GET_KVLIST_BY_NAMESPACE: self._get_kv_list,
+            Request.REGISTER_BROKER: self._register,
+            Request.UNREGISTER_BROKER: self._unregister,
+            Request.BROKER_HEARTBEAT: self._heartbeat,
+            Request.QUERY_DATA_VERSION: self._query_version,
+            Request.GET_ROUTEINFO_BY_TOPIC: self._route,
+            Request.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            Request.GET_BROKER_MEMBER_GROUP: self._member_group,
+            Request.WIPE_WRITE_PERM_OF_BROKER: self._wipe,
+            Request.ADD_WRITE_PERM_OF_BROKER: self._add,
+            Request.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            Request.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _, r: _topics(r, self._table.topics()),
+            Request.GET_TOPICS_BY_CLUSTER: lambda _, r: _topics(
+                r, self._table.topics_of_cluster(need(r.ext, "cluster"))
+            ),
+            Request.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda _, r: _topics(r, *self._table.system_topics()),
+            Request.GET_UNIT_TOPIC_LIST: lambda _, r: _topics(
+                r, self._table.unit_topics(unit=True, subscribed=None)
+            ),
+            Request.GET_HAS_UNIT_SUB_TOPIC_LIST: lambda _, r: _topics(
+                r, self._table.unit_topics(unit=None, subscribed=True)
+            ),
+            Request.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: lambda _, r: _topics(
+                r, self._table.unit_topics(unit=False, subscribed=True)
+            ),
+            Request.UPDATE_NAMESRV_CONFIG: self._update_config,
+            Request.GET_NAMESRV_CONFIG: self._get_config,
+        }
+
+    def _register(self, connection: Connection, request: Command) -> Command:
+        broker = parse_registration(request)
+        found = self._table.register(broker, connection.attributes["session"], self._now_ms())
+        self._announce(found.notices)
+        ext = {}
+        if found.master_address is not None:
+            ext = {"masterAddr": found.master_address, "haServerAddr": found.ha_address or ""}
+        order = self._kv.namespace(ORDER_NAMESPACE) if self._config.return_order_topic_config else None
+        return request.reply(ext=ext, body=b"" if order is None else dumps({"table": order}))
+
+    def _unregister(self, connection: Connection, request: Command) -> Command:
+        header = BrokerHeader.parse(request.ext)
+        log.info("namesrv: %s of %s leaves", header.address, header.name)
+        self._announce(self._table.unregister(header.address))
+        return request.reply()
+
+    def _heartbeat(self, connection: Connection, request: Command) -> Command:
+        header = BrokerHeader.parse(request.ext, with_id=False)
+        self._table.heartbeat(header.address, connection.attributes["session"], self._now_ms())
+        return request.reply()
+
+    def _query_version(self, connection: Connection, request: Command) -> Command:
+        """Says whether a broker's topic table differs from the one known, and counts as a heartbeat."""
+        header = BrokerHeader.parse(request.ext)
+        offered = parse_version(request.body) if request.body else None
+        known = self._table.data_version(header.address)
+        self._table.heartbeat(header.address, connection.attributes["session"], self._now_ms())
+        return request.reply(
+            ext={"changed": flag(known is None or known != offered)},
+            body=b"" if known is None else dumps(known.to_json()),
+        )
+
+    def _route(self, connection: Connection, request: Command) -> Command:
+        topic = need(request.ext, "topic")
+        route = self._table.route(topic)
+        if route is None:
+            raise Refused(f"no route for topic {topic}: no broker has it", Response.TOPIC_NOT_EXIST)
+        if self._config.order_message_enable:
+            route["orderTopicConf"] = self._kv.get(ORDER_NAMESPACE, topic)
+        strict = request.version >= STANDARD_JSON_VERSION or _standard_only(request)
+        return request.reply(body=dumps(route) if strict else dumps_dialect(route))
+
+    def _cluster_info(self, connection: Connection, request: Command) -> Command:
+        return request.reply(body=_dialect_unless_asked(request, self._table.cluster_info()))
+
+    def _member_group(self, connection: Connection, request: Command) -> Command:
+        group = self._table.member_group(need(request.ext, "clusterName"), need(request.ext, "brokerName"))
+        return request.reply(body=_dialect_unless_asked(request, {"brokerMemberGroup": group}))
+
+    def _wipe(self, connection: Connection, request: Command) -> Command:
+        count = self._table.wipe_write_perm(need(request.ext, "brokerName"))
+        return request.reply(ext={"wipeTopicCount": str(count)})
+
+    def _add(self, connection: Connection, request: Command) -> Command:
+        count = self._table.add_write_perm(need(request.ext, "brokerName"))
+        return request.reply(ext={"addTopicCount": str(count)})
+
+    def _delete_topic(self, connection: Connection, request: Command) -> Command:
+        self._table.delete_topic(need(request.ext, "topic"), request.ext.get("clusterName") or None)
+        return request.reply()
+
+    def _register_topic(self, connection: Connection, request: Command) -> Command:
+        self._table.register_topic(need(request.ext, "topic"), parse_queues(request.body))
+        return request.reply()
+
+    # configuration
+
+    def _get_config(self, connection: Connection, request: Command) -> Command:
+        values = self._config.to_mapping()
+        return request.reply(body="".join(f"{name}={value}\n" for name, value in values.items()).encode())
+
+    def _update_config(self, connection: Connection, request: Command) -> Command:
+        current = self._config.to_mapping()
+        try:
+            changes = parse_properties(request.body.decode())
+            config = NamesrvConfig.from_mapping({**current, **changes})
+        except (ConfigError, UnicodeDecodeError) as error:
+            raise Refused(f"configuration not changed: {error}", Response.INVALID_PARAMETER) from None
+        fixed = [k for k, v in changes.items() if k not in CHANGEABLE and current[k] != v]
+        if fixed:
+            raise Refused(f"{fixed[0]} cannot change while serving", Response.NO_PERMISSION)
+        for name in changes:
+            attribute = NamesrvConfig.keys()[name].name
+            setattr(self._config, attribute, getattr(config, attribute))
+        log.info("namesrv: %s changed the configuration: %s", connection.remote, changes)
+        return request.reply()
+
+    # KV table
+
+    def _get_kv(self, connection: Connection, request: Command) -> Command:
+        namespace, key = need(request.ext, "namespace"), need(request.ext, "key")
+        value = self._kv.get(namespace, key)
+        if value is None:
+            raise Refused(f"no value under {key} in namespace {namespace}", Response.QUERY_NOT_FOUND)
+        return request.reply(ext={"value": value})
+
+    def _get_kv_list(self, connection: Connection, request: Command) -> Command:
+        namespace = need(request.ext, "namespace")
+        values = self._kv.namespace(namespace)
+        if values is None:
+            raise Refused(f"no values in namespace {namespace}", Response.QUERY_NOT_FOUND)
+        return request.reply(body=dumps({"table": values}))
+
+    async def _put_kv(self, connection: Connection, request: Command) -> Command:
+        return await self._change_kv(request, need(request.ext, "value"))
+
+    async def _delete_kv(self, connection: Connection, request: Command) -> Command:
+        return await self._change_kv(request, None)
+
+    async def _change_kv(self, request: Command, value: str | None) -> Command:
+        namespace, key = need(request.ext, "namespace"), need(request.ext, "key")
+        async with self._kv_lock:  # changes reach the file in the order they reach the table
+            changed = self._kv.with_value(namespace, key, value)
+            await self._save_kv(changed)
+            self._kv = changed
+        return request.reply()
+
+    async def _save_kv(self, table: KvTable) -> None:
+        path = self._config.kv_config_path
+        if not path:
+            return
+        data = dumps_dialect(table.to_json(), indent=True)
+        disk = self._env.disk
+
+        def save() -> None:
+            disk.makedirs(path.rpartition("/")[0] or ".")
+            write_file(disk, path, data, backup=True)
+
+        try:
+            await self._env.offload(save)
+        except OSError as error:
+            self._kv_error = f"cannot save {path}: {error}"
+            log.error("namesrv: %s", self._kv_error)
+            raise Refused(self._kv_error) from error
+        self._kv_error = None
+
+    def _load_kv(self) -> KvTable:
+        path = self._config.kv_config_path
+        if not path or not self._env.disk.exists(path):
+            return KvTable()
+        try:
+            table = loads_object(read_file(self._env.disk, path)).get("configTable", {})
+        except PeerError as error:
+            raise DiskError(f"{path}: {error}") from None
+        if not isinstance(table, dict) or not all(isinstance(values, dict) for values in table.values()):
+            raise DiskError(f"{path}: configTable is not a table of tables")
+        return KvTable({n: {str(k): str(v) for k, v in values.items()} for n, values in table.items()})
+
+
+def _standard_only(request: Command) -> bool:
+    return opt_bool(request.ext, "acceptStandardJsonOnly")
+
+
+def _dialect_unless_asked(request: Command, value: Any) -> bytes:
+    return dumps(value) if _standard_only(request) else dumps_dialect(value)
+
+
+def _topics(request: Command, topics: list[str], address: str | None = None) -> Command:
+    return request.reply(body=dumps({"brokerAddr": address, "topicList": topics}))

@@ -1,0 +1,457 @@
+"""The promises of namesrv.service: real registrations are understood, clients get routes, nothing is lost."""
+
+import asyncio
+import json
+import struct
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.config import NamesrvConfig
+from model.errors import DiskError, PeerError, Refused
+from model.topic import DataVersion
+from namesrv.codec import parse_registration
+from namesrv.core import Queues
+from namesrv.service import NameServer
+from remoting.bodies import dumps, loads
+from remoting.codec import Command, decode
+from remoting.codes import Request, Response
+from remoting.service import Connection, RemotingClient, RemotingServer
+from runtime.os_env import OsEnv
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
+
+
+def golden(name: str, role: str = "request") -> Command:
+    for path in sorted(GOLDEN.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            vector = json.loads(line)
+            if (vector["name"], vector["role"]) == (name, role):
+                return decode(bytes.fromhex(vector["hex"]))
+    raise LookupError(name)
+
+
+def topic(name: str, perm: int = 6) -> dict[str, Any]:
+    return {"topicName": name, "readQueueNums": 4, "writeQueueNums": 4, "perm": perm, "topicSysFlag": 0}
+
+
+def registration(address: str, broker_id: int = 0, *, state: int = 0, **changes: Any) -> Command:
+    body = dumps(
+        {
+            "filterServerList": [],
+            "topicConfigSerializeWrapper": {
+                "dataVersion": {"counter": 1, "stateVersion": state, "timestamp": 7},
+                "topicConfigTable": {"T": topic("T"), "S": topic("S")},
+            },
+        }
+    )
+    ext = {
+        "brokerName": "broker-a",
+        "brokerAddr": address,
+        "clusterName": "DefaultCluster",
+        "haServerAddr": "10.0.0.1:1",
+        "brokerId": str(broker_id),
+        "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+    }
+    return Command(Request.REGISTER_BROKER, {**ext, **changes}, body)
+
+
+class World:
+    """One NameServer and clients of it."""
+
+    def __init__(self, server: NameServer, env: OsEnv) -> None:
+        self.server = server
+        self.env = env
+        self.client = RemotingClient(env, "client")
+
+    async def ask(
+        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
+    ) -> Command:
+        return await self.client.call(self.server.address, Command(code, ext or {}, body, **more))
+
+    async def register(self, address: str, broker_id: int = 0, **changes: Any) -> Command:
+        return await self.client.call(self.server.address, registration(address, broker_id, **changes))
+
+    async def route(self, name: str = "T", **more: Any) -> Any:
+        answer = await self.ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": name}, **more)
+        return loads(answer.body) if answer.code == 0 else None
+
+
+@asynccontextmanager
+async def world(**config: Any) -> AsyncIterator[World]:
+    env = OsEnv(seed=1)
+    server = NameServer(env, NamesrvConfig(listen_port=0, **config))
+    await server.start()
+    here = World(server, env)
+    try:
+        yield here
+    finally:
+        await here.client.close()
+        await server.stop()
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(30):
+            await work()
+
+    asyncio.run(limited())
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - the states waited for have no event
+            await asyncio.sleep(0.005)
+
+
+def test_the_registration_of_a_real_broker_is_taken_and_gives_the_routes_it_names() -> None:
+    async def work() -> None:
+        async with world() as w:
+            asked = golden("register_broker")
+            answer = await w.client.call(w.server.address, asked)
+            assert (answer.code, answer.body) == (0, golden("register_broker", "response").body)
+            expected = loads(golden("get_route", "response").body)
+            route = await w.route("TBW102")
+            assert route["brokerDatas"] == expected["brokerDatas"]
+            assert route.keys() == expected.keys()
+            assert route["queueDatas"][0].keys() == expected["queueDatas"][0].keys()
+            heartbeat = golden("broker_heartbeat")
+            await w.client.oneway(w.server.address, heartbeat)
+            await w.client.oneway(w.server.address, golden("heartbeat_by_data_version_oneway"))
+            answer = await w.client.call(w.server.address, golden("unregister_broker"))
+            assert answer.code == golden("unregister_broker", "response").code
+            assert await w.route("TBW102") is None
+
+    run(work)
+
+
+def test_a_topic_nobody_has_is_answered_as_the_original_answers() -> None:
+    async def work() -> None:
+        async with world() as w:
+            answer = await w.client.call(w.server.address, golden("get_route_unknown_topic"))
+            assert answer.code == golden("get_route_unknown_topic", "response").code
+            assert "%RETRY%g_push_cluster_c_v1" in (answer.remark or "")
+
+    run(work)
+
+
+def test_old_clients_get_bare_integer_keys_and_new_ones_standard_json() -> None:
+    async def work() -> None:
+        async with world() as w:
+            await w.register("10.0.0.1:10911")
+            ext = {"topic": "T"}
+            route = Request.GET_ROUTEINFO_BY_TOPIC
+            assert b'{0:"10.0.0.1:10911"}' in (await w.ask(route, ext, version=400)).body
+            asked = {**ext, "acceptStandardJsonOnly": "true"}
+            for answer in (await w.ask(route, ext, version=401), await w.ask(route, asked, version=400)):
+                assert b'{"0":"10.0.0.1:10911"}' in answer.body
+            assert b'"brokerAddrs":{0:' in (await w.ask(Request.GET_BROKER_CLUSTER_INFO)).body
+            group = {"clusterName": "DefaultCluster", "brokerName": "broker-a"}
+            answer = await w.ask(Request.GET_BROKER_MEMBER_GROUP, group)
+            assert answer.body == (
+                b'{"brokerMemberGroup":{"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName":"broker-a",'
+                b'"cluster":"DefaultCluster"}}'
+            )
+
+    run(work)
+
+
+def test_a_changed_master_is_an_event_and_a_slave_learns_its_addresses() -> None:
+    async def work() -> None:
+        async with world() as w:
+            await w.register("10.0.0.1:10911", state=1)
+            await w.register("10.0.0.1:10911", state=1)
+            slave = await w.register("10.0.0.2:10911", 1, state=1)
+            assert slave.ext == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:1"}
+            await w.register("10.0.0.2:10911", 0, state=2)
+            ignored = await w.register("10.0.0.1:10911", 0, state=1)
+            assert (ignored.code, ignored.ext) == (0, {})
+            events = [event for event in w.env.events.to_json() if event["event"] == "route_changed"]
+            assert [(event["group"], event["master"]) for event in events] == [
+                ("broker-a", "10.0.0.1:10911"),
+                ("broker-a", "10.0.0.2:10911"),
+            ]
+            assert w.server.status()["brokers"] == {"broker-a": {"0": "10.0.0.2:10911"}}
+
+    run(work)
+
+
+def test_a_broker_whose_connection_closes_is_gone_at_once_but_not_for_an_older_connection() -> None:
+    async def work() -> None:
+        async with world() as w:
+            first, second = RemotingClient(w.env, "first"), RemotingClient(w.env, "second")
+            await first.call(w.server.address, registration("10.0.0.1:10911"))
+            await second.call(w.server.address, registration("10.0.0.1:10911"))
+            connections = w.server._server.connections
+            await w.route()
+            await first.close()
+            await until(lambda: len(connections) == 2)
+            assert await w.route() is not None
+            await second.close()
+            await until(lambda: len(connections) == 1)
+            assert await w.route() is None
+
+    run(work)
+
+
+def test_a_silent_broker_is_disconnected_and_forgotten() -> None:
+    async def work() -> None:
+        async with world(scan_not_active_ms=20) as w:
+            broker = RemotingClient(w.env, "broker")
+            await broker.call(w.server.address, registration("10.0.0.1:10911", heartbeatTimeoutMillis="100"))
+            beat = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "DefaultCluster"}
+            for _ in range(10):
+                await broker.oneway(w.server.address, Command(Request.BROKER_HEARTBEAT, beat))
+                await asyncio.sleep(0.03)
+            assert await w.route() is not None
+            await until(lambda: not broker._open)
+            assert await w.route() is None
+            await broker.close()
+
+    run(work)
+
+
+def test_a_broker_asks_whether_its_table_is_known() -> None:
+    async def work() -> None:
+        async with world() as w:
+            ext = registration("10.0.0.1:10911").ext
+            version = {"counter": 1, "stateVersion": 0, "timestamp": 7}
+            answer = await w.ask(Request.QUERY_DATA_VERSION, ext, dumps(version))
+            assert (answer.ext, answer.body) == ({"changed": "true"}, b"")
+            await w.register("10.0.0.1:10911")
+            answer = await w.ask(Request.QUERY_DATA_VERSION, ext, dumps(version))
+            assert (answer.ext, loads(answer.body)) == ({"changed": "false"}, version)
+            answer = await w.ask(Request.QUERY_DATA_VERSION, ext, dumps({**version, "counter": 2}))
+            assert answer.ext == {"changed": "true"}
+
+    run(work)
+
+
+def test_operators_change_write_permission_and_topics() -> None:
+    async def work() -> None:
+        async with world() as w:
+            await w.register("10.0.0.1:10911")
+            name = {"brokerName": "broker-a"}
+            assert (await w.ask(Request.WIPE_WRITE_PERM_OF_BROKER, name)).ext == {"wipeTopicCount": "2"}
+            assert (await w.route())["queueDatas"][0]["perm"] == 4
+            assert (await w.ask(Request.ADD_WRITE_PERM_OF_BROKER, name)).ext == {"addTopicCount": "2"}
+            queues = {"queueDatas": [{"brokerName": "broker-a", "readQueueNums": 1, "writeQueueNums": 1}]}
+            await w.ask(Request.REGISTER_TOPIC_IN_NAMESRV, {"topic": "N"}, dumps(queues))
+            topics = loads((await w.ask(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body)
+            assert topics == {"topicList": ["N", "S", "T"]}
+            await w.ask(Request.DELETE_TOPIC_IN_NAMESRV, {"topic": "N"})
+            cluster = {"cluster": "DefaultCluster"}
+            topics = loads((await w.ask(Request.GET_TOPICS_BY_CLUSTER, cluster)).body)
+            assert topics == {"topicList": ["S", "T"]}
+            topics = loads((await w.ask(Request.GET_SYSTEM_TOPIC_LIST_FROM_NS)).body)
+            assert topics == {"brokerAddr": "10.0.0.1:10911", "topicList": ["DefaultCluster", "broker-a"]}
+            for code in (311, 312, 313):
+                assert loads((await w.ask(code)).body) == {"topicList": []}
+
+    run(work)
+
+
+def test_values_are_kept_across_a_restart_and_order_topics_reach_brokers_and_clients(tmp_path: Path) -> None:
+    path = f"{tmp_path}/conf/kvConfig.json"
+    order = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+
+    async def first() -> None:
+        async with world(kv_config_path=path) as w:
+            assert (await w.ask(Request.GET_KV_CONFIG, order)).code == Response.QUERY_NOT_FOUND
+            await w.ask(Request.PUT_KV_CONFIG, {**order, "value": "broker-a:4"})
+            await w.ask(Request.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"})
+            await w.ask(Request.DELETE_KV_CONFIG, {"namespace": "n", "key": "k"})
+
+    async def second() -> None:
+        async with world(kv_config_path=path, order_message_enable=True) as w:
+            assert (await w.ask(Request.GET_KV_CONFIG, order)).ext == {"value": "broker-a:4"}
+            listed = await w.ask(Request.GET_KVLIST_BY_NAMESPACE, {"namespace": "ORDER_TOPIC_CONFIG"})
+            assert loads(listed.body) == {"table": {"T": "broker-a:4"}}
+            missing = await w.ask(Request.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
+            assert missing.code == Response.QUERY_NOT_FOUND
+            assert loads((await w.register("10.0.0.1:10911")).body) == {"table": {"T": "broker-a:4"}}
+            assert (await w.route())["orderTopicConf"] == "broker-a:4"
+
+    run(first)
+    assert Path(path).read_text() == (
+        '{\n\t"configTable":{\n\t\t"ORDER_TOPIC_CONFIG":{\n\t\t\t"T":"broker-a:4"\n\t\t}\n\t}\n}'
+    )
+    run(second)
+
+
+def test_a_value_that_cannot_be_saved_is_refused_and_not_half_there(tmp_path: Path) -> None:
+    async def work() -> None:
+        blocked = tmp_path / "file"
+        blocked.write_text("not a directory")
+        async with world(kv_config_path=f"{blocked}/kvConfig.json") as w:
+            answer = await w.ask(Request.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": "v"})
+            assert answer.code == Response.SYSTEM_ERROR
+            assert (await w.ask(Request.GET_KV_CONFIG, {"namespace": "n", "key": "k"})).code == 22
+            assert "cannot save" in (w.server.health() or "")
+
+    run(work)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"configTable":[]}', '{"configTable":{"n":1}}'])
+def test_a_broken_kv_file_stops_the_start_with_its_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kvConfig.json"
+    path.write_text(text)
+
+    async def work() -> None:
+        with pytest.raises(DiskError, match=r"kvConfig\.json"):
+            async with world(kv_config_path=str(path)):
+                pass
+
+    run(work)
+
+
+def test_configuration_is_shown_and_only_harmless_keys_change() -> None:
+    async def work() -> None:
+        async with world() as w:
+            text = (await w.ask(Request.GET_NAMESRV_CONFIG)).body.decode()
+            assert "supportActingMaster=false\n" in text
+            update = Request.UPDATE_NAMESRV_CONFIG
+            assert (await w.ask(update, body=b"orderMessageEnable=true\nkvConfigPath=")).code == 0
+            assert "orderMessageEnable=true\n" in (await w.ask(Request.GET_NAMESRV_CONFIG)).body.decode()
+            refused = await w.ask(update, body=b"orderMessageEnable=false\nkvConfigPath=/etc/passwd")
+            assert (refused.code, "kvConfigPath" in (refused.remark or "")) == (Response.NO_PERMISSION, True)
+            for wrong in (b"noSuchKey=1", b"orderMessageEnable=perhaps", b"novalue", b"\xff=1"):
+                assert (await w.ask(update, body=wrong)).code == Response.INVALID_PARAMETER
+            assert "orderMessageEnable=true\n" in (await w.ask(Request.GET_NAMESRV_CONFIG)).body.decode()
+
+    run(work)
+
+
+def test_members_are_told_of_a_new_smallest_id() -> None:
+    heard: list[dict[str, str]] = []
+
+    async def member(_: Connection, request: Command) -> None:
+        assert request.code == Request.NOTIFY_MIN_BROKER_ID_CHANGE
+        heard.append(request.ext)
+
+    async def work() -> None:
+        async with world(notify_min_broker_id_changed=True) as w:
+            slave = RemotingServer(w.env, "slave", member)
+            address = f"127.0.0.1:{await slave.start('127.0.0.1', 0)}"
+            await w.register(address, 2, enableActingMaster="true")
+            await w.register("127.0.0.1:1", 0, enableActingMaster="true")
+            await until(lambda: len(heard) == 1)
+            gone = {**registration("127.0.0.1:1").ext}
+            await w.ask(Request.UNREGISTER_BROKER, gone)
+            await until(lambda: len(heard) == 2)
+            await slave.stop()
+            usual = {"brokerName": "broker-a"}
+            assert heard == [
+                {**usual, "minBrokerId": "0", "minBrokerAddr": "127.0.0.1:1", "haBrokerAddr": "10.0.0.1:1"},
+                {**usual, "minBrokerId": "2", "minBrokerAddr": address, "offlineBrokerAddr": "127.0.0.1:1"},
+            ]
+
+    run(work)
+
+
+class Controller:
+    reason: str | None = None
+
+    def status(self) -> dict[str, Any]:
+        return {"leader": "n0"}
+
+    def health(self) -> str | None:
+        return self.reason
+
+
+def test_status_and_health_include_the_companions() -> None:
+    async def work() -> None:
+        async with world() as w:
+            controller = Controller()
+            w.server.companions["controller"] = controller
+            await w.register("10.0.0.1:10911")
+            status = w.server.status()
+            assert status["controller"] == {"leader": "n0"}
+            assert status["topics"] == 2
+            assert json.dumps(status)
+            assert w.server.health() is None
+            controller.reason = "no leader"
+            assert w.server.health() == "controller: no leader"
+            await w.server.stop()
+            assert w.server.health() == "not listening"
+
+    run(work)
+
+
+def test_bad_requests_are_answered_and_the_connection_goes_on() -> None:
+    async def work() -> None:
+        async with world() as w:
+            assert (await w.ask(9999)).code == Response.REQUEST_CODE_NOT_SUPPORTED
+            assert (await w.ask(Request.REGISTER_BROKER)).code == Response.SYSTEM_ERROR
+            wrong_crc = await w.register("10.0.0.1:10911", bodyCrc32="1")
+            assert "bodyCrc32" in (wrong_crc.remark or "")
+            no_json = registration("10.0.0.1:10911", bodyCrc32="0")
+            no_json.body = b"{nothing"
+            assert (await w.client.call(w.server.address, no_json)).code == Response.SYSTEM_ERROR
+            assert await w.route() is None
+            assert len(w.server._server.connections) == 1
+
+    run(work)
+
+
+def block(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def compressed(topics: list[bytes], *, mappings: list[bytes] | None = None) -> bytes:
+    parts = [block(b'{"counter":3,"stateVersion":2,"timestamp":1}'), struct.pack(">i", len(topics))]
+    parts += [block(line) for line in topics]
+    parts.append(block(b'["f:1"]'))
+    if mappings is not None:
+        parts.append(struct.pack(">i", len(mappings)))
+        parts += [block(mapping) for mapping in mappings]
+    return zlib.compress(b"".join(parts), 9)
+
+
+def compressed_command(body: bytes, version: int = 479) -> Command:
+    ext = {**registration("10.0.0.1:10911").ext, "compressed": "true", "bodyCrc32": "0"}
+    return Command(Request.REGISTER_BROKER, ext, body, version=version)
+
+
+def test_compressed_registrations_of_both_ages_and_old_bare_ones_are_read() -> None:
+    lines = [b"T 4 8 6 SINGLE_TAG {}", b"S 1 1 4 SINGLE_TAG"]
+    topics = {"T": Queues(4, 8, 6), "S": Queues(1, 1, 4)}
+    old = parse_registration(compressed_command(compressed(lines), version=399))
+    new = parse_registration(compressed_command(compressed(lines, mappings=[b'{"topic":"T","bname":"g"}'])))
+    for found in (old, new):
+        assert (found.topics, found.filter_servers) == (topics, ["f:1"])
+        assert found.version == DataVersion(2, 1, 3)
+    assert (old.mappings, new.mappings) == ({}, {"T": {"topic": "T", "bname": "g"}})
+    body = dumps({"dataVersion": {"counter": 1}, "topicConfigTable": {"T": topic("T")}})
+    bare = Command(Request.REGISTER_BROKER, {**registration("a:1").ext, "bodyCrc32": "0"}, body, version=36)
+    assert parse_registration(bare).topics == {"T": Queues(4, 4, 6)}
+
+
+def test_a_compressed_registration_that_would_fill_the_memory_is_refused() -> None:
+    bomb = zlib.compress(bytes(80 * 1024 * 1024), 9)
+    with pytest.raises(PeerError, match="longer than"):
+        parse_registration(compressed_command(bomb))
+
+
+@given(st.data(), st.binary(max_size=80))
+def test_damaged_registrations_raise_nothing_but_declared_errors(data: st.DataObject, noise: bytes) -> None:
+    good = compressed([b"T 4 8 6 SINGLE_TAG {}"], mappings=[b'{"topic":"T"}'])
+    plain = zlib.decompress(good)
+    cut = data.draw(st.integers(0, len(plain)))
+    bodies = [noise, good[:cut], zlib.compress(plain[:cut] + noise), zlib.compress(noise)]
+    for body in bodies:
+        for command in (
+            compressed_command(body),
+            Command(Request.REGISTER_BROKER, {**registration("a:1").ext, "bodyCrc32": "0"}, body),
+        ):
+            try:
+                found = parse_registration(command)
+            except (PeerError, Refused):
+                continue
+            assert found.address
