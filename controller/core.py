@@ -1,0 +1,478 @@
+"""Which brokers belong to a group, who is its master, and who is in sync with it?
+
+``ReplicaTable`` is the state all Controllers share. ``apply`` takes the committed commands one by one; it is
+total and deterministic: it looks at no clock and at nothing but the table and the command. What a proposer
+knows (who is alive, how far logs reach, the time) travels in the command; what it *assumed* (epochs) is
+compared here, not before. Rules, codes and their order are those of RocketMQ 5.x (``ReplicasInfoManager``),
+except:
+
+- a broker id is never given twice, and epochs grow on, also after a group was cleaned and made anew: a broker
+  that comes back with an old store must not be taken for another, and NameServers order masters by epoch;
+- an election that finds nobody raises the epoch only when it takes the mastership from somebody;
+- an asking broker must be registered;
+- offsets are compared as whole numbers (``controller.elect``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from controller.elect import PRIORITY_LAST, End, choose
+
+SUCCESS: Final = 0
+FENCED_MASTER_EPOCH: Final = 2000
+FENCED_SET_EPOCH: Final = 2001
+INVALID_MASTER: Final = 2002
+INVALID_REPLICAS: Final = 2003
+MASTER_NOT_AVAILABLE: Final = 2004
+INVALID_REQUEST: Final = 2005
+BROKER_NOT_ALIVE: Final = 2006
+METADATA_NOT_EXIST: Final = 2008
+INVALID_CLEAN: Final = 2009
+NEED_TO_BE_REGISTERED: Final = 2010
+MASTER_STILL_EXIST: Final = 2011
+ELECT_MASTER_FAILED: Final = 2012
+ALTER_FAILED: Final = 2013
+BROKER_ID_INVALID: Final = 2014
+
+FIRST_ID: Final = 1
+NOBODY: Final = -1  # ELECT_MASTER's brokerId when the Controller itself asks
+ANSWERS_MAX: Final = 512  # request ids remembered, so that a repeated proposal is applied once
+
+
+class _Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
+    """``request_id``: the same for each try of one request; ``alive``, ``presumed``: ``controller.live``."""
+
+    group: str
+    request_id: str = ""
+    now_ms: int = 0
+    alive: tuple[int, ...] = ()
+    presumed: tuple[int, ...] = ()
+
+
+class AlterSyncStateSet(_Command, frozen=True, kw_only=True, tag="alter"):
+    master_id: int
+    master_epoch: int
+    members: tuple[int, ...]
+    members_epoch: int
+
+
+class ElectMaster(_Command, frozen=True, kw_only=True, tag="elect"):
+    """``designate``: ``broker_id`` shall be it, or nobody new. ``restarted``: ``broker_id`` is the master,
+    come back with a log that may have lost its end in a power failure and has ``log_epoch`` as its last
+    epoch; see ``_successor_of_restarted``."""
+
+    broker_id: int = NOBODY
+    designate: bool = False
+    restarted: bool = False
+    log_epoch: int = PRIORITY_LAST
+    unclean: bool = False
+    ends: dict[int, End] = {}
+
+
+class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
+    """``unclean``: it was not shut down in order, and what it acknowledged may be gone with the power."""
+
+    cluster: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    unclean: bool = False
+
+
+class ApplyBrokerId(_Command, frozen=True, kw_only=True, tag="apply_id"):
+    """``check_code``: ``address;millis``; the same one may apply again for the same id."""
+
+    cluster: str
+    broker_id: int
+    check_code: str
+
+
+class CleanBrokers(_Command, frozen=True, kw_only=True, tag="clean"):
+    """``broker_ids`` None: the whole group. ``living``: also while they live."""
+
+    broker_ids: tuple[int, ...] | None = None
+    living: bool = False
+
+
+Command = AlterSyncStateSet | ElectMaster | RegisterBroker | ApplyBrokerId | CleanBrokers
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What goes back on the wire: ``body`` is the JSON value. ``changed``: the table is not what it was."""
+
+    code: int = SUCCESS
+    remark: str | None = None
+    ext: dict[str, str] = {}
+    body: Any = None
+    changed: bool = False
+
+
+class Replica(msgspec.Struct):
+    address: str
+    check_code: str
+    ha_address: str = ""
+
+
+class Group(msgspec.Struct):
+    """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
+    ``before``: the other members when ``master`` was elected; as long as it did not begin its epoch, they
+    have all that is acknowledged."""
+
+    cluster: str
+    next_id: int = FIRST_ID
+    replicas: dict[int, Replica] = {}
+    master: int | None = None
+    epoch: int = 0
+    members: list[int] = []
+    members_epoch: int = 0
+    virgin: bool = True
+    before: list[int] = []
+
+    def address(self, broker_id: int | None) -> str | None:
+        replica = None if broker_id is None else self.replicas.get(broker_id)
+        return None if replica is None else replica.address
+
+
+class _Retired(msgspec.Struct, array_like=True):
+    """What outlives a cleaned group."""
+
+    next_id: int
+    epoch: int
+    members_epoch: int
+
+
+class _Image(msgspec.Struct, array_like=True):
+    version: int
+    groups: dict[str, Group]
+    retired: dict[str, _Retired]
+    answers: dict[str, Answer]
+
+
+_decoder = msgspec.msgpack.Decoder(Command)
+_image_decoder = msgspec.msgpack.Decoder(_Image)
+
+
+def encode_command(command: Command) -> bytes:
+    return msgspec.msgpack.encode(command)
+
+
+@dataclass(slots=True)
+class ReplicaTable:
+    """The groups, and the answers to recent requests.
+
+    Holds: within one epoch a group has at most one master; epochs and SyncStateSet epochs never go back; a
+    master is in its SyncStateSet; all members are registered; an id is given once.
+    """
+
+    groups: dict[str, Group] = field(default_factory=dict)
+    _retired: dict[str, _Retired] = field(default_factory=dict)
+    _answers: dict[str, Answer] = field(default_factory=dict)
+
+    def apply(self, command: dict[str, Any] | Command) -> dict[str, Any]:
+        """Carry out one command; the answer as plain values. Never raises for what a command says."""
+        if not isinstance(command, dict):
+            return _plain(self._once(command))
+        try:
+            checked: Command = msgspec.convert(command, Command)
+        except msgspec.ValidationError as error:
+            return _plain(Answer(INVALID_REQUEST, f"not a command: {error}"))
+        return _plain(self._once(checked))
+
+    def apply_bytes(self, data: bytes) -> bytes:
+        """As ``apply``, for an encoded command: what Raft commits."""
+        try:
+            command = _decoder.decode(data)
+        except msgspec.DecodeError as error:
+            return msgspec.msgpack.encode(Answer(INVALID_REQUEST, f"not a command: {error}"))
+        return msgspec.msgpack.encode(self._once(command))
+
+    def snapshot(self) -> bytes:
+        return msgspec.msgpack.encode(_Image(1, self.groups, self._retired, self._answers))
+
+    def restore(self, data: bytes) -> None:
+        """Raises ValueError for bytes that are no snapshot of this version."""
+        try:
+            image = _image_decoder.decode(data)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"not a replica table: {error}") from None
+        if image.version != 1:
+            raise ValueError(f"a replica table of version {image.version}; this one reads version 1")
+        self.groups, self._retired, self._answers = image.groups, image.retired, image.answers
+
+    # reading
+
+    def next_id(self, group: str) -> int:
+        """The id a new broker of ``group`` should apply for."""
+        found = self.groups.get(group)
+        if found is not None:
+            return found.next_id
+        retired = self._retired.get(group)
+        return FIRST_ID if retired is None else retired.next_id
+
+    def replica_info(self, name: str) -> Answer:
+        """GET_REPLICA_INFO."""
+        group = self.groups.get(name)
+        if group is None:
+            return Answer(METADATA_NOT_EXIST, f"group {name} is not known")
+        ext = {"masterEpoch": str(group.epoch)}
+        if group.master is not None:
+            ext |= {"masterBrokerId": str(group.master), "masterAddress": group.address(group.master) or ""}
+        return Answer(ext=ext, body=_set_body(group))
+
+    def sync_state_data(self, names: Iterable[str], alive: Callable[[str, int], bool]) -> Answer:
+        """GET_SYNC_STATE_DATA; groups that are not known are left out."""
+        table: dict[str, Any] = {}
+        for name in names:
+            group = self.groups.get(name)
+            if group is None:
+                continue
+            rows = {
+                broker_id: {
+                    "alive": alive(name, broker_id),
+                    "brokerAddress": replica.address,
+                    "brokerId": broker_id,
+                    "brokerName": name,
+                }
+                for broker_id, replica in sorted(group.replicas.items())
+            }
+            table[name] = {
+                "inSyncReplicas": [row for i, row in rows.items() if i in group.members],
+                "masterAddress": group.address(group.master),
+                "masterBrokerId": group.master,
+                "masterEpoch": group.epoch,
+                "notInSyncReplicas": [row for i, row in rows.items() if i not in group.members],
+                "syncStateSetEpoch": group.members_epoch,
+            }
+        return Answer(body={"replicasInfoTable": table})
+
+    # commands
+
+    def _once(self, command: Command) -> Answer:
+        known = self._answers.get(command.request_id) if command.request_id else None
+        if known is not None:
+            return known
+        match command:
+            case AlterSyncStateSet():
+                answer = self._alter(command)
+            case ElectMaster():
+                answer = self._elect(command)
+            case RegisterBroker():
+                answer = self._register(command)
+            case ApplyBrokerId():
+                answer = self._apply_id(command)
+            case CleanBrokers():
+                answer = self._clean(command)
+        if command.request_id:
+            self._answers[command.request_id] = answer
+            if len(self._answers) > ANSWERS_MAX:
+                del self._answers[next(iter(self._answers))]
+        return answer
+
+    def _alter(self, command: AlterSyncStateSet) -> Answer:
+        name, group = command.group, self.groups.get(command.group)
+        if group is None:
+            return Answer(ALTER_FAILED, f"group {name} is not known")
+        members = sorted(set(command.members))
+        if members == group.members:
+            return Answer(ALTER_FAILED, f"the SyncStateSet of {name} already is {members}")
+        if group.master != command.master_id:
+            return Answer(INVALID_MASTER, f"master of {name} is {group.master}, not {command.master_id}")
+        if group.epoch != command.master_epoch:
+            return Answer(
+                FENCED_MASTER_EPOCH, f"epoch of {name} is {group.epoch}, not {command.master_epoch}"
+            )
+        if group.members_epoch != command.members_epoch:
+            return Answer(
+                FENCED_SET_EPOCH,
+                f"SyncStateSet epoch of {name} is {group.members_epoch}, not {command.members_epoch}",
+            )
+        for member in members:
+            if member not in group.replicas:
+                return Answer(INVALID_REPLICAS, f"broker {member} is not registered in {name}")
+            if member not in command.alive and member not in command.presumed:
+                return Answer(BROKER_NOT_ALIVE, f"broker {member} of {name} is not alive")
+        if group.master not in members:
+            return Answer(ALTER_FAILED, f"{members} lacks the master {group.master} of {name}")
+        group.members, group.members_epoch = members, group.members_epoch + 1
+        return Answer(
+            ext={"newSyncStateSetEpoch": str(group.members_epoch)}, body=_set_body(group), changed=True
+        )
+
+    def _elect(self, command: ElectMaster) -> Answer:
+        name, group = command.group, self.groups.get(command.group)
+        asks = command.broker_id
+        if group is None:
+            return Answer(NEED_TO_BE_REGISTERED, f"group {name} is not known")
+        restarted = command.restarted and asks == group.master
+        if asks != NOBODY and asks not in group.replicas:
+            return Answer(NEED_TO_BE_REGISTERED, f"broker {asks} is not registered in {name}")
+        if group.virgin and asks != NOBODY:
+            chosen: int | None = asks
+        elif restarted:
+            chosen = self._successor_of_restarted(group, command)
+        else:
+            chosen = choose(
+                members=group.members,
+                replicas=group.replicas,
+                alive=command.alive,
+                presumed=command.presumed,
+                master=group.master,
+                preferred=asks if command.designate and asks != NOBODY else None,
+                ends=command.ends,
+                unclean=command.unclean,
+            )
+        if chosen is None:
+            if asks != NOBODY:
+                return Answer(ELECT_MASTER_FAILED, f"no broker of {name} may become master")
+            lost = group.master is not None
+            if lost:
+                # The set stays: only its members may hold all that was acknowledged.
+                group.master, group.epoch = None, group.epoch + 1
+            return Answer(MASTER_NOT_AVAILABLE, f"no broker of {name} may become master", changed=lost)
+        if chosen == group.master and not restarted:
+            return self._elected(name, group, MASTER_STILL_EXIST, f"master {chosen} of {name} is alive")
+        known = self._others_of_restarted(group, command) if restarted else group.members
+        group.before = [member for member in known if member != chosen]
+        group.master, group.epoch, group.virgin = chosen, group.epoch + 1, False
+        group.members, group.members_epoch = [chosen], group.members_epoch + 1
+        return self._elected(name, group, SUCCESS, None)
+
+    @staticmethod
+    def _others_of_restarted(group: Group, command: ElectMaster) -> list[int]:
+        began = command.log_epoch >= group.epoch
+        return [m for m in (group.members if began else group.before) if m != command.broker_id]
+
+    def _successor_of_restarted(self, group: Group, command: ElectMaster) -> int:
+        """Another living member has all that was confirmed; the restarted master perhaps has not. It leads
+        on only when there is none, and in a new epoch: what slaves have of the old one may differ. One that
+        was elected while it was down has not begun its epoch: then the members before it count."""
+        chosen = choose(
+            members=self._others_of_restarted(group, command),
+            replicas=(),
+            alive=command.alive,
+            master=None,
+            preferred=None,
+            ends=command.ends,
+            unclean=False,
+        )
+        return command.broker_id if chosen is None else chosen
+
+    @staticmethod
+    def _elected(name: str, group: Group, code: int, remark: str | None) -> Answer:
+        addresses = {str(i): replica.address for i, replica in sorted(group.replicas.items())}
+        return Answer(
+            code,
+            remark,
+            {
+                "masterBrokerId": str(group.master),
+                "masterAddress": group.address(group.master) or "",
+                "masterEpoch": str(group.epoch),
+                "syncStateSetEpoch": str(group.members_epoch),
+            },
+            {
+                "brokerMemberGroup": {
+                    "brokerAddrs": addresses,
+                    "brokerName": name,
+                    "cluster": group.cluster,
+                },
+                "syncStateSet": list(group.members),
+            },
+            changed=code == SUCCESS,
+        )
+
+    def _register(self, command: RegisterBroker) -> Answer:
+        name, group = command.group, self.groups.get(command.group)
+        replica = None if group is None else group.replicas.get(command.broker_id)
+        if group is None or replica is None:
+            return Answer(NEED_TO_BE_REGISTERED, f"broker {command.broker_id} has no id in {name}")
+        before = (replica.address, replica.ha_address)
+        replica.address = command.address or replica.address
+        replica.ha_address = command.ha_address or replica.ha_address
+        left = command.unclean and self._leaves_the_set(group, command)
+        ext = {
+            "clusterName": group.cluster,
+            "brokerName": name,
+            "masterEpoch": str(group.epoch),
+            "syncStateSetEpoch": str(group.members_epoch),
+        }
+        master = group.master
+        if master is not None and (master in command.alive or master in command.presumed):
+            ext |= {"masterBrokerId": str(master), "masterAddress": group.address(master) or ""}
+        changed = left or before != (replica.address, replica.ha_address)
+        return Answer(ext=ext, body=_set_body(group), changed=changed)
+
+    @staticmethod
+    def _leaves_the_set(group: Group, command: RegisterBroker) -> bool:
+        """A member that may have lost its end is none until the master has seen it catch up; if no other
+        member lives, it stays: somebody has to go on. The master asks for its next epoch instead."""
+        others = [member for member in group.members if member != command.broker_id]
+        if command.broker_id == group.master or len(others) == len(group.members):
+            return False
+        if not any(member in command.alive or member in command.presumed for member in others):
+            return False
+        group.members, group.members_epoch = others, group.members_epoch + 1
+        return True
+
+    def _apply_id(self, command: ApplyBrokerId) -> Answer:
+        name, group = command.group, self.groups.get(command.group)
+        wanted = command.broker_id
+        ext = {"clusterName": command.cluster, "brokerName": name}
+        replica = None if group is None else group.replicas.get(wanted)
+        if replica is not None:
+            if replica.check_code == command.check_code:
+                return Answer(ext=ext)
+            return Answer(BROKER_ID_INVALID, f"id {wanted} of {name} belongs to {replica.address}")
+        free = self.next_id(name)
+        if wanted != free:
+            return Answer(BROKER_ID_INVALID, f"id {wanted} of {name} cannot be given; the next one is {free}")
+        if group is None:
+            was = self._retired.pop(name, _Retired(FIRST_ID, 0, 0))
+            group = self.groups[name] = Group(
+                command.cluster, was.next_id, epoch=was.epoch, members_epoch=was.members_epoch
+            )
+        address = command.check_code.partition(";")[0]
+        group.replicas[wanted] = Replica(address, command.check_code)
+        group.next_id = wanted + 1
+        return Answer(ext=ext, changed=True)
+
+    def _clean(self, command: CleanBrokers) -> Answer:
+        name, group = command.group, self.groups.get(command.group)
+        if group is None:
+            return Answer(INVALID_CLEAN, f"group {name} is not known")
+        if not command.living:
+            if command.broker_ids is None and group.master is not None:
+                return Answer(INVALID_CLEAN, f"group {name} has a master, {group.master}")
+            for broker_id in command.broker_ids or ():
+                if broker_id in command.alive or broker_id in command.presumed:
+                    return Answer(INVALID_CLEAN, f"broker {broker_id} of {name} is alive")
+        gone = set(group.replicas if command.broker_ids is None else command.broker_ids)
+        for broker_id in sorted(gone & set(group.replicas)):
+            del group.replicas[broker_id]
+        if gone & set(group.members):
+            group.members = [member for member in group.members if member not in gone]
+            group.members_epoch += 1
+        if group.master in gone:
+            group.master, group.epoch = None, group.epoch + 1
+        if not group.replicas:
+            del self.groups[name]
+            self._retired[name] = _Retired(group.next_id, group.epoch, group.members_epoch)
+        return Answer(changed=True)
+
+
+def _set_body(group: Group) -> dict[str, Any]:
+    return {"syncStateSet": list(group.members), "syncStateSetEpoch": group.members_epoch}
+
+
+def _plain(answer: Answer) -> dict[str, Any]:
+    return {
+        "code": answer.code,
+        "remark": answer.remark,
+        "ext": dict(answer.ext),
+        "body": answer.body,
+        "changed": answer.changed,
+    }

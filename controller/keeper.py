@@ -1,0 +1,230 @@
+"""Does every group have a master that lives, and if not, who sees to it?
+
+Events start an election at once: the end of a master's session, its silence, a broker that came back to a
+group without master, a new Raft leader. Beside them a slow loop compares what is with what should be, for
+ever, so no lost event leaves a group alone. Only the Raft leader acts: it proposes, ``core`` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from controller.core import NOBODY, SUCCESS, Answer, Command, ElectMaster, Group, ReplicaTable
+from controller.elect import PRIORITY_LAST, choose
+from controller.live import Broker, Liveness
+from controller.raft import NotLeader, Raft
+from model.config import ControllerConfig
+from model.errors import MqError
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.05
+
+
+class Keeper:
+    """Elections this Controller starts by itself.
+
+    ``propose`` commits a command and returns the table's answer; ``announce(group)`` tells the brokers of the
+    group who their master is.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        config: ControllerConfig,
+        raft: Raft,
+        table: ReplicaTable,
+        live: Liveness,
+        propose: Callable[[Command], Awaitable[Answer]],
+        announce: Callable[[str], None],
+        request_id: Callable[[], str],
+    ) -> None:
+        self._env = env
+        self._config = config
+        self._raft = raft
+        self._table = table
+        self._live = live
+        self._propose = propose
+        self._announce = announce
+        self._request_id = request_id
+        self._tasks = Tasks(f"controller.{config.self_id}.keeper")
+        self._wake = asyncio.Event()
+        self._look_now = False
+        self._electing: set[str] = set()
+        self._lost: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) already reported as lost
+        self._ready_term = 0
+        self._led_term = 0
+
+    def start(self) -> None:
+        self._raft.on_change.append(self.leadership_changed)
+        self._tasks.spawn(self._run(), name="run")
+        self.leadership_changed()
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    # what happens
+
+    def leadership_changed(self) -> None:
+        """The Raft leader or term changed, perhaps to or from this Controller."""
+        if self._raft.is_leader and self._led_term != self._raft.term:
+            self._led_term = self._raft.term
+            self._live.lead(self._env.monotonic_ms())
+            self._tasks.spawn(self._begin(), name="begin")
+
+    def broker_back(self) -> None:
+        """A broker that was not alive sent a heartbeat: it may be what a group without master waits for."""
+        self._look()
+
+    def brokers_lost(self, brokers: list[Broker]) -> None:
+        """Sessions ended. If one was a master's, elect at once."""
+        for group, broker_id in brokers:
+            found = self._table.groups.get(group)
+            if found is not None and found.master == broker_id:
+                self._check(group, found)
+
+    def elected(self, group: str, answer: Answer) -> None:
+        """An election was committed, whoever asked for it: record it and tell the brokers."""
+        broker_id, epoch = int(answer.ext["masterBrokerId"]), int(answer.ext["masterEpoch"])
+        self._env.events.add("master_elected", group=group, broker_id=broker_id, epoch=epoch)
+        log.info(
+            "Controller %s: broker %d is master of %s in epoch %d",
+            self._config.self_id,
+            broker_id,
+            group,
+            epoch,
+        )
+        self._announce(group)
+
+    async def ready(self) -> None:
+        """Return when this leader's table holds what former leaders committed. Raises NotLeader, Unknown."""
+        term = self._raft.term
+        if self._ready_term != term:
+            await self._raft.barrier()
+            self._ready_term = term
+
+    # what is done about it
+
+    async def _begin(self) -> None:
+        while self._raft.is_leader:
+            try:
+                await self.ready()
+            except NotLeader:
+                return
+            except MqError as error:
+                log.warning("Controller %s leads, but: %s", self._config.self_id, error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self._look()
+                return
+
+    def _look(self) -> None:
+        self._look_now = True
+        self._wake.set()
+
+    async def _run(self) -> None:
+        look_ms = 0.0
+        while True:
+            self._wake.clear()
+            now_ms = self._env.monotonic_ms()
+            self.brokers_lost(self._live.expired(now_ms))
+            if self._look_now or now_ms >= look_ms:
+                self._look_now = False
+                look_ms = now_ms + self._config.scan_inactive_master_ms
+                for name, group in sorted(self._table.groups.items()):
+                    self._check(name, group)
+            expiry_ms = self._live.next_expiry_ms()
+            until_ms = min(look_ms, now_ms + self._config.scan_not_active_ms)
+            if expiry_ms is not None:
+                until_ms = min(until_ms, expiry_ms + 1)
+            timer = asyncio.get_running_loop().call_later(max(until_ms - now_ms, 1) / 1000, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+
+    def _check(self, name: str, group: Group) -> None:
+        """Start an election if the group needs one and this Controller may."""
+        if not self._raft.is_leader or self._ready_term != self._raft.term or name in self._electing:
+            return
+        if group.master is not None:
+            if self._live.is_presumed(name, group.master, self._env.monotonic_ms()):
+                return
+            if self._lost.get(name) != (group.master, group.epoch):
+                self._lost[name] = (group.master, group.epoch)
+                self._env.events.add("master_lost", group=name, broker_id=group.master)
+                log.warning(
+                    "Controller %s: master %d of %s is lost", self._config.self_id, group.master, name
+                )
+        elif self._candidate(name, group) is None:
+            return
+        self._electing.add(name)
+        self._tasks.spawn(self._elect(name), name=f"elect.{name}")
+
+    def _candidate(self, name: str, group: Group) -> int | None:
+        now_ms = self._env.monotonic_ms()
+        return choose(
+            members=group.members,
+            replicas=group.replicas,
+            alive=self._live.alive(name, now_ms),
+            master=None,
+            preferred=None,
+            ends=self._live.ends(name),
+            unclean=self._config.elect_unclean_master,
+        )
+
+    async def _elect(self, name: str) -> None:
+        answer: Answer | None = None
+        try:
+            for attempt in range(max(self._config.elect_retry_max, 1)):
+                if attempt:
+                    await asyncio.sleep(RETRY_S)
+                if not self._raft.is_leader:
+                    return
+                try:
+                    answer = await self._propose(self.command(name))
+                except NotLeader:
+                    return
+                except MqError as error:
+                    log.warning("Controller %s: election of %s: %s", self._config.self_id, name, error)
+                else:
+                    break
+        finally:
+            self._electing.discard(name)
+        if answer is None:
+            return
+        if answer.code == SUCCESS:
+            self.elected(name, answer)
+        elif answer.changed:
+            log.error("Controller %s: %s has no master: %s", self._config.self_id, name, answer.remark)
+        # What happened while the election was under way: the new master may be lost already.
+        self._look()
+
+    def command(
+        self,
+        name: str,
+        broker_id: int = NOBODY,
+        *,
+        designate: bool = False,
+        restarted: bool = False,
+        log_epoch: int = PRIORITY_LAST,
+    ) -> ElectMaster:
+        """An election with all this Controller knows now."""
+        now_ms = self._env.monotonic_ms()
+        group = self._table.groups.get(name)
+        return ElectMaster(
+            group=name,
+            request_id=self._request_id(),
+            now_ms=self._env.now_ms(),
+            alive=tuple(self._live.alive(name, now_ms)),
+            presumed=tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
+            broker_id=broker_id,
+            designate=designate,
+            restarted=restarted,
+            log_epoch=log_epoch,
+            unclean=self._config.elect_unclean_master,
+            ends=self._live.ends(name),
+        )

@@ -1,0 +1,432 @@
+"""How do the Controllers agree on one order of commands that no crash takes back?
+
+``Raft`` drives one ``controller.node.Node``: it gives it time from the event loop, messages from
+``controller.transport``, files in one directory (``raft.journal``, ``raft.snapshot``, ``raft.lock``), and
+stops it for good when the disk refuses a write: a member that cannot remember must not vote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from controller.codec import COMMAND_BYTES_MAX, decode_message, decode_snapshot
+from controller.journal import ADVICE, Journal
+from controller.node import NO_OP, REGULAR, Failed, Node, Timing
+from controller.transport import Limits, Transport
+from model.errors import ConfigError, DiskError, MqError, PeerError, Refused, Unknown
+from runtime.env import Env, Lock, read_file, write_file
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+QUEUED_MAX: Final = 4096
+NOT_LEADER: Final = 2007
+
+
+class NotLeader(Refused):
+    """This Controller does not lead: nothing was proposed. ``leader_id`` names the leader, if it is known."""
+
+    code = NOT_LEADER
+
+    def __init__(self, leader_id: str | None) -> None:
+        super().__init__(f"not the leader; the leader is {leader_id or 'not known'}")
+        self.leader_id = leader_id
+
+
+class ApplyFailed(MqError):
+    """The command was committed, and applying it raised on every member: it changed nothing it should not."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    """Times in ms. A leader is silent for ``election_min_ms`` before others look for a new one.
+
+    A killed leader is noticed by its closed connections, so these times are for frozen and cut-off ones only,
+    and should be longer than a sync takes on a busy disk.
+    """
+
+    append_ms: int = 50
+    election_min_ms: int = 500
+    election_max_ms: int = 1000
+    compact_entries: int = 4096
+
+    def timing(self) -> Timing:
+        """Raises ConfigError when the times contradict each other."""
+        if not self.append_ms * 3 < self.election_min_ms < self.election_max_ms:
+            raise ConfigError("need 3 x raftAppendPeriodMs < raftElectionMinMs < raftElectionMaxMs")
+        return Timing(
+            append_s=self.append_ms / 1000,
+            election_min_s=self.election_min_ms / 1000,
+            election_max_s=self.election_max_ms / 1000,
+            # A leader that was cut off stops before the others can have another one.
+            fallback_s=self.election_min_ms * 0.75 / 1000,
+        )
+
+    def limits(self) -> Limits:
+        silence_s = max(4 * self.election_max_ms / 1000, 1.0)
+        return Limits(
+            handshake_s=max(2 * self.election_max_ms / 1000, 1.0),
+            ping_s=silence_s / 4,
+            silence_s=silence_s,
+            retry_s=self.append_ms * 2 / 1000,
+        )
+
+
+class Raft:
+    """One member. ``apply`` gets each committed command once, in the same order on every member.
+
+    ``apply(command) -> answer`` must depend on nothing but former commands and must not raise; if it does,
+    the proposer gets ApplyFailed and the log goes on. ``snapshot()`` and ``restore(data)`` copy its state.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        node_id: str,
+        addresses: dict[str, str],
+        directory: str,
+        apply: Callable[[bytes], bytes],
+        snapshot: Callable[[], bytes],
+        restore: Callable[[bytes], None],
+        *,
+        config: RaftConfig | None = None,
+        secret: bytes | None = None,
+    ) -> None:
+        """``addresses``: id -> host:port of every member's Raft port, this one included.
+
+        Raises ConfigError when no secret is given although a member is not on loopback.
+        """
+        if node_id not in addresses:
+            raise ConfigError(f"Controller {node_id} is not among the members {sorted(addresses)}")
+        self.node_id = node_id
+        self.on_change: list[Callable[[], None]] = []  # leader or term changed; the node failed
+        self._env = env
+        self._others = sorted(set(addresses) - {node_id})
+        self._directory = directory
+        self._apply, self._take, self._restore = apply, snapshot, restore
+        self._config = config or RaftConfig()
+        self._timing = self._config.timing()
+        self._transport = Transport(
+            env,
+            node_id,
+            addresses,
+            secret=secret,
+            on_message=self._on_message,
+            on_up=self._on_up,
+            on_down=self._on_down,
+            limits=self._config.limits(),
+        )
+        self._tasks = Tasks(f"raft.{node_id}", on_error=self._fail)
+        self._wake = asyncio.Event()
+        self._node: Node | None = None
+        self._journal: Journal | None = None
+        self._lock: Lock | None = None
+        self._stopped = False
+        self._failure: str | None = None
+        self._seen: tuple[bool, str | None, int] = (False, None, 0)
+        self._pending: dict[asyncio.Future[Any], bool] = {}  # value: may be in the log already
+        self._barrier: asyncio.Future[Any] | None = None
+
+    # life
+
+    async def start(self) -> None:
+        """Read the directory, listen, take part. Raises DiskError on damage, OSError for a taken port."""
+        try:
+            self._open()
+            await self._transport.start()
+        except BaseException:
+            self._close()
+            raise
+        self._tasks.spawn(self._drive(), name="drive")
+
+    async def stop(self) -> None:
+        """Hand leadership over if that is quick, make everything durable, end. Idempotent."""
+        if not self._stopped and self._failure is None and self._node is not None:
+            await self._hand_over()
+            try:
+                if self._journal is not None:
+                    self._journal.sync()
+            except DiskError as error:
+                log.error("Controller %s: the last sync failed: %s", self.node_id, error)
+        self._end("this Controller stops")
+        await self._transport.stop()
+        await self._tasks.cancel()
+
+    def abort(self) -> None:
+        """End at once, as a crash would: nothing is synced, nobody is told."""
+        self._end("this Controller was aborted")
+
+    # state
+
+    @property
+    def leader_id(self) -> str | None:
+        """Who leads, as far as this member knows."""
+        return None if self._node is None or self._dead else self._node.leader()
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads, as far as it knows: another may already lead a later term."""
+        return self._node is not None and not self._dead and self._node.leads()
+
+    @property
+    def term(self) -> int:
+        return 0 if self._node is None else int(self._node.raftCurrentTerm)
+
+    @property
+    def commit_index(self) -> int:
+        return 0 if self._node is None else int(self._node.raftCommitIndex)
+
+    @property
+    def applied_index(self) -> int:
+        return 0 if self._node is None else int(self._node.raftLastApplied)
+
+    @property
+    def peers(self) -> list[str]:
+        """Ids of the other members there is a link to."""
+        return self._transport.peers
+
+    def health(self) -> str | None:
+        """None, or why this member cannot do its work."""
+        if self._failure is not None:
+            return self._failure
+        if self.leader_id is None:
+            return "no leader among the Controllers"
+        return None
+
+    @property
+    def _dead(self) -> bool:
+        return self._stopped or self._failure is not None
+
+    # proposals
+
+    async def propose(self, command: bytes, timeout_s: float = 3.0) -> bytes:
+        """Commit and apply ``command``; what ``apply`` answered on this member.
+
+        Raises NotLeader or Refused (too large, too many waiting): nothing happened; ApplyFailed; or Unknown:
+        it may or may not be applied, now or later.
+        """
+        if len(command) > COMMAND_BYTES_MAX:
+            raise Refused(f"a command of {len(command)} bytes; at most {COMMAND_BYTES_MAX} are taken")
+        answer = await self._wait(self._submit(REGULAR + command), timeout_s)
+        if isinstance(answer, Failed):
+            raise ApplyFailed(answer.text)
+        return bytes(answer)
+
+    async def barrier(self, timeout_s: float = 3.0) -> None:
+        """Return when the state on this member holds all that was committed before the call.
+
+        An empty entry is committed for that; callers that come before it is in the log share it. Raises
+        NotLeader or Unknown.
+        """
+        if self._barrier is None:
+            self._barrier = self._submit(NO_OP)
+        # Not shared once it is in the log: a later caller may have seen what was committed after it.
+        await self._wait(asyncio.shield(self._barrier), timeout_s)
+
+    def _submit(self, entry: bytes) -> asyncio.Future[Any]:
+        node = self._node
+        if node is None or not self.is_leader:
+            raise NotLeader(self.leader_id)
+        if node.queued() >= QUEUED_MAX:
+            raise Refused("too many commands are waiting", code=2)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+
+        def done(result: Any, why: str | None) -> None:
+            self._pending.pop(future, None)
+            if future.done():
+                return
+            if why is None:
+                future.set_result(result)
+            else:
+                future.set_exception(NotLeader(self.leader_id))
+
+        self._pending[future] = False
+        node.propose(entry, done)
+        self._wake.set()
+        return future
+
+    async def _wait(self, future: asyncio.Future[Any], timeout_s: float) -> Any:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise Unknown(f"no majority of the Controllers agreed within {timeout_s:g} s") from None
+
+    # the loop
+
+    async def _drive(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._node is not None and not self._dead:
+            self._wake.clear()
+            self._step()
+            if self._dead:
+                return
+            timer = loop.call_later(self._node.next_tick_s(), self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+
+    def _step(self) -> None:
+        assert self._node is not None, "started"
+        # Whoever joins the barrier from now on may have seen later commits than its entry stands for.
+        self._barrier = None
+        try:
+            self._node.tick()
+        except Exception as error:  # noqa: BLE001
+            self._fail(error)
+            return
+        self._look()
+
+    def _look(self) -> None:
+        """Tell about a new leader or term; a leader that is none any more lets its callers go."""
+        assert self._node is not None, "started"
+        seen = (self.is_leader, self.leader_id, self.term)
+        if seen == self._seen:
+            return
+        was_leader = self._seen[0]
+        self._seen = seen
+        if was_leader and not seen[0]:
+            self._release(Unknown("leadership was lost before the command was committed"))
+        self._tell()
+
+    def _tell(self) -> None:
+        for hook in list(self.on_change):
+            try:
+                hook()
+            except Exception:
+                log.exception("Controller %s: a hook for changes of leadership failed", self.node_id)
+
+    def _on_message(self, peer: str, body: bytes) -> None:
+        if self._node is None or self._dead:
+            return
+        message = decode_message(body)
+        try:
+            self._node.received(peer, message)
+        except PeerError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            # The disk, a contradiction, or a mistake of ours: half a step was taken, take no other.
+            self._fail(error)
+            return
+        self._wake.set()
+
+    def _on_up(self, peer: str) -> None:
+        if self._node is not None and not self._dead:
+            self._node.up(peer)
+            self._wake.set()
+
+    def _on_down(self, peer: str) -> None:
+        if self._node is not None and not self._dead:
+            self._node.down(peer)
+            self._wake.set()
+
+    async def _hand_over(self) -> None:
+        node = self._node
+        assert node is not None, "looked at by the caller"
+        if not node.leads() or node.hand_over() is None:
+            return
+        over = asyncio.Event()
+        self.on_change.append(over.set)
+        try:
+            async with asyncio.timeout(self._timing.election_max_s):
+                while self.is_leader:
+                    over.clear()
+                    await over.wait()
+        except TimeoutError:
+            log.info("Controller %s stops as leader: nobody took over in time", self.node_id)
+        finally:
+            self.on_change.remove(over.set)
+
+    def _fail(self, error: BaseException) -> None:
+        """Step down for good: from here on this member says nothing, so the others look for a new leader."""
+        if self._dead:
+            return
+        self._failure = f"Controller {self.node_id} takes no part any more: {error}"
+        log.critical("%s", self._failure, exc_info=error)
+        self._close()
+        self._release(Unknown(self._failure))
+        self._tell()
+
+    def _end(self, why: str) -> None:
+        if self._stopped:
+            return
+        self._stopped = True
+        self._close()
+        self._release(Unknown(why))
+
+    def _close(self) -> None:
+        self._transport.abort()
+        if self._journal is not None:
+            self._journal.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+        self._wake.set()
+
+    def _release(self, error: MqError) -> None:
+        for future in list(self._pending):
+            if not future.done():
+                future.set_exception(error)
+        self._pending.clear()
+
+    # the directory
+
+    def _open(self) -> None:
+        disk, directory = self._env.disk, self._directory
+        try:
+            disk.makedirs(directory)
+            self._lock = disk.lock(f"{directory}/raft.lock")
+        except BlockingIOError:
+            raise DiskError(f"{directory} is in use by another process") from None
+        except OSError as error:
+            raise DiskError(f"{directory}: {error}") from error
+        path = f"{directory}/raft.snapshot"
+        snapshot = None
+        try:
+            if disk.exists(path):
+                snapshot = decode_snapshot(read_file(disk, path))
+        except OSError as error:
+            raise DiskError(f"{path}: {error}") from error
+        except DiskError as error:
+            raise DiskError(f"{path}: {error}. {ADVICE}") from None
+        journal = self._journal = Journal(disk, f"{directory}/raft.journal", self.node_id)
+        if snapshot is not None and journal.created:
+            raise DiskError(
+                f"{directory} has a snapshot, but its journal with term and vote is gone. {ADVICE}"
+            )
+        if snapshot is None and len(journal) and journal.first_index > 1:
+            raise DiskError(
+                f"{journal.path} begins at entry {journal.first_index}, but its snapshot is gone. {ADVICE}"
+            )
+
+        def store(data: bytes) -> None:
+            try:
+                write_file(disk, path, data)
+            except OSError as error:
+                raise DiskError(f"{path}: {error}") from error
+
+        self._node = Node(
+            self.node_id,
+            self._others,
+            timing=self._timing,
+            journal=journal,
+            chance=self._env.random,
+            send=self._transport.send,
+            apply=self._apply,
+            state=self._take,
+            restore=self._restore,
+            store_snapshot=store,
+            snapshot=snapshot,
+            compact_entries=self._config.compact_entries,
+        )
+        journal.sync()
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """A caller that left at its deadline does not leave an unheard exception."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,441 @@
+"""Which requests does a Controller answer, and what does it tell brokers by itself?
+
+The public port speaks RocketMQ's remoting; the other Controllers are reached on the Raft port. Heartbeats and
+GET_METADATA_INFO are served by every Controller, everything that needs the shared state by the leader only;
+others answer 2007 (CONTROLLER_NOT_LEADER). Reads of the shared state commit a barrier first: a leader that
+was cut off answers nothing old.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from controller.core import (
+    SUCCESS,
+    AlterSyncStateSet,
+    Answer,
+    ApplyBrokerId,
+    CleanBrokers,
+    Command,
+    RegisterBroker,
+    ReplicaTable,
+    encode_command,
+)
+from controller.elect import PRIORITY_LAST
+from controller.keeper import Keeper
+from controller.live import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
+from controller.raft import Raft, RaftConfig
+from model.config import ControllerConfig, parse_properties, peers, split_address
+from model.errors import ConfigError, PeerError, Refused, Unknown
+from remoting import codec
+from remoting.bodies import dumps, loads, loads_object
+from remoting.codes import Request, Response
+from remoting.headers import INT_MAX, LONG_MAX, flag, need, need_int, opt_bool, opt_int
+from remoting.service import Connection, RemotingServer, unsupported
+from runtime.env import Env, read_file
+
+log = logging.getLogger(__name__)
+
+BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
+SECRET_BYTES_MIN: Final = 16
+CHANGEABLE: Final = frozenset(
+    {
+        "scanNotActiveBrokerInterval",
+        "scanInactiveMasterInterval",
+        "enableElectUncleanMaster",
+        "notifyBrokerRoleChanged",
+        "electMasterMaxRetryCount",
+    }
+)
+"""Keys UPDATE_CONTROLLER_CONFIG may set while the Controller runs: none of them can break the Raft group."""
+
+_answer_decoder = msgspec.msgpack.Decoder(Answer)
+_Ask = Callable[[codec.Command], Awaitable[Answer]]
+
+
+class Controller:
+    """One Controller of the group named in its configuration."""
+
+    def __init__(self, env: Env, config: ControllerConfig) -> None:
+        """Raises ConfigError: members, secret, times."""
+        config.check()
+        self._env = env
+        self._config = config
+        self._peers = peers(config.peers)
+        self._table = ReplicaTable()
+        self._live = Liveness()
+        self._sessions: dict[int, Connection] = {}
+        self._session_count = 0
+        self._request_count = 0
+        self._boot = f"{config.self_id}.{env.random.getrandbits(64):016x}"
+        self._raft = Raft(
+            env,
+            config.self_id,
+            config.raft_addresses(),
+            config.store_path or f"store/controller-{config.self_id}",
+            self._table.apply_bytes,
+            self._table.snapshot,
+            self._table.restore,
+            config=RaftConfig(
+                append_ms=config.raft_append_period_ms,
+                election_min_ms=config.raft_election_min_ms,
+                election_max_ms=config.raft_election_max_ms,
+            ),
+            secret=_read_secret(env, config.raft_secret_file),
+        )
+        self._keeper = Keeper(
+            env,
+            config,
+            self._raft,
+            self._table,
+            self._live,
+            self._propose,
+            self._announce,
+            self._request_id,
+        )
+        self._server = RemotingServer(
+            env,
+            f"controller.{config.self_id}",
+            self._handle,
+            on_close=self._on_close,
+            frame_bytes_max=config.frame_bytes_max,
+            idle_s=config.server_channel_max_idle_s,
+        )
+        self._asks: dict[int, _Ask] = {
+            Request.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
+            Request.CONTROLLER_ELECT_MASTER: self._elect,
+            Request.CONTROLLER_REGISTER_BROKER: self._register,
+            Request.CONTROLLER_GET_REPLICA_INFO: self._replica_info,
+            Request.CONTROLLER_GET_SYNC_STATE_DATA: self._sync_state_data,
+            Request.CLEAN_BROKER_DATA: self._clean,
+            Request.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
+            Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
+        }
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Take part and listen. Raises DiskError on a damaged directory, OSError for a taken port."""
+        await self._raft.start()
+        try:
+            _, port = split_address(self._peers[self._config.self_id])
+            await self._server.start(self._config.bind_address, port)
+        except BaseException:
+            await self._raft.stop()
+            raise
+        self._keeper.start()
+
+    async def stop(self) -> None:
+        """Hand leadership over, answer what is under way, end. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        await self._raft.stop()
+        await self._keeper.stop()
+        await self._server.stop()
+
+    @property
+    def raft(self) -> Raft:
+        return self._raft
+
+    def health(self) -> str | None:
+        """None, or why this Controller cannot do its work."""
+        return self._raft.health()
+
+    def status(self) -> dict[str, Any]:
+        now_ms = self._env.monotonic_ms()
+        return {
+            "id": self._config.self_id,
+            "leader": self._raft.leader_id,
+            "isLeader": self._raft.is_leader,
+            "term": self._raft.term,
+            "commitIndex": self._raft.commit_index,
+            "groups": {
+                name: {
+                    "master": group.master,
+                    "epoch": group.epoch,
+                    "syncStateSet": list(group.members),
+                    "syncStateSetEpoch": group.members_epoch,
+                    "brokers": {
+                        str(broker_id): {
+                            "address": replica.address,
+                            "alive": self._live.is_alive(name, broker_id, now_ms),
+                        }
+                        for broker_id, replica in sorted(group.replicas.items())
+                    },
+                }
+                for name, group in sorted(self._table.groups.items())
+            },
+            "events": self._env.events.to_json(),
+        }
+
+    # connections
+
+    async def _handle(self, connection: Connection, request: codec.Command) -> codec.Command | None:
+        match request.code:
+            case Request.BROKER_HEARTBEAT:
+                return self._heartbeat(connection, request)
+            case Request.CONTROLLER_GET_METADATA_INFO:
+                return request.reply(ext=self._metadata())
+            case Request.UPDATE_CONTROLLER_CONFIG:
+                return self._update_config(request)
+            case Request.GET_CONTROLLER_CONFIG:
+                text = "".join(f"{key}={value}\n" for key, value in self._config.to_mapping().items())
+                return request.reply(body=text.encode())
+        ask = self._asks.get(request.code)
+        if ask is None:
+            raise unsupported(request)
+        try:
+            await self._keeper.ready()
+            answer = await ask(request)
+        except Unknown as error:
+            # On the wire this looks as a no, so the text says that it is none.
+            raise Refused(f"outcome not known: {error}", Response.SYSTEM_ERROR) from None
+        except PeerError as error:
+            raise Refused(str(error), Response.CONTROLLER_INVALID_REQUEST) from None
+        body = b"" if answer.body is None else dumps(answer.body)
+        return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=body)
+
+    def _on_close(self, connection: Connection) -> None:
+        session = connection.attributes.get("session")
+        if session is not None:
+            self._sessions.pop(session, None)
+            self._keeper.brokers_lost(self._live.closed(session))
+
+    def _heartbeat(self, connection: Connection, request: codec.Command) -> codec.Command:
+        ext = request.ext
+        cluster, group = need(ext, "clusterName"), need(ext, "brokerName")
+        address = need(ext, "brokerAddr")
+        if not ext.get("brokerId"):
+            raise Refused("the heartbeat has no brokerId", Response.CONTROLLER_INVALID_REQUEST)
+        broker_id = need_int(ext, "brokerId", 0)
+        if not self._live.knows(group, broker_id) and len(self._live) >= BROKERS_MAX:
+            raise Refused(f"more than {BROKERS_MAX} brokers", Response.SYSTEM_BUSY)
+        timeout_ms = opt_int(ext, "heartbeatTimeoutMills", DEFAULT_TIMEOUT_MS)
+        session = connection.attributes.get("session")
+        if session is None:
+            self._session_count += 1
+            session = connection.attributes["session"] = self._session_count
+            self._sessions[session] = connection
+        beat = Heartbeat(
+            session=session,
+            at_ms=self._env.monotonic_ms(),
+            timeout_ms=min(max(timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS),
+            cluster=cluster,
+            address=address,
+            ha_address=ext.get("haServerAddr", ""),
+            epoch=opt_int(ext, "epoch", -1),
+            max_offset=opt_int(ext, "maxOffset", -1),
+            confirm_offset=opt_int(ext, "confirmOffset", -1),
+            priority=opt_int(ext, "electionPriority", PRIORITY_LAST),
+        )
+        if self._live.heartbeat(group, broker_id, beat):
+            self._keeper.broker_back()
+        return request.reply(remark="Heart beat success")
+
+    def _announce(self, name: str) -> None:
+        """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group, on the connections they beat on."""
+        group = self._table.groups.get(name)
+        if group is None or group.master is None or not self._config.notify_role_changed:
+            return
+        ext = {
+            "masterAddress": group.address(group.master) or "",
+            "masterBrokerId": str(group.master),
+            "masterEpoch": str(group.epoch),
+            "syncStateSetEpoch": str(group.members_epoch),
+        }
+        body = {"syncStateSet": list(group.members), "syncStateSetEpoch": group.members_epoch}
+        notice = codec.Command(
+            Request.NOTIFY_BROKER_ROLE_CHANGED, self._with_ha_address(name, ext), dumps(body)
+        )
+        for broker_id in self._live.alive(name, self._env.monotonic_ms()):
+            beat = self._live.newest(name, broker_id)
+            connection = None if beat is None else self._sessions.get(beat.session)
+            if connection is not None and not connection.closed:
+                connection.oneway(notice)
+
+    def _with_ha_address(self, name: str, ext: dict[str, str]) -> dict[str, str]:
+        """``ext`` with the address slaves replicate from, if this Controller was told."""
+        if "masterBrokerId" not in ext:
+            return ext
+        master = int(ext["masterBrokerId"])
+        beat = self._live.newest(name, master)
+        group = self._table.groups.get(name)
+        replica = None if group is None else group.replicas.get(master)
+        address = (beat.ha_address if beat else "") or (replica.ha_address if replica else "")
+        return {**ext, "masterHaAddress": address} if address else ext
+
+    # any Controller
+
+    def _metadata(self) -> dict[str, str]:
+        ext = {
+            "group": self._config.group,
+            "isLeader": flag(self._raft.is_leader),
+            "peers": "".join(f"{node}:{address};" for node, address in self._peers.items()),
+        }
+        leader = self._raft.leader_id
+        if leader is not None:
+            ext |= {"controllerLeaderId": leader, "controllerLeaderAddress": self._peers[leader]}
+        return ext
+
+    def _update_config(self, request: codec.Command) -> codec.Command:
+        try:
+            wanted = parse_properties(request.body.decode())
+            known = self._config.keys()
+            for name in wanted:
+                if name in known and name not in CHANGEABLE:
+                    raise Refused(
+                        f"{name} cannot be changed while the Controller runs", Response.NO_PERMISSION
+                    )
+            checked = type(self._config).from_mapping({**self._config.to_mapping(), **wanted})
+        except UnicodeDecodeError:
+            raise Refused("the configuration is not UTF-8", Response.INVALID_PARAMETER) from None
+        except ConfigError as error:
+            raise Refused(str(error), Response.INVALID_PARAMETER) from None
+        for name in wanted:
+            attribute = known[name].name
+            setattr(self._config, attribute, getattr(checked, attribute))
+        return request.reply()
+
+    # the leader
+
+    def _request_id(self) -> str:
+        self._request_count += 1
+        return f"{self._boot}.{self._request_count}"
+
+    async def _propose(self, command: Command) -> Answer:
+        return _answer_decoder.decode(await self._raft.propose(encode_command(command)))
+
+    def _known(self, name: str) -> dict[str, Any]:
+        """What every command carries."""
+        now_ms = self._env.monotonic_ms()
+        group = self._table.groups.get(name)
+        return {
+            "group": name,
+            "request_id": self._request_id(),
+            "now_ms": self._env.now_ms(),
+            "alive": tuple(self._live.alive(name, now_ms)),
+            "presumed": tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
+        }
+
+    async def _alter(self, request: codec.Command) -> Answer:
+        ext = request.ext
+        body = loads_object(request.body)
+        members, members_epoch = body.get("syncStateSet"), body.get("syncStateSetEpoch")
+        if not isinstance(members, list) or not all(_is_id(member) for member in members):
+            raise PeerError("syncStateSet is not a list of broker ids")
+        if not isinstance(members_epoch, int) or isinstance(members_epoch, bool):
+            raise PeerError("syncStateSetEpoch is not a number")
+        return await self._propose(
+            AlterSyncStateSet(
+                **self._known(need(ext, "brokerName")),
+                master_id=need_int(ext, "masterBrokerId"),
+                master_epoch=need_int(ext, "masterEpoch"),
+                members=tuple(members),
+                members_epoch=members_epoch,
+            )
+        )
+
+    async def _elect(self, request: codec.Command) -> Answer:
+        ext = request.ext
+        name = need(ext, "brokerName")
+        command = self._keeper.command(
+            name,
+            need_int(ext, "brokerId", -1),
+            designate=opt_bool(ext, "designateElect"),
+            restarted=opt_bool(ext, "restarted"),
+            log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
+        )
+        answer = await self._propose(command)
+        if answer.code == SUCCESS:
+            self._keeper.elected(name, answer)
+        return self._told_ha_address(name, answer)
+
+    async def _register(self, request: codec.Command) -> Answer:
+        ext = request.ext
+        name = need(ext, "brokerName")
+        answer = await self._propose(
+            RegisterBroker(
+                **self._known(name),
+                cluster=need(ext, "clusterName"),
+                broker_id=need_int(ext, "brokerId", 0),
+                address=need(ext, "brokerAddress"),
+                ha_address=ext.get("haServerAddr", ""),
+                unclean=opt_bool(ext, "unclean"),
+            )
+        )
+        return self._told_ha_address(name, answer)
+
+    async def _replica_info(self, request: codec.Command) -> Answer:
+        name = need(request.ext, "brokerName")
+        await self._raft.barrier()
+        return self._told_ha_address(name, self._table.replica_info(name))
+
+    async def _sync_state_data(self, request: codec.Command) -> Answer:
+        names = loads(request.body) if request.body else None
+        if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
+            raise PeerError("the body is not a list of group names")
+        await self._raft.barrier()
+        now_ms = self._env.monotonic_ms()
+        return self._table.sync_state_data(
+            sorted(self._table.groups) if names is None else names,
+            lambda group, broker_id: self._live.is_alive(group, broker_id, now_ms),
+        )
+
+    async def _clean(self, request: codec.Command) -> Answer:
+        ext = request.ext
+        name, text = need(ext, "brokerName"), ext.get("brokerControllerIdsToClean", "")
+        parts = [part.strip() for part in text.split(";") if part.strip()]
+        if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+            raise PeerError(f"brokerControllerIdsToClean={text!r}: expected ids like 1;2")
+        ids = tuple(int(part) for part in parts) if parts else None
+        group = self._table.groups.get(name)
+        every_id = tuple(group.replicas) if group is not None else ()
+        answer = await self._propose(
+            CleanBrokers(**self._known(name), broker_ids=ids, living=opt_bool(ext, "isCleanLivingBroker"))
+        )
+        if answer.code == SUCCESS:
+            for broker_id in every_id if ids is None else ids:
+                self._live.forget(name, broker_id)
+        return answer
+
+    async def _next_id(self, request: codec.Command) -> Answer:
+        cluster, name = need(request.ext, "clusterName"), need(request.ext, "brokerName")
+        await self._raft.barrier()
+        return Answer(
+            ext={"clusterName": cluster, "brokerName": name, "nextBrokerId": str(self._table.next_id(name))}
+        )
+
+    async def _apply_id(self, request: codec.Command) -> Answer:
+        ext = request.ext
+        name = need(ext, "brokerName")
+        return await self._propose(
+            ApplyBrokerId(
+                **self._known(name),
+                cluster=need(ext, "clusterName"),
+                broker_id=need_int(ext, "appliedBrokerId", 0, INT_MAX),
+                check_code=need(ext, "registerCheckCode"),
+            )
+        )
+
+    def _told_ha_address(self, name: str, answer: Answer) -> Answer:
+        return msgspec.structs.replace(answer, ext=self._with_ha_address(name, answer.ext))
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LONG_MAX
+
+
+def _read_secret(env: Env, path: str) -> bytes | None:
+    if not path:
+        return None
+    try:
+        secret = read_file(env.disk, path).strip()
+    except OSError as error:
+        raise ConfigError(f"raftSecretFile={path}: {error}") from None
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigError(f"raftSecretFile={path}: needs at least {SECRET_BYTES_MIN} bytes")
+    return secret

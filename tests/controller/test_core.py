@@ -1,0 +1,389 @@
+"""The promise of controller.core: one master an epoch, epochs only grow, ids are given once."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from controller.core import (
+    ANSWERS_MAX,
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    CleanBrokers,
+    Command,
+    ElectMaster,
+    RegisterBroker,
+    ReplicaTable,
+    encode_command,
+)
+from controller.elect import End
+
+G = "broker-a"
+
+
+def table(brokers: int = 3, master: int | None = 1, members: tuple[int, ...] = (1, 2, 3)) -> ReplicaTable:
+    """A group with registered brokers 1..n and, unless None, a master with these members."""
+    made = ReplicaTable()
+    for broker_id in range(1, brokers + 1):
+        join(made, broker_id)
+    if master is not None:
+        assert made.apply(ElectMaster(group=G, broker_id=master))["code"] == 0
+        if set(members) != {master}:
+            assert alter(made, members, master=master)["code"] == 0
+    return made
+
+
+def join(made: ReplicaTable, broker_id: int) -> None:
+    code = f"10.0.0.{broker_id}:10911;17"
+    assert made.apply(ApplyBrokerId(group=G, cluster="c", broker_id=broker_id, check_code=code))["code"] == 0
+
+
+def alter(made: ReplicaTable, members: tuple[int, ...], **changes: Any) -> dict[str, Any]:
+    group = made.groups[G]
+    values: dict[str, Any] = {
+        "group": G,
+        "master_id": changes.get("master", group.master),
+        "master_epoch": changes.get("epoch", group.epoch),
+        "members": members,
+        "members_epoch": changes.get("members_epoch", group.members_epoch),
+        "alive": changes.get("alive", tuple(group.replicas)),
+        "presumed": changes.get("presumed", ()),
+    }
+    return made.apply(AlterSyncStateSet(**values))
+
+
+# ALTER_SYNC_STATE_SET
+
+
+@pytest.mark.parametrize(
+    ("members", "changes", "code"),
+    [
+        ((1, 2, 3), {"master": 9, "epoch": 9, "members_epoch": 9}, 2013),  # equal to the present set
+        ((9,), {"master": 9, "epoch": 9, "members_epoch": 9}, 2002),
+        ((9,), {"epoch": 9, "members_epoch": 9}, 2000),
+        ((9,), {"members_epoch": 9}, 2001),
+        ((9,), {"alive": ()}, 2003),
+        ((2,), {"alive": ()}, 2006),
+        ((2,), {}, 2013),  # without the master
+        ((1, 2), {}, 0),
+        ((2, 1), {"alive": (), "presumed": (1, 2)}, 0),
+    ],
+)
+def test_an_alteration_is_refused_for_the_first_reason_that_holds(
+    members: tuple[int, ...], changes: dict[str, Any], code: int
+) -> None:
+    made = table()
+    before = made.groups[G].members_epoch
+    answer = alter(made, members, **changes)
+    assert answer["code"] == code
+    assert made.groups[G].members_epoch == before + (code == 0)
+    if code == 0:
+        assert answer["ext"] == {"newSyncStateSetEpoch": str(before + 1)}
+        assert answer["body"] == {"syncStateSet": [1, 2], "syncStateSetEpoch": before + 1}
+    else:
+        assert answer["remark"]
+
+
+def test_an_alteration_of_an_unknown_group_is_refused() -> None:
+    command = AlterSyncStateSet(group="x", master_id=1, master_epoch=1, members=(1,), members_epoch=1)
+    assert ReplicaTable().apply(command)["code"] == 2013
+
+
+# ELECT_MASTER
+
+
+def test_the_first_to_ask_becomes_master() -> None:
+    made = table(master=None)
+    answer = made.apply(ElectMaster(group=G, broker_id=2))
+    assert answer["code"] == 0
+    assert answer["ext"] == {
+        "masterBrokerId": "2",
+        "masterAddress": "10.0.0.2:10911",
+        "masterEpoch": "1",
+        "syncStateSetEpoch": "1",
+    }
+    assert answer["body"] == {
+        "brokerMemberGroup": {
+            "brokerAddrs": {"1": "10.0.0.1:10911", "2": "10.0.0.2:10911", "3": "10.0.0.3:10911"},
+            "brokerName": G,
+            "cluster": "c",
+        },
+        "syncStateSet": [2],
+    }
+
+
+def test_nobody_is_elected_without_being_registered() -> None:
+    assert ReplicaTable().apply(ElectMaster(group="x", broker_id=1))["code"] == 2010
+    assert table(master=None).apply(ElectMaster(group=G, broker_id=7))["code"] == 2010
+
+
+def test_a_group_that_never_had_a_master_is_not_spoiled_by_an_election_without_a_winner() -> None:
+    made = table(master=None)
+    assert made.apply(ElectMaster(group=G, alive=(1, 2, 3)))["code"] == 2004
+    assert made.groups[G].epoch == 0
+    assert made.apply(ElectMaster(group=G, broker_id=3))["code"] == 0
+
+
+def test_a_living_master_stays_and_the_answer_says_who_it_is() -> None:
+    made = table()
+    answer = made.apply(ElectMaster(group=G, broker_id=2, alive=(1, 2, 3)))
+    assert answer["code"] == 2011
+    assert answer["ext"]["masterBrokerId"] == "1"
+    assert answer["body"]["syncStateSet"] == [1, 2, 3]
+    assert made.groups[G].epoch == 1
+
+
+def test_a_master_that_was_only_not_heard_yet_stays() -> None:
+    made = table()
+    assert made.apply(ElectMaster(group=G, alive=(2, 3), presumed=(1, 2, 3)))["code"] == 2011
+
+
+def test_the_most_advanced_member_wins_also_beyond_2_gib() -> None:
+    made = table()
+    ends = {2: End(1, 5 << 31), 3: End(1, 1), 1: End(9, 9)}
+    assert made.apply(ElectMaster(group=G, alive=(2, 3), ends=ends))["ext"]["masterBrokerId"] == "2"
+
+
+def test_only_members_of_the_sync_state_set_win_unless_it_may_be_unclean() -> None:
+    made = table(members=(1, 2))
+    assert made.apply(ElectMaster(group=G, broker_id=3, alive=(3,)))["code"] == 2012
+    assert made.groups[G].master == 1
+    assert made.apply(ElectMaster(group=G, alive=(3,)))["code"] == 2004
+    assert (made.groups[G].master, made.groups[G].epoch, made.groups[G].members) == (None, 2, [1, 2])
+    assert made.apply(ElectMaster(group=G, alive=(3,)))["code"] == 2004
+    assert made.groups[G].epoch == 2  # nothing more to take away
+    assert made.apply(ElectMaster(group=G, alive=(3,), unclean=True))["code"] == 0
+    assert (made.groups[G].master, made.groups[G].epoch, made.groups[G].members) == (3, 3, [3])
+
+
+def test_a_designated_broker_becomes_master_or_nobody_does() -> None:
+    made = table(members=(1, 2))
+    designated = ElectMaster(group=G, broker_id=3, designate=True, alive=(1, 2, 3))
+    assert made.apply(designated)["code"] == 2012
+    assert made.apply(msgspec.structs.replace(designated, broker_id=2))["ext"]["masterBrokerId"] == "2"
+
+
+# ids, registration, cleaning
+
+
+def test_ids_are_given_in_order_and_an_applicant_may_ask_again() -> None:
+    made = ReplicaTable()
+    assert made.next_id(G) == 1
+    first = ApplyBrokerId(group=G, cluster="c", broker_id=1, check_code="a:1;5")
+    assert made.apply(msgspec.structs.replace(first, broker_id=2))["code"] == 2014
+    assert made.apply(first)["code"] == 0
+    assert made.apply(first)["code"] == 0
+    assert made.apply(msgspec.structs.replace(first, check_code="b:1;5"))["code"] == 2014
+    assert made.next_id(G) == 2
+    assert made.groups[G].replicas[1].address == "a:1"
+
+
+def test_registration_needs_an_id_notes_the_addresses_and_names_a_living_master() -> None:
+    made = table()
+    ask = RegisterBroker(group=G, cluster="c", broker_id=2, address="new:1", ha_address="new:2", alive=(1,))
+    answer = made.apply(ask)
+    assert answer["code"] == 0
+    assert answer["ext"] == {
+        "clusterName": "c",
+        "brokerName": G,
+        "masterBrokerId": "1",
+        "masterAddress": "10.0.0.1:10911",
+        "masterEpoch": "1",
+        "syncStateSetEpoch": "2",
+    }
+    assert answer["body"] == {"syncStateSet": [1, 2, 3], "syncStateSetEpoch": 2}
+    assert (made.groups[G].replicas[2].address, made.groups[G].replicas[2].ha_address) == ("new:1", "new:2")
+    assert "masterBrokerId" not in made.apply(msgspec.structs.replace(ask, alive=()))["ext"]
+    assert made.apply(msgspec.structs.replace(ask, broker_id=8))["code"] == 2010
+    assert made.apply(msgspec.structs.replace(ask, group="x"))["code"] == 2010
+
+
+def test_cleaning_spares_what_lives_unless_told_otherwise() -> None:
+    made = table()
+    assert made.apply(CleanBrokers(group="x"))["code"] == 2009
+    assert made.apply(CleanBrokers(group=G))["code"] == 2009
+    assert made.apply(CleanBrokers(group=G, broker_ids=(2, 3), alive=(3,)))["code"] == 2009
+    assert made.apply(CleanBrokers(group=G, broker_ids=(3,), alive=(1, 2)))["code"] == 0
+    assert sorted(made.groups[G].replicas) == [1, 2]
+    assert made.groups[G].members == [1, 2]
+    assert made.apply(CleanBrokers(group=G, living=True))["code"] == 0
+    assert G not in made.groups
+
+
+def test_a_group_made_anew_goes_on_with_ids_and_epochs() -> None:
+    made = table()
+    made.apply(CleanBrokers(group=G, living=True))
+    assert made.next_id(G) == 4
+    join(made, 4)
+    answer = made.apply(ElectMaster(group=G, broker_id=4))
+    assert answer["code"] == 0
+    assert int(answer["ext"]["masterEpoch"]) > 1
+
+
+# reading
+
+
+def test_replica_info_of_an_unknown_group_is_refused() -> None:
+    assert ReplicaTable().replica_info("x").code == 2008
+
+
+def test_sync_state_data_tells_members_from_others() -> None:
+    made = table(members=(1, 3))
+    body = made.sync_state_data([G, "x"], lambda _group, broker_id: broker_id != 3).body
+    found = body["replicasInfoTable"]
+    assert list(found) == [G]
+    assert [(row["brokerId"], row["alive"]) for row in found[G]["inSyncReplicas"]] == [(1, True), (3, False)]
+    assert [row["brokerId"] for row in found[G]["notInSyncReplicas"]] == [2]
+    assert found[G]["masterBrokerId"] == 1
+
+
+# exactly once, total, restorable
+
+
+def test_a_repeated_request_is_answered_from_memory() -> None:
+    made = table(master=None)
+    ask = ElectMaster(group=G, broker_id=1, request_id="r1")
+    first = made.apply(ask)
+    again = made.apply(msgspec.structs.replace(ask, broker_id=2))
+    assert again == first
+    assert made.groups[G].epoch == 1
+
+
+def test_the_memory_of_requests_is_bounded() -> None:
+    made = table()
+    for number in range(ANSWERS_MAX + 10):
+        made.apply(ElectMaster(group=G, request_id=str(number), alive=(1,)))
+    image = msgspec.msgpack.decode(made.snapshot())
+    assert len(image[3]) == ANSWERS_MAX
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.binary(), st.lists) | st.binary()
+)
+def test_no_command_makes_the_table_raise(junk: Any) -> None:
+    made = table()
+    before = made.snapshot()
+    data = junk if isinstance(junk, bytes) else repr(junk).encode()
+    assert msgspec.msgpack.decode(made.apply_bytes(data))["code"] == 2005
+    assert made.apply({"op": "elect", "group": junk})["code"] in (2005, 2010)
+    assert made.snapshot() == before
+
+
+def test_a_snapshot_of_another_version_is_refused() -> None:
+    with pytest.raises(ValueError, match="version 7"):
+        ReplicaTable().restore(msgspec.msgpack.encode([7, {}, {}, {}]))
+    with pytest.raises(ValueError, match="not a replica table"):
+        ReplicaTable().restore(b"junk")
+
+
+IDS = st.integers(1, 6)
+SETS = st.frozensets(IDS, max_size=5).map(lambda ids: tuple(sorted(ids)))
+
+
+class Groups(RuleBasedStateMachine):
+    """Any commands in any order, two tables that get the same, one of them restored now and then."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.table, self.twin = ReplicaTable(), ReplicaTable()
+        self.masters: dict[int, int] = {}  # epoch -> master
+        self.epochs = (0, 0)
+        self.owners: dict[int, str] = {}  # id -> check code
+
+    def do(self, command: Command) -> dict[str, Any]:
+        answer = self.table.apply(command)
+        assert self.twin.apply_bytes(encode_command(command)) == msgspec.msgpack.encode(
+            {k: v for k, v in answer.items() if v not in (None, {}, False) and (k, v) != ("code", 0)}
+        )
+        return answer
+
+    @rule(wanted=IDS, ahead=st.booleans(), who=st.sampled_from("ab"))
+    def apply_id(self, wanted: int, ahead: bool, who: str) -> None:
+        broker_id = self.table.next_id(G) if ahead else wanted
+        code = f"{who}:1;1"
+        if self.do(ApplyBrokerId(group=G, cluster="c", broker_id=broker_id, check_code=code))["code"] == 0:
+            assert self.owners.setdefault(broker_id, code) == code
+
+    @rule(broker_id=IDS, alive=SETS, address=st.sampled_from(["", "x:1", "y:1"]))
+    def register(self, broker_id: int, alive: tuple[int, ...], address: str) -> None:
+        self.do(RegisterBroker(group=G, cluster="c", broker_id=broker_id, address=address, alive=alive))
+
+    @rule(
+        broker_id=IDS | st.just(-1), designate=st.booleans(), unclean=st.booleans(), alive=SETS, presumed=SETS
+    )
+    def elect(
+        self,
+        broker_id: int,
+        designate: bool,
+        unclean: bool,
+        alive: tuple[int, ...],
+        presumed: tuple[int, ...],
+    ) -> None:
+        group = self.table.groups.get(G)
+        before = (group.master, list(group.members), group.virgin) if group else (None, [], True)
+        answer = self.do(
+            ElectMaster(
+                group=G,
+                broker_id=broker_id,
+                designate=designate,
+                unclean=unclean,
+                alive=alive,
+                presumed=presumed,
+            )
+        )
+        if answer["code"] == 0:
+            winner = int(answer["ext"]["masterBrokerId"])
+            assert winner != before[0]
+            assert unclean or winner in before[1] or before[2]
+            assert winner in alive or before[2]
+
+    @rule(members=SETS, master=IDS, right=st.booleans(), behind=st.integers(0, 2), alive=SETS)
+    def alter(
+        self, members: tuple[int, ...], master: int, right: bool, behind: int, alive: tuple[int, ...]
+    ) -> None:
+        group = self.table.groups.get(G)
+        answer = self.do(
+            AlterSyncStateSet(
+                group=G,
+                master_id=(group.master or 0) if group and right else master,
+                master_epoch=group.epoch if group else 0,
+                members=members,
+                members_epoch=(group.members_epoch if group else 0) - behind,
+                alive=alive,
+            )
+        )
+        if behind:
+            assert answer["code"] != 0
+
+    @rule(ids=st.none() | SETS, living=st.booleans(), alive=SETS)
+    def clean(self, ids: tuple[int, ...] | None, living: bool, alive: tuple[int, ...]) -> None:
+        self.do(CleanBrokers(group=G, broker_ids=ids, living=living, alive=alive))
+
+    @rule()
+    def restart(self) -> None:
+        data = self.twin.snapshot()
+        self.twin = ReplicaTable()
+        self.twin.restore(data)
+
+    @invariant()
+    def promises(self) -> None:
+        assert self.twin.snapshot() == self.table.snapshot()
+        group = self.table.groups.get(G)
+        if group is None:
+            return
+        assert (group.epoch, group.members_epoch) >= self.epochs
+        assert group.epoch >= self.epochs[0]
+        assert group.members_epoch >= self.epochs[1]
+        self.epochs = (group.epoch, group.members_epoch)
+        assert set(group.members) <= set(group.replicas)
+        assert all(broker_id < group.next_id for broker_id in group.replicas)
+        if group.master is not None:
+            assert group.master in group.members
+            assert self.masters.setdefault(group.epoch, group.master) == group.master
+
+
+TestGroups = Groups.TestCase
+TestGroups.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,0 +1,146 @@
+"""The promise of controller.elect and .live: the best living member wins; only its session ends a broker."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.elect import End, choose
+from controller.live import DEFAULT_TIMEOUT_MS, Heartbeat, Liveness
+
+G = "broker-a"
+IDS = st.frozensets(st.integers(1, 8), max_size=6)
+ENDS = st.dictionaries(
+    st.integers(1, 8), st.builds(End, st.integers(0, 3), st.integers(0, 2**63 - 1), st.integers(0, 2))
+)
+
+
+@given(
+    members=IDS,
+    replicas=IDS,
+    alive=IDS,
+    master=st.none() | st.integers(1, 8),
+    ends=ENDS,
+    unclean=st.booleans(),
+)
+def test_the_winner_lives_and_nobody_of_its_set_reaches_further(
+    members: frozenset[int],
+    replicas: frozenset[int],
+    alive: frozenset[int],
+    master: int | None,
+    ends: dict[int, End],
+    unclean: bool,
+) -> None:
+    won = choose(
+        members=members,
+        replicas=replicas,
+        alive=alive,
+        master=master,
+        preferred=None,
+        ends=ends,
+        unclean=unclean,
+    )
+    able = members & alive
+    if not able and unclean:
+        able = replicas & alive
+    if not able:
+        assert won is None
+    elif master in able:
+        assert won == master
+    else:
+        assert won in able
+        best = max((ends.get(b, End()).epoch, ends.get(b, End()).max_offset) for b in able)
+        assert (ends.get(won, End()).epoch, ends.get(won, End()).max_offset) == best
+
+
+def test_equal_logs_are_decided_by_priority_then_by_id() -> None:
+    ends = {1: End(1, 5, 9), 2: End(1, 5, 1), 3: End(1, 5, 1)}
+    known: dict[str, Any] = {"members": [3, 2, 1], "replicas": [1, 2, 3], "alive": [1, 2, 3]}
+    assert choose(**known, master=None, preferred=None, ends=ends, unclean=False) == 2
+
+
+def test_a_preference_is_met_or_nobody_wins() -> None:
+    known: dict[str, Any] = {"members": [1, 2], "replicas": [1, 2, 3], "ends": {}, "master": 1}
+    assert choose(**known, alive=[1, 2], preferred=2, unclean=False) == 2
+    assert choose(**known, alive=[1, 2], preferred=3, unclean=False) is None
+    assert choose(**known, alive=[1, 2], preferred=1, unclean=False) == 1
+    assert choose(**known, alive=[3], preferred=3, unclean=True) == 3
+
+
+def beat(session: int, at_ms: float, timeout_ms: int = 1000) -> Heartbeat:
+    return Heartbeat(session=session, at_ms=at_ms, timeout_ms=timeout_ms)
+
+
+def test_the_close_of_an_older_connection_kills_nobody() -> None:
+    live = Liveness()
+    live.heartbeat(G, 1, beat(1, 0))
+    live.heartbeat(G, 1, beat(2, 100))
+    assert live.closed(1) == []
+    assert live.is_alive(G, 1, 200)
+    assert live.closed(2) == [(G, 1)]
+    assert not live.is_alive(G, 1, 200)
+
+
+def test_the_close_of_the_newest_connection_kills_at_once_also_under_a_new_leader() -> None:
+    live = Liveness()
+    live.heartbeat(G, 1, beat(1, 0))
+    live.lead(10)
+    live.closed(1)
+    assert not live.is_presumed(G, 1, 20)
+    assert live.heartbeat(G, 1, beat(2, 30))
+    assert live.is_alive(G, 1, 40)
+
+
+def test_silence_ends_a_session_once_and_a_heartbeat_begins_another() -> None:
+    live = Liveness()
+    live.heartbeat(G, 1, beat(1, 0))
+    assert live.next_expiry_ms() == 1000
+    assert live.expired(1000) == []
+    assert live.expired(1001) == [(G, 1)]
+    assert live.expired(1002) == []
+    assert live.next_expiry_ms() is None
+    assert live.heartbeat(G, 1, beat(1, 2000))
+    assert not live.heartbeat(G, 1, beat(1, 2100))
+
+
+def test_a_new_leader_presumes_for_one_timeout_that_silent_brokers_live() -> None:
+    live = Liveness()
+    live.heartbeat(G, 1, beat(1, 0))
+    live.lead(5000)
+    assert not live.is_alive(G, 1, 5500)
+    assert live.is_presumed(G, 1, 5500)
+    assert not live.is_presumed(G, 1, 6001)
+    assert live.presumed(G, [1, 2], 5500) == [1, 2]  # 2 was never heard
+    assert live.presumed(G, [1, 2], 6001) == []
+
+
+def test_without_any_heartbeat_the_grace_is_the_longest_default() -> None:
+    live = Liveness()
+    live.lead(0)
+    assert live.is_presumed(G, 1, DEFAULT_TIMEOUT_MS)
+    assert not live.is_presumed(G, 1, DEFAULT_TIMEOUT_MS + 1)
+
+
+def test_the_newest_heartbeat_says_how_far_a_log_reaches_even_if_that_is_less() -> None:
+    live = Liveness()
+    live.heartbeat(G, 1, Heartbeat(session=1, at_ms=0, epoch=2, max_offset=900))
+    live.heartbeat(G, 1, Heartbeat(session=2, at_ms=1, epoch=2, max_offset=500))
+    assert live.ends(G)[1].max_offset == 500
+
+
+@given(st.lists(st.tuples(st.sampled_from(["beat", "close", "tick"]), st.integers(1, 3)), max_size=40))
+def test_a_broker_is_alive_exactly_while_its_newest_session_is_open_and_recent(
+    steps: list[tuple[str, int]],
+) -> None:
+    live, now, newest, at, ended = Liveness(), 0.0, None, 0.0, False
+    for what, session in steps:
+        if what == "beat":
+            live.heartbeat(G, 1, beat(session, now))
+            newest, at, ended = session, now, False
+        elif what == "close":
+            live.closed(session)
+            ended = ended or session == newest
+        else:
+            now += 300 * session
+            live.expired(now)
+        assert live.is_alive(G, 1, now) == (newest is not None and not ended and now <= at + 1000)

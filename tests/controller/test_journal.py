@@ -1,0 +1,233 @@
+"""The promise of controller.journal: what was synced is there after any crash, and damage is noticed."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaos.worlds.sim_disk import Machine
+from controller.codec import Snapshot, decode_snapshot, encode_snapshot
+from controller.journal import Journal
+from controller.node import align
+from model.errors import DiskError
+from runtime.env import read_file, write_file
+from tests.controller.disks import CrashingDisk, crashing, machine
+
+PATH = "/raft/raft.journal"
+Kept = tuple[list[tuple[bytes, int, int]], int, str | None]
+
+
+def opened(on: Machine, crash_at: int | None = None) -> tuple[Journal, CrashingDisk]:
+    disk = CrashingDisk(on)
+    journal = Journal(disk, PATH, "n0")
+    disk.operations, disk.crash_at = 0, crash_at
+    return journal, disk
+
+
+def kept(journal: Journal) -> Kept:
+    return journal[:], journal.getCurrentTerm(), journal.getVotedForNodeId()
+
+
+def filled(on: Machine, count: int = 5) -> None:
+    journal, _ = opened(on)
+    for index in range(1, count + 1):
+        journal.add(b"command %d" % index, index, 1)
+        journal.setCurrentTerm(index, f"n{index}")
+    journal.close()
+
+
+def content(on: Machine) -> bytes:
+    return on.content(PATH)
+
+
+def overwrite(on: Machine, data: bytes) -> None:
+    write_file(CrashingDisk(on), PATH, data)
+
+
+def test_entries_term_and_vote_come_back() -> None:
+    on = machine()
+    journal, _ = opened(on)
+    for index in range(1, 6):
+        journal.add(b"%d" % index, index, 1)
+    journal.setCurrentTerm(3, "n2")
+    journal.deleteEntriesFrom(3)
+    journal.add(b"new", 4, 3)
+    journal.sync()
+    journal.close()
+    again, _ = opened(on)
+    assert kept(again) == ([(b"1", 1, 1), (b"2", 2, 1), (b"3", 3, 1), (b"new", 4, 3)], 3, "n2")
+
+
+def test_what_was_not_synced_is_not_written() -> None:
+    on = machine()
+    journal, disk = opened(on)
+    journal.add(b"x", 1, 1)
+    assert journal.dirty
+    assert disk.operations == 0
+    journal.close()
+    assert len(opened(on)[0]) == 0
+
+
+def test_a_closed_journal_refuses_work() -> None:
+    journal, _ = opened(machine())
+    journal.close()
+    with pytest.raises(DiskError, match="closed"):
+        journal.add(b"x", 1, 1)
+
+
+@given(cut=st.integers(1, 60), junk=st.binary(max_size=80))
+def test_an_unfinished_last_write_is_cut(cut: int, junk: bytes) -> None:
+    on = machine()
+    filled(on)
+    whole = content(on)
+    last = whole.rindex(b"KRB1")
+    overwrite(on, whole[: max(len(whole) - cut, last)] + junk.replace(b"KRB1", b"KRB2"))
+    entries, term, _ = kept(opened(on)[0])
+    assert (len(entries), term) in ((4, 4), (5, 5))
+    assert (len(entries) == 5) == content(on).startswith(whole)
+    assert kept(opened(on)[0])[1] == term
+
+
+@given(st.data())
+def test_a_flipped_bit_before_the_last_batch_is_found(data: st.DataObject) -> None:
+    on = machine()
+    filled(on)
+    whole = bytearray(content(on))
+    whole[data.draw(st.integers(0, whole.rindex(b"KRB1") - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    overwrite(on, bytes(whole))
+    with pytest.raises(DiskError, match="remove its directory"):
+        opened(on)
+
+
+def test_a_zeroed_page_in_the_middle_is_found() -> None:
+    on = machine()
+    filled(on, 200)
+    whole = bytearray(content(on))
+    whole[4096:8192] = bytes(4096)
+    overwrite(on, bytes(whole))
+    with pytest.raises(DiskError, match="this is damage"):
+        opened(on)
+
+
+def test_the_journal_of_another_member_is_refused() -> None:
+    on = machine()
+    filled(on)
+    with pytest.raises(DiskError, match="belongs to Controller n0, this is n1"):
+        Journal(CrashingDisk(on), PATH, "n1")
+
+
+def test_a_file_that_is_no_journal_is_refused() -> None:
+    on = machine()
+    overwrite(on, b"something else, and long enough")
+    with pytest.raises(DiskError, match="expected b'KMQRJNL1'"):
+        opened(on)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    crash_at=st.integers(1, 40),
+    steps=st.lists(st.sampled_from(["add", "add", "sync", "term", "cut", "compact"]), max_size=25),
+)
+@settings(deadline=None)
+def test_after_a_crash_anywhere_and_a_power_failure_a_synced_state_or_the_next_is_there(
+    seed: int, crash_at: int, steps: list[str]
+) -> None:
+    on = machine(seed)
+    journal, disk = opened(on, crash_at)
+    # What may be found: the state of the last sync, or one a sync was under way for.
+    synced = kept(journal)
+    possible = [synced]
+    with crashing(disk):
+        for step in steps:
+            if step == "add":
+                index = journal.last_index + 1 if len(journal) else 1
+                journal.add(b"%d" % index, index, journal.getCurrentTerm())
+                continue
+            if step == "cut":
+                journal.deleteEntriesFrom(max(len(journal) - 2, 1))
+                continue
+            before, term = journal[:], journal.getCurrentTerm()
+            if step == "sync":
+                possible.append(kept(journal))
+                journal.sync()
+            elif step == "term":
+                possible.append((before, term + 1, f"n{term}"))
+                journal.setCurrentTerm(term + 1, f"n{term}")
+            else:
+                position = len(journal) // 2
+                possible.append((before[position:], *kept(journal)[1:]))
+                journal.deleteEntriesTo(position)
+            possible = [kept(journal)]
+    on.lose_power()
+    assert kept(opened(on)[0]) in possible
+
+
+# snapshots
+
+SNAPSHOT = Snapshot((b"eight", 8, 2), (b"nine", 9, 2), b"the state" * 20)
+
+
+def test_a_snapshot_comes_back() -> None:
+    assert decode_snapshot(encode_snapshot(SNAPSHOT)) == SNAPSHOT
+
+
+@given(st.data())
+def test_a_damaged_snapshot_is_refused(data: st.DataObject) -> None:
+    whole = bytearray(encode_snapshot(SNAPSHOT))
+    if data.draw(st.booleans()):
+        whole[data.draw(st.integers(0, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del whole[data.draw(st.integers(0, len(whole) - 1)) :]
+    with pytest.raises(DiskError, match="snapshot"):
+        decode_snapshot(bytes(whole))
+
+
+def test_a_journal_keeps_what_continues_the_snapshot() -> None:
+    journal, _ = opened(machine())
+    for index in range(1, 13):
+        journal.add(b"%d" % index, index, 2)
+    align(journal, SNAPSHOT)
+    assert (journal.first_index, journal.last_index) == (8, 12)
+    align(journal, SNAPSHOT)
+    assert (journal.first_index, journal.last_index) == (8, 12)
+
+
+def test_a_journal_that_ends_before_the_snapshot_or_contradicts_it_starts_anew() -> None:
+    for term, count in ((2, 5), (1, 12)):
+        journal, _ = opened(machine())
+        for index in range(1, count + 1):
+            journal.add(b"%d" % index, index, term)
+        align(journal, SNAPSHOT)
+        assert journal[:] == [SNAPSHOT.before, SNAPSHOT.last]
+
+
+def test_entries_missing_between_snapshot_and_journal_are_noticed() -> None:
+    journal, _ = opened(machine())
+    journal.reset([(b"x", 11, 2), (b"y", 12, 2)])
+    with pytest.raises(DiskError, match="entries between them are lost"):
+        align(journal, SNAPSHOT)
+
+
+@pytest.mark.parametrize("crash_at", range(1, 15))
+@pytest.mark.parametrize("power", [False, True])
+def test_a_crash_at_any_step_of_a_compaction_loses_no_entry(crash_at: int, power: bool) -> None:
+    on = machine(crash_at)
+    journal, disk = opened(on)
+    for index in range(1, 13):
+        journal.add(b"%d" % index, index, 2)
+    journal.sync()
+    disk.operations, disk.crash_at = 0, crash_at
+    snapshot = Snapshot((b"8", 8, 2), (b"9", 9, 2), b"state")
+    with crashing(disk):
+        write_file(disk, "/raft/raft.snapshot", encode_snapshot(snapshot))
+        journal.deleteEntriesTo(7)
+    if power:
+        on.lose_power()
+    again, disk = opened(on)
+    if disk.exists("/raft/raft.snapshot"):
+        found = decode_snapshot(read_file(disk, "/raft/raft.snapshot"))
+        assert found == snapshot
+        align(again, found)
+        assert again.first_index == 8
+    else:
+        assert again.first_index == 1
+    assert again.last_index == 12

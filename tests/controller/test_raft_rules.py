@@ -1,0 +1,569 @@
+"""The promise of controller.node, message by message: no stale, forged or repeated word moves it."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pysyncobj.syncobj
+import pytest
+from pysyncobj.version import VERSION
+
+from chaos.worlds.sim_loop import SimLoop
+from controller.codec import (
+    SNAPSHOT_CHUNK_BYTES,
+    Ack,
+    AppendEntries,
+    Message,
+    PreVote,
+    PreVoteAnswer,
+    RequestVote,
+    Snapshot,
+    TimeoutNow,
+    Vote,
+    decode_message,
+    encode_message,
+    encode_snapshot,
+)
+from controller.journal import Journal
+from controller.library import library
+from controller.node import REGULAR, Diverged, Failed, Node, Timing
+from model.errors import PeerError
+from tests.controller.disks import CrashingDisk, machine
+
+TIMING = Timing(append_s=0.05, election_min_s=0.25, election_max_s=0.5, fallback_s=0.15)
+
+
+class Lab:
+    """Node a among b, c (d, e); messages are handed to it and what it says is collected."""
+
+    def __init__(
+        self, others: str = "bc", compact_entries: int = 10_000, snapshot: Snapshot | None = None
+    ) -> None:
+        self.disk = CrashingDisk(machine())
+        self.journal = Journal(self.disk, "/raft/raft.journal", "a")
+        self.said: list[tuple[str, Message]] = []
+        self.applied: list[bytes] = []
+        self.results: list[object] = []
+        self.stored: list[bytes] = []
+        self.node = Node(
+            "a",
+            others,
+            timing=TIMING,
+            journal=self.journal,
+            chance=random.Random(1),
+            send=self.send,
+            apply=self.apply,
+            state=lambda: b"\n".join(self.applied),
+            restore=self.restore,
+            store_snapshot=self.stored.append,
+            snapshot=snapshot,
+            compact_entries=compact_entries,
+        )
+        for peer in others:
+            self.node.up(peer)
+
+    def send(self, peer: str, data: bytes) -> bool:
+        assert not self.journal.dirty, "said before it was on the disk"
+        self.said.append((peer, decode_message(data)))
+        return True
+
+    def apply(self, command: bytes) -> bytes:
+        if command == b"poison":
+            raise ValueError("poison")
+        self.applied.append(command)
+        return b"%d" % len(self.applied)
+
+    def restore(self, data: bytes) -> None:
+        self.applied[:] = data.split(b"\n")
+
+    def propose(self, command: bytes) -> None:
+        self.node.propose(REGULAR + command, lambda result, why: self.results.append((result, why)))
+
+    def heard(self, kind: type[Message]) -> list[tuple[str, Message]]:
+        """What was said of this kind since the last call; everything else is forgotten."""
+        found = [(peer, message) for peer, message in self.said if isinstance(message, kind)]
+        self.said.clear()
+        return found
+
+    def last_ack(self) -> Ack:
+        message = self.heard(Ack)[-1][1]
+        assert isinstance(message, Ack)
+        return message
+
+    async def stand(self) -> int:
+        """Let it become candidate, with the pre-votes of b (and c of five); the term it stands for."""
+        await asyncio.sleep(1)
+        self.node.tick()
+        (_, asked), *_ = self.heard(PreVote)
+        assert isinstance(asked, PreVote)
+        for peer in ("b", "c"):
+            self.node.received(peer, PreVoteAnswer(asked.term, asked.term - 1, True))
+        self.node.tick()
+        assert self.node.raftCurrentTerm == asked.term
+        return asked.term
+
+    async def lead(self) -> int:
+        term = await self.stand()
+        self.node.received("b", Vote(term, True))
+        self.node.tick()
+        assert self.node.leads()
+        return term
+
+    @property
+    def log(self) -> list[tuple[int, int]]:
+        return [(index, term) for _, index, term in self.journal[:]]
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def inside() -> None:
+        await main()
+
+    loop = SimLoop(1)
+    try:
+        loop.run_until_complete(inside())
+    finally:
+        loop.close()
+
+
+def entries(first: int, last: int, term: int) -> tuple[tuple[bytes, int, int], ...]:
+    return tuple((REGULAR + b"%d" % index, index, term) for index in range(first, last + 1))
+
+
+def append(
+    term: int, before: tuple[int, int], new: tuple[tuple[bytes, int, int], ...] = (), commit: int = 1
+) -> AppendEntries:
+    return AppendEntries(term, commit, before[0], before[1], new)
+
+
+def test_the_library_is_the_one_these_rules_were_checked_with() -> None:
+    # Another version may name its insides differently: run tests/controller, then change this.
+    assert VERSION == "0.3.17"
+
+
+def test_other_users_of_the_library_find_it_unchanged() -> None:
+    assert library is not pysyncobj.syncobj
+    assert pysyncobj.syncobj.createJournal.__module__ == "pysyncobj.journal"
+    assert pysyncobj.syncobj.pickle is not None
+
+
+def test_a_delayed_duplicate_takes_nothing_away() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0), entries(2, 10, 1), commit=10))
+        lab.node.tick()
+        assert len(lab.applied) == 9
+        lab.node.received("b", append(1, (1, 0), entries(2, 3, 1), commit=3))
+        assert lab.log[-1] == (10, 1)
+        assert lab.last_ack() == Ack(1, 4, reset=False, success=True)
+        await asyncio.sleep(1)
+        lab.node.received("c", RequestVote(2, 3, 1))
+        assert lab.heard(Vote) == [("c", Vote(2, granted=False))]
+
+    run(main)
+
+
+def test_a_contradicting_tail_is_replaced() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0), entries(2, 5, 1)))
+        lab.node.received("c", append(2, (3, 1), entries(4, 4, 2)))
+        assert lab.log == [(1, 0), (2, 1), (3, 1), (4, 2)]
+        assert lab.last_ack() == Ack(2, 5, reset=False, success=True)
+
+    run(main)
+
+
+def test_a_contradiction_of_what_is_committed_stops_the_node() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0), entries(2, 5, 1), commit=5))
+        with pytest.raises(Diverged, match="entry 4"):
+            lab.node.received("c", append(2, (3, 1), entries(4, 4, 2)))
+        assert lab.log[-1] == (5, 1)
+
+    run(main)
+
+
+def test_a_leader_that_does_not_fit_is_told_where_to_look() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0), entries(2, 6, 1), commit=3))
+        lab.said.clear()
+        lab.node.received("c", append(3, (6, 2)))
+        assert lab.last_ack() == Ack(3, 4, reset=True, success=False)  # the whole term, nothing committed
+        lab.node.received("c", append(3, (9, 3)))
+        assert lab.last_ack() == Ack(3, 7, reset=True, success=False)
+
+    run(main)
+
+
+def test_only_what_was_compared_is_committed() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0), entries(2, 9, 1)))
+        lab.node.received("c", append(2, (3, 1), commit=9))
+        assert lab.node.raftCommitIndex == 3
+
+    run(main)
+
+
+def test_an_acknowledgement_of_another_term_counts_nothing() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+        for number in range(3):
+            lab.propose(b"%d" % number)
+        lab.node.tick()
+        last = lab.journal.last_index
+        lab.node.received("b", Ack(term - 1, last + 1, reset=False, success=True))
+        lab.node.tick()
+        assert lab.results == []
+        lab.node.received("b", Ack(term, last + 1, reset=False, success=True))
+        lab.node.tick()
+        assert lab.results == [(b"1", None), (b"2", None), (b"3", None)]
+
+    run(main)
+
+
+def test_an_acknowledgement_of_what_does_not_exist_is_refused() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+        with pytest.raises(PeerError, match="does not exist"):
+            lab.node.received("b", Ack(term, 99, reset=False, success=True))
+
+    run(main)
+
+
+def test_a_voter_counts_once() -> None:
+    async def main() -> None:
+        lab = Lab("bcde")
+        term = await lab.stand()
+        lab.node.received("b", Vote(term, True))
+        lab.node.received("b", Vote(term, True))
+        assert not lab.node.leads()
+        lab.node.received("c", Vote(term, True))
+        assert lab.node.leads()
+
+    run(main)
+
+
+def test_a_refused_vote_counts_nothing() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.stand()
+        lab.node.received("b", Vote(term, False))
+        lab.node.received("c", Vote(term - 1, True))
+        assert not lab.node.leads()
+
+    run(main)
+
+
+def test_no_term_is_raised_without_the_consent_of_a_majority() -> None:
+    async def main() -> None:
+        lab = Lab("bcde")
+        for _ in range(10):
+            await asyncio.sleep(1)
+            lab.node.tick()
+            asked = lab.heard(PreVote)
+            assert len(asked) == 4
+            lab.node.received("b", PreVoteAnswer(1, 0, True))
+            lab.node.received("b", PreVoteAnswer(1, 0, True))
+            lab.node.received("c", PreVoteAnswer(1, 0, False))
+        assert lab.node.raftCurrentTerm == 0
+
+    run(main)
+
+
+def test_a_healthy_leader_is_not_deposed_by_a_hopeless_candidate() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+        lab.said.clear()
+        lab.node.received("c", RequestVote(99, 1, 0))
+        lab.node.received("c", PreVote(99, 100, 99))
+        assert lab.node.leads()
+        assert lab.node.raftCurrentTerm == term
+        assert lab.heard(PreVoteAnswer) == [("c", PreVoteAnswer(99, term, False))]
+
+    run(main)
+
+
+def test_followers_of_a_healthy_leader_do_not_vote_unless_it_asks_them_to() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0)))
+        lab.said.clear()
+        lab.node.received("c", RequestVote(5, 9, 1))
+        assert lab.said == []
+        lab.node.received("c", RequestVote(5, 9, 1, transfer=True))
+        assert lab.heard(Vote) == [("c", Vote(5, granted=True))]
+
+    run(main)
+
+
+def test_a_vote_is_given_once_a_term_and_survives_a_restart() -> None:
+    async def main() -> None:
+        lab = Lab()
+        await asyncio.sleep(1)
+        lab.node.received("b", RequestVote(4, 9, 1))
+        lab.node.received("c", RequestVote(4, 9, 1))
+        assert lab.heard(Vote) == [("b", Vote(4, granted=True)), ("c", Vote(4, granted=False))]
+        again = Journal(lab.disk, "/raft/raft.journal", "a")
+        assert (again.getCurrentTerm(), again.getVotedForNodeId()) == (4, "b")
+
+    run(main)
+
+
+def test_a_deposed_leader_is_told_the_newer_term() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(5, (1, 0)))
+        lab.said.clear()
+        lab.node.received("c", append(3, (1, 0)))
+        assert lab.heard(Ack) == [("c", Ack(5, 2, reset=False, success=False))]
+
+    run(main)
+
+
+def test_a_leader_that_hears_of_a_newer_term_steps_down() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+        lab.node.received("c", Ack(term + 3, 2, reset=False, success=False))
+        assert not lab.node.leads()
+        assert lab.node.raftCurrentTerm == term + 3
+
+    run(main)
+
+
+def test_a_second_leader_of_the_same_term_is_a_broken_peer() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+        with pytest.raises(PeerError, match="which is led from here"):
+            lab.node.received("c", append(term, (1, 0)))
+
+    run(main)
+
+
+def test_a_leader_without_answers_steps_down_before_others_may_elect() -> None:
+    async def main() -> None:
+        lab = Lab()
+        await lab.lead()
+        since = asyncio.get_running_loop().time()
+        while lab.node.leads():
+            await asyncio.sleep(TIMING.append_s)
+            lab.node.tick()
+        assert asyncio.get_running_loop().time() - since < TIMING.election_min_s
+
+    run(main)
+
+
+def test_a_leader_that_was_held_up_itself_does_not_blame_its_followers() -> None:
+    async def main() -> None:
+        lab = Lab()
+        await lab.lead()
+        await asyncio.sleep(10 * TIMING.election_max_s)
+        lab.node.tick()
+        assert lab.node.leads()
+
+    run(main)
+
+
+def test_a_poison_command_is_an_error_to_its_proposer_and_the_log_goes_on() -> None:
+    async def main() -> None:
+        lab = Lab("")
+        await asyncio.sleep(1)
+        lab.node.tick()
+        lab.propose(b"poison")
+        lab.propose(b"good")
+        lab.node.tick()
+        assert lab.results == [(Failed("ValueError: poison"), None), (b"1", None)]
+
+    run(main)
+
+
+def test_a_failing_callback_does_not_apply_the_command_twice() -> None:
+    async def main() -> None:
+        lab = Lab("")
+        await asyncio.sleep(1)
+        lab.node.tick()
+
+        def fail(_result: object, _why: str | None) -> None:
+            raise ValueError("the caller's own mistake")
+
+        lab.node.propose(REGULAR + b"once", fail)
+        for _ in range(3):
+            lab.node.tick()
+        assert lab.applied == [b"once"]
+
+    run(main)
+
+
+def test_an_entry_of_an_unknown_kind_changes_nothing() -> None:
+    async def main() -> None:
+        lab = Lab()
+        strange = ((b"\x02\x80\x05payload", 2, 1), (REGULAR + b"good", 3, 1))
+        lab.node.received("b", append(1, (1, 0), strange, commit=3))
+        lab.node.tick()
+        assert lab.applied == [b"good"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AppendEntries(1, 1, None, None, entries(2, 2, 1)),
+        AppendEntries(1, 1, 1, None, ()),
+        append(1, (1, 0), entries(3, 3, 1)),
+        append(1, (1, 0), entries(2, 2, 5)),
+        append(2, (1, 0), entries(2, 2, 2) + entries(3, 3, 1)),
+    ],
+)
+def test_entries_that_are_no_log_are_refused_and_change_nothing(message: AppendEntries) -> None:
+    async def main() -> None:
+        lab = Lab()
+        with pytest.raises(PeerError):
+            lab.node.received("b", message)
+        assert lab.log == [(1, 0)]
+        assert lab.node.raftCurrentTerm == 0
+
+    run(main)
+
+
+def test_a_handover_makes_the_chosen_one_stand_at_once() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0)))
+        lab.node.received("c", TimeoutNow(1))
+        lab.node.tick()
+        assert lab.node.raftCurrentTerm == 1  # not the leader's word
+        lab.node.received("b", TimeoutNow(1))
+        lab.node.tick()
+        assert [m for _, m in lab.heard(RequestVote)] == [RequestVote(2, 1, 0, transfer=True)] * 2
+
+    run(main)
+
+
+def test_a_leader_hands_over_to_one_that_holds_everything() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+        assert lab.node.hand_over() is None
+        lab.node.received("c", Ack(term, lab.journal.last_index + 1, reset=False, success=True))
+        assert lab.node.hand_over() == "c"
+        assert lab.heard(TimeoutNow) == [("c", TimeoutNow(term))]
+
+    run(main)
+
+
+def test_compaction_keeps_the_state_and_a_far_follower_gets_the_snapshot() -> None:
+    async def main() -> None:
+        lab = Lab(compact_entries=10)
+        term = await lab.lead()
+        big = bytes(SNAPSHOT_CHUNK_BYTES // 8)
+        for number in range(20):
+            lab.propose(b"%d" % number + big)
+        lab.node.tick()
+        lab.node.received("b", Ack(term, lab.journal.last_index + 1, reset=False, success=True))
+        lab.node.tick()
+        assert lab.journal.first_index > 10
+        assert len(lab.stored) == 1
+        lab.said.clear()
+        lab.node.received("c", Ack(term, 2, reset=True, success=False))
+        lab.node.tick()
+        to_c = [m for peer, m in lab.said if peer == "c" and isinstance(m, AppendEntries)]
+        pieces = [m.serialized for m in to_c if m.serialized is not None]
+        assert len(pieces) > 1
+        assert b"".join(data for data, _, _ in pieces) == lab.stored[0]
+        assert [first for _, first, _ in pieces] == [True] + [False] * (len(pieces) - 1)
+        assert [last for _, _, last in pieces] == [False] * (len(pieces) - 1) + [True]
+
+        other = Lab()
+        for message in to_c:
+            other.node.received("b", message)
+        other.node.tick()
+        assert other.applied == lab.applied
+        assert other.stored == lab.stored
+        assert other.last_ack().next_index == lab.journal.last_index + 1
+
+    run(main)
+
+
+SNAPSHOT = Snapshot((REGULAR + b"8", 8, 2), (REGULAR + b"9", 9, 2), b"s1\ns2")
+
+
+def test_a_damaged_snapshot_is_not_installed() -> None:
+    async def main() -> None:
+        lab = Lab()
+        data = bytearray(encode_snapshot(SNAPSHOT))
+        data[-1] ^= 1
+        with pytest.raises(PeerError, match="damaged"):
+            lab.node.received("b", AppendEntries(2, 9, serialized=(bytes(data), True, True)))
+        assert (lab.stored, lab.applied, lab.log) == ([], [], [(1, 0)])
+
+    run(main)
+
+
+def test_a_snapshot_of_the_past_takes_nothing_back() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(2, (1, 0), entries(2, 12, 2), commit=11))
+        lab.node.tick()
+        lab.said.clear()
+        lab.node.received("b", AppendEntries(2, 9, serialized=(encode_snapshot(SNAPSHOT), True, True)))
+        assert lab.log[-1] == (12, 2)
+        assert len(lab.applied) == 10
+        assert lab.last_ack().next_index == 12
+
+    run(main)
+
+
+def test_entries_behind_an_installed_snapshot_stay_if_they_continue_it() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(2, (1, 0), entries(2, 12, 2), commit=3))
+        lab.node.tick()
+        lab.node.received("b", AppendEntries(2, 9, serialized=(encode_snapshot(SNAPSHOT), True, True)))
+        assert lab.log[0] == (8, 2)
+        assert lab.log[-1] == (12, 2)
+        assert lab.applied == [b"s1", b"s2"]
+
+    run(main)
+
+
+def test_a_node_starts_from_its_snapshot() -> None:
+    async def main() -> None:
+        lab = Lab(snapshot=SNAPSHOT)
+        assert lab.applied == [b"s1", b"s2"]
+        assert (lab.node.raftLastApplied, lab.node.raftCommitIndex) == (9, 9)
+        lab.node.received("b", append(2, (9, 2), entries(10, 10, 2), commit=10))
+        lab.node.tick()
+        assert lab.applied == [b"s1", b"s2", b"10"]
+
+    run(main)
+
+
+def test_every_message_survives_the_wire_and_nothing_else_is_one() -> None:
+    for message in (
+        append(1, (1, 0), entries(2, 3, 1)),
+        Ack(1, 2, True, False),
+        RequestVote(1, 2, 3),
+        Vote(1, True),
+        PreVote(1, 2, 3),
+        PreVoteAnswer(1, 2, True),
+        TimeoutNow(1),
+    ):
+        assert decode_message(encode_message(message)) == message
+    for junk in (b"", b"\x80", b"\x04\x95cos\nsystem\n", encode_message(Vote(1, True)) + b"x"):
+        with pytest.raises(PeerError):
+            decode_message(junk)
+    for wrong in (
+        {"type": "vote", "term": -1, "granted": True},
+        {"type": "status"},
+        {"type": "vote", "term": 1},
+    ):
+        with pytest.raises(PeerError):
+            decode_message(encode_message(wrong))

@@ -1,0 +1,487 @@
+"""The promise of controller.service: brokers get a living master at once, and only the leader decides."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.service import Controller
+from model.config import ControllerConfig
+from model.errors import ConfigError
+from remoting.bodies import dumps, loads
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.service import Connection, RemotingClient
+from runtime.os_env import OsEnv
+from tests.controller.ports import free_ports
+from tests.controller.simulated import wait_for
+
+G = "broker-a"
+
+
+class Broker:
+    """As much of a broker as a Controller sees."""
+
+    def __init__(self, world: "World", broker_id: int = 0, timeout_ms: int = 3000) -> None:
+        self.world = world
+        self.id = broker_id
+        self.address = f"127.0.0.1:{20000 + broker_id}"
+        self.ha_address = f"127.0.0.1:{30000 + broker_id}"
+        self.timeout_ms = timeout_ms
+        self.max_offset = 0
+        self.notices: list[Command] = []
+        self.client = RemotingClient(OsEnv(), f"broker.{broker_id}", handler=self.on_request)
+        self.task: asyncio.Task[None] | None = None
+
+    async def on_request(self, _connection: Connection, request: Command) -> Command | None:
+        if request.code == Request.NOTIFY_BROKER_ROLE_CHANGED:
+            self.notices.append(request)
+        return None
+
+    async def call(self, code: int, body: Any = None, **ext: Any) -> Command:
+        """Ask the leader."""
+        fields = {"brokerName": G, "clusterName": "c", **{k: str(v) for k, v in ext.items()}}
+        request = Command(code, fields, b"" if body is None else dumps(body))
+        return await self.client.call(self.world.leader_address(), request, 10)
+
+    def heartbeat(self, **changes: Any) -> Command:
+        ext = {
+            "clusterName": "c",
+            "brokerName": G,
+            "brokerAddr": self.address,
+            "brokerId": self.id,
+            "epoch": 1,
+            "maxOffset": self.max_offset,
+            "heartbeatTimeoutMills": self.timeout_ms,
+            **changes,
+        }
+        return Command(Request.BROKER_HEARTBEAT, {k: str(v) for k, v in ext.items() if v is not None})
+
+    async def join(self) -> None:
+        """As a broker does it: id, registration, heartbeats to every Controller."""
+        answer = await self.call(Request.CONTROLLER_GET_NEXT_BROKER_ID)
+        assert answer.ext["nextBrokerId"] == str(self.id)
+        applied = await self.call(
+            Request.CONTROLLER_APPLY_BROKER_ID,
+            appliedBrokerId=self.id,
+            registerCheckCode=f"{self.address};1",
+        )
+        assert applied.code == 0
+        await self.register()
+        await self.beat_once()
+        self.task = asyncio.ensure_future(self.beat())
+
+    async def register(self) -> Command:
+        return await self.call(
+            Request.CONTROLLER_REGISTER_BROKER,
+            brokerId=self.id,
+            brokerAddress=self.address,
+            haServerAddr=self.ha_address,
+        )
+
+    async def beat_once(self) -> None:
+        for address in self.world.addresses.values():
+            try:
+                await self.client.oneway(address, self.heartbeat(), 1)
+            except ConnectionError:
+                continue  # that Controller is down
+
+    async def beat(self) -> None:
+        while True:
+            await self.beat_once()
+            await asyncio.sleep(0.1)
+
+    def freeze(self) -> None:
+        """Say nothing more, but keep the connections."""
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None
+
+    async def die(self) -> None:
+        self.freeze()
+        await self.client.close()
+
+    async def elect(self, designate: bool = False) -> Command:
+        return await self.call(
+            Request.CONTROLLER_ELECT_MASTER, brokerId=self.id, designateElect=str(designate).lower()
+        )
+
+    async def alter(self, members: list[int], epoch: int, members_epoch: int) -> Command:
+        body = {"syncStateSet": members, "syncStateSetEpoch": members_epoch}
+        return await self.call(
+            Request.CONTROLLER_ALTER_SYNC_STATE_SET, body, masterBrokerId=self.id, masterEpoch=epoch
+        )
+
+
+class World:
+    """Controllers on this machine's loopback."""
+
+    def __init__(self, root: Path, count: int) -> None:
+        ports = free_ports(count * 2)
+        self.addresses = {f"n{i}": f"127.0.0.1:{ports[i]}" for i in range(count)}
+        self.values = {
+            "controllerDLegerPeers": ";".join(f"{n}-{a}" for n, a in self.addresses.items()),
+            "raftPeers": ";".join(f"n{i}-127.0.0.1:{ports[count + i]}" for i in range(count)),
+            "raftElectionMinMs": "400",
+            "raftElectionMaxMs": "800",
+            "scanNotActiveBrokerInterval": "100",
+            "scanInactiveMasterInterval": "200",
+        }
+        self.root = root
+        self.running: dict[str, Controller] = {}
+        self.events: dict[str, list[dict[str, Any]]] = {}
+        self.brokers: list[Broker] = []
+
+    def make(self, name: str, **values: str) -> Controller:
+        own = {"controllerDLegerSelfId": name, "controllerStorePath": str(self.root / name)}
+        return Controller(OsEnv(), ControllerConfig.from_mapping({**self.values, **own, **values}))
+
+    async def start(self, *names: str) -> None:
+        for name in names or self.addresses:
+            controller = self.make(name)
+            await controller.start()
+            self.running[name] = controller
+        await wait_for(lambda: self.leader() is not None)
+
+    def leader(self) -> Controller | None:
+        return next((c for c in self.running.values() if c.status()["isLeader"]), None)
+
+    def leader_address(self) -> str:
+        leader = self.leader()
+        assert leader is not None
+        return self.addresses[leader.status()["id"]]
+
+    async def kill(self, name: str) -> None:
+        controller = self.running.pop(name)
+        controller.raft.abort()
+        await controller.stop()
+
+    async def brokers_up(self, count: int = 3, timeout_ms: int = 3000) -> list[Broker]:
+        """A group with broker 1 as master and everybody in its SyncStateSet."""
+        self.brokers = [Broker(self, i, timeout_ms) for i in range(1, count + 1)]
+        for broker in self.brokers:
+            await broker.join()
+        elected = await self.brokers[0].elect()
+        assert elected.code == 0
+        if count > 1:
+            assert (await self.brokers[0].alter(list(range(1, count + 1)), 1, 1)).code == 0
+        return self.brokers
+
+    def group(self) -> dict[str, Any]:
+        leader = self.leader()
+        assert leader is not None
+        found: dict[str, Any] = leader.status()["groups"][G]
+        return found
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [e for c in self.running.values() for e in c.status()["events"] if e["event"] == name]
+
+
+def run(root: Path, main: Callable[[World], Awaitable[None]], count: int = 1) -> None:
+    async def inside() -> None:
+        world = World(root, count)
+        try:
+            await world.start()
+            await main(world)
+        finally:
+            for broker in world.brokers:
+                await broker.die()
+            for controller in list(world.running.values()):
+                await controller.stop()
+
+    asyncio.run(inside())
+
+
+def test_a_group_is_born(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two = await world.brokers_up(2)
+        answer = await two.register()
+        assert answer.ext == {
+            "clusterName": "c",
+            "brokerName": G,
+            "masterBrokerId": "1",
+            "masterAddress": one.address,
+            "masterHaAddress": one.ha_address,
+            "masterEpoch": "1",
+            "syncStateSetEpoch": "2",
+        }
+        assert loads(answer.body) == {"syncStateSet": [1, 2], "syncStateSetEpoch": 2}
+        info = await two.call(Request.CONTROLLER_GET_REPLICA_INFO)
+        assert info.ext == {
+            "masterBrokerId": "1",
+            "masterAddress": one.address,
+            "masterHaAddress": one.ha_address,
+            "masterEpoch": "1",
+        }
+        still = await two.elect()
+        assert still.code == Response.CONTROLLER_MASTER_STILL_EXIST
+        assert still.ext["masterHaAddress"] == one.ha_address
+        assert loads(still.body)["brokerMemberGroup"]["brokerAddrs"] == {"1": one.address, "2": two.address}
+
+    run(tmp_path, main)
+
+
+def test_a_master_that_hangs_up_is_replaced_at_once_and_everybody_is_told(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        two.max_offset, three.max_offset = 100, 1 << 40
+        await two.beat_once()
+        await three.beat_once()
+        await asyncio.sleep(0.3)
+        await one.die()
+        await wait_for(lambda: three.notices and three.notices[-1].ext["masterBrokerId"] == "3")
+        await wait_for(lambda: two.notices and two.notices[-1].ext["masterBrokerId"] == "3")
+        notice = two.notices[-1]
+        assert notice.is_oneway
+        assert notice.ext == {
+            "masterBrokerId": "3",
+            "masterAddress": three.address,
+            "masterHaAddress": three.ha_address,
+            "masterEpoch": "2",
+            "syncStateSetEpoch": "3",
+        }
+        assert loads(notice.body) == {"syncStateSet": [3], "syncStateSetEpoch": 3}
+        lost, (first, second) = world.named("master_lost"), world.named("master_elected")
+        assert [(e["group"], e["broker_id"]) for e in lost] == [(G, 1)]
+        assert (first["broker_id"], first["epoch"]) == (1, 1)
+        assert (second["group"], second["broker_id"], second["epoch"]) == (G, 3, 2)
+        assert lost[0]["at_ms"] <= second["at_ms"]
+
+    run(tmp_path, main)
+
+
+def test_a_master_that_falls_silent_is_replaced_after_its_timeout(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, _, _ = await world.brokers_up(3, timeout_ms=600)
+        one.freeze()
+        await wait_for(lambda: world.group()["master"] in (2, 3))
+        assert world.group()["epoch"] == 2
+        assert len(world.named("master_lost")) == 1
+
+    run(tmp_path, main)
+
+
+def test_the_close_of_an_old_connection_elects_nobody(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, _, _ = await world.brokers_up(3)
+        old, one.client = one.client, RemotingClient(OsEnv(), "again", handler=one.on_request)
+        await one.beat_once()
+        await asyncio.sleep(0.2)
+        await old.close()
+        await asyncio.sleep(0.5)
+        assert (world.group()["master"], world.group()["epoch"]) == (1, 1)
+
+    run(tmp_path, main)
+
+
+def test_only_members_of_the_set_follow_and_a_master_comes_back(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3)
+        assert (await one.alter([1], 1, 2)).code == 0
+        await one.die()
+        await wait_for(lambda: world.group()["master"] is None)
+        assert world.group()["epoch"] == 2
+        assert (await two.elect()).code == Response.CONTROLLER_ELECT_MASTER_FAILED
+        await asyncio.sleep(0.5)
+        assert world.group()["epoch"] == 2
+        again = Broker(world, 1)
+        world.brokers = [again, two, three]
+        assert "masterBrokerId" not in (await again.register()).ext
+        await again.beat_once()
+        again.task = asyncio.ensure_future(again.beat())
+        await wait_for(lambda: world.group()["master"] == 1)
+        assert world.group()["epoch"] == 3
+
+    run(tmp_path, main)
+
+
+def test_a_handover_to_a_designated_member(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        _, two, three = await world.brokers_up(3)
+        answer = await two.elect(designate=True)
+        assert (answer.code, answer.ext["masterBrokerId"]) == (0, "2")
+        await wait_for(lambda: three.notices and three.notices[-1].ext["masterBrokerId"] == "2")
+
+    run(tmp_path, main)
+
+
+def test_the_codes_of_refusals(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3)
+        call, codes = one.call, Response
+
+        async def code(of: int, body: Any = None, **ext: Any) -> int:
+            return (await call(of, body, **ext)).code
+
+        assert (await one.alter([1, 2, 3], 1, 2)).code == codes.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
+        assert (await two.alter([2], 1, 2)).code == codes.CONTROLLER_INVALID_MASTER
+        assert (await one.alter([1], 7, 2)).code == codes.CONTROLLER_FENCED_MASTER_EPOCH
+        assert (await one.alter([1], 1, 1)).code == codes.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH
+        assert (await one.alter([1, 9], 1, 2)).code == codes.CONTROLLER_INVALID_REPLICAS
+        await three.die()
+        await wait_for(lambda: not world.group()["brokers"]["3"]["alive"])
+        assert (await one.alter([1, 3], 1, 2)).code == codes.CONTROLLER_BROKER_NOT_ALIVE
+        altered = await one.alter([2, 1], 1, 2)
+        assert (altered.code, altered.ext) == (0, {"newSyncStateSetEpoch": "3"})
+        for body in ({"syncStateSet": "1", "syncStateSetEpoch": 3}, {"syncStateSet": [1]}, [1], None):
+            answer = await code(
+                Request.CONTROLLER_ALTER_SYNC_STATE_SET, body, masterBrokerId=1, masterEpoch=1
+            )
+            assert answer == codes.CONTROLLER_INVALID_REQUEST
+        of = Request.CONTROLLER_GET_REPLICA_INFO
+        assert await code(of, brokerName="x") == codes.CONTROLLER_BROKER_METADATA_NOT_EXIST
+        of = Request.CONTROLLER_REGISTER_BROKER
+        answer = await code(of, brokerName="x", brokerId=1, brokerAddress="a:1")
+        assert answer == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+        of = Request.CONTROLLER_ELECT_MASTER
+        assert await code(of, brokerName="x", brokerId=1) == codes.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+        of = Request.CONTROLLER_APPLY_BROKER_ID
+        answer = await code(of, appliedBrokerId=1, registerCheckCode="other:1;1")
+        assert answer == codes.CONTROLLER_BROKER_ID_INVALID
+        of = Request.CLEAN_BROKER_DATA
+        assert await code(of) == codes.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
+        answer = await code(of, brokerControllerIdsToClean="1;2")
+        assert answer == codes.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
+        assert await code(of, brokerControllerIdsToClean="x") == codes.CONTROLLER_INVALID_REQUEST
+        assert await code(of, brokerControllerIdsToClean="3") == 0
+        assert sorted(world.group()["brokers"]) == ["1", "2"]
+        assert await code(Request.SEND_MESSAGE) == codes.REQUEST_CODE_NOT_SUPPORTED
+        assert await code(Request.CONTROLLER_GET_REPLICA_INFO, brokerName="") == codes.SYSTEM_ERROR
+
+    run(tmp_path, main)
+
+
+def test_heartbeats_without_an_id_are_refused_and_others_are_answered(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        broker = Broker(world, 1)
+        world.brokers = [broker]
+        address = world.leader_address()
+        nameless = await broker.client.call(address, broker.heartbeat(brokerId=None))
+        assert nameless.code == Response.CONTROLLER_INVALID_REQUEST
+        assert (await broker.client.call(address, broker.heartbeat(epoch="x"))).code == Response.SYSTEM_ERROR
+        assert (await broker.client.call(address, broker.heartbeat())).code == 0
+
+    run(tmp_path, main)
+
+
+def test_sync_state_data_lists_who_is_in_sync_and_alive(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, _, three = await world.brokers_up(3)
+        await one.alter([1, 2], 1, 2)
+        await three.die()
+        await wait_for(lambda: not world.group()["brokers"]["3"]["alive"])
+        answer = await one.call(Request.CONTROLLER_GET_SYNC_STATE_DATA, [G, "x"])
+        table = loads(answer.body)["replicasInfoTable"]
+        assert list(table) == [G]
+        assert [row["brokerId"] for row in table[G]["inSyncReplicas"]] == [1, 2]
+        assert [(row["brokerId"], row["alive"]) for row in table[G]["notInSyncReplicas"]] == [(3, False)]
+        assert table[G]["masterAddress"] == one.address
+        assert (await one.call(Request.CONTROLLER_GET_SYNC_STATE_DATA, {"a": 1})).code == 2005
+
+    run(tmp_path, main)
+
+
+def test_harmless_keys_can_be_changed_and_others_cannot(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        broker = Broker(world, 1)
+        world.brokers = [broker]
+
+        async def update(text: bytes) -> Command:
+            request = Command(Request.UPDATE_CONTROLLER_CONFIG, body=text)
+            return await broker.client.call(world.leader_address(), request)
+
+        assert (await update(b"enableElectUncleanMaster=true\n")).code == 0
+        assert (await update(b"controllerDLegerPeers=n9-a:1\n")).code == Response.NO_PERMISSION
+        assert (await update(b"enableElectUncleanMaster=perhaps\n")).code == Response.INVALID_PARAMETER
+        assert (await update(b"enableElectUncleanMastr=true\n")).code == Response.INVALID_PARAMETER
+        assert (await update(b"\xff\n")).code == Response.INVALID_PARAMETER
+        answer = await broker.client.call(world.leader_address(), Command(Request.GET_CONTROLLER_CONFIG))
+        assert b"enableElectUncleanMaster=true\n" in answer.body
+        assert b"controllerDLegerSelfId=n0\n" in answer.body
+
+    run(tmp_path, main)
+
+
+def knows_leader(controller: Controller) -> bool:
+    return controller.status()["leader"] is not None
+
+
+def test_every_controller_names_the_leader_and_others_refuse(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        broker = Broker(world, 1)
+        world.brokers = [broker]
+        leader = world.leader_address()
+        for name, address in world.addresses.items():
+            controller = world.running[name]
+            await wait_for(partial(knows_leader, controller))
+            answer = await broker.client.call(address, Command(Request.CONTROLLER_GET_METADATA_INFO))
+            assert answer.code == 0
+            assert world.addresses[answer.ext["controllerLeaderId"]] == leader
+            assert answer.ext["controllerLeaderAddress"] == leader
+            assert answer.ext["isLeader"] == str(address == leader).lower()
+            assert answer.ext["group"] == "keelmq-controllers"
+            assert answer.ext["peers"] == "".join(f"{n}:{a};" for n, a in world.addresses.items())
+            refused = await broker.client.call(
+                address, Command(Request.CONTROLLER_GET_NEXT_BROKER_ID, {"clusterName": "c", "brokerName": G})
+            )
+            assert refused.code == (0 if address == leader else Response.CONTROLLER_NOT_LEADER)
+
+    run(tmp_path, main, count=3)
+
+
+def test_the_loss_of_the_controllers_leader_alone_elects_no_other_master(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        await world.brokers_up(3)
+        leader = world.leader()
+        assert leader is not None
+        name = leader.status()["id"]
+        await world.kill(name)
+        await wait_for(lambda: world.leader() is not None)
+        await asyncio.sleep(1.0)
+        assert (world.group()["master"], world.group()["epoch"]) == (1, 1)
+        await world.start(name)
+        await asyncio.sleep(0.5)
+        assert (world.group()["master"], world.group()["syncStateSet"]) == (1, [1, 2, 3])
+
+    run(tmp_path, main, count=3)
+
+
+def test_the_loss_of_leader_and_master_together_is_repaired(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3)
+        leader = world.leader()
+        assert leader is not None
+        await asyncio.gather(world.kill(leader.status()["id"]), one.die())
+        await wait_for(lambda: world.leader() is not None and world.group()["master"] in (2, 3))
+        assert world.group()["epoch"] == 2
+        await wait_for(lambda: two.notices and three.notices)
+
+    run(tmp_path, main, count=3)
+
+
+def test_a_controller_says_what_is_wrong_with_its_configuration(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    short = tmp_path / "short"
+    short.write_bytes(b"secret\n")
+    with pytest.raises(ConfigError, match="at least 16 bytes"):
+        world.make("n0", raftSecretFile=str(short))
+    with pytest.raises(ConfigError, match="raftSecretFile=/none"):
+        world.make("n0", raftSecretFile="/none")
+    with pytest.raises(ConfigError, match="raftSecretFile is needed"):
+        world.make("n0", controllerDLegerPeers="n0-192.0.2.1:9878", raftPeers="")
+
+
+def test_health_names_a_missing_majority(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        leader = world.leader()
+        assert leader is not None
+        assert leader.health() is None
+        for name in [name for name, c in world.running.items() if c is not leader]:
+            await world.kill(name)
+        await wait_for(lambda: leader.health() is not None)
+        assert leader.health() == "no leader among the Controllers"
+
+    run(tmp_path, main, count=3)

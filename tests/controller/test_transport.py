@@ -1,0 +1,306 @@
+"""The promise of controller.transport: only members are heard, and only what they said, in order."""
+
+import asyncio
+import hashlib
+import hmac
+import os
+import struct
+from collections.abc import Awaitable, Callable, Sized
+from functools import partial
+
+import pytest
+
+from controller.transport import STRANGERS_MAX, Limits, Transport
+from model.errors import ConfigError, PeerError
+from runtime.os_env import OsEnv
+from tests.controller.ports import free_ports
+from tests.controller.simulated import wait_for
+
+SECRET = b"0123456789abcdef"
+LIMITS = Limits(handshake_s=0.5, ping_s=0.1, silence_s=0.6, retry_s=0.05)
+
+
+class End:
+    """One member's transport and what it heard."""
+
+    def __init__(self, node: str, addresses: dict[str, str], secret: bytes | None) -> None:
+        self.heard: list[tuple[str, bytes]] = []
+        self.ups: list[str] = []
+        self.downs: list[str] = []
+        self.transport = Transport(
+            OsEnv(seed=1),
+            node,
+            addresses,
+            secret=secret,
+            on_message=self.on_message,
+            on_up=self.ups.append,
+            on_down=self.downs.append,
+            limits=LIMITS,
+        )
+
+    def on_message(self, peer: str, body: bytes) -> None:
+        if body == b"broken":
+            raise PeerError("broken")
+        self.heard.append((peer, body))
+
+
+def members(count: int = 2) -> dict[str, str]:
+    return {f"n{i}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(count))}
+
+
+def pair(
+    main: Callable[[End, End], Awaitable[None]],
+    secrets: tuple[bytes | None, bytes | None] = (SECRET, SECRET),
+    other_list: bool = False,
+) -> None:
+    async def run() -> None:
+        addresses = members()
+        theirs = {**addresses, "n9": "127.0.0.1:1"} if other_list else addresses
+        one, two = End("n0", addresses, secrets[0]), End("n1", theirs, secrets[1])
+        try:
+            await two.transport.start()
+            await one.transport.start()
+            await main(one, two)
+        finally:
+            await one.transport.stop()
+            await two.transport.stop()
+
+    asyncio.run(run())
+
+
+def port_of(end: End) -> int:
+    return int(end.transport.addresses[end.transport.node_id].rpartition(":")[2])
+
+
+def text(value: str) -> bytes:
+    return bytes((len(value),)) + value.encode()
+
+
+class Stranger:
+    """A connection to a member's Raft port that may speak the handshake by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, end: End) -> "Stranger":
+        return cls(*await asyncio.open_connection("127.0.0.1", port_of(end)))
+
+    async def ended(self) -> bool:
+        """Whether the member hangs up."""
+        try:
+            async with asyncio.timeout(5):
+                while await self.reader.read(4096):
+                    pass
+        except ConnectionError:
+            pass
+        self.writer.close()
+        return True
+
+    async def shake(
+        self, end: End, secret: bytes, claimed: str = "n0", wanted: str = "n1"
+    ) -> tuple[bytes, bytes]:
+        """The whole handshake as a dialer: (key to send with, key to receive with)."""
+        hello = b"KMQRAFT1" + os.urandom(32) + text(claimed) + text(wanted)
+        self.writer.write(hello)
+        challenge = await self.reader.readexactly(64)
+        said = end.transport.fingerprint + hello + challenge[:32]
+
+        def proof(role: bytes) -> bytes:
+            return hmac.digest(secret, role + b"\0" + said, "sha256")
+
+        self.writer.write(proof(b"dialer"))
+        return proof(b"session dialer"), proof(b"session acceptor")
+
+
+def frame(key: bytes, number: int, body: bytes) -> bytes:
+    mac = hmac.digest(key, struct.pack(">Q", number) + body, "sha256")
+    return struct.pack(">I", len(body) + 32) + body + mac
+
+
+def test_members_hear_each_other_in_order() -> None:
+    async def main(one: End, two: End) -> None:
+        await wait_for(lambda: one.ups and two.ups)
+        for number in range(200):
+            assert one.transport.send("n1", b"%d" % number * (number + 1))
+        assert two.transport.send("n0", b"back")
+        await wait_for(lambda: len(two.heard) == 200 and one.heard)
+        assert two.heard == [("n0", b"%d" % number * (number + 1)) for number in range(200)]
+        assert one.heard == [("n1", b"back")]
+
+    pair(main)
+
+
+@pytest.mark.parametrize(
+    ("secrets", "other_list"),
+    [
+        ((SECRET, b"another secret!!"), False),
+        ((None, SECRET), False),
+        ((SECRET, None), False),
+        ((SECRET,) * 2, True),
+    ],
+)
+def test_another_secret_or_another_list_of_members_never_connects(
+    secrets: tuple[bytes | None, bytes | None], other_list: bool
+) -> None:
+    async def main(one: End, two: End) -> None:
+        await asyncio.sleep(0.4)
+        assert (one.ups, two.ups) == ([], [])
+        assert not one.transport.send("n1", b"x")
+
+    pair(main, secrets, other_list)
+
+
+def test_without_a_secret_members_must_be_on_loopback() -> None:
+    with pytest.raises(ConfigError, match=r"raftSecretFile is needed: Controller n1 at 10\.0\.0\.1:9"):
+        End("n0", {"n0": "127.0.0.1:9", "n1": "10.0.0.1:9"}, None)
+
+    async def main(one: End, two: End) -> None:
+        await wait_for(lambda: one.ups and two.ups)
+
+    pair(main, (None, None))
+
+
+def reached(found: Sized, count: int) -> bool:
+    return len(found) == count
+
+
+async def wait_dead(end: End, stranger: Stranger) -> None:
+    assert await stranger.ended()
+    assert end.heard == []
+
+
+def alone(main: Callable[[End], Awaitable[None]]) -> None:
+    """n1 alone: n0, which would dial it, is played by hand."""
+
+    async def run() -> None:
+        end = End("n1", members(), SECRET)
+        try:
+            await end.transport.start()
+            await main(end)
+        finally:
+            await end.transport.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x80\x04\x95" + b"cposix\nsystem\n" * 5,
+        b"readonly" + bytes(60),
+        b"KMQRAFT1" + bytes(32) + text("n0") + text("n2"),  # looks for somebody else
+        b"KMQRAFT1" + bytes(32) + text("n1") + text("n1"),  # calls itself as this one
+        b"KMQRAFT1" + bytes(32) + text("n7") + text("n1"),  # no member
+        b"KMQRAFT1" + bytes(32) + b"\x02\xff\xff" + text("n1"),
+        b"KMQRAFT1" + bytes(32) + text("n0") + text("n1") + frame(b"", 1, b"eager"),
+        b"KMQRAFT1" + bytes(32) + text("n0") + text("n1") + b"",  # and then says nothing more
+    ],
+)
+def test_strangers_are_cut_off_unheard(said: bytes) -> None:
+    async def main(end: End) -> None:
+        stranger = await Stranger.to(end)
+        stranger.writer.write(said)
+        await wait_dead(end, stranger)
+        assert end.ups == []
+
+    alone(main)
+
+
+def test_a_guessed_proof_is_not_enough() -> None:
+    async def main(end: End) -> None:
+        stranger = await Stranger.to(end)
+        key, _ = await stranger.shake(end, b"wrong")
+        stranger.writer.write(frame(key, 1, b"x"))
+        await wait_dead(end, stranger)
+        assert end.ups == []
+
+    alone(main)
+
+
+def test_the_acceptors_own_proof_played_back_is_not_enough() -> None:
+    async def main(end: End) -> None:
+        stranger = await Stranger.to(end)
+        stranger.writer.write(b"KMQRAFT1" + bytes(32) + text("n0") + text("n1"))
+        challenge = await stranger.reader.readexactly(64)
+        stranger.writer.write(challenge[32:])
+        await wait_dead(end, stranger)
+        assert end.ups == []
+
+    alone(main)
+
+
+def test_a_member_by_hand_is_heard_and_a_forged_repeated_or_huge_frame_ends_it() -> None:
+    async def main(end: End) -> None:
+        forgeries: list[Callable[[bytes], bytes]] = [
+            lambda key: frame(hashlib.sha256(key).digest(), 2, b"forged"),
+            lambda key: frame(key, 1, b"one"),  # again
+            lambda key: frame(key, 3, b"three"),  # two is missing
+            lambda key: struct.pack(">I", 1 << 30),
+            lambda key: struct.pack(">I", 3) + b"abc",
+            lambda key: frame(key, 2, b"broken"),
+        ]
+        for number, forge in enumerate(forgeries, 1):
+            stranger = await Stranger.to(end)
+            key, _ = await stranger.shake(end, SECRET)
+            stranger.writer.write(frame(key, 1, b"one"))
+            await wait_for(partial(reached, end.heard, number))
+            stranger.writer.write(forge(key))
+            assert await stranger.ended()
+            await wait_for(partial(reached, end.downs, number))
+        assert end.heard == [("n0", b"one")] * len(forgeries)
+
+    alone(main)
+
+
+def test_a_new_connection_of_a_member_replaces_its_old_one() -> None:
+    async def main(end: End) -> None:
+        first, second = await Stranger.to(end), await Stranger.to(end)
+        await first.shake(end, SECRET)
+        await wait_for(lambda: len(end.ups) == 1)
+        key, _ = await second.shake(end, SECRET)
+        assert await first.ended()
+        second.writer.write(frame(key, 1, b"here"))
+        await wait_for(lambda: end.heard)
+        assert (end.ups, end.downs) == (["n0", "n0"], ["n0"])
+        second.writer.close()
+
+    alone(main)
+
+
+def test_a_silent_member_is_cut_off_and_signs_of_life_are_given() -> None:
+    async def main(end: End) -> None:
+        stranger = await Stranger.to(end)
+        _, key = await stranger.shake(end, SECRET)
+        sign = await asyncio.wait_for(stranger.reader.readexactly(36), 5)
+        assert sign == frame(key, 1, b"")
+        assert await stranger.ended()
+        assert end.downs == ["n0"]
+
+    alone(main)
+
+
+def test_a_crowd_of_strangers_does_not_keep_a_member_out() -> None:
+    async def main(end: End) -> None:
+        crowd = [await Stranger.to(end) for _ in range(STRANGERS_MAX * 2)]
+        member = await Stranger.to(end)
+        key, _ = await member.shake(end, SECRET)
+        member.writer.write(frame(key, 1, b"through"))
+        await wait_for(lambda: end.heard == [("n0", b"through")])
+        for stranger in crowd:
+            assert await stranger.ended()
+        member.writer.close()
+
+    alone(main)
+
+
+def test_a_link_that_broke_is_made_again() -> None:
+    async def main(one: End, two: End) -> None:
+        await wait_for(lambda: one.ups and two.ups)
+        two.transport.drop("n0")
+        await wait_for(lambda: len(one.ups) == 2 and len(two.ups) == 2)
+        assert one.transport.send("n1", b"again")
+        await wait_for(lambda: two.heard)
+
+    pair(main)
