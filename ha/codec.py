@@ -1,0 +1,233 @@
+"""What travels on the HA port: four frames, and readers that believe none of the bytes.
+
+A slave sends its handshake once, in one write (a real master parses it as soon as 12 of the 16 bytes are
+there), then acks:
+
+    handshake, 16 bytes                        ack, 12 bytes
+    at  size  field                            at  size  field  unit
+     0     4  state               1             0     4  state  2
+     4     2  sync from last file 0 or 1        4     8  end    bytes (PhysicalOffset)
+     6     2  async learner       0 or 1
+     8     8  broker id           given by the Controller
+
+A master answers the handshake with its epochs (at most 1000, oldest first), then sends its log:
+
+    handshake, 20 bytes + 12 an epoch          transfer, 36 bytes + body
+     0     4  state               1             0     4  state           2
+     4     4  body size           bytes         4     4  body size       bytes; 0 = heartbeat
+     8     8  master's end        bytes         8     8  offset          bytes (PhysicalOffset)
+    16     4  last epoch          -1 if none   16     4  epoch
+    20+    4  epoch                            20     8  epoch start     bytes (PhysicalOffset)
+    24+    8  start               bytes        28     8  confirmOffset   bytes (PhysicalOffset)
+
+Integers are signed and big-endian; there is no length prefix. Source of the format: Apache RocketMQ 5.x,
+``store/ha/autoswitch`` (AutoSwitchHAClient, AutoSwitchHAConnection).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from model.errors import PeerError
+
+HANDSHAKE: Final = 1
+TRANSFER: Final = 2
+
+EPOCHS_MAX: Final = 1000
+BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Longest body believed. Real masters send 32 KiB; ``haTransferBatchSize`` may be larger, never like this."""
+OFFSET_MAX: Final = 2**63 - 1
+
+_SLAVE_HANDSHAKE = struct.Struct(">ihhq")
+_ACK = struct.Struct(">iq")
+_MASTER_HANDSHAKE = struct.Struct(">iiqi")
+_EPOCH = struct.Struct(">iq")
+_TRANSFER = struct.Struct(">iiqiqq")
+
+SLAVE_HANDSHAKE_BYTES: Final = _SLAVE_HANDSHAKE.size
+ACK_BYTES: Final = _ACK.size
+MASTER_HANDSHAKE_BYTES: Final = _MASTER_HANDSHAKE.size
+TRANSFER_BYTES: Final = _TRANSFER.size
+assert (SLAVE_HANDSHAKE_BYTES, ACK_BYTES, MASTER_HANDSHAKE_BYTES, TRANSFER_BYTES) == (16, 12, 20, 36)
+
+
+class SlaveHandshake(NamedTuple):
+    """Who a slave says it is."""
+
+    broker_id: int
+    from_last_file: bool
+    learner: bool
+
+
+class Ack(NamedTuple):
+    """How far a slave's log reaches, bytes."""
+
+    end: int
+
+
+class MasterHandshake(NamedTuple):
+    """Where a master's log ends, bytes, and its epochs as (epoch, start offset), oldest first."""
+
+    end: int
+    last_epoch: int
+    epochs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A piece of the master's log; an empty body is a heartbeat and ``offset`` what comes next."""
+
+    offset: int
+    epoch: int
+    epoch_start: int
+    confirmed: int
+    body: bytes
+
+
+def encode_slave_handshake(handshake: SlaveHandshake) -> bytes:
+    return _SLAVE_HANDSHAKE.pack(
+        HANDSHAKE, int(handshake.from_last_file), int(handshake.learner), handshake.broker_id
+    )
+
+
+def encode_ack(end: int) -> bytes:
+    return _ACK.pack(TRANSFER, end)
+
+
+def encode_master_handshake(end: int, epochs: Sequence[tuple[int, int]]) -> bytes:
+    """The answer to a handshake; of more than ``EPOCHS_MAX`` epochs the newest are sent."""
+    sent = epochs[-EPOCHS_MAX:]
+    last = sent[-1][0] if sent else -1
+    head = _MASTER_HANDSHAKE.pack(HANDSHAKE, len(sent) * _EPOCH.size, end, last)
+    return head + b"".join(_EPOCH.pack(epoch, start) for epoch, start in sent)
+
+
+def encode_transfer_header(offset: int, size: int, epoch: int, epoch_start: int, confirmed: int) -> bytes:
+    """The 36 bytes that go before ``size`` bytes of log; ``size`` 0 makes a heartbeat."""
+    return _TRANSFER.pack(TRANSFER, size, offset, epoch, epoch_start, confirmed)
+
+
+class SlaveReader:
+    """What a master reads from one slave: a stream cut anywhere -> whole frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._greeted = False
+
+    def feed(self, data: bytes) -> list[SlaveHandshake | Ack]:
+        """Return the frames ``data`` completes; keep the rest for the next call. Raises PeerError."""
+        buffer = self._buffer
+        buffer += data
+        frames: list[SlaveHandshake | Ack] = []
+        at = 0
+        if not self._greeted:
+            # The state is checked as soon as it is there: a stranger is not waited for.
+            if len(buffer) >= 4:
+                _need_state(int.from_bytes(buffer[:4], "big", signed=True), HANDSHAKE, "slave")
+            if len(buffer) < SLAVE_HANDSHAKE_BYTES:
+                return frames
+            frames.append(_slave_handshake(buffer))
+            self._greeted = True
+            at = SLAVE_HANDSHAKE_BYTES
+        while len(buffer) - at >= ACK_BYTES:
+            state, end = _ACK.unpack_from(buffer, at)
+            _need_state(state, TRANSFER, "slave")
+            if end < 0:
+                raise PeerError(f"slave acknowledged offset {end}")
+            frames.append(Ack(end))
+            at += ACK_BYTES
+        del buffer[:at]
+        return frames
+
+
+def _slave_handshake(buffer: bytearray) -> SlaveHandshake:
+    _, last_file, learner, broker_id = _SLAVE_HANDSHAKE.unpack_from(buffer)
+    if last_file not in (0, 1) or learner not in (0, 1):
+        raise PeerError(f"slave's handshake has flags {last_file} and {learner}, expected 0 or 1")
+    if broker_id <= 0:
+        raise PeerError(
+            f"slave's handshake has broker id {broker_id}; ids given by the Controller start at 1"
+        )
+    return SlaveHandshake(broker_id, bool(last_file), bool(learner))
+
+
+class MasterReader:
+    """What a slave reads from its master: the handshake first, then the log."""
+
+    def __init__(self, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._buffer = bytearray()
+        self._greeted = False
+        self._body_bytes_max = body_bytes_max
+
+    def feed(self, data: bytes) -> list[MasterHandshake | Transfer]:
+        """Return the frames ``data`` completes; keep the rest for the next call. Raises PeerError."""
+        buffer = self._buffer
+        buffer += data
+        frames: list[MasterHandshake | Transfer] = []
+        at = 0
+        while True:
+            end, frame = self._transfer(at) if self._greeted else self._handshake()
+            if frame is None:
+                break
+            frames.append(frame)
+            at = end
+        if at:
+            del buffer[:at]
+        return frames
+
+    def _handshake(self) -> tuple[int, MasterHandshake | None]:
+        buffer = self._buffer
+        if len(buffer) >= 4:
+            _need_state(int.from_bytes(buffer[:4], "big", signed=True), HANDSHAKE, "master")
+        if len(buffer) < MASTER_HANDSHAKE_BYTES:
+            return 0, None
+        _, size, master_end, last_epoch = _MASTER_HANDSHAKE.unpack_from(buffer)
+        if size % _EPOCH.size or not 0 <= size <= EPOCHS_MAX * _EPOCH.size:
+            raise PeerError(f"master's handshake announces {size} bytes of epochs")
+        if master_end < 0 or last_epoch < -1:
+            raise PeerError(f"master's handshake says end {master_end}, last epoch {last_epoch}")
+        end = MASTER_HANDSHAKE_BYTES + size
+        if len(buffer) < end:
+            return 0, None
+        epochs = tuple(_EPOCH.iter_unpack(bytes(buffer[MASTER_HANDSHAKE_BYTES:end])))
+        _need_ordered(epochs)
+        self._greeted = True
+        return end, MasterHandshake(master_end, last_epoch, epochs)
+
+    def _transfer(self, at: int) -> tuple[int, Transfer | None]:
+        buffer = self._buffer
+        if len(buffer) - at < TRANSFER_BYTES:
+            if len(buffer) - at >= 4:
+                _need_state(int.from_bytes(buffer[at : at + 4], "big", signed=True), TRANSFER, "master")
+            return at, None
+        state, size, offset, epoch, epoch_start, confirmed = _TRANSFER.unpack_from(buffer, at)
+        _need_state(state, TRANSFER, "master")
+        if not 0 <= size <= self._body_bytes_max:
+            raise PeerError(f"master's frame announces {size} bytes")
+        # A real master that never confirmed anything says -1.
+        if offset < 0 or offset > OFFSET_MAX - size or epoch < 0 or epoch_start < 0 or confirmed < -1:
+            raise PeerError(
+                f"master's frame has offset {offset}, epoch {epoch} from {epoch_start}, "
+                f"confirmOffset {confirmed}"
+            )
+        begin = at + TRANSFER_BYTES
+        if len(buffer) < begin + size:
+            return at, None
+        body = bytes(memoryview(buffer)[begin : begin + size]) if size else b""
+        return begin + size, Transfer(offset, epoch, epoch_start, confirmed, body)
+
+
+def _need_state(state: int, expected: int, who: str) -> None:
+    if state != expected:
+        raise PeerError(f"{who} sent state {state}, expected {expected}")
+
+
+def _need_ordered(epochs: Sequence[tuple[int, int]]) -> None:
+    before_epoch, before_start = -1, -1
+    for epoch, start in epochs:
+        if epoch <= before_epoch or start <= before_start:
+            raise PeerError(f"master's epochs are out of order at {epoch} from {start}")
+        before_epoch, before_start = epoch, start

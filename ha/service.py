@@ -1,0 +1,368 @@
+"""How one log gets onto many brokers: the HA port, the master's slaves, the slave's master.
+
+Moves bytes and time between the links (``ha.master``, ``ha.slave``) and the decisions (``ha.core``);
+decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ha.core import SyncSet
+from ha.master import SlaveLink
+from ha.slave import Follower
+from model.config import BrokerConfig
+from model.errors import MqError, Refused, Unknown
+from runtime.backoff import Backoff
+from runtime.env import Env, Listener
+from runtime.tasks import Tasks, every
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+CONFIRM_PUSH_S: Final = 0.02
+"""A newer confirmOffset waits at most so long for a data frame to carry it."""
+STRANGERS_MAX: Final = 64
+"""Connections on the HA port that have not finished their handshake; one more is turned away."""
+
+Propose = Callable[[frozenset[int], int], Awaitable[tuple[frozenset[int], int] | None]]
+"""Ask the Controller for a SyncStateSet, given the epoch of the set it replaces: the set and epoch it holds
+now, or
+None when it refused. Raises Unknown when no answer came, ConnectionError when nothing was sent."""
+
+
+class Role(enum.StrEnum):
+    FENCED = "fenced"
+    MASTER = "master"
+    SLAVE = "slave"
+
+
+class HaService:
+    """Replication of one broker's log. Roles change by ``become_master``, ``become_slave``,
+    ``become_fenced``."""
+
+    def __init__(self, env: Env, store: MessageStore, config: BrokerConfig) -> None:
+        self.role = Role.FENCED
+        self.sync: SyncSet | None = None
+        self.on_replicated: list[Callable[[int], None]] = []
+        self._env = env
+        self._store = store
+        self._config = config
+        self._tasks = Tasks("ha")
+        self._role_tasks = Tasks("ha.role")
+        self._listener: Listener | None = None
+        self._links: dict[int, SlaveLink] = {}
+        self._strangers: dict[SlaveLink, None] = {}  # ordered, unlike a set
+        self._follower: Follower | None = None
+        self._propose: Propose | None = None
+        self._evaluate = asyncio.Event()
+        self._pump_soon = False
+        self._confirm_timer: asyncio.TimerHandle | None = None
+        self._replicated = 0
+
+    async def start(self) -> None:
+        """Listen on the HA port. Raises OSError when it is taken."""
+        self._listener = await self._env.network.listen(
+            self._accept, self._config.bind_address, self._config.ha_port
+        )
+        self._store.on_append.append(self._appended)
+        self._tasks.spawn(every(self._tick_s(), self._tick, what="the HA housekeeping"), name="tick")
+
+    async def stop(self) -> None:
+        """Orderly and idempotent: links end, nothing is appended any more."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._appended in self._store.on_append:
+            self._store.on_append.remove(self._appended)
+        await self.become_fenced()
+        await self._tasks.cancel()
+
+    @property
+    def port(self) -> int:
+        """The port listened on; 0 before ``start``."""
+        return self._listener.port if self._listener is not None else 0
+
+    # Roles
+
+    async def become_master(
+        self,
+        self_id: int,
+        epoch: int,
+        members: frozenset[int] | set[int],
+        set_epoch: int,
+        propose: Propose | None,
+    ) -> None:
+        """Serve slaves as master of ``epoch``, whose entry the store's epoch file already has.
+
+        A master elected again keeps its slaves' connections. ``propose`` None: no Controller, the set stays.
+        """
+        now_ms = self._env.monotonic_ms()
+        last = self._store.epochs.last
+        epoch_start = last.start if last is not None else 0
+        self._propose = propose
+        if self.role is Role.MASTER and self.sync is not None and self.sync.self_id == self_id:
+            self.sync.elected(epoch, epoch_start, frozenset(members), set_epoch, now_ms)
+            for link in self._links.values():
+                link.heartbeat()  # carries the new epoch
+        else:
+            await self._leave()
+            config = self._config
+            counts = config.all_ack_in_sync_state_set and config.broker_role != "ASYNC_MASTER"
+            self.sync = SyncSet(
+                self_id,
+                epoch=epoch,
+                epoch_start=epoch_start,
+                members=frozenset(members),
+                set_epoch=set_epoch,
+                end=self._store.log.end,
+                confirmed=self._store.confirmed,
+                all_ack=counts,
+                ack_count=1 if config.broker_role == "ASYNC_MASTER" else config.in_sync_replicas,
+                not_catchup_ms=config.ha_not_catchup_ms,
+                now_ms=now_ms,
+            )
+            self._replicated = 0
+            self.role = Role.MASTER
+            if propose is not None:
+                self._role_tasks.spawn(self._propose_forever(self.sync), name="propose")
+        self._publish()
+        self._evaluate.set()
+
+    async def become_slave(self, self_id: int, epoch: int, master_ha_address: str | None) -> None:
+        """Follow the master of ``epoch``; None: wait until its HA address is known (call again with it)."""
+        if self.role is not Role.SLAVE or self._follower is None or self._follower.broker_id != self_id:
+            await self._leave()
+            self._follower = Follower(self._env, self._store, self._config, self_id)
+            self.role = Role.SLAVE
+        self._follower.epoch = epoch
+        self._follower.follow(master_ha_address)
+
+    async def become_fenced(self) -> None:
+        """Neither master nor slave: no acks, no appends, answers waiting for replication stay unanswered."""
+        await self._leave()
+
+    async def _leave(self) -> None:
+        self.role = Role.FENCED
+        self.sync = None
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            # Before the first await: whoever changes roles may already have noted where the log ends.
+            follower.halt()
+        for link in [*self._links.values(), *self._strangers]:
+            link.close()
+        self._links.clear()
+        self._strangers.clear()
+        if self._confirm_timer is not None:
+            self._confirm_timer.cancel()
+            self._confirm_timer = None
+        await self._role_tasks.cancel()
+        if follower is not None:
+            await follower.stop()
+
+    # What others ask
+
+    @property
+    def replicated(self) -> int:
+        """Answers for records ending at or below this offset may leave. Only a master's moves."""
+        return self._replicated
+
+    @property
+    def members(self) -> frozenset[int]:
+        return self.sync.members if self.sync is not None else frozenset()
+
+    @property
+    def set_epoch(self) -> int:
+        return self.sync.set_epoch if self.sync is not None else 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch this broker is master or slave in; 0 while fenced."""
+        if self.sync is not None:
+            return self.sync.epoch
+        return self._follower.epoch if self._follower is not None else 0
+
+    @property
+    def needs_reseed(self) -> str | None:
+        """Why this slave's log cannot be continued from its master's, or None."""
+        return self._follower.needs_reseed if self._follower is not None else None
+
+    def refuse(self) -> Refused | None:
+        """The answer to a write while fewer members than minInSyncReplicas are in sync, else None."""
+        if self.sync is not None and len(self.sync.members) < self._config.min_in_sync_replicas:
+            needed = self._config.min_in_sync_replicas
+            return Refused(f"in-sync replicas not enough: {len(self.sync.members)} of {needed}", 1)
+        return None
+
+    def adopt(
+        self, members: frozenset[int] | set[int], set_epoch: int, asked_ms: float | None = None
+    ) -> None:
+        """Take the Controller's view if newer. ``asked_ms``: when it was asked for (``Env.monotonic_ms``)."""
+        if self.sync is None:
+            return
+        self.sync.adopt(frozenset(members), set_epoch, asked_ms)
+        self._publish()
+        self._evaluate.set()
+
+    def slaves(self) -> list[dict[str, Any]]:
+        """One entry a connected slave: ``id``, ``address``, ``ackOffset`` and ``lagBytes`` (null before its
+        report)."""
+        end = self._store.log.end
+        return [
+            {
+                "id": broker_id,
+                "address": link.address,
+                "ackOffset": link.end if link.end >= 0 else None,
+                "lagBytes": end - link.end if link.end >= 0 else None,
+                "learner": link.learner,
+            }
+            for broker_id, link in sorted(self._links.items())
+        ]
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready: ``role``, and for a slave ``following`` (state, master, reason)."""
+        following = self._follower.status() if self._follower is not None else None
+        return {"role": self.role.value, "slaves": self.slaves(), "following": following}
+
+    # The master's links (ha.master.Host)
+
+    def _accept(self) -> SlaveLink:
+        link = SlaveLink(
+            self._env,
+            self._store,
+            self,
+            batch_bytes=self._config.ha_batch_bytes,
+            segment_bytes=self._config.segment_bytes,
+        )
+        if len(self._strangers) >= STRANGERS_MAX:
+            # The oldest one has had the most time to say who it is.
+            next(iter(self._strangers)).close("too many connections without a handshake")
+        self._strangers[link] = None
+        return link
+
+    def greeted(self, link: SlaveLink) -> None:
+        """``link`` said who it is: it takes the place of a former connection of the same broker."""
+        assert self.sync is not None
+        self._strangers.pop(link, None)
+        former = self._links.pop(link.broker_id, None)
+        if former is not None:
+            former.close("the same broker connected again")
+        self._links[link.broker_id] = link
+        self.sync.connected(link.broker_id, self._env.monotonic_ms(), learner=link.learner)
+
+    def acked(self, link: SlaveLink) -> None:
+        """``link`` reported how far its slave is."""
+        if self.sync is None or self._links.get(link.broker_id) is not link:
+            return
+        self.sync.acked(link.broker_id, link.end, self._env.monotonic_ms())
+        self._publish()
+        if self._propose is not None and self.sync.wanted(self._env.monotonic_ms()) != self.sync.members:
+            self._evaluate.set()
+
+    def ended(self, link: SlaveLink) -> None:
+        """``link`` is gone: its slave leaves the SyncStateSet at once, not when a timer notices."""
+        self._strangers.pop(link, None)
+        if self._links.get(link.broker_id) is link:
+            del self._links[link.broker_id]
+            if self.sync is not None:
+                self.sync.disconnected(link.broker_id)
+                self._evaluate.set()
+
+    def _appended(self, end: int) -> None:
+        if self.sync is None:
+            return
+        self.sync.appended(end)
+        self._publish()
+        if self._links and not self._pump_soon:
+            # Everything appended in this turn of the loop goes out together.
+            self._pump_soon = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_soon = False
+        for link in list(self._links.values()):
+            link.pump()
+
+    def _publish(self) -> None:
+        """Tell the store, those who wait for replication, and soon the slaves, what is new."""
+        sync = self.sync
+        if sync is None:
+            return
+        if sync.confirmed > self._store.confirmed:
+            self._store.confirm(sync.confirmed)
+        if sync.replicated > self._replicated:
+            self._replicated = sync.replicated
+            for hook in self.on_replicated:
+                hook(sync.replicated)
+        if self._confirm_timer is None and self._links:
+            self._confirm_timer = asyncio.get_running_loop().call_later(CONFIRM_PUSH_S, self._push_confirmed)
+
+    def _push_confirmed(self) -> None:
+        self._confirm_timer = None
+        if self.sync is None:
+            return
+        for link in list(self._links.values()):
+            if 0 <= link.sent_confirmed < self.sync.confirmed:
+                link.heartbeat()
+
+    # Time
+
+    def _tick_s(self) -> float:
+        config = self._config
+        shortest_ms = min(
+            config.check_sync_state_set_ms,
+            config.ha_heartbeat_ms / 2,
+            config.ha_housekeeping_ms / 4,
+            config.ha_not_catchup_ms / 4,
+        )
+        return max(shortest_ms, 10.0) / 1000
+
+    def _tick(self) -> None:
+        now_ms = self._env.monotonic_ms()
+        for link in [*self._links.values(), *self._strangers]:
+            if now_ms - link.last_read_ms > self._config.ha_housekeeping_ms:
+                link.close(f"silent for {self._config.ha_housekeeping_ms} ms")
+            elif now_ms - link.last_write_ms >= self._config.ha_heartbeat_ms:
+                link.heartbeat()
+        if self.sync is not None:
+            self.sync.tick(now_ms)
+            self._publish()
+            self._evaluate.set()
+
+    async def _propose_forever(self, sync: SyncSet) -> None:
+        """One proposal at a time, for as long as the wanted set differs from the Controller's."""
+        backoff = Backoff(self._env.random, 50, 1000)
+        while True:
+            await self._evaluate.wait()
+            self._evaluate.clear()
+            proposal = sync.propose(self._env.monotonic_ms())
+            propose = self._propose
+            if proposal is None or propose is None:
+                continue
+            wanted = sorted(proposal.members)
+            try:
+                answer = await propose(proposal.members, proposal.base)
+            except Unknown as error:
+                log.warning("SyncStateSet %s proposed, outcome unknown: %s", wanted, error)
+                sync.unknown(proposal)
+            except (MqError, OSError) as error:
+                log.warning("SyncStateSet %s not proposed: %s", wanted, error)
+                sync.refused(proposal, self._env.monotonic_ms())
+            else:
+                if answer is not None and sync.adopt(*answer):
+                    log.info("SyncStateSet is %s", sorted(sync.members))
+                    backoff.reset()
+                    self._publish()
+                    self._evaluate.set()
+                    continue
+                log.warning("SyncStateSet %s was refused", wanted)
+                sync.refused(proposal, self._env.monotonic_ms())
+            self._publish()
+            await asyncio.sleep(backoff.next_s())
+            self._evaluate.set()

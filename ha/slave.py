@@ -1,0 +1,351 @@
+"""How a slave follows its master: connect, agree on a point, then append what comes and say how far it
+got."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from ha.codec import (
+    BODY_BYTES_MAX,
+    MasterHandshake,
+    MasterReader,
+    SlaveHandshake,
+    Transfer,
+    encode_ack,
+    encode_slave_handshake,
+)
+from ha.core import consistent_point, missed
+from ha.master import epochs_of
+from model.config import BrokerConfig, split_address
+from model.errors import DiskError, MqError, PeerError
+from runtime.backoff import Backoff
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_MS = 50
+RETRY_MAX_MS = 1000
+
+
+class State(enum.StrEnum):
+    """What a slave is doing, for ``status``."""
+
+    NO_MASTER = "no_master"  # nobody told where the master is
+    CONNECTING = "connecting"
+    HANDSHAKE = "handshake"
+    FOLLOWING = "following"
+    NEEDS_RESEED = "needs_reseed"  # the logs have nothing in common, or the range is gone at the master
+    BROKEN = "broken"  # the own disk refuses
+
+
+class NeedsReseedError(MqError):
+    """This log cannot be continued from the master's; only an empty one can. The text says why."""
+
+
+class Follower:
+    """The slave's side of the HA link, for as long as this broker is a slave.
+
+    It connects again for ever, with bounded waits, and at once when the master's address changes. A log
+    that cannot be continued is kept and reported (``NEEDS_RESEED``); an empty one is filled from the
+    master's first byte.
+    """
+
+    def __init__(self, env: Env, store: MessageStore, config: BrokerConfig, broker_id: int) -> None:
+        self.state = State.NO_MASTER
+        self.reason: str | None = None
+        self.address: str | None = None
+        self.broker_id = broker_id
+        self.epoch = 0
+        self._env = env
+        self._store = store
+        self._config = config
+        self._handshake = SlaveHandshake(broker_id, config.sync_from_last_file, config.async_learner)
+        self._halted = False
+        self._moved = asyncio.Event()
+        self._link: MasterLink | None = None
+        self._backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        self._tasks = Tasks("ha.slave")
+        self._tasks.spawn(self._run(), name="follow")
+        store.on_flush.append(self._flushed)
+
+    def follow(self, address: str | None) -> None:
+        """Follow the master whose HA address this is; None: wait until one is known."""
+        if address == self.address:
+            return
+        self.address = address
+        self._backoff.reset()
+        self._moved.set()
+        if self._link is not None:
+            self._link.end(MqError(f"the master is at {address} now"))
+
+    def halt(self) -> None:
+        """Append nothing more from now on."""
+        self._halted = True
+        if self._flushed in self._store.on_flush:
+            self._store.on_flush.remove(self._flushed)
+        if self._link is not None:
+            self._link.end(MqError("stopped"))
+
+    async def stop(self) -> None:
+        """``halt``, and wait until nothing runs any more."""
+        self.halt()
+        await self._tasks.cancel()
+
+    @property
+    def needs_reseed(self) -> str | None:
+        """Why this log cannot be continued from the master's, or None."""
+        return self.reason if self.state is State.NEEDS_RESEED else None
+
+    def status(self) -> dict[str, Any]:
+        return {"state": self.state.value, "master": self.address, "reason": self.reason}
+
+    def connected(self) -> None:
+        """A connection was made. What is wrong stays visible until the link works."""
+        if self.state in (State.NO_MASTER, State.CONNECTING):
+            self.state = State.HANDSHAKE
+
+    def progressed(self) -> None:
+        """The link works: the next failure is retried soon."""
+        self._backoff.reset()
+        if self.state is not State.FOLLOWING:
+            log.info("following %s from %d", self.address, self._store.log.end)
+        self.state, self.reason = State.FOLLOWING, None
+
+    def _flushed(self, _flushed: int) -> None:
+        if self._link is not None:
+            self._link.report()
+
+    async def _run(self) -> None:
+        while not self._halted:
+            self._moved.clear()
+            address = self.address
+            if address is None:
+                self.state, self.reason = State.NO_MASTER, "the master's HA address is not known yet"
+                await self._moved.wait()
+                continue
+            try:
+                await self._session(address)
+            except NeedsReseedError as error:
+                self._note(State.NEEDS_RESEED, error)
+            except (MqError, OSError, ValueError) as error:
+                broken = self._store.writable is not None or isinstance(error, DiskError)
+                self._note(State.BROKEN if broken else State.CONNECTING, error)
+            wait_s = self._backoff.next_s()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._moved.wait()
+            except TimeoutError:
+                continue
+
+    def _note(self, state: State, error: Exception) -> None:
+        text = str(error) or type(error).__name__
+        if text != self.reason:
+            log.warning("not following %s: %s", self.address, text)
+        self.state, self.reason = state, text
+
+    async def _session(self, address: str) -> None:
+        why_not = self._store.writable
+        if why_not is not None:
+            raise DiskError(why_not)
+        # A record cut off by the last link's end: the rest of it will be sent again.
+        end = self._store.truncate_partial_tail()
+        cut_epochs(self._store, end + 1)
+        host, port = split_address(address)
+        link = MasterLink(self._env, self._store, self._config, self, self._handshake)
+        _, link = await self._env.network.connect(lambda: link, host, port, timeout_s=3.0)
+        self._link = link
+        try:
+            if self._halted or address != self.address:
+                return
+            await link.ended
+        finally:
+            self._link = None
+            link.end(MqError("stopped"))
+
+
+def cut_epochs(store: MessageStore, offset: int) -> None:
+    """Forget epochs that start at ``offset`` or later; touches the disk only when there are any."""
+    entries = store.epochs.entries
+    if entries and entries[-1].start >= offset:
+        store.epochs.truncate_suffix(offset)
+
+
+class MasterLink(asyncio.Protocol):
+    """One connection to the master. Whatever is wrong with it or with the disk ends it, with the reason in
+    ``ended``."""
+
+    def __init__(
+        self,
+        env: Env,
+        store: MessageStore,
+        config: BrokerConfig,
+        follower: Follower,
+        handshake: SlaveHandshake,
+    ) -> None:
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._env = env
+        self._store = store
+        self._follower = follower
+        self._handshake = handshake
+        self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self._idle_ms = config.ha_heartbeat_ms
+        self._silence_ms = config.ha_housekeeping_ms
+        self._reader = MasterReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
+        self._transport: asyncio.Transport | None = None
+        self._greeted = False
+        self._epochs: tuple[tuple[int, int], ...] = ()  # the master's, as of the handshake
+        self._empty = False  # the log held nothing: the master says where it starts
+        self._reported = -1
+        self._last_read_ms = env.monotonic_ms()
+        self._last_write_ms = self._last_read_ms
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has its own class
+        if self.ended.done():
+            self._transport.abort()
+            return
+        self._follower.connected()
+        # One write: a real master parses a handshake as soon as 12 of its 16 bytes are there.
+        self._transport.write(encode_slave_handshake(self._handshake))
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.end(exc or PeerError("the master closed the connection"))
+
+    def end(self, error: Exception) -> None:
+        """End the link; bytes that still arrive are not looked at."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+            # Nobody may be waiting any more (a stop): then there is nobody to tell.
+            self.ended.exception()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.ended.done():
+            return
+        self._last_read_ms = self._env.monotonic_ms()
+        try:
+            heard = False
+            for frame in self._reader.feed(data):
+                if isinstance(frame, MasterHandshake):
+                    self._agree(frame)
+                else:
+                    self._append(frame)
+                    heard = True
+            if heard:
+                self._follower.progressed()
+                if self._sync_flush and self._store.log.flushed < self._store.log.end:
+                    self._store.sync_to(self._store.log.end)
+                # Once a read, not once a frame. A heartbeat is answered too: the master sees that this
+                # slave lives.
+                self.report(always=True)
+        except (MqError, OSError, ValueError) as error:
+            self.end(error)
+
+    def _agree(self, frame: MasterHandshake) -> None:
+        store = self._store
+        mine, end = epochs_of(store), store.log.end
+        if mine and frame.last_epoch < mine[-1][0] and frame.last_epoch >= 0:
+            # A master of the past, or one that has not heard of its election: its log must not cut ours.
+            raise PeerError(f"the master's newest epoch is {frame.last_epoch}, ours is {mine[-1][0]}")
+        self._empty = end == store.log.min_offset
+        point = consistent_point(frame.epochs, mine, frame.end, end)
+        if point is None and store.confirmed == store.log.min_offset == 0:
+            # A young group: this broker led first, another one was elected before it had received anything.
+            # What we hold was never confirmed to anyone, so it may go without an operator's word.
+            point = 0
+        if self._empty:
+            cut_epochs(store, 0)
+        elif point is None or point < store.log.min_offset:
+            raise NeedsReseedError(
+                f"no consistent point: our epochs are {_text(mine)} up to {end}, "
+                f"the master's {_text(frame.epochs)} up to {frame.end}"
+            )
+        else:
+            if point < end:
+                log.warning("cutting our log from %d to %d, where it leaves the master's", end, point)
+                try:
+                    store.truncate(point)
+                except DiskError as error:
+                    if store.writable is not None:
+                        raise
+                    raise NeedsReseedError(f"the log cannot be cut at {point}: {error}") from error
+            # The log first: epochs without their bytes are harmless, bytes of a forgotten epoch are not.
+            cut_epochs(store, point)
+        self._greeted, self._epochs = True, frame.epochs
+        if self._sync_flush and store.log.flushed < store.log.end:
+            store.sync_to(store.log.end)
+        # At once: a real slave waits for its idle timer here, and every reconnect costs 5 s.
+        self.report(always=True)
+
+    def _append(self, frame: Transfer) -> None:
+        store = self._store
+        end = store.log.end
+        if frame.offset != end and not (self._empty and end == store.log.min_offset):
+            if frame.offset > end:
+                raise NeedsReseedError(f"the master sends from {frame.offset}, our log ends at {end}")
+            raise PeerError(f"the master sent offset {frame.offset}, our log ends at {end}")
+        last = store.epochs.last
+        if last is None or frame.epoch > last.epoch:
+            if not (last.start if last else 0) <= frame.epoch_start <= frame.offset + len(frame.body):
+                raise PeerError(
+                    f"the master sent epoch {frame.epoch} from {frame.epoch_start} at {frame.offset}"
+                )
+            known = (last.epoch, last.start) if last else None
+            label = (frame.epoch, frame.epoch_start)
+            for epoch, start in [*missed(self._epochs, frame.offset, known, label), label]:
+                store.epochs.append(epoch, start)
+        elif frame.epoch < last.epoch or frame.epoch_start != last.start:
+            raise PeerError(
+                f"the master sent epoch {frame.epoch} from {frame.epoch_start}, "
+                f"ours is {last.epoch} from {last.start}"
+            )
+        if frame.body:
+            store.append_raw(frame.offset, frame.body)
+            self._empty = False
+        store.confirm(min(max(frame.confirmed, 0), store.log.end))
+
+    def report(self, *, always: bool = False) -> None:
+        """Tell the master how far the log reaches (with SYNC_FLUSH: how far it is on disk)."""
+        if not self._greeted or self._transport is None or self.ended.done():
+            return
+        log_end = self._store.log.end
+        end = min(log_end, self._store.log.flushed) if self._sync_flush else log_end
+        if self._reported < 0 and end < log_end:
+            return  # the first report says where the stream goes on: it waits for the sync
+        if self._empty and log_end == self._store.log.min_offset:
+            end = 0  # the master starts with the first byte it has
+        if end > self._reported or (always and (end == self._reported or self._reported < 0)):
+            self._reported = end
+            self._last_write_ms = self._env.monotonic_ms()
+            self._transport.write(encode_ack(end))
+
+    def _arm(self) -> None:
+        period_s = min(self._idle_ms, self._silence_ms / 2) / 1000
+        self._timer = asyncio.get_running_loop().call_later(period_s, self._tick)
+
+    def _tick(self) -> None:
+        now_ms = self._env.monotonic_ms()
+        if now_ms - self._last_read_ms > self._silence_ms:
+            self.end(PeerError(f"nothing from the master for {self._silence_ms} ms"))
+            return
+        if now_ms - self._last_write_ms >= self._idle_ms:
+            self.report(always=True)
+        self._arm()
+
+
+def _text(epochs: object) -> str:
+    return str(list(epochs)[-4:]) if isinstance(epochs, list | tuple) else "[]"

@@ -1,0 +1,344 @@
+"""The promise of ha.core: a confirmed byte is on every member of the SyncStateSet, late answers or not."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ha.core import COURT_MS, JOIN_LAG_MS, REFUSED_MS, UNKNOWN_HOLD_MS, Proposal, SyncSet
+from model.errors import PeerError
+
+SELF = 1
+NOT_CATCHUP_MS = 3000
+
+
+def sync_set(
+    members: set[int] | None = None,
+    *,
+    end: int = 0,
+    confirmed: int = 0,
+    all_ack: bool = True,
+    ack_count: int = 1,
+    epoch_start: int = 0,
+) -> SyncSet:
+    return SyncSet(
+        SELF,
+        epoch=1,
+        epoch_start=epoch_start,
+        members=frozenset(members or {SELF}),
+        set_epoch=1,
+        end=end,
+        confirmed=confirmed,
+        all_ack=all_ack,
+        ack_count=ack_count,
+        not_catchup_ms=NOT_CATCHUP_MS,
+        now_ms=0.0,
+    )
+
+
+def with_slaves(*slaves: int, all_ack: bool = True, ack_count: int = 1) -> SyncSet:
+    """A master whose slaves are all members and level at 100."""
+    sync = sync_set({SELF, *slaves}, end=100, all_ack=all_ack, ack_count=ack_count)
+    for slave in slaves:
+        sync.connected(slave, 0)
+        sync.acked(slave, 100, 0)
+    return sync
+
+
+class Model:
+    """A master's SyncSet, the Controller with requests on their way, and what slaves really hold."""
+
+    def __init__(self, all_ack: bool, ack_count: int) -> None:
+        self.sync = sync_set(all_ack=all_ack, ack_count=ack_count)
+        self.now_ms = 0.0
+        self.members, self.set_epoch = frozenset({SELF}), 1
+        self.held = {2: 0, 3: 0, 4: 0}
+        self.on_the_way: list[Proposal] = []  # may still reach the Controller
+        self.waiting: Proposal | None = None  # the master waits for this one's answer
+
+    def step(self, what: str, who: int, amount: int) -> None:
+        sync, now = self.sync, self.now_ms
+        match what:
+            case "append":
+                sync.appended(sync.end + amount)
+            case "connect":
+                sync.connected(who, now)
+            case "disconnect":
+                sync.disconnected(who)
+            case "ack" if who in sync.slave_ends():
+                self.held[who] = min(sync.end, self.held[who] + amount * 5)
+                sync.acked(who, self.held[who], now)
+            case "wait":
+                self.now_ms += amount * 20
+                sync.tick(self.now_ms)
+            case "propose" if self.waiting is None:
+                self.waiting = sync.propose(now)
+                if self.waiting is not None:
+                    self.on_the_way.append(self.waiting)
+            case "apply" if self.on_the_way:
+                self.apply(self.on_the_way[amount % len(self.on_the_way)])
+            case "answer" if self.waiting is not None:
+                waiting, self.waiting = self.waiting, None
+                if waiting in self.on_the_way:  # decided now, at the latest
+                    base = self.set_epoch
+                    self.apply(waiting)
+                    if self.set_epoch == base:
+                        sync.refused(waiting, now)
+                        return
+                sync.adopt(self.members, self.set_epoch)
+            case "refuse" if self.waiting in self.on_the_way and self.waiting is not None:
+                self.on_the_way.remove(self.waiting)
+                sync.refused(self.waiting, now)
+                self.waiting = None
+            case "lose" if self.waiting is not None:
+                sync.unknown(self.waiting)
+                self.waiting = None
+            case "read":
+                sync.adopt(self.members, self.set_epoch, now)
+            case _:
+                pass
+        # The Controller works on a request for a bounded time.
+        self.on_the_way = [p for p in self.on_the_way if self.now_ms - p.sent_ms < UNKNOWN_HOLD_MS]
+
+    def apply(self, proposal: Proposal) -> None:
+        self.on_the_way.remove(proposal)
+        if proposal.base == self.set_epoch and proposal.members != self.members:
+            self.members, self.set_epoch = proposal.members, self.set_epoch + 1
+
+
+WORDS = [
+    *("append", "connect", "disconnect", "ack", "ack", "ack", "wait"),
+    *("propose", "propose", "apply", "answer", "answer", "refuse", "lose", "read"),
+]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(WORDS), st.sampled_from([2, 3, 4]), st.integers(1, 120)), max_size=80
+)
+
+
+@given(steps=STEPS, mode=st.sampled_from([(True, 1), (False, 1), (False, 2), (False, 3)]))
+@settings(max_examples=400)
+def test_confirmed_never_passes_a_member_nor_moves_back(
+    steps: list[tuple[str, int, int]], mode: tuple[bool, int]
+) -> None:
+    model = Model(*mode)
+    confirmed = replicated = 0
+    for what, who, amount in steps:
+        model.step(what, who, amount)
+        sync = model.sync
+        assert confirmed <= sync.confirmed <= sync.end
+        assert replicated <= sync.replicated <= sync.end
+        confirmed, replicated = sync.confirmed, sync.replicated
+        for member in model.members - {SELF}:
+            assert confirmed <= model.held[member], f"{member} may be elected and lacks confirmed bytes"
+
+
+@given(steps=STEPS)
+@settings(max_examples=200)
+def test_when_the_dust_settles_every_level_slave_joins_and_every_silent_one_leaves(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    model = Model(True, 1)
+    for what, who, amount in steps:
+        model.step(what, who, amount)
+    sync = model.sync
+    sync.disconnected(4)
+    for slave in (2, 3):
+        if slave not in sync.slave_ends():
+            model.step("connect", slave, 0)
+    for _ in range(120):
+        model.now_ms += 100
+        sync.tick(model.now_ms)
+        for slave in (2, 3):
+            model.held[slave] = sync.end
+            sync.acked(slave, sync.end, model.now_ms)
+        for what in ("answer", "read", "propose", "answer"):
+            model.step(what, 2, 1)
+    assert sync.members == model.members == {SELF, 2, 3}
+    assert sync.confirmed == sync.replicated == sync.end
+    assert sync.proposed == frozenset()
+
+
+def test_a_lone_master_confirms_what_it_has() -> None:
+    sync = sync_set(end=50)
+    assert (sync.confirmed, sync.replicated) == (50, 50)
+    sync.appended(80)
+    assert (sync.confirmed, sync.replicated) == (80, 80)
+
+
+def test_every_member_must_acknowledge_before_a_byte_is_confirmed() -> None:
+    sync = with_slaves(2, 3)
+    sync.appended(200)
+    sync.acked(2, 200, 1)
+    assert sync.confirmed == 100
+    sync.acked(3, 150, 1)
+    assert sync.confirmed == 150
+
+
+def test_a_lost_member_holds_the_confirmed_offset_until_the_controller_dropped_it() -> None:
+    sync = with_slaves(2)
+    sync.appended(200)
+    sync.disconnected(2)
+    assert sync.confirmed == 100
+    proposal = sync.propose(NOT_CATCHUP_MS + 1)
+    assert proposal is not None
+    assert proposal.members == {SELF}
+    assert sync.confirmed == 100
+    sync.adopt(frozenset({SELF}), 2)
+    assert sync.confirmed == 200
+
+
+def test_members_not_heard_of_yet_are_waited_for_and_lost_ones_are_not() -> None:
+    sync = sync_set({SELF, 2, 3}, end=100)
+    sync.connected(3, 10)
+    assert sync.wanted(20) == {SELF, 2, 3}
+    sync.disconnected(3)
+    assert sync.wanted(30) == {SELF, 2}
+    assert sync.wanted(NOT_CATCHUP_MS + 1) == {SELF}
+
+
+def test_a_slave_that_is_sent_everything_but_acknowledges_nothing_leaves() -> None:
+    sync = with_slaves(2)
+    sync.appended(200)
+    for now in range(0, NOT_CATCHUP_MS + 1000, 500):
+        sync.tick(now)
+    assert sync.wanted(NOT_CATCHUP_MS + 1) == {SELF}
+
+
+def test_a_slave_always_a_little_behind_stays() -> None:
+    sync = with_slaves(2)
+    for now in range(0, 20000, 100):
+        sync.appended(sync.end + 10)
+        sync.acked(2, sync.end - 10, now)
+        sync.tick(now)
+        assert sync.wanted(now) == {SELF, 2}
+
+
+def test_a_slave_joins_under_a_load_that_never_pauses() -> None:
+    sync = sync_set(end=100)
+    sync.connected(2, 0)
+    sync.acked(2, 0, 0)
+    held = 0
+    for now in range(1, 500):
+        before = sync.end
+        sync.appended(sync.end + 10)
+        held = max(held, before)  # always one round trip behind
+        sync.acked(2, held, now)
+        if sync.propose(now) is not None:
+            break
+    else:
+        pytest.fail("the slave was never proposed")
+    assert sync.confirmed <= held
+
+
+def test_an_invited_slave_that_stalls_holds_writers_only_for_a_moment() -> None:
+    sync = sync_set(end=100)
+    sync.connected(2, 0)
+    sync.acked(2, 0, 0)
+    sync.appended(200)
+    sync.acked(2, 100, JOIN_LAG_MS)
+    sync.appended(300)
+    assert sync.confirmed == 200
+    sync.tick(JOIN_LAG_MS + COURT_MS + 1)
+    assert sync.confirmed == 300
+
+
+def test_a_learner_never_counts() -> None:
+    sync = sync_set(end=100, all_ack=False, ack_count=2)
+    sync.connected(2, 0, learner=True)
+    sync.acked(2, 100, 0)
+    assert sync.wanted(0) == {SELF}
+    assert sync.replicated == 0
+
+
+def test_a_slave_outside_the_set_does_not_make_an_answer_leave() -> None:
+    sync = sync_set(end=0, all_ack=False, ack_count=2)
+    sync.connected(2, 0)
+    sync.appended(100)
+    sync.acked(2, 100, 0)
+    assert sync.replicated == 0
+    proposal = sync.propose(0)
+    assert proposal is not None
+    sync.adopt(proposal.members, 2)
+    assert sync.replicated == 100
+
+
+def test_counting_mode_needs_so_many_members_but_consumers_wait_for_all() -> None:
+    sync = with_slaves(2, 3, all_ack=False, ack_count=2)
+    sync.appended(200)
+    assert sync.replicated == 100
+    sync.acked(3, 180, 1)
+    assert (sync.replicated, sync.confirmed) == (180, 100)
+
+
+def test_a_member_that_came_back_shorter_must_leave_until_it_caught_up() -> None:
+    sync = with_slaves(2)
+    sync.disconnected(2)
+    sync.connected(2, 10)
+    sync.acked(2, 60, 10)
+    assert sync.confirmed == 100
+    assert sync.wanted(10) == {SELF}
+
+
+def test_a_slave_older_than_the_epoch_does_not_join() -> None:
+    sync = sync_set(end=100, confirmed=0, epoch_start=100, all_ack=False, ack_count=5)
+    sync.connected(2, 0)
+    sync.acked(2, 90, 0)
+    assert sync.wanted(0) == {SELF}
+    sync.acked(2, 100, 1)
+    assert sync.wanted(1) == {SELF, 2}
+
+
+def test_a_refused_proposal_does_not_hold_writers() -> None:
+    sync = sync_set(end=100)
+    sync.connected(2, 0)
+    sync.acked(2, 100, 0)
+    proposal = sync.propose(0)
+    assert proposal is not None
+    assert proposal.members == {SELF, 2}
+    sync.appended(200)
+    assert sync.confirmed == 100
+    sync.refused(proposal, 1)
+    assert sync.confirmed == 200
+    sync.acked(2, 200, 2)
+    assert sync.propose(2) is None, "asked again at once"
+    sync.acked(2, 200, REFUSED_MS + 2)
+    assert sync.propose(REFUSED_MS + 2) is not None
+
+
+def test_a_proposal_without_an_answer_counts_until_it_cannot_be_applied_any_more() -> None:
+    sync = sync_set(end=100)
+    sync.connected(2, 0)
+    sync.acked(2, 100, 0)
+    proposal = sync.propose(0)
+    assert proposal is not None
+    sync.unknown(proposal)
+    sync.disconnected(2)
+    sync.appended(200)
+    sync.adopt(frozenset({SELF}), 1, 10)
+    assert sync.confirmed == 100, "the Controller may still be working on it"
+    sync.adopt(frozenset({SELF}), 1, UNKNOWN_HOLD_MS)
+    assert sync.confirmed == 200
+
+
+def test_a_master_that_stood_still_does_not_blame_its_slaves() -> None:
+    sync = with_slaves(2)
+    sync.tick(100)
+    sync.tick(60_000)
+    assert sync.wanted(60_000) == {SELF, 2}
+
+
+def test_an_ack_beyond_the_log_or_backwards_ends_the_connection() -> None:
+    sync = with_slaves(2)
+    with pytest.raises(PeerError, match="beyond"):
+        sync.acked(2, 101, 1)
+    with pytest.raises(PeerError, match="after"):
+        sync.acked(2, 99, 1)
+
+
+def test_a_master_elected_again_forgets_proposals_of_its_former_epoch() -> None:
+    sync = sync_set(end=100)
+    sync.connected(2, 0)
+    sync.acked(2, 100, 0)
+    assert sync.propose(0) is not None
+    sync.elected(2, 100, frozenset({SELF}), 5, 0)
+    assert (sync.epoch, sync.set_epoch, sync.proposed) == (2, 5, frozenset())
+    assert sync.slave_ends() == {2: 100}

@@ -1,0 +1,398 @@
+"""The promise of the HA port: real peers are served as they expect, strangers move nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from ha.codec import (
+    MasterHandshake,
+    MasterReader,
+    SlaveHandshake,
+    Transfer,
+    encode_ack,
+    encode_master_handshake,
+    encode_slave_handshake,
+    encode_transfer_header,
+)
+from tests.ha.group import Group, Node, free_port, until
+
+
+class RawSlave:
+    """A slave written by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.frames: list[MasterHandshake | Transfer] = []
+        self._parser = MasterReader()
+
+    @classmethod
+    async def connect(cls, node: Node) -> RawSlave:
+        return cls(*await asyncio.open_connection("127.0.0.1", node.config.ha_port))
+
+    async def greet(self, broker_id: int = 2, **flags: bool) -> None:
+        flags = {"from_last_file": False, "learner": False} | flags
+        self.writer.write(encode_slave_handshake(SlaveHandshake(broker_id, **flags)))
+        await self.next()
+
+    async def next(self) -> MasterHandshake | Transfer:
+        """The next frame that is not a heartbeat of an epoch already told."""
+        async with asyncio.timeout(5):
+            while not self.frames:
+                data = await self.reader.read(65536)
+                if not data:
+                    raise ConnectionResetError("the master hung up")
+                self.frames += self._parser.feed(data)
+        return self.frames.pop(0)
+
+    async def transfer(self) -> Transfer:
+        frame = await self.next()
+        assert isinstance(frame, Transfer)
+        return frame
+
+    async def hung_up(self) -> bool:
+        """Whether the master ends the connection."""
+        try:
+            async with asyncio.timeout(5):
+                while await self.reader.read(65536):
+                    pass
+        except ConnectionError:
+            return True
+        return True
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def with_master(test: Callable[[Group, Node], Awaitable[None]], data: bytes = b"") -> None:
+    async def run() -> None:
+        # No heartbeats in between: each frame is one the test caused.
+        async with Group(Node(1, ha_heartbeat_ms=60_000, ha_housekeeping_ms=60_000)) as group:
+            await group.elect(1)
+            if data:
+                group.master.store.grow(data)
+            await test(group, group.master)
+
+    asyncio.run(run())
+
+
+def test_a_handshake_cut_in_pieces_is_waited_for_whole() -> None:
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        data = encode_slave_handshake(SlaveHandshake(2**33, False, False))
+        for at in range(len(data)):
+            slave.writer.write(data[at : at + 1])
+            await asyncio.sleep(0.001)
+        frame = await slave.next()
+        assert frame == MasterHandshake(30, 1, ((1, 0),))
+        assert [entry["id"] for entry in node.ha.slaves()] == [2**33]
+        slave.close()
+
+    with_master(test, b"0123456789" * 3)
+
+
+def test_frames_respect_batch_segment_and_epoch_ends_and_are_labelled_as_a_real_masters() -> None:
+    async def test(group: Group, node: Node) -> None:
+        node.store.grow(b"x" * 5000)
+        await group.elect(1)
+        node.store.grow(b"y" * 3000)
+        slave = await RawSlave.connect(node)
+        await slave.greet()
+        slave.writer.write(encode_ack(0))
+        got, at = [], 0
+        while at < 8000:
+            frame = await slave.transfer()
+            assert frame.offset == at
+            at += len(frame.body)
+            got.append((frame.offset, len(frame.body), frame.epoch, frame.epoch_start))
+        # Segments of 4096 bytes; epoch 2 starts at 5000 and is announced by the batch that ends there.
+        assert got == [(0, 4096, 1, 0), (4096, 904, 2, 5000), (5000, 3000, 2, 5000)]
+        slave.close()
+
+    with_master(test)
+
+
+def test_the_first_ack_of_a_level_slave_is_answered_at_once() -> None:
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        await slave.greet()
+        slave.writer.write(encode_ack(10))
+        assert await slave.transfer() == Transfer(10, 1, 0, 10, b"")
+        slave.close()
+
+    with_master(test, b"0123456789")
+
+
+def test_appends_of_one_turn_of_the_loop_travel_together() -> None:
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        await slave.greet()
+        slave.writer.write(encode_ack(0))
+        await slave.transfer()
+        for _ in range(5):
+            node.store.grow(b"0123456789")
+        assert (await slave.transfer()).body == b"0123456789" * 5
+        slave.close()
+
+    with_master(test)
+
+
+def test_a_slave_that_syncs_from_the_last_file_gets_the_last_segment() -> None:
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        await slave.greet(from_last_file=True)
+        slave.writer.write(encode_ack(0))
+        assert (await slave.transfer()).offset == 8192
+        slave.close()
+
+    with_master(test, b"0123456789" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("what", "data"),
+    [
+        ("a stranger", b"GET / HTTP/1.1\r\n\r\n"),
+        ("a classic slave", (0).to_bytes(8, "big") * 2),
+        ("id 0", encode_slave_handshake(SlaveHandshake(0, False, False))),
+        ("a negative id", encode_slave_handshake(SlaveHandshake(-5, False, False))),
+        ("the master's own id", encode_slave_handshake(SlaveHandshake(1, False, False))),
+        ("an ack before the handshake", encode_ack(10) * 2),
+        (
+            "an ack beyond the log",
+            encode_slave_handshake(SlaveHandshake(2, False, False)) + encode_ack(11),
+        ),
+        (
+            "a negative ack",
+            encode_slave_handshake(SlaveHandshake(2, False, False)) + encode_ack(-1),
+        ),
+        (
+            "an ack that goes back",
+            encode_slave_handshake(SlaveHandshake(2, False, False)) + encode_ack(10) + encode_ack(5),
+        ),
+    ],
+)
+def test_what_no_slave_sends_ends_the_connection_and_moves_nothing(what: str, data: bytes) -> None:
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        slave.writer.write(data)
+        assert await slave.hung_up(), what
+        slave.close()
+        await until(lambda: node.ha.slaves() == [])
+        await until(lambda: group.members == {1})
+        node.store.grow(b"0123456789")
+        await until(lambda: node.ha.replicated == 20, "writes go on")
+
+    with_master(test, b"0123456789")
+
+
+def test_an_ack_for_bytes_never_sent_on_this_connection_is_refused() -> None:
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        await slave.greet()
+        slave.writer.write(encode_ack(0))
+        await slave.transfer()
+        slave.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        node.store.grow(b"z" * 40_000_000)  # more than the window: the rest waits in the log
+        slave.writer.write(encode_ack(40_000_000))
+        await until(lambda: node.ha.slaves() == [], "the forger is gone")
+        slave.writer.transport.abort()
+
+    with_master(test)
+
+
+def test_a_slave_that_does_not_read_costs_a_bounded_buffer() -> None:
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        await slave.greet()
+        slave.writer.write(encode_ack(0))
+        slave.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await until(lambda: node.ha.slaves()[0]["ackOffset"] == 0)
+        node.store.grow(b"z" * 40_000_000)
+        await asyncio.sleep(0.1)
+        link = node.ha._links[2]
+        assert link._transport is not None
+        assert link._transport.get_write_buffer_size() < 2 * 1024 * 1024
+        assert link.next < 40_000_000
+        slave.writer.transport.abort()
+
+    with_master(test)
+
+
+def test_the_same_broker_connecting_again_replaces_its_former_connection() -> None:
+    async def test(group: Group, node: Node) -> None:
+        first = await RawSlave.connect(node)
+        await first.greet(2)
+        second = await RawSlave.connect(node)
+        await second.greet(2)
+        assert await first.hung_up()
+        second.writer.write(encode_ack(0))
+        assert (await second.transfer()).body == b"0123456789"
+        assert len(node.ha.slaves()) == 1
+        first.close()
+        second.close()
+
+    with_master(test, b"0123456789")
+
+
+def test_a_connection_that_says_nothing_is_closed() -> None:
+    async def run() -> None:
+        async with Group(Node(1, ha_housekeeping_ms=200)) as group:
+            await group.elect(1)
+            slave = await RawSlave.connect(group.master)
+            assert await slave.hung_up()
+            slave.close()
+
+    asyncio.run(run())
+
+
+# The slave's side: a master written by hand
+
+
+class RawMaster:
+    """Sends each slave that connects what ``script`` says, after its handshake came."""
+
+    def __init__(self, script: bytes, cuts: random.Random | None = None) -> None:
+        self.port = free_port()
+        self.script = script
+        self.cuts = cuts
+        self.connections = 0
+        self.received = b""
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> RawMaster:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            await reader.readexactly(16)
+            rest = self.script
+            while rest:
+                size = self.cuts.randrange(1, 50) if self.cuts is not None else len(rest)
+                writer.write(rest[:size])
+                rest = rest[size:]
+                await asyncio.sleep(0)
+            while data := await reader.read(4096):
+                self.received += data
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+def frame(offset: int, body: bytes, epoch: int = 1, start: int = 0, confirmed: int = 0) -> bytes:
+    return encode_transfer_header(offset, len(body), epoch, start, confirmed) + body
+
+
+def with_slave(script: bytes, test: Callable[[RawMaster, Node], Awaitable[None]], seed: int = -1) -> None:
+    async def run() -> None:
+        node = Node(2, ha_heartbeat_ms=60_000, ha_housekeeping_ms=60_000)
+        async with RawMaster(script, random.Random(seed) if seed >= 0 else None) as master, Group(node):
+            await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+            await test(master, node)
+            await node.ha.become_fenced()
+
+    asyncio.run(run())
+
+
+HELLO = encode_master_handshake(40, [(1, 0)])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_slave_takes_a_masters_stream_cut_anywhere(seed: int) -> None:
+    script = HELLO + b"".join(frame(at, b"0123456789", confirmed=at) for at in range(0, 1000, 10))
+
+    async def test(master: RawMaster, node: Node) -> None:
+        await until(lambda: node.store.log.end == 1000)
+        assert bytes(node.store.log.data) == b"0123456789" * 100
+        assert node.store.confirmed == 990
+        await until(lambda: master.received.endswith(encode_ack(1000)), "it reports how far it got")
+        assert master.received.startswith(encode_ack(0)), "at once after the handshake"
+
+    with_slave(script, test, seed)
+
+
+def test_a_short_epoch_a_real_master_never_labels_is_learned_from_its_handshake() -> None:
+    script = encode_master_handshake(30, [(1, 0), (2, 10), (5, 20)])
+    script += frame(0, b"0123456789", 2, 10) + frame(10, b"0123456789", 5, 20) + frame(20, b"", 5, 20)
+
+    async def test(master: RawMaster, node: Node) -> None:
+        await until(lambda: node.store.log.end == 20)
+        assert node.store.epochs.entries == [(1, 0), (2, 10), (5, 20)]
+
+    with_slave(script, test)
+
+
+@pytest.mark.parametrize(
+    ("what", "script"),
+    [
+        ("not a handshake", b"\0\0\0\5" * 8),
+        ("a frame at another offset", HELLO + frame(0, b"0123456789") + frame(0, b"0123456789")),
+        ("a huge body", HELLO + encode_transfer_header(0, 2**31 - 1, 1, 0, 0)),
+        ("an epoch that goes back", HELLO + frame(0, b"0123456789", 3) + frame(10, b"0123456789", 2)),
+        ("an epoch that moves", HELLO + frame(0, b"0123456789", 3, 0) + frame(10, b"0123456789", 3, 5)),
+        ("an epoch from the future", HELLO + frame(0, b"0123456789", 3, 500)),
+        ("a state of no frame", HELLO + b"\0\0\0\3" + frame(0, b"")[4:]),
+    ],
+)
+def test_what_no_master_sends_ends_the_connection_and_is_tried_again(what: str, script: bytes) -> None:
+    async def test(master: RawMaster, node: Node) -> None:
+        await until(lambda: master.connections >= 2, what)
+        assert node.store.log.end <= 10
+        assert node.ha.needs_reseed is None
+
+    with_slave(script, test)
+
+
+def test_a_master_that_knows_only_older_epochs_cuts_nothing() -> None:
+    async def test(master: RawMaster, node: Node) -> None:
+        await node.ha.become_fenced()
+        node.store.log.data += b"0123456789" * 5
+        node.store.epochs.append(1, 0)
+        node.store.epochs.append(3, 20)
+        await node.ha.become_slave(2, 4, f"127.0.0.1:{master.port}")
+        await until(lambda: "newest epoch is 1" in str(node.ha.status()["following"]["reason"]))
+        assert node.store.log.end == 50
+        assert node.store.cuts == []
+
+    with_slave(HELLO, test)
+
+
+def test_a_master_that_falls_silent_is_left() -> None:
+    async def run() -> None:
+        node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)
+        async with RawMaster(HELLO) as master, Group(node):
+            await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+            await until(lambda: master.connections >= 2, "it connects again")
+            assert "nothing from the master" in str(node.ha.status()["following"]["reason"])
+            await node.ha.become_fenced()
+
+    asyncio.run(run())
+
+
+def test_a_fenced_slave_appends_nothing_more() -> None:
+    async def run() -> None:
+        async with Group(Node(1), Node(2)) as group:
+            await group.elect(1)
+            await group.full()
+            group.master.store.grow(b"0123456789")
+            node = group.nodes[2]
+            stopping = asyncio.ensure_future(node.ha.become_fenced())
+            await asyncio.sleep(0)
+            end = node.store.log.end
+            group.master.store.grow(b"0123456789")
+            await stopping
+            await asyncio.sleep(0.05)
+            assert node.store.log.end == end
+            assert node.ha.status()["following"] is None
+
+    asyncio.run(run())
