@@ -1,0 +1,316 @@
+"""What do operators' tools ask? Topics, routes, offsets, groups of brokers, and the Controller's view of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from client.message import NameServersSilent, NoMaster, Queue
+from client.routes import Route
+from client.session import Session
+from model.errors import MqError, PeerError, Refused
+from model.topic import PERM_READ, PERM_WRITE, TopicConfig, topic_name_error
+from remoting import bodies
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from runtime.env import Env
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """Clusters and their groups; groups and their members' addresses by id (0 = master)."""
+
+    clusters: Mapping[str, Sequence[str]]
+    brokers: Mapping[str, Mapping[int, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """A queue's readable range in messages, and when it last grew (ms since the epoch)."""
+
+    queue: Queue
+    min_offset: int
+    max_offset: int
+    updated_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeStats:
+    """How far a group is in one queue; ``lag`` in messages."""
+
+    queue: Queue
+    broker_offset: int
+    consumer_offset: int
+
+    @property
+    def lag(self) -> int:
+        return self.broker_offset - self.consumer_offset
+
+
+@dataclass(frozen=True, slots=True)
+class SyncState:
+    """A Controller's view of one group, by the ids it gives; ``master`` None = no master now."""
+
+    group: str
+    master: int | None
+    master_address: str | None
+    epoch: int
+    sync_state_set_epoch: int
+    in_sync: Mapping[int, str]
+    not_in_sync: Mapping[int, str]
+    alive: Mapping[int, bool]
+
+
+class AdminClient:
+    """Asks NameServers, brokers and Controllers of one cluster. Use as ``async with``, or ``start`` and
+    ``stop``.
+
+    Methods raise Refused (the server said no; ``code`` says why), Unknown (no answer), OSError (not reached).
+    """
+
+    def __init__(
+        self, env: Env, namesrv: str | Sequence[str] = (), *, session: Session | None = None
+    ) -> None:
+        self.session = session or Session(env, namesrv)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        await self.session.start()
+
+    async def stop(self) -> None:
+        await self.session.stop()
+
+    # --- NameServers
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Raises NameServersSilent when none answers."""
+        data = bodies.loads_object((await self._nameserver(Request.GET_BROKER_CLUSTER_INFO)).body)
+        brokers = data.get("brokerAddrTable") or {}
+        return ClusterInfo(
+            {str(c): sorted(names) for c, names in sorted((data.get("clusterAddrTable") or {}).items())},
+            {
+                str(name): {int(i): str(a) for i, a in sorted((broker.get("brokerAddrs") or {}).items())}
+                for name, broker in sorted(brokers.items())
+            },
+        )
+
+    async def route(self, topic: str) -> Route:
+        """Ask now, whatever is cached. Raises NoRoute."""
+        return await self.session.routes.refresh(topic)
+
+    async def topics(self) -> list[str]:
+        response = await self._nameserver(Request.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(str(name) for name in bodies.loads_object(response.body).get("topicList") or [])
+
+    # --- topics
+
+    async def create_topic(
+        self,
+        topic: str,
+        queues: int = 8,
+        *,
+        brokers: Sequence[str] = (),
+        perm: int = PERM_READ | PERM_WRITE,
+        order: bool = False,
+        timeout_s: float = 5.0,
+    ) -> TopicConfig:
+        """Create or change ``topic`` on the named groups, or on every group that has a master.
+
+        Returns when each master has answered; the NameServers may learn of it a moment later. Raises
+        ValueError for a name or a count that cannot be.
+        """
+        problem = topic_name_error(topic)
+        if problem is not None:
+            raise ValueError(problem)
+        if not 1 <= queues <= 65535:
+            raise ValueError(f"a topic has 1 to 65535 queues, not {queues}")
+        config = TopicConfig(topic, read_queues=queues, write_queues=queues, perm=perm, order=order)
+        info = await self.cluster_info()
+        names = list(brokers) or list(info.brokers)
+        if not names:
+            raise NoMaster("the NameServers know no broker yet")
+        for name in names:
+            await self.session.call(
+                self._master(info, name),
+                Request.UPDATE_AND_CREATE_TOPIC,
+                {
+                    "topic": topic,
+                    "defaultTopic": "TBW102",
+                    "readQueueNums": str(queues),
+                    "writeQueueNums": str(queues),
+                    "perm": str(perm),
+                    "topicFilterType": config.filter_type,
+                    "topicSysFlag": "0",
+                    "order": "true" if order else "false",
+                },
+                timeout_s=timeout_s,
+            )
+        return config
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete it on every group that has a master, and at the NameServers that answer."""
+        info = await self.cluster_info()
+        for members in info.brokers.values():
+            if 0 in members:
+                await self.session.call(members[0], Request.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        for address in self.session.routes.nameservers:
+            await self.session.call(address, Request.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+        self.session.routes.forget(topic)
+
+    async def topic_stats(self, topic: str) -> list[QueueStats]:
+        """Every queue of ``topic``, from the masters."""
+        found: list[QueueStats] = []
+        for address in (await self.route(topic)).masters():
+            response = await self.session.call(address, Request.GET_TOPIC_STATS_INFO, {"topic": topic})
+            for key, value in self._table(response, "offsetTable").items():
+                found.append(
+                    QueueStats(
+                        self._queue(key),
+                        int(value["minOffset"]),
+                        int(value["maxOffset"]),
+                        int(value.get("lastUpdateTimestamp", 0)),
+                    )
+                )
+        return sorted(found, key=lambda stats: stats.queue)
+
+    async def consume_stats(self, group: str, topic: str) -> list[ConsumeStats]:
+        """How far ``group`` is in each queue of ``topic``."""
+        found: list[ConsumeStats] = []
+        for address in (await self.route(topic)).masters():
+            ext = {"consumerGroup": group, "topic": topic}
+            response = await self.session.call(address, Request.GET_CONSUME_STATS, ext)
+            for key, value in self._table(response, "offsetTable").items():
+                found.append(
+                    ConsumeStats(self._queue(key), int(value["brokerOffset"]), int(value["consumerOffset"]))
+                )
+        return sorted(found, key=lambda stats: stats.queue)
+
+    # --- brokers
+
+    async def broker_runtime(self, address: str) -> dict[str, str]:
+        """The figures mqadmin's brokerStatus shows."""
+        response = await self.session.call(address, Request.GET_BROKER_RUNTIME_INFO)
+        return {str(k): str(v) for k, v in self._table(response, "table").items()}
+
+    async def ha_status(self, address: str) -> dict[str, Any]:
+        """A broker's own view of its replication (HARuntimeInfo)."""
+        return bodies.loads_object((await self.session.call(address, Request.GET_BROKER_HA_STATUS)).body)
+
+    async def epochs(self, address: str) -> dict[str, Any]:
+        """A broker's epoch list; Refused outside controller mode."""
+        return bodies.loads_object((await self.session.call(address, Request.GET_BROKER_EPOCH_CACHE)).body)
+
+    # --- Controllers
+
+    async def controller_leader(self, controllers: Sequence[str]) -> str | None:
+        """The leader's address as the first Controller that knows one has it, or None."""
+        for address in controllers:
+            try:
+                response = await self.session.call(
+                    address, Request.CONTROLLER_GET_METADATA_INFO, timeout_s=1.0
+                )
+            except (OSError, MqError):
+                continue  # a Controller that is down is no error: the others know
+            if leader := response.ext.get("controllerLeaderAddress"):
+                return leader
+        return None
+
+    async def sync_state(self, controllers: Sequence[str], groups: Sequence[str]) -> dict[str, SyncState]:
+        """What the Controller leader knows of ``groups``; one it does not know is left out."""
+        response = await self._leader(
+            controllers, Request.CONTROLLER_GET_SYNC_STATE_DATA, {}, bodies.dumps(list(groups))
+        )
+        table = self._table(response, "replicasInfoTable")
+        return {str(name): self._sync_state(str(name), value) for name, value in sorted(table.items())}
+
+    async def elect(
+        self, controllers: Sequence[str], cluster: str, group: str, broker_id: int
+    ) -> tuple[int, int]:
+        """Hand the group over to ``broker_id``, a member of its SyncStateSet. Returns (master id, epoch)."""
+        response = await self._leader(
+            controllers,
+            Request.CONTROLLER_ELECT_MASTER,
+            {
+                "clusterName": cluster,
+                "brokerName": group,
+                "brokerId": str(broker_id),
+                "designateElect": "true",
+                "invokeTime": str(self.session.env.now_ms()),
+            },
+            b"",
+        )
+        try:
+            return int(response.ext["masterBrokerId"]), int(response.ext["masterEpoch"])
+        except (KeyError, ValueError):
+            raise PeerError(f"answer of an election lacks its header: {response.ext}") from None
+
+    # --- how
+
+    async def _nameserver(self, code: int) -> Command:
+        problems = []
+        for address in self.session.routes.nameservers:
+            try:
+                return await self.session.call(address, code)
+            except (OSError, MqError) as error:
+                problems.append(f"{address}: {error or type(error).__name__}")
+        raise NameServersSilent("; ".join(problems))
+
+    async def _leader(
+        self, controllers: Sequence[str], code: int, ext: Mapping[str, str], body: bytes
+    ) -> Command:
+        leader = await self.controller_leader(controllers)
+        if leader is None:
+            raise Refused("no Controller is leader", Response.CONTROLLER_NOT_LEADER)
+        return await self.session.call(leader, code, ext, body)
+
+    @staticmethod
+    def _master(info: ClusterInfo, name: str) -> str:
+        master = info.brokers.get(name, {}).get(0)
+        if master is None:
+            raise NoMaster(f"group {name} has no master")
+        return master
+
+    @staticmethod
+    def _table(response: Command, member: str) -> dict[Any, Any]:
+        table = bodies.loads_object(response.body).get(member)
+        if not isinstance(table, dict):
+            raise PeerError(f"answer has no {member}")
+        return table
+
+    @staticmethod
+    def _queue(key: object) -> Queue:
+        # fastjson writes an object as a key; strict JSON can only carry it as text.
+        members = (
+            key.to_dict() if isinstance(key, bodies.ObjectKey) else bodies.loads_object(str(key).encode())
+        )
+        return Queue(str(members["topic"]), str(members["brokerName"]), int(members["queueId"]))
+
+    @staticmethod
+    def _sync_state(group: str, value: Mapping[str, Any]) -> SyncState:
+        def members(name: str) -> dict[int, str]:
+            return {int(r["brokerId"]): str(r.get("brokerAddress") or "") for r in value.get(name) or []}
+
+        replicas = [*(value.get("inSyncReplicas") or []), *(value.get("notInSyncReplicas") or [])]
+        master = value.get("masterBrokerId")
+        return SyncState(
+            group,
+            int(master) if master is not None and int(master) >= 0 else None,
+            value.get("masterAddress"),
+            int(value.get("masterEpoch", 0)),
+            int(value.get("syncStateSetEpoch", 0)),
+            members("inSyncReplicas"),
+            members("notInSyncReplicas"),
+            {int(r["brokerId"]): bool(r.get("alive")) for r in replicas},
+        )

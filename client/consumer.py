@@ -1,0 +1,350 @@
+"""Who of a group consumes which queue, and how is every message handled at least once?
+
+Each consumer computes the same split of the queues among the group's members (``allocate``), takes its share,
+reads each queue by long polling and hands messages to the listener. A queue's offset moves past a message
+only when the listener took it, or the broker took it back for a later retry. So a crash repeats messages, and
+never skips one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+from client.allocate import average
+from client.consume import Limits, QueueWorker
+from client.message import NoMaster, Queue, Received
+from client.pull import PullConsumer, Pulled, PullStatus
+from client.routes import Route
+from client.session import POLL_MS, Session
+from model.errors import MqError
+from model.message import java_hash, retry_topic
+from remoting import bodies
+from remoting.codec import Command
+from remoting.codes import Request
+from runtime.env import Env
+from runtime.tasks import Tasks, every
+
+log = logging.getLogger(__name__)
+
+REBALANCE_S: Final = 20.0
+COMMIT_S: Final = 5.0
+LOCK_S: Final = 20.0
+INCOMPLETE_S: Final = 1.0
+"""A topic without a route, or a queue not taken yet, is looked at again after this time."""
+SOON_S: Final = 0.1
+
+Listener = Callable[[list[Received]], Awaitable[bool | None]]
+"""Handles messages of one queue. False or an exception = not handled: they come again later."""
+
+
+class PushConsumer:
+    """A member of a consumer group. Use as ``async with``, or ``start`` and ``stop``.
+
+    ``subscriptions``: topic -> ``*`` or tags as ``A||B``. ``orderly``: a queue is consumed by one consumer at
+    a time, in order, under the broker's lock; a message not handled is tried again before the next one.
+    Otherwise up to ``concurrency`` calls per queue run at once (1 keeps the order while nothing fails).
+    ``from_first``: where a new group begins. ``retry_max``: after so many returns a message goes to the dead
+    letters.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        group: str,
+        namesrv: str | Sequence[str] = (),
+        listener: Listener | None = None,
+        *,
+        subscriptions: Mapping[str, str],
+        session: Session | None = None,
+        orderly: bool = False,
+        concurrency: int = 1,
+        batch_max: int = 1,
+        from_first: bool = False,
+        retry_max: int = 16,
+        poll_ms: int = POLL_MS,
+        rebalance_s: float = REBALANCE_S,
+        commit_s: float = COMMIT_S,
+    ) -> None:
+        if listener is None:
+            raise ValueError("a push consumer needs a listener")
+        self._env = env
+        self.group = group
+        self._listener = listener
+        self._orderly = orderly
+        self._limits = Limits(1 if orderly else concurrency, batch_max, retry_max)
+        self._from_first = from_first
+        self._rebalance_s = rebalance_s
+        self._commit_s = commit_s
+        self._subscriptions = {**subscriptions, retry_topic(group): "*"}
+        self._sub_version = env.now_ms()
+        self.puller = PullConsumer(env, group, namesrv, session=session, poll_ms=poll_ms)
+        self.session = self.puller.session
+        self._routes = self.session.routes
+        self._tasks = Tasks(f"consumer {group}")
+        self._workers: dict[Queue, QueueWorker] = {}
+        self._locked: dict[Queue, None] = {}
+        self._wake = asyncio.Event()
+        self._running = False
+        self.session.handle(Request.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def queues(self) -> list[Queue]:
+        """The queues this member consumes now."""
+        return sorted(self._workers)
+
+    async def start(self) -> None:
+        self._running = True
+        self.session.add_consumer(self.group, self._heartbeat)
+        self._routes.on_change.append(self._route_changed)
+        for topic in self._subscriptions:
+            try:
+                await self._routes.get(topic)
+            except MqError as error:
+                # A topic that comes later is found by the rebalance loop.
+                log.info("consumer %s: %s", self.group, error)
+        await self.puller.start()
+        await self.session.beat()
+        self._tasks.spawn(self._rebalance_forever(), name="rebalance")
+        self._tasks.spawn(every(self._commit_s, self.commit, what=f"commit of {self.group}"), name="commit")
+        if self._orderly:
+            self._tasks.spawn(every(LOCK_S, self._lock_all, what=f"locks of {self.group}"), name="lock")
+
+    async def stop(self) -> None:
+        """Finish the calls under way, commit the offsets, give the queues back."""
+        if not self._running:
+            return
+        self._running = False
+        await self._tasks.cancel()
+        await self._release(list(self._workers))
+        self._routes.on_change.remove(self._route_changed)
+        await self.session.remove_consumer(self.group)
+        await self.puller.stop()
+
+    async def commit(self) -> None:
+        """Tell the masters how far each queue was handled. A failure is logged; the next turn repairs it."""
+        for queue, worker in list(self._workers.items()):
+            await self._commit_one(queue, worker)
+
+    # --- the split
+
+    async def _rebalance_forever(self) -> None:
+        while True:
+            self._wake.clear()
+            complete = True
+            for topic in self._subscriptions:
+                try:
+                    complete = await self._rebalance(topic) and complete
+                except (OSError, MqError) as error:
+                    log.info("consumer %s: rebalance of %s: %s", self.group, topic, error)
+                    complete = False
+            wait_s = self._rebalance_s if complete else min(self._rebalance_s, INCOMPLETE_S)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+                # Several members that come or go at once cause one rebalance, not one each.
+                await asyncio.sleep(SOON_S)
+            except TimeoutError:
+                continue
+
+    async def _rebalance(self, topic: str) -> bool:
+        """Take and give back queues of ``topic``; False when something has to be tried again soon."""
+        route = self._routes.cached(topic) or await self._routes.refresh(topic)
+        queues = sorted(route.readable)
+        members = await self._members(route)
+        mine = dict.fromkeys(average(queues, members, self.session.client_id))
+        await self._release([q for q in self._workers if q.topic == topic and q not in mine])
+        fresh = [queue for queue in mine if queue not in self._workers]
+        if self._orderly:
+            fresh = await self._lock(fresh)
+        complete = True
+        for queue in fresh:
+            try:
+                offset = await self._start_offset(queue)
+            except (OSError, MqError) as error:
+                log.info("consumer %s: offset of %s: %s", self.group, queue, error)
+                complete = False
+                continue
+            self._begin(queue, offset)
+        return complete and all(queue in self._workers for queue in mine)
+
+    async def _members(self, route: Route) -> list[str]:
+        error: Exception = NoMaster(f"topic {route.topic} has no broker that can be asked")
+        # Masters first: the heartbeats of all members reach them.
+        for address in dict.fromkeys(route.masters() + route.addresses()):
+            try:
+                response = await self.session.call(
+                    address, Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group}
+                )
+                return sorted(str(i) for i in bodies.loads_object(response.body).get("consumerIdList") or [])
+            except (OSError, MqError) as failure:
+                error = failure
+                # The broker may have lost its memory of us: a heartbeat restores it before the next try.
+                await self.session.beat(address)
+        raise error
+
+    async def _start_offset(self, queue: Queue) -> int:
+        committed = await self.puller.committed(queue)
+        if committed is not None and committed >= 0:
+            return committed
+        if self._from_first or queue.topic == retry_topic(self.group):
+            return await self.puller.min_offset(queue)
+        return await self.puller.max_offset(queue)
+
+    def _begin(self, queue: Queue, offset: int) -> None:
+        worker = QueueWorker(
+            queue,
+            offset,
+            self._limits,
+            orderly=self._orderly,
+            pull=lambda at: self._pull(queue, at),
+            listener=self._listener,
+            give_back=lambda message: self._give_back(queue, message),
+            allowed=lambda: not self._orderly or queue in self._locked,
+        )
+        self._workers[queue] = worker
+        worker.start()
+
+    async def _release(self, queues: Sequence[Queue]) -> None:
+        for queue in queues:
+            worker = self._workers.pop(queue)
+            await worker.stop()
+            await self._commit_one(queue, worker)
+            if queue in self._locked:
+                del self._locked[queue]
+                await self._unlock(queue)
+
+    # --- what a worker needs
+
+    async def _pull(self, queue: Queue, offset: int) -> Pulled:
+        expression = self._subscriptions[queue.topic]
+        pulled = await self.puller.pull(
+            queue, offset, expression=expression, sub_version=self._sub_version, suspend_ms=15_000
+        )
+        wanted = _tags(expression)
+        if wanted and pulled.status is PullStatus.FOUND:
+            # The broker compares hashes; two tags may share one.
+            kept = [message for message in pulled.messages if message.tags in wanted]
+            return Pulled(pulled.status, kept, pulled.next_offset, pulled.min_offset, pulled.max_offset)
+        return pulled
+
+    async def _give_back(self, queue: Queue, message: Received) -> None:
+        """Let the broker store ``message`` for a later retry. Raises Refused, Unknown, OSError, NoMaster."""
+        address = (await self._routes.get(queue.topic)).master(queue.broker_name)
+        if address is None:
+            raise NoMaster(f"group {queue.broker_name} has no master")
+        await self.session.call(
+            address,
+            Request.CONSUMER_SEND_MSG_BACK,
+            {
+                "offset": str(message.physical_offset),
+                "group": self.group,
+                "delayLevel": "0",
+                "originMsgId": message.msg_id,
+                "originTopic": message.topic,
+                "unitMode": "false",
+                "maxReconsumeTimes": str(self._limits.retry_max),
+                "bname": queue.broker_name,
+            },
+        )
+
+    async def _commit_one(self, queue: Queue, worker: QueueWorker) -> None:
+        offset = worker.handled
+        if offset == worker.committed:
+            return
+        try:
+            await self.puller.commit(queue, offset)
+            worker.committed = offset
+        except (OSError, MqError) as error:
+            log.info("consumer %s: commit of %s at %d: %s", self.group, queue, offset, error)
+
+    # --- locks
+
+    async def _lock(self, queues: Sequence[Queue]) -> list[Queue]:
+        by_broker: dict[str, list[Queue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue)
+        granted: list[Queue] = []
+        for broker_name, asked in by_broker.items():
+            master = (await self._routes.get(asked[0].topic)).master(broker_name)
+            if master is not None:
+                granted += await self.puller.lock(asked, master)
+        self._locked.update(dict.fromkeys(granted))
+        return granted
+
+    async def _lock_all(self) -> None:
+        held = list(self._workers)
+        try:
+            granted = await self._lock(held)
+        except (OSError, MqError) as error:
+            log.info("consumer %s: locks: %s", self.group, error)
+            granted = []
+        for queue in held:
+            if queue not in granted:
+                self._locked.pop(queue, None)
+
+    async def _unlock(self, queue: Queue) -> None:
+        try:
+            address = (await self._routes.get(queue.topic)).master(queue.broker_name)
+            if address is not None:
+                await self.puller.unlock([queue], address)
+        except (OSError, MqError) as error:
+            log.info("consumer %s: unlock of %s: %s (it ends by itself after 60 s)", self.group, queue, error)
+
+    # --- what others tell
+
+    async def _ids_changed(self, command: Command) -> Command | None:
+        if command.ext.get("consumerGroup") == self.group:
+            self._wake.set()
+        return None
+
+    def _route_changed(self, former: Route | None, route: Route) -> None:
+        if route.topic in self._subscriptions and (former is None or former.brokers != route.brokers):
+            self._wake.set()
+            if self._orderly:
+                # A new master holds no locks: ask for them before consuming on.
+                self._tasks.spawn(self._lock_all(), name="relock")
+
+    def _heartbeat(self) -> dict[str, Any]:
+        return {
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"
+            if self._from_first
+            else "CONSUME_FROM_LAST_OFFSET",
+            "consumeType": "CONSUME_PASSIVELY",
+            "groupName": self.group,
+            "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [
+                {
+                    "classFilterMode": False,
+                    "codeSet": [java_hash(tag) for tag in _tags(expression)],
+                    "expressionType": "TAG",
+                    "subString": expression,
+                    "subVersion": self._sub_version,
+                    "tagsSet": _tags(expression),
+                    "topic": topic,
+                }
+                for topic, expression in self._subscriptions.items()
+            ],
+            "unitMode": False,
+        }
+
+
+def _tags(expression: str) -> list[str]:
+    """The tags of ``A||B``; empty for ``*``."""
+    tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
+    return [] if tags == ["*"] else tags
+
+
+__all__ = ["Listener", "PullConsumer", "PushConsumer"]

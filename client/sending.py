@@ -1,0 +1,62 @@
+"""How did one attempt of a send end, and is another one allowed? Pure.
+
+The broker's answer decides. Codes given before anything is written mean "not stored"; a SYSTEM_ERROR may also
+come after the write, so it counts as unknown unless its remark names a reason checked before the write.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from client.message import Attempt, NameServersSilent, NoMaster, Queue, SendResult, SendStatus
+from model.errors import Refused, Unknown
+from remoting.codec import Command
+from remoting.codes import Response
+from remoting.headers import SendAnswer
+
+RETRY_CODES: Final = frozenset(
+    {
+        Response.TOPIC_NOT_EXIST,
+        Response.SERVICE_NOT_AVAILABLE,
+        Response.SYSTEM_ERROR,
+        Response.SYSTEM_BUSY,
+        Response.NO_PERMISSION,
+        Response.NO_BUYER_ID,
+        Response.NOT_IN_CURRENT_UNIT,
+        Response.GO_AWAY,
+    }
+)
+"""Answers after which RocketMQ's producers try again (facts: ``retryResponseCodes``)."""
+
+STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
+NOT_WRITTEN_REMARKS: Final = ("in-sync replicas not enough", "[REJECTREQUEST]")
+
+
+def check(response: Command, queue: Queue, msg_id: str, attempts: tuple[Attempt, ...]) -> SendResult:
+    """The result an answer carries. Raises Refused (not stored) or Unknown (may be stored)."""
+    if response.code in STORED_CODES:
+        try:
+            answer = SendAnswer.parse(response.ext)
+        except Refused as error:
+            raise Unknown(f"answer {response.code} of a send: {error}") from None
+        return SendResult(
+            SendStatus(response.code),
+            Queue(queue.topic, queue.broker_name, answer.queue_id),
+            answer.queue_offset,
+            msg_id,
+            answer.message_id,
+            attempts,
+        )
+    remark = response.remark or f"answer {int(response.code)}"
+    if response.code == Response.SYSTEM_ERROR and not any(mark in remark for mark in NOT_WRITTEN_REMARKS):
+        raise Unknown(f"SYSTEM_ERROR: {remark}")
+    raise Refused(remark, response.code)
+
+
+def may_retry(error: BaseException, *, unknown_retries_left: int) -> bool:
+    """Whether another attempt can help and is allowed; each retry of an unknown one may store a duplicate."""
+    if isinstance(error, Unknown):
+        return unknown_retries_left > 0
+    if isinstance(error, Refused):
+        return error.code in RETRY_CODES
+    return isinstance(error, OSError | NoMaster | NameServersSilent)

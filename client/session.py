@@ -1,0 +1,194 @@
+"""What does one client share among its producers and consumers? Links, routes, heartbeats, requests from
+brokers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final
+
+from client.routes import Route, Routes
+from model.config import addresses
+from model.errors import MqError, Refused
+from remoting import bodies
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.service import Connection, RemotingClient
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+POLL_MS: Final = 5_000
+"""Shorter than the original's 30 s: it bounds how long a consumer waits at a master that went silent."""
+HEARTBEAT_MS: Final = 30_000
+CALL_TIMEOUT_S: Final = 3.0
+
+Handler = Callable[[Command], Awaitable[Command | None]]
+
+
+class Session:
+    """One client as brokers see it: a client id, one link per address, heartbeats for its groups.
+
+    Used by ``Producer``, ``PullConsumer`` and ``PushConsumer``; several of them may share one session.
+    ``namesrv`` is ``host:port;host:port`` or a list; times in ms.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        namesrv: str | Sequence[str],
+        *,
+        client_ip: str = "127.0.0.1",
+        client_id: str | None = None,
+        poll_ms: int = POLL_MS,
+        heartbeat_ms: int = HEARTBEAT_MS,
+    ) -> None:
+        self.env = env
+        self.client_ip = client_ip
+        self.client_id = client_id or f"{client_ip}@{env.random.getrandbits(48):012x}"
+        self._heartbeat_ms = heartbeat_ms
+        self.remoting = RemotingClient(
+            env, f"client {self.client_id}", handler=self._asked, on_close=self._closed
+        )
+        nameservers = addresses(namesrv) if isinstance(namesrv, str) else list(namesrv)
+        self.routes = Routes(env, self.remoting, nameservers, poll_ms=poll_ms)
+        self.routes.on_change.append(self._route_changed)
+        self._tasks = Tasks(f"client {self.client_id}")
+        self._producers: dict[str, None] = {}
+        self._consumers: dict[str, Callable[[], dict[str, Any]]] = {}
+        self._handlers: dict[int, list[Handler]] = {}
+        self._users = 0
+        self.on_link_closed: list[Callable[[str], None]] = []
+
+    async def start(self) -> None:
+        """Begin to poll routes and to beat. Counted: the last ``stop`` ends the session."""
+        self._users += 1
+        if self._users == 1:
+            self.routes.start()
+            self._tasks.spawn(self._beat_forever(), name="heartbeat")
+
+    async def stop(self) -> None:
+        self._users -= 1
+        if self._users > 0:
+            return
+        await self._tasks.cancel()
+        await self.routes.stop()
+        await self.remoting.close()
+
+    def handle(self, code: int, handler: Handler) -> None:
+        """Let ``handler`` see requests of ``code`` that brokers send to this client."""
+        self._handlers.setdefault(code, []).append(handler)
+
+    def add_producer(self, group: str) -> None:
+        self._producers[group] = None
+
+    def add_consumer(self, group: str, data: Callable[[], dict[str, Any]]) -> None:
+        """``data`` gives the consumer's part of each heartbeat."""
+        self._consumers[group] = data
+
+    async def remove_producer(self, group: str) -> None:
+        self._producers.pop(group, None)
+        await self._unregister({"producerGroup": group})
+
+    async def remove_consumer(self, group: str) -> None:
+        self._consumers.pop(group, None)
+        await self._unregister({"consumerGroup": group})
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        accept: Sequence[int] = (Response.SUCCESS,),
+    ) -> Command:
+        """Ask ``address``. Raises Refused with the answer's code unless ``accept`` lists it, Unknown when no
+        answer came, OSError when nothing was sent."""
+        response = await self.remoting.call(address, Command(code, dict(ext or {}), body), timeout_s)
+        if response.code not in accept:
+            raise Refused(response.remark or f"{address} answered {response.code}", response.code)
+        return response
+
+    async def beat(self, only: str | None = None) -> None:
+        """Send a heartbeat to every known broker (or only to one); one that cannot be reached is logged."""
+        addresses = [only] if only else self._brokers()
+        # Side by side: one that is frozen must not keep the others waiting for their heartbeat.
+        beats = [self._tasks.spawn(self._beat_one(a), name=f"beat.{a}") for a in addresses]
+        for task in beats:
+            await task
+
+    async def _beat_one(self, address: str) -> None:
+        try:
+            await self.call(address, Request.HEART_BEAT, body=self._heartbeat())
+        except (OSError, MqError) as error:
+            log.info("heartbeat to %s: %s", address, error or type(error).__name__)
+
+    def _brokers(self) -> list[str]:
+        # Producers matter to masters only; consumers may be served by slaves, which then must know them.
+        found: dict[str, None] = {}
+        for route in self.routes.all():
+            found.update(dict.fromkeys(route.addresses() if self._consumers else route.masters()))
+        return list(found)
+
+    def _heartbeat(self) -> bytes:
+        return bodies.dumps(
+            {
+                "clientID": self.client_id,
+                "consumerDataSet": [data() for data in self._consumers.values()],
+                "heartbeatFingerprint": 0,
+                "producerDataSet": [{"groupName": group} for group in self._producers],
+                "withoutSub": False,
+            }
+        )
+
+    async def _beat_forever(self) -> None:
+        while True:
+            await self.beat()
+            await asyncio.sleep(self._heartbeat_ms / 1000)
+
+    async def _unregister(self, group: Mapping[str, str]) -> None:
+        ext = {"clientID": self.client_id, **group}
+
+        async def one(address: str) -> None:
+            try:
+                await self.call(address, Request.UNREGISTER_CLIENT, ext, timeout_s=1.0)
+            except (OSError, MqError) as error:
+                # The broker forgets a silent client by itself; saying goodbye only makes it sooner.
+                log.debug("unregister at %s: %s", address, error)
+
+        tasks = [self._tasks.spawn(one(address), name="unregister") for address in self._brokers()]
+        for task in tasks:
+            await task
+
+    def _route_changed(self, former: Route | None, route: Route) -> None:
+        known = set(former.masters()) if former else set()
+        for address in route.masters():
+            # A new master does not know its clients until they beat: without this a rebalance waits 30 s.
+            if address not in known and (self._producers or self._consumers):
+                self._tasks.spawn(self._beat_one(address), name=f"beat.{address}")
+        if former is None:
+            return
+        for group, ids in former.brokers.items():
+            old, new = ids.get(0), route.master(group)
+            if old is not None and new is not None and new != old:
+                # It is master no more: what still waits there (a held pull, a send) is not answered any more.
+                self.remoting.drop(old)
+
+    def _closed(self, connection: Connection) -> None:
+        self.routes.link_closed(connection.address)
+        for hook in self.on_link_closed:
+            hook(connection.address)
+
+    async def _asked(self, connection: Connection, command: Command) -> Command | None:
+        answer: Command | None = None
+        handlers = self._handlers.get(command.code, [])
+        for handler in handlers:
+            answer = await handler(command) or answer
+        if not handlers and not command.is_oneway:
+            raise Refused(f"request {command.code} is not for clients", Response.REQUEST_CODE_NOT_SUPPORTED)
+        return answer

@@ -1,0 +1,105 @@
+"""The promises of client.admin: it reads what real servers answer, in either dialect."""
+
+import pytest
+
+from client.admin import AdminClient
+from client.message import NameServersSilent, NoMaster
+from model.errors import Refused
+from remoting import bodies
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.service import Connection, RemotingServer
+from runtime.env import Env
+from tests.client.fakes import cluster, run, stop
+
+
+def test_cluster_info_is_read_with_bare_integer_keys() -> None:
+    async def work(env: Env) -> None:
+        nameserver, brokers = await cluster(env, groups=2)
+        async with AdminClient(env, nameserver.address) as admin:
+            info = await admin.cluster_info()
+        assert info.clusters == {"C": ["broker-a", "broker-b"]}
+        assert info.brokers == {b.name: {0: b.address} for b in brokers}
+        await stop(nameserver, *brokers)
+
+    run(work)
+
+
+def test_a_topic_is_created_on_every_master() -> None:
+    async def work(env: Env) -> None:
+        nameserver, brokers = await cluster(env, groups=2)
+        async with AdminClient(env, ["127.0.0.1:1", nameserver.address]) as admin:
+            await admin.create_topic("New", 3)
+            for wrong, queues in (("bad topic", 1), ("New", 0)):
+                with pytest.raises(ValueError, match="topic"):
+                    await admin.create_topic(wrong, queues)
+            nameserver.masters["broker-b"] = {}
+            with pytest.raises(NoMaster):
+                await admin.create_topic("New", 3)
+            nameserver.masters.clear()
+            with pytest.raises(NoMaster, match="know no broker"):
+                await admin.create_topic("New", 3)
+        for broker in brokers:
+            made = [r for r in broker.requests if r.code == Request.UPDATE_AND_CREATE_TOPIC]
+            assert {r.ext["writeQueueNums"] for r in made} == {"3"}
+        await stop(nameserver, *brokers)
+
+    run(work)
+
+
+def test_no_nameserver_at_all_is_said_so() -> None:
+    async def work(env: Env) -> None:
+        async with AdminClient(env, ["127.0.0.1:1"]) as admin:
+            with pytest.raises(NameServersSilent, match=r"127\.0\.0\.1:1"):
+                await admin.cluster_info()
+
+    run(work)
+
+
+def test_the_controllers_view_is_asked_of_the_leader() -> None:
+    async def work(env: Env) -> None:
+        table = {
+            "broker-a": {
+                "masterBrokerId": 2,
+                "masterAddress": "h:2",
+                "masterEpoch": 5,
+                "syncStateSetEpoch": 9,
+                "inSyncReplicas": [{"brokerId": 2, "brokerAddress": "h:2", "alive": True}],
+                "notInSyncReplicas": [{"brokerId": 1, "brokerAddress": "h:1", "alive": False}],
+            }
+        }
+        leader = ""
+
+        async def handle(connection: Connection, command: Command) -> Command | None:
+            if command.code == Request.CONTROLLER_GET_METADATA_INFO:
+                return command.reply(ext={"controllerLeaderAddress": leader, "isLeader": "true"})
+            if command.code == Request.CONTROLLER_GET_SYNC_STATE_DATA:
+                assert bodies.loads(command.body) == ["broker-a"]
+                return command.reply(body=bodies.dumps({"replicasInfoTable": table}))
+            if command.code == Request.CONTROLLER_ELECT_MASTER:
+                assert command.ext["designateElect"] == "true"
+                if command.ext["brokerId"] != "2":
+                    raise Refused("not in sync", Response.CONTROLLER_ELECT_MASTER_FAILED)
+                return command.reply(ext={"masterBrokerId": "2", "masterEpoch": "6"})
+            return None
+
+        server = RemotingServer(env, "controller", handle)
+        leader = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        async with AdminClient(env, ["127.0.0.1:1"]) as admin:
+            controllers = ["127.0.0.1:1", leader]
+            state = (await admin.sync_state(controllers, ["broker-a"]))["broker-a"]
+            assert (state.master, state.epoch, state.in_sync, state.not_in_sync) == (
+                2,
+                5,
+                {2: "h:2"},
+                {1: "h:1"},
+            )
+            assert state.alive == {2: True, 1: False}
+            assert await admin.elect(controllers, "C", "broker-a", 2) == (2, 6)
+            with pytest.raises(Refused, match="not in sync"):
+                await admin.elect(controllers, "C", "broker-a", 1)
+            with pytest.raises(Refused, match="no Controller is leader"):
+                await admin.sync_state(["127.0.0.1:1"], ["broker-a"])
+        await server.stop()
+
+    run(work)
