@@ -1,0 +1,181 @@
+"""Which producers and consumers are connected, and who must hear when a group changes?
+
+Heartbeats (34) build the table, closed connections and silence take clients out of it. Pure: time comes in as
+``now_ms``; what must be sent comes out as the groups whose members changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from model.message import java_hash
+from remoting.service import Connection
+
+CLIENTS_MAX: Final = 100_000
+TAG: Final = "TAG"
+ALL: Final = "*"
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a group wants of a topic. ``codes`` empty = everything."""
+
+    topic: str
+    expression: str = ALL
+    version: int = 0
+    expression_type: str = TAG
+    tags: list[str] = field(default_factory=list)
+    codes: frozenset[int] = frozenset()
+    class_filter: bool = False
+
+    @classmethod
+    def of(
+        cls, topic: str, expression: str | None, expression_type: str | None, version: int = 0
+    ) -> Subscription:
+        """Parse a tag expression such as ``A || B``; raises ValueError when nothing is left of it."""
+        text = expression or ALL
+        kind = expression_type or TAG
+        if kind != TAG or text == ALL:
+            return cls(topic, text, version, kind)
+        tags = [tag.strip() for tag in text.split("||") if tag.strip()]
+        if not tags:
+            raise ValueError(f"tag expression {text!r} names no tag")
+        return cls(topic, text, version, kind, tags, frozenset(java_hash(tag) for tag in tags))
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Subscription:
+        return cls(
+            topic=str(data["topic"]),
+            expression=str(data.get("subString") or ALL),
+            version=int(data.get("subVersion") or 0),
+            expression_type=str(data.get("expressionType") or TAG),
+            tags=[str(tag) for tag in data.get("tagsSet") or []],
+            codes=frozenset(int(code) for code in data.get("codeSet") or []),
+            class_filter=bool(data.get("classFilterMode", False)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "classFilterMode": self.class_filter,
+            "codeSet": sorted(self.codes),
+            "expressionType": self.expression_type,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": self.tags,
+            "topic": self.topic,
+        }
+
+
+@dataclass(slots=True)
+class Client:
+    """One client on one connection."""
+
+    client_id: str
+    connection: Connection
+    language: str
+    version: int
+    seen_ms: float
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    name: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    members: dict[Connection, Client] = field(default_factory=dict)
+
+    def ids(self) -> list[str]:
+        return sorted({member.client_id for member in self.members.values()})
+
+
+class Clients:
+    """The table of producers and consumers; every change returns the groups whose members changed."""
+
+    def __init__(self) -> None:
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[Connection, Client]] = {}
+
+    def producer(self, group: str, client: Client) -> None:
+        self.producers.setdefault(group, {})[client.connection] = client
+
+    def consumer(self, data: dict[str, Any], client: Client, *, without_subscriptions: bool = False) -> bool:
+        """One consumerDataSet entry of a heartbeat; True when members or subscriptions changed.
+
+        Raises KeyError, TypeError or ValueError on data that is not such an entry.
+        """
+        name = str(data["groupName"])
+        fresh = {s.topic: s for s in map(Subscription.from_json, data.get("subscriptionDataSet") or [])}
+        group = self.consumers.get(name)
+        if group is None:
+            group = self.consumers[name] = ConsumerGroup(name)
+        known = group.members.get(client.connection)
+        changed = known is None or known.client_id != client.client_id
+        group.members[client.connection] = client
+        group.consume_type = str(data.get("consumeType") or group.consume_type)
+        group.message_model = str(data.get("messageModel") or group.message_model)
+        group.from_where = str(data.get("consumeFromWhere") or group.from_where)
+        if without_subscriptions:
+            return changed
+        for topic, subscription in fresh.items():
+            held = group.subscriptions.get(topic)
+            if held is None:
+                group.subscriptions[topic] = subscription
+                changed = True
+            elif subscription.version > held.version:
+                changed |= subscription.expression != held.expression
+                group.subscriptions[topic] = subscription
+        for topic in [topic for topic in group.subscriptions if topic not in fresh]:
+            del group.subscriptions[topic]
+            changed = True
+        return changed
+
+    def unregister(
+        self, connection: Connection, producer_group: str | None, consumer_group: str | None
+    ) -> list[str]:
+        if producer_group:
+            self._remove_producer(producer_group, connection)
+        if consumer_group and self._remove_consumer(consumer_group, connection):
+            return [consumer_group]
+        return []
+
+    def closed(self, connection: Connection) -> list[str]:
+        """Take the connection out of every group; returns the consumer groups it was in."""
+        for name in [name for name, members in self.producers.items() if connection in members]:
+            self._remove_producer(name, connection)
+        names = [name for name, group in self.consumers.items() if connection in group.members]
+        return [name for name in names if self._remove_consumer(name, connection)]
+
+    def expire(self, silent_since_ms: float) -> list[Connection]:
+        """Connections whose last heartbeat is older than ``silent_since_ms``; the caller closes them."""
+        old = [c for group in self.consumers.values() for c in group.members.values()]
+        old += [c for members in self.producers.values() for c in members.values()]
+        return list(dict.fromkeys(c.connection for c in old if c.seen_ms < silent_since_ms))
+
+    def subscription(self, group: str, topic: str) -> Subscription | None:
+        found = self.consumers.get(group)
+        return found.subscriptions.get(topic) if found is not None else None
+
+    def groups_of_topic(self, topic: str) -> list[str]:
+        return sorted(name for name, group in self.consumers.items() if topic in group.subscriptions)
+
+    def find_consumer(self, group: str, client_id: str) -> Client | None:
+        found = self.consumers.get(group)
+        if found is None:
+            return None
+        return next((c for c in found.members.values() if c.client_id == client_id), None)
+
+    def _remove_producer(self, group: str, connection: Connection) -> None:
+        members = self.producers.get(group)
+        if members is not None and members.pop(connection, None) is not None and not members:
+            del self.producers[group]
+
+    def _remove_consumer(self, name: str, connection: Connection) -> bool:
+        group = self.consumers.get(name)
+        if group is None or group.members.pop(connection, None) is None:
+            return False
+        if not group.members:
+            del self.consumers[name]
+        return True

@@ -1,0 +1,173 @@
+"""When does a delayed message come back to its own topic?
+
+Each delay level is a queue of SCHEDULE_TOPIC_XXXX whose entries carry the due time as tags code. On the
+master a task looks at every level, puts what is due back into its topic and remembers how far it got in
+``config/delayOffset.json``: ``{"dataVersion", "offsetTable": {level: next queue offset}}``.
+
+A message may be delivered twice (a crash between the put and the note), never lost: the note moves only when
+the delivered copy is confirmed, so whatever broker takes over delivers again what it may not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from broker.parts import Parts
+from broker.properties import changed
+from broker.send import SendProcessor
+from model.errors import DiskError, Refused
+from model.message import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, STORE_HOST_V6, WAIT, property_of
+from model.topic import DataVersion
+from store.reading import GetStatus
+from store.record import NewMessage, Record, decode, delay_levels_ms
+
+log = logging.getLogger(__name__)
+
+STEP_S: Final = 0.1
+BATCH: Final = 32
+BATCH_BYTES: Final = 1 << 20
+UNCONFIRMED_MAX: Final = 1024  # deliveries of one level waiting for confirmation
+_ELSEWHERE: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MATCHED)
+_TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+
+
+class DelayOffsets:
+    """level -> next queue offset to deliver; what the file holds and slaves copy."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self.table: dict[int, int] = {}
+        self.version = DataVersion()
+        self.on_change: list[Callable[[], None]] = []
+
+    def load(self, stored: dict[str, Any] | None) -> None:
+        if stored is not None:
+            self.table = {int(k): int(v) for k, v in (stored.get("offsetTable") or {}).items()}
+            self.version = DataVersion.from_json(stored.get("dataVersion"))
+
+    def set(self, level: int, offset: int) -> None:
+        if self.table.get(level) != offset:
+            self.table[level] = offset
+            self.version = self.version.next(self._now_ms())
+            for hook in self.on_change:
+                hook()
+
+    def adopt(self, wrapper: dict[str, Any]) -> bool:
+        """Take a master's table (answer of 45); True when it differed."""
+        table = {int(k): int(v) for k, v in (wrapper.get("offsetTable") or {}).items()}
+        if table == self.table:
+            return False
+        self.table = table
+        self.version = DataVersion.from_json(wrapper.get("dataVersion"))
+        for hook in self.on_change:
+            hook()
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dataVersion": self.version.to_json(), "offsetTable": dict(self.table)}
+
+
+class DelayService:
+    """Delivers while this broker is master; ``run`` is one task for all levels."""
+
+    def __init__(self, parts: Parts, offsets: DelayOffsets, sender: SendProcessor) -> None:
+        self._parts = parts
+        self._offsets = offsets
+        self._sender = sender
+        self._levels_ms = delay_levels_ms(parts.config.delay_levels)
+        self._next: dict[int, int] = {}
+        self._unconfirmed: dict[int, deque[tuple[int, int]]] = {}
+
+    async def run(self) -> None:
+        """Deliver what is due, for ever. Started on promotion, cancelled on demotion."""
+        self._next = dict(self._offsets.table)
+        self._unconfirmed = {}
+        while True:
+            for level in range(1, len(self._levels_ms)):
+                try:
+                    self.step(level)
+                except (DiskError, Refused) as error:
+                    log.warning("delivering delay level %d failed, trying again: %s", level, error)
+            await asyncio.sleep(STEP_S)
+
+    def step(self, level: int) -> None:
+        """Deliver what is due of one level. Raises Refused or DiskError; what was delivered is remembered."""
+        parts = self._parts
+        self._note(level)
+        if parts.refuse_write() is not None:
+            return
+        waiting = self._unconfirmed.setdefault(level, deque())
+        while len(waiting) < UNCONFIRMED_MAX:
+            offset = self._next.get(level, 0)
+            got = parts.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, BATCH_BYTES, None)
+            if got.status is not GetStatus.FOUND:
+                if got.status in _ELSEWHERE:
+                    # Records before it were deleted, or the log was cut: go on where the queue is.
+                    self._next[level] = got.next_offset
+                    self._remember(level, got.next_offset)
+                return
+            for record in _records(got.chunks):
+                if not self._due(record, level):
+                    return
+                end = self._deliver(record)
+                offset = record.queue_offset + 1
+                self._next[level] = offset
+                waiting.append((end, offset))
+        self._note(level)
+
+    def _note(self, level: int) -> None:
+        """Remember what is confirmed by now."""
+        waiting = self._unconfirmed.get(level)
+        done = None
+        while waiting and waiting[0][0] <= self._parts.store.confirmed:
+            done = waiting.popleft()[1]
+        if done is not None:
+            self._remember(level, done)
+
+    def _remember(self, level: int, offset: int) -> None:
+        self._offsets.set(level, offset)
+
+    def _due(self, record: Record, level: int) -> bool:
+        now_ms = self._parts.env.now_ms()
+        due_ms = record.store_timestamp_ms + self._levels_ms[level]
+        # A store time ahead of our clock must not hold a message longer than its level says.
+        return min(due_ms, now_ms + self._levels_ms[level]) <= now_ms
+
+    def _deliver(self, record: Record) -> int:
+        """Put a due message into its topic; returns the end of the record it became."""
+        properties = record.properties
+        topic = property_of(properties, REAL_TOPIC)
+        queue = property_of(properties, REAL_QID)
+        if topic is None or queue is None or not queue.isdigit():
+            log.error("delayed message at %d does not say where it belongs: dropped", record.physical_offset)
+            return record.physical_offset + record.size
+        host = self._parts.store_host
+        message = NewMessage(
+            topic=topic,
+            queue_id=int(queue),
+            flag=record.flag,
+            sys_flag=record.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(host) == 20 else 0),
+            born_timestamp_ms=record.born_timestamp_ms,
+            born_host=record.born_host,
+            store_host=host,
+            reconsume_times=record.reconsume_times,
+            prepared_transaction_offset=0,
+            body=record.body,
+            properties=changed(properties, {WAIT: "false"}, (DELAY, *_TIMERS)),
+        )
+        put = self._sender.put([message])[0]
+        return put.physical_offset + put.size
+
+
+def _records(chunks: list[bytes]) -> Iterator[Record]:
+    """The records of a ``Got``; a chunk may hold several that lie back to back."""
+    for chunk in chunks:
+        at = 0
+        while at < len(chunk):
+            record = decode(chunk, at)
+            yield record
+            at += record.size

@@ -1,0 +1,110 @@
+"""Which consumer groups does this broker know, and what may they do?
+
+``config/subscriptionGroup.json``: ``{"dataVersion", "forbiddenTable", "subscriptionGroupTable"}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from model.config import BrokerConfig
+from model.topic import GROUP_CHARS_MAX, DataVersion, SubscriptionGroupConfig
+
+BOOT_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+_BROADCAST_GROUPS: Final = frozenset(
+    {"CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"}
+)
+_GROUP_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-%|")
+
+
+def group_name_ok(name: str) -> bool:
+    return 0 < len(name) <= GROUP_CHARS_MAX and set(name) <= _GROUP_CHARS
+
+
+class Groups:
+    """The group table; unknown groups come into being at their first use when the configuration allows."""
+
+    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        self.table: dict[str, SubscriptionGroupConfig] = {}
+        self.version = DataVersion()
+        self.epoch = 0
+        self.on_change: list[Callable[[], None]] = []
+
+    def boot(self, stored: dict[str, Any] | None) -> bool:
+        """Take the stored table and add the system groups; True when something was added."""
+        if stored is not None:
+            self.version = DataVersion.from_json(stored.get("dataVersion"))
+            self.table = _parse(stored.get("subscriptionGroupTable") or {})
+        missing = [name for name in BOOT_GROUPS if name not in self.table]
+        for name in missing:
+            self.table[name] = SubscriptionGroupConfig(
+                name, consume_broadcast_enable=name in _BROADCAST_GROUPS or name not in BOOT_GROUPS
+            )
+        if missing:
+            self.version = self.version.next(self._now_ms())
+        return bool(missing)
+
+    def find(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group, created when automatic creation is on and the name can be one."""
+        found = self.table.get(name)
+        if found is None and self._config.auto_create_group and group_name_ok(name):
+            found = SubscriptionGroupConfig(name)
+            self.put(found)
+        return found
+
+    def put(self, *groups: SubscriptionGroupConfig) -> None:
+        for group in groups:
+            self.table[group.name] = group
+        self._changed()
+
+    def delete(self, name: str) -> bool:
+        if self.table.pop(name, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._changed()
+
+    def adopt(self, wrapper: dict[str, Any]) -> bool:
+        """Replace the table by a master's (answer of 201) if it differs; True when it did."""
+        version = DataVersion.from_json(wrapper.get("dataVersion"))
+        table = _parse(wrapper.get("subscriptionGroupTable") or {})
+        if version.order() == self.version.order() and table == self.table:
+            return False
+        self.table = table
+        self.version = version
+        for hook in self.on_change:
+            hook()
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version.to_json(),
+            "forbiddenTable": {},
+            "subscriptionGroupTable": {name: group.to_json() for name, group in self.table.items()},
+        }
+
+    def _changed(self) -> None:
+        self.version = self.version.next(self._now_ms(), max(self.epoch, self.version.state_version))
+        for hook in self.on_change:
+            hook()
+
+
+def _parse(table: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:
+    return {
+        name: SubscriptionGroupConfig.from_json({"groupName": name, **raw}) for name, raw in table.items()
+    }

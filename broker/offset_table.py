@@ -1,0 +1,127 @@
+"""How far has each consumer group read each queue?
+
+``config/consumerOffset.json``: ``{"dataVersion", "groupTopicMap", "offsetTable": {"topic@group": {queue:
+offset}}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from model.topic import DataVersion
+
+SEPARATOR: Final = "@"
+
+
+class OffsetTable:
+    """Offsets by (topic, group), in messages; pure but for the hook that asks for a write.
+
+    Holds: an entry changes only through ``commit``, ``set``, ``clamp``, ``drop_*`` and ``adopt``.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self.version = DataVersion()
+        self.on_change: list[Callable[[], None]] = []
+
+    def load(self, stored: dict[str, Any] | None) -> None:
+        if stored is not None:
+            self._table = _parse(stored.get("offsetTable") or {})
+            self.version = DataVersion.from_json(stored.get("dataVersion"))
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        return self._table.get((topic, group), {}).get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """What a consumer reports; an offset may go back (a reset is one)."""
+        queues = self._table.setdefault((topic, group), {})
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._changed()
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        return dict(self._table.get((topic, group), {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        return sorted(topic for topic, owner in self._table if owner == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        return sorted(group for name, group in self._table if name == topic)
+
+    def entries(self) -> list[tuple[str, str, int, int]]:
+        """(topic, group, queue, offset) of every entry, in order of creation."""
+        return [(t, g, q, offset) for (t, g), queues in self._table.items() for q, offset in queues.items()]
+
+    def drop_group(self, group: str) -> None:
+        self._drop([key for key in self._table if key[1] == group])
+
+    def drop_topic(self, topic: str) -> None:
+        self._drop([key for key in self._table if key[0] == topic])
+
+    def _drop(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            del self._table[key]
+        if keys:
+            self._changed()
+
+    def clamp(self, end: Callable[[str, int], int]) -> int:
+        """Cut offsets beyond ``end(topic, queue)`` back to it; returns how many were.
+
+        After an election the log may be shorter than what consumers committed at the old master: an offset
+        beyond the end would skip every message written in between.
+        """
+        cut = 0
+        for (topic, _), queues in self._table.items():
+            for queue_id, offset in queues.items():
+                last = end(topic, queue_id)
+                if offset > last:
+                    queues[queue_id] = last
+                    cut += 1
+        if cut:
+            self._changed()
+        return cut
+
+    def clone_group(self, source: str, target: str, topic: str) -> None:
+        queues = self._table.get((topic, source))
+        if queues:
+            self._table.setdefault((topic, target), {}).update(queues)
+            self._changed()
+
+    def adopt(self, wrapper: dict[str, Any]) -> bool:
+        """Replace the table by a master's (answer of 43); True when it differed."""
+        table = _parse(wrapper.get("offsetTable") or {})
+        if table == self._table:
+            return False
+        self._table = table
+        self.version = DataVersion.from_json(wrapper.get("dataVersion"))
+        for hook in self.on_change:
+            hook()
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        topics: dict[str, list[str]] = {}
+        for topic, group in self._table:
+            topics.setdefault(group, []).append(topic)
+        return {
+            "dataVersion": self.version.to_json(),
+            "groupTopicMap": topics,
+            "offsetTable": {
+                f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()
+            },
+        }
+
+    def _changed(self) -> None:
+        self.version = self.version.next(self._now_ms())
+        for hook in self.on_change:
+            hook()
+
+
+def _parse(table: dict[str, Any]) -> dict[tuple[str, str], dict[int, int]]:
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    for name, queues in table.items():
+        topic, separator, group = name.partition(SEPARATOR)
+        if separator and topic and group:
+            found[topic, group] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+    return found

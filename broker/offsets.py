@@ -1,0 +1,99 @@
+"""Where does a group stand in a queue, and where does a queue begin and end?
+
+QUERY_CONSUMER_OFFSET (14), UPDATE_CONSUMER_OFFSET (15), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET (30),
+GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32), GET_ALL_CONSUMER_OFFSET (43).
+"""
+
+from __future__ import annotations
+
+from broker.parts import Parts
+from model.errors import Refused
+from remoting import bodies
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.headers import OffsetHeader, QueueHeader, need_int
+from remoting.service import Connection
+
+
+class OffsetProcessor:
+    """Answers 14, 15, 29, 30, 31, 32 and 43."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def query(self, connection: Connection, request: Command) -> Command:
+        """The group's offset; 22 when it has none and must not begin at the queue's start."""
+        header = OffsetHeader.parse(request.code, request.ext)
+        offset = self._parts.offsets.get(header.group, header.topic, header.queue_id)
+        if offset is None:
+            # A young queue is read from its start even by a group that asked for "last": nothing that was
+            # sent before the group's first pull gets lost. An old one is left to the client's
+            # consumeFromWhere.
+            store = self._parts.store
+            least = store.min_queue_offset(header.topic, header.queue_id)
+            if not header.set_zero_if_not_found or least > 0:
+                return request.reply(
+                    Response.QUERY_NOT_FOUND, remark="Not found, maybe this group consumer boot first"
+                )
+            offset = 0
+        return _offset(request, offset)
+
+    async def update(self, connection: Connection, request: Command) -> Command:
+        header = OffsetHeader.parse(Request.UPDATE_CONSUMER_OFFSET, request.ext)
+        parts = self._parts
+        if not parts.standing.is_master:
+            # Offsets live at the master and come to slaves from there; kept here they would be overwritten.
+            raise Refused("this broker is not the master: commit offsets there", Response.SYSTEM_ERROR)
+        topic = parts.topics.get(header.topic)
+        if topic is None:
+            raise Refused(f"Topic {header.topic} not exist!", Response.TOPIC_NOT_EXIST)
+        if parts.groups.find(header.group) is None:
+            raise Refused(
+                f"subscription group not exist, {header.group}", Response.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
+        if not 0 <= header.queue_id < max(topic.read_queues, topic.write_queues):
+            raise Refused(
+                f"queueId {header.queue_id} is not one of {header.topic}", Response.INVALID_PARAMETER
+            )
+        if header.commit_offset is None or header.commit_offset < 0:
+            raise Refused(f"commitOffset={header.commit_offset} is not an offset", Response.SYSTEM_ERROR)
+        parts.offsets.commit(header.group, header.topic, header.queue_id, header.commit_offset)
+        return request.reply()
+
+    async def search(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.parse(request.ext)
+        timestamp_ms = need_int(request.ext, "timestamp")
+        upper = request.ext.get("boundaryType", "LOWER").upper() == "UPPER"
+        offset = self._parts.store.offset_by_time(header.topic, header.queue_id, timestamp_ms, upper=upper)
+        return _offset(request, offset)
+
+    async def maximum(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.parse(request.ext)
+        return _offset(request, self._parts.store.max_queue_offset(header.topic, header.queue_id))
+
+    async def minimum(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.parse(request.ext)
+        return _offset(request, self._parts.store.min_queue_offset(header.topic, header.queue_id))
+
+    async def earliest(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.parse(request.ext)
+        stored_ms = earliest_ms(self._parts, header.topic, header.queue_id)
+        return request.reply(ext={"timestamp": str(stored_ms)})
+
+    async def everything(self, connection: Connection, request: Command) -> Command:
+        return request.reply(body=bodies.dumps_dialect(self._parts.offsets.to_json()))
+
+
+def earliest_ms(parts: Parts, topic: str, queue_id: int) -> int:
+    """When the first message of a queue was stored, ms; -1 for an empty queue."""
+    return stored_ms(parts, topic, queue_id, parts.store.min_queue_offset(topic, queue_id))
+
+
+def stored_ms(parts: Parts, topic: str, queue_id: int, offset: int) -> int:
+    """When the message at ``offset`` of a queue was stored, ms; -1 when there is none."""
+    found = parts.store.queue_store_time(topic, queue_id, offset)
+    return -1 if found is None else found
+
+
+def _offset(request: Command, offset: int) -> Command:
+    return request.reply(ext={"offset": str(offset)})

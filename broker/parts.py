@@ -1,0 +1,51 @@
+"""What does a processor of a broker work with? The parts of one broker, wired by ``broker/service``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from broker.clients import Clients
+from broker.groups import Groups
+from broker.locks import QueueLocks
+from broker.offset_table import OffsetTable
+from broker.parking import Parking
+from broker.standing import Standing
+from broker.stats import Stats
+from broker.topics import Topics
+from ha.service import HaService
+from model.config import BrokerConfig
+from model.errors import Refused
+from model.message import encode_host
+from remoting.codes import Response
+from runtime.env import Env
+from store.message_store import MessageStore
+
+
+@dataclass
+class Parts:
+    env: Env
+    config: BrokerConfig
+    store: MessageStore
+    ha: HaService
+    standing: Standing
+    topics: Topics
+    groups: Groups
+    offsets: OffsetTable
+    parking: Parking
+    clients: Clients = field(default_factory=Clients)
+    locks: QueueLocks = field(default_factory=QueueLocks)
+    stats: Stats = field(default_factory=Stats)
+
+    def __post_init__(self) -> None:
+        self.store_host = encode_host(self.config.address)
+
+    def refuse_write(self) -> Refused | None:
+        """Why no write can be taken now, or None."""
+        refused = self.standing.refuse()
+        if refused is not None:
+            return refused
+        reason = self.store.writable
+        if reason is not None:
+            text = f"service not available now: {reason}; the disk may be full or broken, or the store closed"
+            return Refused(text, Response.SERVICE_NOT_AVAILABLE)
+        return self.ha.refuse()

@@ -1,0 +1,45 @@
+"""Which message has this offset, and which have this key?
+
+VIEW_MESSAGE_BY_ID (33) and QUERY_MESSAGE (12). Like a pull, both show only what is confirmed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.parts import Parts
+from model.errors import Refused
+from remoting.codec import Command
+from remoting.codes import Response
+from remoting.headers import QueryMessageHeader, need_int
+from remoting.service import Connection
+
+QUERY_COUNT_MAX: Final = 64
+
+
+class QueryProcessor:
+    """Answers 12 and 33."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def view(self, connection: Connection, request: Command) -> Command:
+        offset = need_int(request.ext, "offset", 0)
+        raw = self._parts.store.lookup(offset) if offset < self._parts.store.confirmed else None
+        if raw is None:
+            raise Refused(f"can not find message by the offset, {offset}", Response.SYSTEM_ERROR)
+        return request.reply(body=raw)
+
+    async def query(self, connection: Connection, request: Command) -> Command:
+        header = QueryMessageHeader.parse(request.ext)
+        count_max = max(1, min(header.count_max, QUERY_COUNT_MAX))
+        store = self._parts.store
+        found = store.query(header.topic, header.key, count_max, header.begin_ms, header.end_ms)
+        if not found:
+            raise Refused("can not find message, maybe time range not correct", Response.QUERY_NOT_FOUND)
+        now_ms = self._parts.env.now_ms()
+        ext = {
+            "indexLastUpdateTimestamp": str(now_ms),
+            "indexLastUpdatePhyoffset": str(self._parts.store.dispatched),
+        }
+        return request.reply(ext=ext, body=b"".join(found))

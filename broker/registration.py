@@ -1,0 +1,169 @@
+"""How do the NameServers learn of this broker, its id and its topics?
+
+REGISTER_BROKER (103) goes to every NameServer at start, on each change of role or topics, when a connection
+was lost, and each ``registerNameServerPeriod``; UNREGISTER_BROKER (104) when the broker stops or is fenced.
+Each NameServer has a task of its own, so a dead one delays no other. Source of the body: Apache RocketMQ 5.x,
+``remoting/protocol/body/RegisterBrokerBody``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+from zlib import crc32
+
+from model.config import BrokerConfig, addresses
+from model.errors import MqError, Refused
+from model.topic import DataVersion
+from remoting.bodies import dumps
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.service import RemotingClient
+from runtime.backoff import Backoff
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_MS: Final = 100
+RETRY_MAX_MS: Final = 2000
+CALL_S: Final = 3.0
+GOODBYE_S: Final = 1.0
+FENCED: Final = -1
+"""What ``broker_id`` returns while the broker has no role: it is registered nowhere then."""
+
+
+class Registration:
+    """Keeps every NameServer's entry of this broker as it should be, for ever.
+
+    ``topics`` gives the topic table (``{"dataVersion": .., "topicConfigTable": ..}``, stateVersion = the
+    master's epoch); ``broker_id`` the id to register with: 0 while master, the Controller's id while slave,
+    ``FENCED``.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        client: RemotingClient,
+        topics: Callable[[], dict[str, Any]],
+        broker_id: Callable[[], int],
+    ) -> None:
+        self.on_master: list[Callable[[str, str], None]] = []
+        """Hear the master's address and HA address when a NameServer tells them to this slave."""
+        self._config = config
+        self._client = client
+        self._topics = topics
+        self._broker_id = broker_id
+        self._tasks = Tasks("registration")
+        self._servers = [_Server(address, env) for address in addresses(config.namesrv_addr)]
+
+    async def start(self) -> None:
+        for server in self._servers:
+            self._tasks.spawn(self._keep(server), name=server.address)
+
+    async def stop(self) -> None:
+        """Take the broker out of every NameServer that answers within ``GOODBYE_S``. May be called again."""
+        await self._tasks.cancel()
+        servers = [server for server in self._servers if server.registered_id != FENCED]
+        goodbyes = [self._tasks.spawn(self._unregister(s), name=f"bye.{s.address}") for s in servers]
+        if goodbyes:
+            await asyncio.wait(goodbyes, timeout=GOODBYE_S)
+            await self._tasks.cancel()
+
+    def soon(self) -> None:
+        """Register everywhere at once: role or topics changed. Changes of one turn of the loop go
+        together."""
+        for server in self._servers:
+            server.wake.set()
+
+    def lost(self, address: str) -> None:
+        """The connection to ``address`` ended: if it is a NameServer's, it may have forgotten this broker."""
+        for server in self._servers:
+            if server.address == address:
+                server.wake.set()
+
+    def status(self) -> dict[str, int | None]:
+        """NameServer address -> the id registered there, None while there is none."""
+        return {
+            server.address: server.registered_id if server.registered_id != FENCED else None
+            for server in self._servers
+        }
+
+    async def _keep(self, server: _Server) -> None:
+        period_s = self._config.register_namesrv_ms / 1000
+        while True:
+            server.wake.clear()
+            wait_s = period_s
+            try:
+                if self._broker_id() != FENCED:
+                    await self._register(server)
+                elif server.registered_id != FENCED:
+                    await self._unregister(server)
+                server.backoff.reset()
+            except (OSError, MqError) as error:
+                # The first failure is news, the ones after it are not.
+                level = logging.DEBUG if server.failing else logging.WARNING
+                log.log(level, "NameServer %s: %s", server.address, str(error) or type(error).__name__)
+                server.failing = True
+                wait_s = server.backoff.next_s()
+            else:
+                server.failing = False
+            try:
+                async with asyncio.timeout(wait_s):
+                    await server.wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _register(self, server: _Server) -> None:
+        broker_id = self._broker_id()
+        body = self._body()
+        ext = self._ext(broker_id) | {
+            "haServerAddr": self._config.ha_address,
+            "enableActingMaster": "false",
+            # Never compressed: the original's NameServer is told "not compressed" even when it is.
+            "compressed": "false",
+            "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
+        }
+        answer = await self._client.call(server.address, Command(Request.REGISTER_BROKER, ext, body), CALL_S)
+        if answer.code != Response.SUCCESS:
+            raise Refused(f"registration refused: {answer.code} {answer.remark or ''}".strip(), answer.code)
+        server.registered_id = broker_id
+        master, ha_address = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
+        if broker_id != 0 and master and ha_address:
+            for hook in self.on_master:
+                hook(master, ha_address)
+
+    async def _unregister(self, server: _Server) -> None:
+        command = Command(Request.UNREGISTER_BROKER, self._ext(server.registered_id))
+        await self._client.call(server.address, command, CALL_S)
+        server.registered_id = FENCED
+
+    def _ext(self, broker_id: int) -> dict[str, str]:
+        return {
+            "clusterName": self._config.cluster_name,
+            "brokerName": self._config.broker_name,
+            "brokerAddr": self._config.address,
+            "brokerId": str(broker_id),
+        }
+
+    def _body(self) -> bytes:
+        wrapper = {
+            "mappingDataVersion": DataVersion().to_json(),
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+        return dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper | self._topics()})
+
+
+class _Server:
+    """One NameServer, as far as this broker is concerned."""
+
+    def __init__(self, address: str, env: Env) -> None:
+        self.address = address
+        self.wake = asyncio.Event()
+        self.backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        self.registered_id = FENCED
+        self.failing = False

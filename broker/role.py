@@ -1,0 +1,417 @@
+"""Who decides whether this broker is master, and what does it do about it?
+
+With ``enableControllerMode`` the Controllers decide. One task looks at their view each
+``syncBrokerMetadataPeriod``, and at once when something hints at a change (a notice 1008, a lost connection),
+and makes this broker what the view says: level-triggered, so nothing is lost when a message is. Beside it
+heartbeats go to every Controller; the connection they use stays open, its end tells that this broker died.
+
+    no id -> id from brokerIdentity or applied for -> registered -> (elected) -> master | slave
+    any of these -> fenced for good, when the store breaks
+
+While no Controller answers, the broker keeps its role. Order and rules: Apache RocketMQ 5.x,
+``broker/controller/ReplicasManager``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Literal, Protocol
+
+from broker.controllers import Controllers, View
+from broker.identity import Application, Identity
+from broker.registration import FENCED
+from ha.service import HaService, Propose
+from model.config import BrokerConfig
+from model.errors import ConfigError, MqError, Refused, Unknown
+from model.ids import MASTER_ID
+from remoting.codec import Command
+from remoting.codes import Response
+from remoting.headers import opt_int
+from remoting.service import RemotingClient
+from runtime.backoff import Backoff
+from runtime.env import Env
+from runtime.tasks import Tasks, every
+from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_MS: Final = 50
+UNKNOWN_TO_CONTROLLER: Final = (
+    Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+    Response.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+)
+
+Role = Literal["master", "slave", "fenced"]
+
+
+class RoleHost(Protocol):
+    """What changes roles with the broker: implemented by ``broker.service.Broker``.
+
+    Never two calls at once. A call may raise DiskError or OSError: then it is made again.
+    """
+
+    async def lead(
+        self,
+        broker_id: int,
+        epoch: int,
+        members: frozenset[int],
+        set_epoch: int,
+        propose: Propose | None,
+    ) -> None:
+        """Become master of ``epoch``, or stay it in a newer one.
+
+        In this order: half a record at the log's end is cut; ``epoch`` is recorded from the end on, unless it
+        is the last one recorded; queue offsets are rebuilt; the HA service serves slaves; writes are taken,
+        while dispatch may still catch up. When called, nothing is copied from a former master any more.
+        """
+
+    async def follow(
+        self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
+    ) -> None:
+        """Take no more writes, then be slave of ``master_address``; an address unknown yet is None."""
+
+    async def fence(self) -> None:
+        """Be neither: take nothing, answer nothing, copy nothing."""
+
+
+class RoleManager:
+    """This broker's life with the Controllers, or its one role without them.
+
+    ``on_change`` hears every change of role, master or epoch; the NameServers are to be told then.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        store: MessageStore,
+        ha: HaService,
+        client: RemotingClient,
+        host: RoleHost,
+    ) -> None:
+        self.role: Role = "fenced"
+        self.broker_id: int | None = None  # the permanent one, given by the Controller
+        self.epoch = 0  # of the master this broker knows
+        self.master_address: str | None = None
+        self.reason: str | None = "no word from a Controller yet"
+        self.on_change: list[Callable[[], None]] = []
+        self._env = env
+        self._config = config
+        self._store = store
+        self._ha = ha
+        self._host = host
+        self._controllers = Controllers(env, config, client)
+        self._identity = Identity(env.disk, config)
+        self._tasks = Tasks("role")
+        self._wake = asyncio.Event()
+        self._changing = asyncio.Lock()
+        self._registered = False
+        self._was_registered = False
+        self._asked_anew = False
+        self._broken: str | None = None
+        self._ha_address: str | None = None
+        self._ha_hints: dict[str, str] = {}  # master's address -> HA address, as NameServers tell
+
+    async def start(self) -> None:
+        """Take up the work; returns before there is a role when Controllers decide.
+
+        Raises ConfigError when the configuration or the store's identity cannot be right, DiskError.
+        """
+        self._store.on_broken.append(self._store_broke)
+        if not self._config.enable_controller_mode:
+            await self._lead_alone()
+            return
+        self.broker_id = self._identity.broker_id()
+        self._tasks.spawn(self._live(), name="life")
+        period_s = self._config.broker_heartbeat_ms / 1000
+        self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
+
+    async def stop(self) -> None:
+        """No more heartbeats, no more changes of role; the Controllers see the connection end. Idempotent."""
+        if self._store_broke in self._store.on_broken:
+            self._store.on_broken.remove(self._store_broke)
+        await self._tasks.cancel()
+        await self._controllers.stop()
+        if self._config.enable_controller_mode:
+            self._controllers.hang_up()
+
+    # What others ask and tell
+
+    @property
+    def registration_id(self) -> int:
+        """The id for the NameServers: 0 while master, the permanent one while slave, -1 while fenced."""
+        if self.role == "master":
+            return MASTER_ID
+        return self.broker_id if self.role == "slave" and self.broker_id is not None else FENCED
+
+    async def notice(self, command: Command) -> None:
+        """NOTIFY_BROKER_ROLE_CHANGED (1008): a hint to look at the Controllers' view now.
+
+        The view itself is read from their leader: a forged notice moves nothing.
+        """
+        epoch = opt_int(command.ext, "masterEpoch", 0)
+        if command.ext.get("masterBrokerId") and epoch > self.epoch:
+            self._wake.set()
+
+    def lost(self, address: str) -> None:
+        """The connection to ``address`` ended; if the Controllers' leader was there, look for another one."""
+        if address == self._controllers.leader:
+            self._controllers.leader = None
+            self._wake.set()
+
+    def ha_address_of(self, master_address: str, ha_address: str) -> None:
+        """A NameServer told the HA address of a master; Controllers of the real RocketMQ do not."""
+        if self._ha_hints.get(master_address) != ha_address:
+            self._ha_hints = {master_address: ha_address}
+            if self.role == "slave" and self._ha_address is None and self.master_address == master_address:
+                self._wake.set()
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready. ``following``: how a slave gets on with its master's log (``ha.slave.State``)."""
+        return {
+            "role": self.role,
+            "brokerId": self.broker_id,
+            "epoch": self.epoch,
+            "master": self.master_address,
+            "controller": self._controllers.leader,
+            "registered": self._registered,
+            "reason": self.reason or self._ha.needs_reseed,
+            "following": self._ha.status()["following"],
+        }
+
+    # Without Controllers
+
+    async def _lead_alone(self) -> None:
+        if self._config.broker_role == "SLAVE" or self._config.broker_id > 0:
+            raise ConfigError(
+                "brokerRole=SLAVE needs a Controller (classic slaves come later): set enableControllerMode"
+            )
+        self.broker_id = MASTER_ID
+        await self._host.lead(MASTER_ID, 0, frozenset({MASTER_ID}), 0, None)
+        self._became("master", 0, self._config.address)
+
+    # With Controllers
+
+    async def _live(self) -> None:
+        period_s = self._config.sync_broker_metadata_ms / 1000
+        backoff = Backoff(self._env.random, RETRY_FIRST_MS, self._config.sync_broker_metadata_ms)
+        while self._broken is None:
+            self._wake.clear()
+            wait_s = period_s
+            try:
+                await self._look()
+            except (MqError, OSError, ValueError) as error:
+                self._note(str(error) or type(error).__name__)
+                wait_s = backoff.next_s()
+            else:
+                backoff.reset()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _note(self, reason: str) -> None:
+        if reason != self.reason:
+            log.warning("%s: %s", self._config.broker_name, reason)
+        self.reason = reason
+
+    async def _look(self) -> None:
+        """Read the Controllers' view and become what it says."""
+        if self.broker_id is None:
+            self.broker_id = await self._apply_for_id()
+        try:
+            if self._registered:
+                view = await self._controllers.replica_info()
+            else:
+                view = await self._register(self.broker_id)
+            if view.master_id is None:
+                view = await self._elect(self.broker_id, view)
+        except Refused as refused:
+            if refused.code in UNKNOWN_TO_CONTROLLER:
+                if self._registered:
+                    self._registered = False
+                    self._wake.set()
+                else:
+                    # It lost its memory of this broker, or never had it: apply for the same id anew.
+                    await self._apply_anew(self.broker_id)
+            raise
+        await self._become(self.broker_id, view)
+
+    async def _apply_for_id(self) -> int:
+        """brokerIdentity's id, or one from the Controller; a crash in between costs no second id."""
+        application = self._identity.application()
+        if application is None:
+            application = Application(await self._controllers.next_id(), self._check_code())
+            self._identity.apply_for(application)
+        if not await self._controllers.apply_id(application.broker_id, application.check_code):
+            self._identity.give_up()
+            raise ConnectionError(f"id {application.broker_id} went to another broker, asking for the next")
+        self._identity.keep(application.broker_id)
+        log.info("%s has id %d now", self._config.broker_name, application.broker_id)
+        return application.broker_id
+
+    async def _apply_anew(self, broker_id: int) -> None:
+        """The Controller does not know ``broker_id``: ask for it again, or else for the next free one."""
+        if await self._controllers.apply_id(broker_id, self._check_code()):
+            return
+        log.warning("the Controller gives id %d no more: asking for another one", broker_id)
+        application = Application(await self._controllers.next_id(), self._check_code())
+        self._identity.apply_for(application)
+        self.broker_id = await self._apply_for_id()
+
+    @property
+    def _unclean(self) -> bool:
+        """Whether this process began without an orderly end before it, and acknowledges what is not synced:
+        what a power failure took was counted on by the master."""
+        recovered = self._store.recovered
+        unclean = recovered is not None and not recovered.clean
+        return unclean and self._config.flush_disk_type != "SYNC_FLUSH"
+
+    def _check_code(self) -> str:
+        return f"{self._config.address};{self._env.now_ms()}"
+
+    async def _register(self, broker_id: int) -> View:
+        view = await self._controllers.register(broker_id, unclean=self._unclean and not self._was_registered)
+        self._registered = self._was_registered = True
+        # Before an election this broker must be known to be alive.
+        await self._controllers.beat_leader(self._heartbeat(broker_id))
+        return view
+
+    async def _elect(self, broker_id: int, view: View) -> View:
+        try:
+            return await self._controllers.elect(broker_id)
+        except Refused as refused:
+            if refused.code in UNKNOWN_TO_CONTROLLER:
+                raise
+            if self.role == "master" and view.epoch > self.epoch:
+                # Deposed, and nobody took over: what we confirm now could be lost.
+                await self._fence(f"no master since epoch {view.epoch}: {refused.remark}")
+            raise
+
+    async def _become(self, broker_id: int, view: View) -> None:
+        async with self._changing:
+            if self._broken is not None or view.epoch < self.epoch:
+                return
+            if view.master_id == broker_id:
+                if self.role == "master" and view.epoch == self.epoch:
+                    self._ha.adopt(view.members, view.set_epoch, view.asked_ms)
+                else:
+                    await self._lead(broker_id, view)
+            else:
+                await self._follow(broker_id, view)
+            self.reason = None
+
+    async def _lead(self, broker_id: int, view: View) -> None:
+        last = self._store.epochs.last
+        recorded = last.epoch if last is not None else 0
+        if self.role != "master":
+            if view.epoch < recorded:
+                raise MqError(
+                    f"the Controller wants us to lead epoch {view.epoch}, but our log has epoch {recorded}"
+                )
+            # We led this epoch before a restart, or were elected while we were down. If the machine lost the
+            # end of the log, another replica may hold other bytes there, acknowledged and under the same
+            # epoch: a Controller that understands gives a new epoch, or another master.
+            if not self._asked_anew and (view.epoch == recorded or self._unclean):
+                view = await self._controllers.elect(broker_id, restarted=True, log_epoch=recorded)
+                self._asked_anew = True
+                if view.master_id != broker_id:
+                    await self._follow(broker_id, view)
+                    return
+        if self.role != "master":
+            await self._ha.become_fenced()
+        if last is None and self._store.log.end > self._store.log.min_offset:
+            # A log from before there were Controllers: all of it belongs to the first epoch, or no slave
+            # could ever be given its beginning.
+            self._store.epochs.append(view.epoch, self._store.log.min_offset)
+        propose = partial(self._propose, broker_id, view.epoch)
+        await self._host.lead(broker_id, view.epoch, view.members, view.set_epoch, propose)
+        self._became("master", view.epoch, self._config.address)
+
+    async def _follow(self, broker_id: int, view: View) -> None:
+        address = view.master_address
+        ha_address = view.master_ha_address
+        if ha_address is None and address is not None:
+            ha_address = self._ha_hints.get(address)
+        if ha_address is None and address == self.master_address and self.role == "slave":
+            ha_address = self._ha_address
+        wanted = ("slave", view.epoch, address, ha_address)
+        if wanted == (self.role, self.epoch, self.master_address, self._ha_address):
+            return
+        await self._host.follow(broker_id, view.epoch, address, ha_address)
+        self._asked_anew = True  # whoever elects us from now on has seen what our log holds
+        self._ha_address = ha_address
+        self._became("slave", view.epoch, address)
+
+    def _became(self, role: Role, epoch: int, master_address: str | None) -> None:
+        before = (self.role, self.epoch, self.master_address)
+        self.role, self.epoch, self.master_address = role, epoch, master_address
+        if role != "slave":
+            self._ha_address = None
+        if role != "fenced":
+            self.reason = None
+        if before == (role, epoch, master_address):
+            return
+        log.info("%s is %s in epoch %d, master %s", self._config.broker_name, role, epoch, master_address)
+        if self._registered and self.broker_id is not None and role != "fenced":
+            # The Controller learns the new epoch now, not half a second later.
+            self._controllers.beat(self._heartbeat(self.broker_id))
+        for hook in self.on_change:
+            hook()
+
+    async def _propose(
+        self, broker_id: int, epoch: int, members: frozenset[int], set_epoch: int
+    ) -> tuple[frozenset[int], int] | None:
+        try:
+            answer = await self._controllers.alter(broker_id, epoch, members, set_epoch)
+        except Unknown:
+            self._wake.set()  # the view tells what became of it
+            raise
+        if answer is None:
+            self._wake.set()  # perhaps our set, epoch or role is not what it was
+        return answer
+
+    # Heartbeats
+
+    def _beat(self) -> None:
+        if self._registered and self._broken is None and self.broker_id is not None:
+            self._controllers.beat(self._heartbeat(self.broker_id))
+
+    def _heartbeat(self, broker_id: int) -> dict[str, str]:
+        last = self._store.epochs.last
+        recorded = last.epoch if last is not None else 0
+        config = self._config
+        fields = {
+            "clusterName": config.cluster_name,
+            "brokerName": config.broker_name,
+            "brokerAddr": config.address,
+            "brokerId": broker_id,
+            # A slave's is that of its log: one that has not met the new master yet ranks behind the others.
+            "epoch": max(self.epoch, recorded) if self.role == "master" else recorded,
+            "maxOffset": self._store.log.end,
+            "confirmOffset": self._store.confirmed,
+            "heartbeatTimeoutMills": config.controller_heartbeat_timeout_ms,
+            "electionPriority": config.election_priority,
+            "haServerAddr": config.ha_address,
+        }
+        return {name: str(value) for name, value in fields.items()}
+
+    # The end of a store
+
+    def _store_broke(self, error: BaseException) -> None:
+        """A disk that failed must not lead, nor count as a replica: the Controllers hear of it at once."""
+        if self._broken is None:
+            self._broken = str(error) or type(error).__name__
+            self._controllers.hang_up()
+            self._wake.set()
+            self._tasks.spawn(self._fence(f"the store is broken: {self._broken}"), name="fence")
+
+    async def _fence(self, reason: str) -> None:
+        async with self._changing:
+            self._note(reason)
+            await self._host.fence()
+            self._became("fenced", self.epoch, None)

@@ -1,0 +1,406 @@
+"""Which parts is a broker made of, and in which order do they start, change roles and stop?
+
+``Broker`` wires store, replication, processors and servers. ``lead``, ``follow`` and ``fence`` carry out what
+``broker/role`` (the Controller's word) decides; without a Controller a broker leads its group alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from broker.admin import AdminProcessor
+from broker.delay import DelayOffsets, DelayService
+from broker.files import ConfigFile
+from broker.groups import Groups
+from broker.heartbeats import ClientProcessor
+from broker.hotpath import HotPath
+from broker.locks import LockProcessor
+from broker.metadata import MetadataSync
+from broker.offset_table import OffsetTable
+from broker.offsets import OffsetProcessor
+from broker.parking import Parking
+from broker.parts import Parts
+from broker.pull import CHECK_S, PullProcessor
+from broker.query import QueryProcessor
+from broker.registration import Registration
+from broker.requests import handlers
+from broker.role import RoleManager
+from broker.send import SendProcessor
+from broker.standing import Standing
+from broker.tables import TableProcessor
+from broker.topics import Topics
+from broker.transactions import Transactions
+from ha.service import HaService, Propose
+from model.config import BrokerConfig
+from model.errors import DiskError
+from remoting.codec import Command
+from remoting.codes import Request
+from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from runtime.env import Env
+from runtime.tasks import Tasks, every
+from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+EXPIRE_S: Final = 10.0
+RECENT_MS: Final = 600_000
+DELAY_OFFSETS_WRITE_S: Final = 5.0
+DRAIN_S: Final = 1.0  # at a stop: time for answers that wait for slaves or the disk
+DRAIN_STEP_S: Final = 0.01
+
+
+class Broker:
+    """One broker. Public: ``store ha standing topics groups offsets role registration``."""
+
+    def __init__(self, env: Env, config: BrokerConfig) -> None:
+        self.env = env
+        self.config = config
+        self.store = MessageStore(env, config, controller_mode=config.enable_controller_mode)
+        self.ha = HaService(env, self.store, config)
+        self.standing = Standing()
+        self.topics = Topics(config, env.now_ms)
+        self.groups = Groups(config, env.now_ms)
+        self.offsets = OffsetTable(env.now_ms)
+        self.delays = DelayOffsets(env.now_ms)
+        self.parking = Parking(
+            env,
+            config,
+            replicated=lambda: self.ha.replicated,
+            flushed=lambda: self.store.log.flushed,
+            sync_to=self.store.sync_to,
+        )
+        self.parts = Parts(
+            env,
+            config,
+            self.store,
+            self.ha,
+            self.standing,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.parking,
+        )
+        self.client = RemotingClient(
+            env, f"broker {config.broker_name}", handler=self._handle, on_close=self._link_lost
+        )
+        self.role = RoleManager(env, config, self.store, self.ha, self.client, self)
+        self.registration = Registration(
+            env, config, self.client, self.topics.to_json, lambda: self.role.registration_id
+        )
+        self.sender = SendProcessor(self.parts)
+        self._pulls = PullProcessor(self.parts)
+        self._clients = ClientProcessor(self.parts)
+        self._admin = AdminProcessor(self.parts, self.delays)
+        self._delay = DelayService(self.parts, self.delays, self.sender)
+        self._transactions = Transactions(self.parts, self.sender)
+        self.metadata = MetadataSync(self.parts, self.delays, self.client)
+        self.handlers = dict(
+            handlers(
+                send=self.sender,
+                pull=self._pulls,
+                offsets=OffsetProcessor(self.parts),
+                query=QueryProcessor(self.parts),
+                clients=self._clients,
+                locks=LockProcessor(self.parts.locks, env.monotonic_ms),
+                tables=TableProcessor(self.parts),
+                admin=self._admin,
+                transactions=self._transactions,
+            )
+        )
+        self.handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
+        self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
+        self._admin.on_config.append(self.hot.forget_routes)
+        self.server = RemotingServer(
+            env,
+            f"broker {config.broker_name}",
+            self._handle,
+            fast=self.hot,
+            on_close=self._closed,
+            frame_bytes_max=config.frame_bytes_max,
+            idle_s=config.server_channel_max_idle_s,
+        )
+        self.port = 0
+        self._tasks = Tasks(f"broker {config.broker_name}")
+        self._master_tasks = Tasks(f"broker {config.broker_name} master")
+        self._file_tasks = Tasks(f"broker {config.broker_name} files")
+        directory = f"{config.store_path}/config"
+        offsets_s = config.flush_offsets_ms / 1000
+        self._files = {
+            "topics": ConfigFile(env, f"{directory}/topics.json", self.topics.to_json, self._file_tasks),
+            "groups": ConfigFile(
+                env, f"{directory}/subscriptionGroup.json", self.groups.to_json, self._file_tasks
+            ),
+            "offsets": ConfigFile(
+                env,
+                f"{directory}/consumerOffset.json",
+                self.offsets.to_json,
+                self._file_tasks,
+                delay_s=offsets_s,
+            ),
+            "delays": ConfigFile(
+                env,
+                f"{directory}/delayOffset.json",
+                self.delays.to_json,
+                self._file_tasks,
+                delay_s=DELAY_OFFSETS_WRITE_S,
+            ),
+        }
+        self._loaded = False
+        self._started = False
+        self._stopping = False
+
+    # Life
+
+    async def start(self) -> None:
+        """Recover the store, listen, take a role. Raises OSError, DiskError, ConfigError, all undone."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        await self.store.open()
+        self._load_tables()
+        self._wire()
+        await self.ha.start()
+        self._tasks.spawn(every(CHECK_S, self._tick, what="looking at held pulls"), name="tick")
+        self._tasks.spawn(every(EXPIRE_S, self._clients.expire, what="closing silent clients"), name="expire")
+        self._tasks.spawn(self.metadata.run(), name="metadata")
+        self.port = await self.server.start(self.config.bind_address, self.config.listen_port)
+        if self.config.fast_port_enable and self.config.listen_port > 2:
+            await self.server.start(self.config.bind_address, self.config.listen_port - 2)
+        await self.role.start()
+        await self.registration.start()
+        self._started = True
+
+    async def stop(self) -> None:
+        """Orderly and idempotent: answers leave, tables and log are flushed, files closed."""
+        if self._stopping:
+            return
+        self._stopping = True
+        # No more writes, while replication goes on until the answers under way have left: the successor then
+        # has all of them, and is elected as soon as the Controllers see this broker hang up.
+        standing = self.standing
+        standing.set("fenced", broker_id=standing.broker_id, epoch=standing.epoch, master_address=None)
+        self.server.go_away()
+        await self._drain()
+        await self.role.stop()
+        await self.registration.stop()
+        self._pulls.release_all()
+        await self._master_tasks.cancel()
+        await self._tasks.cancel()
+        await self.server.stop()
+        self.parking.drop()
+        await self.client.close()
+        await self.ha.stop()
+        for file in self._files.values() if self._loaded else ():
+            try:
+                await file.flush()
+            except OSError as error:
+                log.error("cannot write %s at the stop: %s", file.path, error)
+        await self._file_tasks.cancel()
+        await self.store.close()
+
+    def _load_tables(self) -> None:
+        files = self._files
+        try:
+            fresh_topics = self.topics.boot(files["topics"].load())
+            fresh_groups = self.groups.boot(files["groups"].load())
+            self.offsets.load(files["offsets"].load())
+            self.delays.load(files["delays"].load())
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DiskError(f"a table in {self.config.store_path}/config is not one: {error!r}") from error
+        self._loaded = True
+        self.topics.on_change.append(lambda names: files["topics"].changed())
+        self.groups.on_change.append(files["groups"].changed)
+        self.offsets.on_change.append(files["offsets"].changed)
+        self.delays.on_change.append(files["delays"].changed)
+        if fresh_topics:
+            files["topics"].changed()
+        if fresh_groups:
+            files["groups"].changed()
+
+    def _wire(self) -> None:
+        self.ha.on_replicated.append(self.parking.replicated)
+        self.store.on_flush.append(self.parking.flushed)
+        self.store.on_broken.append(self._broken)
+        self.store.on_arrive.append(self._arrived)
+        self.role.on_change.append(self.registration.soon)
+        self.topics.on_change.append(lambda names: self.registration.soon())
+        self.registration.on_master.append(self.role.ha_address_of)
+
+    async def _drain(self) -> None:
+        """Take no more sends, and let the answers under way leave."""
+        for _ in range(int(DRAIN_S / DRAIN_STEP_S)):
+            if not len(self.parking):
+                return
+            await asyncio.sleep(DRAIN_STEP_S)
+
+    # Roles
+
+    async def lead(
+        self,
+        broker_id: int,
+        epoch: int,
+        members: frozenset[int],
+        set_epoch: int,
+        propose: Propose | None,
+    ) -> None:
+        """Become master of ``epoch``, or learn that we stay master in a new one.
+
+        Without a Controller ``epoch`` is 0 and the log gets no epochs. Raises DiskError.
+        """
+        if self._stopping:
+            return
+        again = self.standing.is_master
+        if not again:
+            self.store.truncate_partial_tail()
+            self.store.rebuild_queue_offsets()
+        last = self.store.epochs.last
+        if epoch > 0 and (last is None or last.epoch < epoch):
+            self.store.epochs.append(epoch, self.store.log.end)
+        await self.ha.become_master(broker_id, epoch, members, set_epoch, propose)
+        self.topics.widen(self._recent_queues())
+        self.topics.set_epoch(epoch)
+        self.groups.set_epoch(epoch)
+        cut = self.offsets.clamp(self.store.next_offset)
+        if cut:
+            log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
+        self.standing.set("master", broker_id=broker_id, epoch=epoch, master_address=self.config.address)
+        if not again:
+            self._pulls.release_all()
+            self._master_tasks.spawn(self._delay.run(), name="delay")
+            self._master_tasks.spawn(self._transactions.run(), name="transactions")
+            self.env.events.add("promoted", epoch=epoch)
+            log.info("broker %s is master of epoch %d", self.config.broker_name, epoch)
+
+    async def follow(
+        self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
+    ) -> None:
+        """Become slave of ``master_address``; addresses not known yet are None."""
+        if self._stopping:
+            return
+        await self._step_down("slave", broker_id, epoch, master_address)
+        await self.ha.become_slave(broker_id, epoch, master_ha_address)
+        self.metadata.soon()
+
+    async def fence(self) -> None:
+        """Neither master nor slave: the lease ended, or nobody said yet what we are."""
+        await self._step_down("fenced", self.standing.broker_id, self.standing.epoch, None)
+        await self.ha.become_fenced()
+
+    async def _step_down(self, role: Any, broker_id: int, epoch: int, master_address: str | None) -> None:
+        was_master = self.standing.is_master
+        # First of all nothing more is taken or answered OK, then the rest may take its time.
+        self.standing.set(role, broker_id=broker_id, epoch=epoch, master_address=master_address)
+        if was_master:
+            self.parking.drop()
+            self.env.events.add("demoted", epoch=epoch)
+            log.warning("broker %s is not master any more", self.config.broker_name)
+            await self._master_tasks.cancel()
+            self.parts.locks.clear()
+        self._pulls.release_all()
+
+    def _recent_queues(self) -> list[tuple[str, int]]:
+        """Queues whose newest message is at most ``RECENT_MS`` older than the newest of all.
+
+        A topic missing from the table is one of these when its master died before handing the table on; an
+        older one was deleted, and must not come back.
+        """
+        store = self.store
+        newest = {
+            queue: store.queue_store_time(*queue, store.max_queue_offset(*queue) - 1) or 0
+            for queue in store.queues()
+        }
+        since_ms = max(newest.values(), default=0) - RECENT_MS
+        return [queue for queue, stored_ms in newest.items() if stored_ms >= since_ms]
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        """A record was dispatched. One the former master stored may be of a topic it never handed on."""
+        known = self.topics.get(topic)
+        if self.standing.is_master and (
+            known is None or queue_id >= max(known.read_queues, known.write_queues)
+        ):
+            self.topics.widen([(topic, queue_id)])
+
+    def _broken(self, error: BaseException) -> None:
+        """The disk failed for good: what waits may not be there."""
+        log.error("the store is broken: %s", error)
+        self.parking.drop()
+
+    # Serving
+
+    async def _handle(self, connection: Connection, request: Command) -> Command | None:
+        handler = self.handlers.get(request.code)
+        if handler is None:
+            raise unsupported(request)
+        return await handler(connection, request)
+
+    async def _role_changed(self, connection: Connection, request: Command) -> Command | None:
+        await self.role.notice(request)
+        return None if request.is_oneway else request.reply()
+
+    def _link_lost(self, connection: Connection) -> None:
+        self.role.lost(connection.address)
+        self.registration.lost(connection.address)
+
+    def _refuse_hot(self) -> bool:
+        return (
+            self.standing.role != "master"
+            or self._stopping
+            or self.store.writable is not None
+            or self.ha.refuse() is not None
+        )
+
+    def _closed(self, connection: Connection) -> None:
+        self.parking.forget(connection)
+        self._clients.closed(connection)
+
+    def _tick(self) -> None:
+        self._pulls.check()
+        self.parts.stats.tick(self.env.monotonic_ms())
+
+    # What is shown
+
+    def status(self) -> dict[str, Any]:
+        standing, store = self.standing, self.store
+        return {
+            "role": standing.role,
+            "brokerId": standing.broker_id,
+            "group": self.config.broker_name,
+            "cluster": self.config.cluster_name,
+            "address": self.config.address,
+            "haAddress": self.config.ha_address,
+            "epoch": standing.epoch,
+            "syncStateSet": sorted(self.ha.members),
+            "syncStateSetEpoch": self.ha.set_epoch,
+            "minOffset": store.log.min_offset,
+            "maxOffset": store.log.end,
+            "confirmOffset": store.confirmed,
+            "flushedOffset": store.log.flushed,
+            "dispatchedOffset": store.dispatched,
+            "slaves": self.ha.slaves(),
+            "master": standing.master_address,
+            "putTotal": self.parts.stats.put_total,
+            "getTotal": self.parts.stats.get_total,
+            "parked": len(self.parking),
+            "heldPulls": self._pulls.held,
+            "connections": len(self.server.connections),
+            "writable": store.writable,
+            "life": self.role.status(),
+            "registered": self.registration.status(),
+            "events": self.env.events.to_json(),
+        }
+
+    def health(self) -> str | None:
+        """None, or why this broker cannot do its work now."""
+        if not self._started or self._stopping:
+            return "not started" if not self._started else "stopping"
+        if self.store.writable is not None:
+            return self.store.writable
+        if self.standing.role == "fenced":
+            return f"fenced: {self.role.reason or 'no role from the Controller'}"
+        return None

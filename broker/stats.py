@@ -1,0 +1,39 @@
+"""How much did this broker do? Counters since its start."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+WINDOW_MS: Final = 10_000
+
+
+class Stats:
+    """Messages and bytes stored and read; rates over the last 10 s from samples taken by ``tick``."""
+
+    def __init__(self) -> None:
+        self.put_total = 0
+        self.put_bytes_total = 0
+        self.get_total = 0
+        self.get_bytes_total = 0
+        self.get_misses_total = 0
+        self._samples: deque[tuple[float, int, int]] = deque(maxlen=16)
+
+    def put(self, messages: int, size_bytes: int) -> None:
+        self.put_total += messages
+        self.put_bytes_total += size_bytes
+
+    def got(self, messages: int, size_bytes: int) -> None:
+        self.get_total += messages
+        self.get_bytes_total += size_bytes
+
+    def tick(self, now_ms: float) -> None:
+        self._samples.append((now_ms, self.put_total, self.get_total))
+
+    def rates(self, now_ms: float) -> tuple[float, float]:
+        """(messages put per second, messages got per second)."""
+        since = next((s for s in self._samples if now_ms - s[0] <= WINDOW_MS), None)
+        if since is None or now_ms <= since[0]:
+            return 0.0, 0.0
+        seconds = (now_ms - since[0]) / 1000
+        return (self.put_total - since[1]) / seconds, (self.get_total - since[2]) / seconds

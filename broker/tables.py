@@ -1,0 +1,165 @@
+"""How are topics and consumer groups made, listed and deleted from outside?
+
+Topics: 17, 18, 215, 21, 351. Groups: 200, 225, 207, 201, 352.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from broker.parts import Parts
+from broker.topics import QUEUES_MAX
+from model.errors import Refused
+from model.topic import SubscriptionGroupConfig, TopicConfig, topic_name_error
+from remoting import bodies
+from remoting.codec import Command
+from remoting.codes import Response
+from remoting.headers import need, need_int, opt_bool, opt_int
+from remoting.service import Connection
+
+_EMPTY_VERSION: Final = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+
+
+class TableProcessor:
+    """Answers the requests that change or list the two tables."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    # Topics
+
+    async def put_topic(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        ext = request.ext
+        topic = TopicConfig(
+            need(ext, "topic"),
+            need_int(ext, "readQueueNums", 0, QUEUES_MAX),
+            need_int(ext, "writeQueueNums", 0, QUEUES_MAX),
+            need_int(ext, "perm", 0, 15),
+            opt_int(ext, "topicSysFlag", 0),
+            opt_bool(ext, "order"),
+            ext.get("topicFilterType") or "SINGLE_TAG",
+        )
+        held = self._parts.topics.get(topic.name)
+        topic.attributes = _attributes(dict(held.attributes) if held else {}, ext.get("attributes") or "")
+        self._check_topic(topic.name)
+        self._parts.topics.put(topic)
+        return request.reply()
+
+    async def put_topics(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        data = bodies.loads_object(request.body)
+        try:
+            topics = [TopicConfig.from_json(raw) for raw in data.get("topicConfigList") or []]
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"topicConfigList: {error!r}", Response.INVALID_PARAMETER) from None
+        for topic in topics:
+            self._check_topic(topic.name)
+            if not 0 <= topic.read_queues <= QUEUES_MAX or not 0 <= topic.write_queues <= QUEUES_MAX:
+                raise Refused(f"{topic.name}: at most {QUEUES_MAX} queues", Response.INVALID_PARAMETER)
+        if topics:
+            self._parts.topics.put(*topics)
+        return request.reply()
+
+    async def delete_topic(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        name = need(request.ext, "topic")
+        if name in self._parts.topics.system:
+            raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
+        self._parts.topics.delete(name)
+        self._parts.offsets.drop_topic(name)
+        return request.reply()
+
+    async def all_topics(self, connection: Connection, request: Command) -> Command:
+        table = self._parts.topics.to_json()
+        return request.reply(
+            ext={"totalTopicNum": str(len(self._parts.topics.table))},
+            body=bodies.dumps(
+                {
+                    **table,
+                    "mappingDataVersion": _EMPTY_VERSION,
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                }
+            ),
+        )
+
+    async def one_topic(self, connection: Connection, request: Command) -> Command:
+        name = need(request.ext, "topic")
+        topic = self._parts.topics.get(name)
+        if topic is None:
+            raise Refused(f"No topic in this broker. topic: {name}", Response.TOPIC_NOT_EXIST)
+        return request.reply(body=bodies.dumps(topic.to_json()))
+
+    def _check_topic(self, name: str) -> None:
+        problem = topic_name_error(name)
+        if problem is not None:
+            raise Refused(problem, Response.INVALID_PARAMETER)
+        if name in self._parts.topics.system:
+            raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
+
+    # Groups
+
+    async def put_group(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        self._parts.groups.put(_group(bodies.loads_object(request.body)))
+        return request.reply()
+
+    async def put_groups(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        raw = bodies.loads_object(request.body).get("groupConfigList")
+        if not isinstance(raw, list):
+            raise Refused("groupConfigList is missing", Response.INVALID_PARAMETER)
+        groups = [_group(group) for group in raw]
+        if groups:
+            self._parts.groups.put(*groups)
+        return request.reply()
+
+    async def delete_group(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        name = need(request.ext, "groupName")
+        self._parts.groups.delete(name)
+        if opt_bool(request.ext, "cleanOffset"):
+            self._parts.offsets.drop_group(name)
+        return request.reply()
+
+    async def all_groups(self, connection: Connection, request: Command) -> Command:
+        return request.reply(body=bodies.dumps(self._parts.groups.to_json()))
+
+    async def one_group(self, connection: Connection, request: Command) -> Command:
+        name = need(request.ext, "group")
+        group = self._parts.groups.table.get(name)
+        if group is None:
+            raise Refused(f"No group in this broker. group: {name}", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
+        return request.reply(body=bodies.dumps(group.to_json()))
+
+    def _need_master(self) -> None:
+        if not self._parts.standing.is_master:
+            raise Refused(
+                "this broker is not the master of its group: its tables come from there",
+                Response.SYSTEM_ERROR,
+            )
+
+
+def _group(raw: Any) -> SubscriptionGroupConfig:
+    try:
+        group = SubscriptionGroupConfig.from_json(raw)
+    except (KeyError, TypeError, ValueError) as error:
+        raise Refused(f"not a subscription group: {error!r}", Response.INVALID_PARAMETER) from None
+    if not group.name:
+        raise Refused("the subscription group has no name", Response.INVALID_PARAMETER)
+    return dataclasses.replace(group, retry_queues=max(0, min(group.retry_queues, QUEUES_MAX)))
+
+
+def _attributes(held: dict[str, str], changes: str) -> dict[str, str]:
+    """Apply ``+name=value,-name`` as mqadmin sends it. Raises Refused."""
+    for change in filter(None, (part.strip() for part in changes.split(","))):
+        name, separator, value = change[1:].partition("=")
+        if change[0] == "+" and separator and name:
+            held[name] = value
+        elif change[0] == "-" and name:
+            held.pop(name, None)
+        else:
+            raise Refused(f"attributes: {change!r} is not +name=value or -name", Response.INVALID_PARAMETER)
+    return held

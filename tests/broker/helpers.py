@@ -1,0 +1,174 @@
+"""A real broker on loopback and a plain client that speaks its wire, for the tests of this package."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from broker.service import Broker
+from model.config import BrokerConfig
+from remoting.codec import Command, decode
+from remoting.codes import Request
+from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHeader
+from remoting.service import Connection, Handler, RemotingClient
+from runtime.os_env import OsEnv
+from store.record import Record, walk
+from store.record import decode as decode_record
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def free_port() -> int:
+    """A port P with P - 2 and P + 1 free as well: a broker takes all three."""
+    for _ in range(200):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port > 65000:
+            continue
+        try:
+            for near in (port - 2, port + 1):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", near))
+        except OSError:
+            continue
+        return port
+    raise AssertionError("no three free ports in 200 tries")
+
+
+def config_for(path: Path, **keys: object) -> BrokerConfig:
+    values = {
+        "storePathRootDir": str(path),
+        "listenPort": str(free_port()),
+        "mappedFileSizeCommitLog": str(1 << 20),
+        "mappedFileSizeConsumeQueue": str(20 * 1000),
+        "maxHashSlotNum": "1000",
+        "maxIndexNum": "4000",
+        "brokerName": "broker-t",
+        "messageDelayLevel": "1s 5s 10s",
+        "flushConsumerOffsetInterval": "50",
+    }
+    values.update({name: str(value) for name, value in keys.items()})
+    return BrokerConfig.from_mapping(values)
+
+
+@contextlib.asynccontextmanager
+async def running(path: Path, **keys: object) -> AsyncIterator[Broker]:
+    """A broker that serves; stopped in order at the end."""
+    config = config_for(path, **keys)
+    broker = Broker(OsEnv(seed=1), config)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+
+
+@contextlib.asynccontextmanager
+async def client_of(broker: Broker, handler: Handler | None = None) -> AsyncIterator[Client]:
+    client = Client(broker, handler)
+    try:
+        yield client
+    finally:
+        await client.remoting.close()
+
+
+class Client:
+    """A remoting client with the few requests most tests need."""
+
+    def __init__(self, broker: Broker, handler: Handler | None = None) -> None:
+        self.remoting = RemotingClient(broker.env, "test", handler=handler)
+        self.address = f"127.0.0.1:{broker.port}"
+        self._sent = 0
+
+    async def call(
+        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", timeout_s: float = 10.0
+    ) -> Command:
+        return await self.remoting.call(self.address, Command(int(code), ext or {}, body), timeout_s)
+
+    async def connection(self) -> Connection:
+        return await self.remoting.connection(self.address)
+
+    async def send(
+        self, topic: str, body: bytes = b"hello", *, queue_id: int = 0, properties: str = "", **header: Any
+    ) -> Command:
+        self._sent += 1
+        text = f"UNIQ_KEY\x01{self._sent:032X}\x02WAIT\x01true\x02" + properties
+        ext = SendHeader("pg", topic, queue_id, 1_700_000_000_000, properties=text, **header).to_ext()
+        return await self.call(Request.SEND_MESSAGE_V2, ext, body)
+
+    async def pull(
+        self,
+        topic: str,
+        offset: int,
+        *,
+        queue_id: int = 0,
+        group: str = "cg",
+        tags: str = "*",
+        suspend_ms: int = 0,
+        count: int = 32,
+    ) -> Command:
+        header = PullHeader(
+            group,
+            topic,
+            queue_id,
+            offset,
+            count,
+            sys_flag=PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_ms else 0),
+            suspend_timeout_ms=suspend_ms,
+            subscription=tags,
+        )
+        return await self.call(Request.PULL_MESSAGE, header.to_ext(), timeout_s=20)
+
+    async def pull_until(self, topic: str, offset: int, count: int, **how: Any) -> list[Record]:
+        """Pull from ``offset`` until ``count`` records came."""
+        found: list[Record] = []
+        while len(found) < count:
+            answer = await self.pull(topic, offset, suspend_ms=5000, **how)
+            assert answer.code in (0, 19, 20), (answer.code, answer.remark)
+            found += records(answer.body)
+            offset = int(answer.ext["nextBeginOffset"])
+        return found
+
+
+def records(body: bytes) -> list[Record]:
+    """The records of a pull's answer; they need not lie back to back in the log."""
+    found = []
+    at = 0
+    while at < len(body):
+        record = decode_record(body, at)
+        found.append(record)
+        at += record.size
+    return found
+
+
+def log_records(broker: Broker) -> list[Record]:
+    """Everything in the first segment of a broker's log."""
+    return list(walk(broker.store.log.read(0, 1 << 30)))
+
+
+def golden_exchanges(name: str) -> dict[str, tuple[bytes, Command, Command | None]]:
+    """name -> (request frame, request, answer) of a file of real exchanges."""
+    found: dict[str, tuple[bytes, Command, Command | None]] = {}
+    for line in (GOLDEN / "remoting" / name).read_text().splitlines():
+        entry = json.loads(line)
+        frame = bytes.fromhex(entry["hex"])
+        if entry["role"] == "request":
+            found[entry["name"]] = (frame, decode(frame), None)
+        else:
+            found[entry["name"]] = (*found[entry["name"]][:2], decode(frame))
+    return found
+
+
+async def eventually(condition: Any, what: str) -> None:
+    """Wait until ``condition()`` is true; fails after 10 s."""
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"not within 10 s: {what}")

@@ -1,0 +1,239 @@
+"""What a RoleManager meets: Controllers with the real rules but no Raft, and a host that notes its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from broker.role import RoleManager
+from controller.core import (
+    AlterSyncStateSet,
+    Answer,
+    ApplyBrokerId,
+    ElectMaster,
+    RegisterBroker,
+    ReplicaTable,
+)
+from ha.service import HaService, Propose
+from model.config import BrokerConfig
+from remoting.bodies import dumps, loads
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.service import Connection, RemotingClient, RemotingServer
+from runtime.os_env import OsEnv
+from tests.broker.helpers import free_port
+from tests.ha.fakes import FakeStore
+from tests.ha.group import until
+
+GROUP = "broker-t"
+
+
+class FakeControllers:
+    """Some Controllers that share one table; ``leader`` is the index of the one that answers."""
+
+    def __init__(self, count: int = 1) -> None:
+        self.table = ReplicaTable()
+        self.leader = 0
+        self.ports = [free_port() for _ in range(count)]
+        self.alive: dict[int, Connection] = {}
+        self.beats: list[tuple[int, dict[str, str]]] = []  # (index of the Controller, ext)
+        self.requests: list[Command] = []
+        self.answers: dict[int, Callable[[Command], Command | None]] = {}  # by request code, instead of ours
+        self._servers: list[RemotingServer] = []
+
+    @property
+    def addresses(self) -> str:
+        return ";".join(f"127.0.0.1:{port}" for port in self.ports)
+
+    @property
+    def group(self) -> Any:
+        return self.table.groups[GROUP]
+
+    async def __aenter__(self) -> FakeControllers:
+        for index in range(len(self.ports)):
+            await self.start(index)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def start(self, index: int) -> None:
+        async def handle(connection: Connection, request: Command) -> Command | None:
+            return self._handle(index, connection, request)
+
+        server = RemotingServer(OsEnv(), f"controller.{index}", handle, on_close=self._closed)
+        await server.start("127.0.0.1", self.ports[index])
+        self._servers.append(server)
+
+    async def stop(self) -> None:
+        servers, self._servers = self._servers, []
+        for server in servers:
+            await server.stop()
+
+    def count(self, code: Request) -> int:
+        return sum(request.code == code for request in self.requests)
+
+    def elect(self, broker_id: int = -1) -> Answer:
+        return self.table._once(ElectMaster(group=GROUP, broker_id=broker_id, alive=tuple(self.alive)))
+
+    async def notify(self, **wrong: str) -> None:
+        """NOTIFY_BROKER_ROLE_CHANGED to every living broker; ``wrong`` replaces fields."""
+        ext = {
+            "masterAddress": self.group.address(self.group.master) or "",
+            "masterBrokerId": str(self.group.master),
+            "masterEpoch": str(self.group.epoch),
+        }
+        for connection in self.alive.values():
+            connection.oneway(Command(Request.NOTIFY_BROKER_ROLE_CHANGED, ext | wrong))
+
+    def _closed(self, connection: Connection) -> None:
+        for broker_id in [b for b, alive in self.alive.items() if alive is connection]:
+            del self.alive[broker_id]
+
+    def _handle(self, index: int, connection: Connection, request: Command) -> Command | None:
+        ext = request.ext
+        if request.code == Request.BROKER_HEARTBEAT:
+            self.beats.append((index, ext))
+            if index == self.leader:
+                self.alive[int(ext["brokerId"])] = connection
+            return None
+        if request.code == Request.CONTROLLER_GET_METADATA_INFO:
+            leader = f"127.0.0.1:{self.ports[self.leader]}" if self.leader >= 0 else ""
+            is_leader = "true" if index == self.leader else "false"
+            return request.reply(ext={"isLeader": is_leader, "controllerLeaderAddress": leader})
+        if index != self.leader:
+            return request.reply(Response.CONTROLLER_NOT_LEADER, remark="not the leader")
+        self.requests.append(request)
+        if request.code in self.answers:
+            return self.answers[request.code](request)
+        answer = self._apply(request)
+        if "masterBrokerId" in answer.ext:
+            replica = self.group.replicas[int(answer.ext["masterBrokerId"])]
+            answer.ext["masterHaAddress"] = replica.ha_address
+        body = b"" if answer.body is None else dumps(answer.body)
+        return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=body)
+
+    def _apply(self, request: Command) -> Answer:
+        ext, name = request.ext, request.ext["brokerName"]
+        alive = tuple(self.alive)
+        match request.code:
+            case Request.CONTROLLER_GET_NEXT_BROKER_ID:
+                return Answer(ext={"nextBrokerId": str(self.table.next_id(name))})
+            case Request.CONTROLLER_APPLY_BROKER_ID:
+                return self.table._once(
+                    ApplyBrokerId(
+                        group=name,
+                        cluster=ext["clusterName"],
+                        broker_id=int(ext["appliedBrokerId"]),
+                        check_code=ext["registerCheckCode"],
+                    )
+                )
+            case Request.CONTROLLER_REGISTER_BROKER:
+                return self.table._once(
+                    RegisterBroker(
+                        group=name,
+                        alive=alive,
+                        cluster=ext["clusterName"],
+                        broker_id=int(ext["brokerId"]),
+                        address=ext["brokerAddress"],
+                        ha_address=ext["haServerAddr"],
+                    )
+                )
+            case Request.CONTROLLER_ELECT_MASTER:
+                return self.elect(int(ext["brokerId"]))
+            case Request.CONTROLLER_ALTER_SYNC_STATE_SET:
+                body = loads(request.body)
+                return self.table._once(
+                    AlterSyncStateSet(
+                        group=name,
+                        alive=alive,
+                        master_id=int(ext["masterBrokerId"]),
+                        master_epoch=int(ext["masterEpoch"]),
+                        members=tuple(body["syncStateSet"]),
+                        members_epoch=body["syncStateSetEpoch"],
+                    )
+                )
+            case Request.CONTROLLER_GET_REPLICA_INFO:
+                return self.table.replica_info(name)
+        raise AssertionError(f"request {request.code} is not one a broker sends")
+
+
+class FakeHost:
+    """Does with the store what a broker does, and notes each call."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.propose: Propose | None = None
+        self.fail_lead = 0
+        self._store = store
+
+    async def lead(
+        self,
+        broker_id: int,
+        epoch: int,
+        members: frozenset[int],
+        set_epoch: int,
+        propose: Propose | None,
+    ) -> None:
+        if self.fail_lead:
+            self.fail_lead -= 1
+            raise OSError("the disk had a hiccup")
+        last = self._store.epochs.last
+        if epoch and (last is None or last.epoch < epoch):
+            self._store.epochs.append(epoch, self._store.log.end)
+        self.propose = propose
+        self.calls.append(("lead", broker_id, epoch))
+
+    async def follow(
+        self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
+    ) -> None:
+        self.calls.append(("follow", epoch, master_address, master_ha_address))
+
+    async def fence(self) -> None:
+        self.calls.append(("fence",))
+
+
+class Life:
+    """One RoleManager with all around it."""
+
+    def __init__(self, path: Path, controllers: FakeControllers | None, **keys: Any) -> None:
+        if controllers is not None:
+            keys = {"enable_controller_mode": True, "controller_addr": controllers.addresses} | keys
+        defaults: dict[str, Any] = {
+            "store_path": str(path),
+            "broker_name": GROUP,
+            "listen_port": free_port(),
+            "broker_heartbeat_ms": 30,
+            "sync_broker_metadata_ms": 50,
+        }
+        self.config = BrokerConfig(**(defaults | keys))
+        self.env = OsEnv(seed=1)
+        self.store = FakeStore()
+        self.host = FakeHost(self.store)
+        store = cast(Any, self.store)
+        self.ha = HaService(self.env, store, self.config)
+        self.client = RemotingClient(
+            self.env, "broker", handler=self._handle, on_close=lambda c: self.role.lost(c.address)
+        )
+        self.role = RoleManager(self.env, self.config, store, self.ha, self.client, self.host)
+        self.changes: list[tuple[str, int]] = []
+        self.role.on_change.append(lambda: self.changes.append((self.role.role, self.role.epoch)))
+
+    async def __aenter__(self) -> Life:
+        await self.role.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.role.stop()
+        await self.client.close()
+
+    async def _handle(self, connection: Connection, request: Command) -> Command | None:
+        await self.role.notice(request)
+        return None
+
+    async def becomes(self, role: str, epoch: int | None = None) -> None:
+        await until(
+            lambda: self.role.role == role and epoch in (None, self.role.epoch),
+            f"broker {self.role.broker_id} becomes {role}, it is {self.role.status()}",
+        )

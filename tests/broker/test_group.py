@@ -1,0 +1,148 @@
+"""The promises of a broker group: what is answered is on the slave, with all that is needed to take over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from broker.service import Broker
+from remoting.codes import Request
+from tests.broker.helpers import client_of, eventually, log_records, running
+
+
+@contextlib.asynccontextmanager
+async def pair(path: Path, **keys: str) -> AsyncIterator[tuple[Broker, Broker]]:
+    """A master (id 1, epoch 1) and its slave (id 2), in sync; the test plays the Controller."""
+    keys = {"slaveSyncMetadataPeriod": "30", "slaveTimeout": "5000", **keys}
+    async with running(path / "one", **keys) as one, running(path / "two", **keys) as two:
+        await two.fence()
+        await one.lead(1, 1, frozenset({1}), 1, None)
+        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        await eventually(lambda: bool(one.status()["slaves"]), "the slave is connected")
+        one.ha.adopt(frozenset({1, 2}), 2)
+        await eventually(
+            lambda: [s["ackOffset"] for s in one.status()["slaves"]] == [one.store.log.end], "it is level"
+        )
+        yield one, two
+
+
+def test_an_answer_means_the_slave_has_the_message(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as client:
+            for number in range(20):
+                assert (await client.send("T", b"m%d" % number)).code == 0
+                assert two.store.log.end == one.store.log.end
+            assert log_records(two) == log_records(one)
+
+    asyncio.run(body())
+
+
+def test_a_slave_serves_confirmed_messages_and_wakes_its_waiting_consumers(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as producer, client_of(two) as consumer:
+            await producer.send("T", b"first")
+            await eventually(lambda: two.topics.get("T") is not None, "the slave has the topic")
+            assert [r.body for r in await consumer.pull_until("T", 0, 1)] == [b"first"]
+            waiting = asyncio.ensure_future(consumer.pull_until("T", 1, 1))
+            await eventually(lambda: two.status()["heldPulls"] == 1, "the pull is held")
+            await producer.send("T", b"second")
+            assert [r.body for r in await waiting] == [b"second"]
+
+    asyncio.run(body())
+
+
+def test_topics_groups_and_offsets_reach_the_slave(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as client:
+            await client.send("T")
+            await client.pull_until("T", 0, 1, group="readers")
+            ext = {"consumerGroup": "readers", "topic": "T", "queueId": "0", "commitOffset": "1"}
+            assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 0
+            await client.send("T", properties="DELAY\x011\x02")
+            await eventually(lambda: two.offsets.get("readers", "T", 0) == 1, "the offset is copied")
+            await eventually(lambda: two.delays.table == {1: 1}, "the delay offset is copied")
+            assert two.topics.table == one.topics.table
+            assert two.topics.version == one.topics.version
+            assert two.groups.table == one.groups.table
+
+    asyncio.run(body())
+
+
+def test_the_successor_goes_on_where_the_master_ended(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(two) as client:
+            async with client_of(one) as old:
+                for number in range(5):
+                    await old.send("T", b"m%d" % number)
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            answer = await client.send("T", b"m5")
+            assert (answer.code, answer.ext["queueOffset"]) == (0, "5")
+            assert [r.body for r in await client.pull_until("T", 0, 6)] == [b"m%d" % n for n in range(6)]
+            assert two.topics.version.state_version == 2
+            await one.follow(1, 2, two.config.address, two.config.ha_address)
+            await eventually(lambda: one.store.log.end == two.store.log.end, "the old master is level again")
+            assert log_records(one) == log_records(two)
+
+    asyncio.run(body())
+
+
+def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
+            assert (await client.send("JustMade", b"kept")).code == 0
+            assert two.topics.get("JustMade") is None
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            await eventually(lambda: two.topics.get("JustMade") is not None, "its log names the topic")
+            async with client_of(two) as other:
+                assert [r.body for r in await other.pull_until("JustMade", 0, 1)] == [b"kept"]
+
+    asyncio.run(body())
+
+
+def test_a_demoted_master_closes_connections_instead_of_saying_ok(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as client:
+            await client.send("T")
+            await two.fence()
+            connection = await client.connection()
+            sending = asyncio.ensure_future(client.send("T", b"in between"))
+            await eventually(lambda: one.status()["parked"] == 1, "the answer waits for the slave")
+            await one.fence()
+            result = (await asyncio.gather(sending, return_exceptions=True))[0]
+            assert isinstance(result, Exception), "neither yes nor no"
+            assert connection.closed
+
+    asyncio.run(body())
+
+
+def test_a_delayed_message_survives_the_change_of_master(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as client:
+            assert (await client.send("T", b"later", properties="DELAY\x011\x02")).code == 0
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            await eventually(lambda: two.topics.get("T") is not None, "the message was delivered")
+            async with client_of(two) as other:
+                assert [r.body for r in await other.pull_until("T", 0, 1)] == [b"later"]
+
+    asyncio.run(body())
+
+
+def test_an_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as client:
+            await client.send("T")
+            sends = [asyncio.ensure_future(client.send("T", b"%d" % n)) for n in range(50)]
+            await asyncio.sleep(0)
+            await one.stop()
+            answers = await asyncio.gather(*sends, return_exceptions=True)
+            acked = {
+                int(a.ext["queueOffset"]) for a in answers if not isinstance(a, BaseException) and a.code == 0
+            }
+            assert acked <= {r.queue_offset for r in log_records(two)}
+
+    asyncio.run(body())

@@ -1,0 +1,367 @@
+"""The promise of broker.hotpath: it stores and answers what the ordinary way would, only cheaper."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.groups import Groups
+from broker.hotpath import HotPath
+from broker.parking import Parking
+from broker.parts import Parts
+from broker.send import SendProcessor
+from broker.standing import Standing
+from broker.stats import Stats
+from broker.topics import Topics
+from model.config import BrokerConfig
+from model.errors import PeerError, Refused
+from model.topic import TopicConfig
+from remoting import codec
+from remoting.codec import Command
+from remoting.headers import SendHeader
+from remoting.service import Connection
+from runtime.os_env import OsEnv
+from tests.broker.fakes import FakeConnection, FakeStore
+from tests.broker.helpers import golden_exchanges
+
+UNIQ = "UNIQ_KEY\x01FD00000000000000000000000000021E\x02WAIT\x01true\x02"
+
+
+class FixedEnv(OsEnv):
+    """The same wall clock and the same chance for both ways."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=7)
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000
+
+
+class Side:
+    """One broker's write path over a store in memory."""
+
+    def __init__(self, *, segment_bytes: int = 1 << 20, **keys: str) -> None:
+        config = BrokerConfig.from_mapping(
+            {"mappedFileSizeCommitLog": str(segment_bytes), "brokerIP1": "127.0.0.2", **keys}
+        )
+        self.env = FixedEnv()
+        self.store = FakeStore(self.env.now_ms(), segment_bytes)
+        self.topics = Topics(config, self.env.now_ms)
+        self.topics.boot(None)
+        self.topics.put(TopicConfig("T", 4, 4), TopicConfig("ReadOnly", 4, 4, 4), TopicConfig("U", 2, 2))
+        standing = Standing()
+        standing.set("master", broker_id=0, epoch=1, master_address=None)
+        self.replicated: int | None = None
+        self.parking = Parking(
+            self.env,
+            config,
+            replicated=lambda: self.store.log.end if self.replicated is None else self.replicated,
+            flushed=lambda: self.store.log.end,
+            sync_to=self.store.sync_to,
+        )
+        self.parts = Parts(
+            self.env,
+            config,
+            cast(Any, self.store),
+            cast(Any, SimpleNamespace(refuse=lambda: None)),
+            standing,
+            self.topics,
+            Groups(config, self.env.now_ms),
+            cast(Any, None),
+            self.parking,
+            stats=Stats(),
+        )
+        self.sender = SendProcessor(self.parts)
+        self.refusing = False
+        self.hot = HotPath(
+            config,
+            cast(Any, self.store),
+            self.topics,
+            self.parking,
+            self.parts.stats,
+            lambda: self.refusing,
+        )
+        self.connection = FakeConnection()
+
+    def ordinary(self, frames: list[bytes]) -> None:
+        """Each frame to the processor, answers as the server would write them."""
+
+        async def each() -> None:
+            for frame in frames:
+                request = codec.decode(frame)
+                try:
+                    answer = await self.sender.send(cast(Connection, self.connection), request)
+                except Refused as refused:
+                    answer = request.reply(refused.code, remark=refused.remark)
+                if answer is not None and not request.is_oneway:
+                    answer.opaque = request.opaque
+                    self.connection.write(codec.encode(answer))
+
+        asyncio.run(each())
+
+    def fast(self, data: bytes) -> list[bytes]:
+        consumed, slow = self.hot.process(cast(Connection, self.connection), bytearray(data), 0, len(data))
+        assert consumed == len(data)
+        return slow
+
+
+def frame(
+    opaque: int,
+    body: bytes = b"hello",
+    *,
+    topic: str = "T",
+    queue_id: int = 1,
+    properties: str = UNIQ,
+    code: int = 310,
+    flag: int = 0,
+    **header: Any,
+) -> bytes:
+    ext = SendHeader("pg", topic, queue_id, 1_699_999_999_000, properties=properties, **header).to_ext()
+    return codec.encode(Command(code, ext, body, opaque=opaque, flag=flag))
+
+
+def batch_body(messages: list[tuple[bytes, str, int]]) -> bytes:
+    out = []
+    for body, properties, flag in messages:
+        raw = properties.encode()
+        size = 20 + len(body) + 2 + len(raw)
+        out.append(
+            struct.pack(">iiiii", size, 0, 0, flag, len(body)) + body + struct.pack(">h", len(raw)) + raw
+        )
+    return b"".join(out)
+
+
+def assert_same(frames: list[bytes], **side: Any) -> tuple[Side, int]:
+    """Run ``frames`` both ways; return the fast side and how many frames it left to the ordinary way."""
+    fast, slow_only = Side(**side), Side(**side)
+    left = fast.fast(b"".join(frames))
+    fast.ordinary(left)
+    slow_only.ordinary(frames)
+    assert fast.store.log.data == slow_only.store.log.data
+    assert fast.store.dispatches == slow_only.store.dispatches
+    assert fast.connection.data == slow_only.connection.data
+    assert fast.parts.stats.put_total == slow_only.parts.stats.put_total
+    return fast, len(left)
+
+
+def test_plain_sends_take_the_hot_path_and_one_write() -> None:
+    fast, left = assert_same([frame(i, b"x" * i, queue_id=i % 4) for i in range(64)])
+    assert left == 0
+    assert fast.store.appends == 1
+    assert len(fast.connection.written) == 1
+
+
+def test_a_batch_takes_the_hot_path_with_its_properties_untouched() -> None:
+    messages = [(b"m%d" % i, f"KEYS\x01k{i}\x02UNIQ_KEY\x01AB{i}\x02TAGS\x01A\x02", i) for i in range(5)]
+    _, left = assert_same([frame(1, batch_body(messages), code=320, batch=True)])
+    assert left == 0
+
+
+def test_oneway_sends_are_stored_and_never_answered() -> None:
+    fast, left = assert_same([frame(1, flag=2), frame(2)])
+    assert left == 0
+    assert len(fast.store.dispatches) == 2
+    assert fast.connection.data.count(b'"opaque":') == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["send_v1", "send_v2", "send_v2_oneway", "send_batch", "send_v2_binary_header"]
+)
+def test_what_real_clients_send_is_stored_and_answered_alike(name: str) -> None:
+    request_frame, request, answer = golden_exchanges("send.jsonl")[name]
+    topic = request.ext.get("b") or request.ext["topic"]
+
+    def side() -> Side:
+        made = Side()
+        made.topics.put(TopicConfig(topic, 4, 4))
+        return made
+
+    fast, slow = side(), side()
+    left = fast.fast(request_frame)
+    fast.ordinary(left)
+    slow.ordinary([request_frame])
+    assert fast.store.log.data == slow.store.log.data
+    assert fast.connection.data == slow.connection.data
+    if answer is None:
+        assert fast.connection.written == []
+        return
+    ours = codec.decode(fast.connection.data)
+    assert set(ours.ext) == set(answer.ext)
+    for field in ("transactionId", "queueId", "queueOffset", "MSG_REGION", "TRACE_ON"):
+        assert ours.ext[field] == answer.ext[field]
+    assert ours.ext["msgId"].count(",") == answer.ext["msgId"].count(",")
+    assert (ours.code, ours.flag, ours.opaque, ours.version) == (
+        answer.code,
+        answer.flag,
+        answer.opaque,
+        answer.version,
+    )
+
+
+ODD = [
+    {"queue_id": -1},
+    {"queue_id": 99},
+    {"topic": "Unknown"},
+    {"topic": "ReadOnly"},
+    {"topic": "SCHEDULE_TOPIC_XXXX"},
+    {"topic": "%RETRY%g"},
+    {"topic": "bad topic"},
+    {"properties": UNIQ + "DELAY\x012\x02"},
+    {"properties": UNIQ + "TRAN_MSG\x01true\x02"},
+    {"properties": UNIQ + "TIMER_DELAY_SEC\x013\x02"},
+    {"properties": UNIQ.replace("true", "false")},
+    {"properties": UNIQ + "CLUSTER\x01x\x02MSG_REGION\x01y\x02"},
+    {"properties": UNIQ.rstrip("\x02")},
+    {"properties": "TAGS\x01A\x02"},
+    {"properties": ""},
+    {"properties": UNIQ + "KEYS\x01a b\x02TAGS\x01blau und grün\x02"},
+    {"properties": 'UNIQ_KEY\x01"quoted"\x02'},
+    {"properties": UNIQ + "p\x01" + "v" * 32767 + "\x02"},
+    {"body": b"x" * 5000},
+    {"code": 320},
+    {"code": 320, "batch": True, "body": b"\x00\x00"},
+    {"code": 310, "batch": True},
+    {"code": 310, "batch": True, "body": batch_body([(b"a", "UNIQ_KEY\x01A\x02", 0)])},
+    {"flag": 2, "topic": "Unknown"},
+    {"sys_flag": 1},
+    {"sys_flag": 8},
+    {"sys_flag": 16},
+    {"sys_flag": -1},
+    {"reconsume_times": 3, "max_reconsume_times": 5},
+    {"unit_mode": True},
+]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: ",".join(f"{k}={str(v)[:20]!r}" for k, v in odd.items()))
+def test_every_odd_request_ends_alike_and_order_is_kept(odd: dict[str, Any]) -> None:
+    how = dict(odd)
+    body = how.pop("body", b"hello")
+    assert_same([frame(1), frame(2, body, **how), frame(3)], maxMessageSize="4096")
+
+
+PROPERTIES = st.lists(
+    st.tuples(
+        st.sampled_from(["UNIQ_KEY", "KEYS", "TAGS", "WAIT", "DELAY", "p", "XKEYS", "TRACE_ON", "INNER_NUM"]),
+        st.one_of(st.sampled_from(["", "true", "false", "1", "A", "é"]), st.text("ab\x01 1", max_size=4)),
+    ),
+    max_size=6,
+).map(lambda pairs: "".join(f"{name}\x01{value}\x02" for name, value in pairs))
+
+BATCHES = st.lists(st.tuples(st.binary(max_size=40), PROPERTIES, st.integers(-5, 5)), max_size=4).map(
+    batch_body
+)
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> bytes:
+    code = draw(st.sampled_from([310, 310, 310, 310, 320, 10]))
+    batch = code == 320 or draw(st.integers(0, 9)) == 0
+    header = SendHeader(
+        "pg",
+        draw(st.sampled_from(["T", "T", "T", "U", "ReadOnly", "New", "%RETRY%g"])),
+        draw(st.integers(-1, 4)),
+        draw(st.integers(-1, 2**62)),
+        sys_flag=draw(st.sampled_from([0, 0, 0, 1, 0x300, 4, 16])),
+        flag=draw(st.integers(-3, 3)),
+        properties=draw(st.one_of(st.just(UNIQ), PROPERTIES)),
+        reconsume_times=draw(st.integers(0, 3)),
+        batch=batch,
+    )
+    body = draw(BATCHES if batch else st.binary(max_size=300))
+    ext = header.to_ext()
+    if draw(st.integers(0, 19)) == 0:
+        ext.pop(draw(st.sampled_from(sorted(ext))))
+    return codec.encode(
+        Command(
+            code,
+            ext,
+            body,
+            opaque=draw(st.integers(0, 2**31 - 1)),
+            flag=draw(st.sampled_from([0, 0, 0, 2])),
+            serialize=draw(st.sampled_from([0, 0, 0, 1])),
+        )
+    )
+
+
+@given(sent=st.lists(frames(), max_size=12), segment_bytes=st.sampled_from([4096, 8192, 1 << 20]))
+def test_both_ways_store_and_answer_the_same_bytes(sent: list[bytes], segment_bytes: int) -> None:
+    assert_same(sent, segment_bytes=segment_bytes)
+
+
+@given(sent=st.lists(frames(), min_size=1, max_size=6), cut=st.integers(0, 10_000))
+def test_a_frame_cut_anywhere_waits_for_its_rest(sent: list[bytes], cut: int) -> None:
+    data = b"".join(sent)
+    cut = cut % len(data)
+    side = Side()
+    connection = cast(Connection, side.connection)
+    consumed, slow = side.hot.process(connection, bytearray(data[:cut]), 0, cut)
+    side.ordinary(slow)
+    side.ordinary(side.fast(data[consumed:]))
+    whole = Side()
+    whole.ordinary(whole.fast(data))
+    assert side.store.log.data == whole.store.log.data
+    assert side.connection.data == whole.connection.data
+
+
+def test_a_record_that_does_not_fit_goes_to_the_next_segment_whole() -> None:
+    fast, left = assert_same([frame(i, b"x" * 700) for i in range(20)], segment_bytes=4096)
+    assert left == 0
+    assert fast.store.log.end > 3 * 4096
+    assert fast.store.appends > 3
+
+
+def test_a_message_no_segment_can_hold_is_left_to_the_ordinary_way() -> None:
+    side = Side(segment_bytes=4096)
+    assert len(side.fast(frame(1, b"x" * 5000))) == 1
+    assert side.store.log.end == 0
+
+
+def test_a_full_disk_stores_nothing_and_leaves_the_answers_to_the_ordinary_way() -> None:
+    side = Side()
+    sent = [frame(i) for i in range(5)]
+    side.store.fail_appends = 1
+    assert side.fast(b"".join(sent)) == sent
+    assert side.connection.written == []
+    assert side.store.log.end == 0
+
+
+def test_while_sends_are_refused_every_frame_is_left() -> None:
+    side = Side()
+    side.refusing = True
+    sent = [frame(1), frame(2)]
+    assert side.fast(b"".join(sent)) == sent
+
+
+def test_a_frame_that_cannot_be_ends_the_connection_after_what_was_good() -> None:
+    side = Side()
+    data = frame(1) + b"\x00\x00\x00\x05\x00\x00\x00\xff" + bytes(20)
+    with pytest.raises(PeerError):
+        side.hot.process(cast(Connection, side.connection), bytearray(data), 0, len(data))
+    assert len(side.store.dispatches) == 1
+    assert len(side.connection.written) == 1
+
+
+def test_a_topic_that_becomes_read_only_is_noticed_at_once() -> None:
+    side = Side()
+    assert side.fast(frame(1)) == []
+    side.topics.put(TopicConfig("T", 4, 4, 4))
+    assert len(side.fast(frame(2))) == 1
+
+
+def test_answers_wait_for_replication() -> None:
+    async def body() -> None:
+        side = Side()
+        side.replicated = 0
+        assert side.fast(frame(1)) == []
+        assert side.connection.written == []
+        side.replicated = side.store.log.end
+        side.parking.replicated(side.store.log.end)
+        assert len(side.connection.written) == 1
+
+    asyncio.run(body())

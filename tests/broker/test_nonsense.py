@@ -1,0 +1,86 @@
+"""The promise of the processors: nonsense is refused in plain words, and the broker serves on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from remoting import bodies
+from remoting.codes import Request
+from tests.broker.helpers import client_of, running
+
+NONSENSE: list[tuple[dict[str, str], bytes]] = [
+    ({}, b""),
+    ({}, b"{}"),
+    ({}, b"[1,2]"),
+    ({}, b"\xff\xfe not json"),
+    (
+        dict.fromkeys(
+            [
+                "topic",
+                "queueId",
+                "offset",
+                "consumerGroup",
+                "group",
+                "groupName",
+                "timestamp",
+                "key",
+                "maxNum",
+            ],
+            "nonsense",
+        ),
+        b'{"consumerDataSet":[{}],"mqSet":[{}],"clientID":1}',
+    ),
+    (
+        {
+            "topic": "T",
+            "group": "g",
+            "groupName": "g",
+            "consumerGroup": "g",
+            "queueId": "-1",
+            "offset": str(2**63 - 1),
+            "commitOffset": "-5",
+            "timestamp": "-9",
+            "key": "",
+            "clientId": "nobody",
+            "queueOffset": "-7",
+            "readQueueNums": "999999",
+            "writeQueueNums": "0",
+            "perm": "99",
+        },
+        b'{"clientID":null,"consumerDataSet":[{"groupName":null,"subscriptionDataSet":[null]}],"groupName":""}',
+    ),
+]
+
+
+def test_no_request_makes_a_processor_fail(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            for code in broker.handlers:
+                for ext, content in NONSENSE:
+                    answer = await client.call(code, dict(ext), content)
+                    assert answer.remark or answer.code == 0, (code, ext)
+            assert (await client.send("T")).code == 0
+            assert broker.standing.is_master
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(body())
+    assert [record.message for record in caplog.records if record.exc_info] == []
+
+
+def test_heartbeats_of_very_many_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        monkeypatch.setattr("broker.heartbeats.CLIENTS_MAX", 3)
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            codes = []
+            for number in range(8):
+                data = {"clientID": "c", "producerDataSet": [{"groupName": f"p{number}"}]}
+                codes.append((await client.call(Request.HEART_BEAT, {}, bodies.dumps(data))).code)
+            assert codes[0] == 0
+            assert codes[-1] == 2
+
+    asyncio.run(body())

@@ -1,0 +1,395 @@
+"""The promise of broker.role: a broker becomes what the Controllers say, soon, whatever messages are lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import pytest
+
+from broker.controllers import view_of
+from model.errors import ConfigError, PeerError, Unknown
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from tests.broker.role_fakes import GROUP, FakeControllers, Life
+from tests.ha.group import until
+
+
+def test_a_fresh_broker_gets_an_id_and_leads_a_fresh_group(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            assert life.host.calls == [("lead", 1, 1)]
+            assert life.changes == [("master", 1)]
+            assert life.role.registration_id == 0
+            assert (tmp_path / "brokerIdentity").read_text() == f"DefaultCluster#{GROUP}#1"
+            assert not (tmp_path / "brokerIdentity-temp").exists()
+            assert controllers.group.replicas[1].ha_address == life.config.ha_address
+
+    asyncio.run(run())
+
+
+def test_the_second_broker_follows_the_first_and_takes_over_when_it_dies(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path / "1", controllers) as first:
+            await first.becomes("master", 1)
+            async with Life(tmp_path / "2", controllers) as second:
+                await second.becomes("slave", 1)
+                address, ha_address = first.config.address, first.config.ha_address
+                assert second.host.calls == [("follow", 1, address, ha_address)]
+                assert second.role.registration_id == 2
+                assert first.host.propose is not None
+                answer = await first.host.propose(frozenset({1, 2}), controllers.group.members_epoch)
+                assert answer == (frozenset({1, 2}), 2)
+                await first.role.stop()
+                await first.client.close()
+                await until(lambda: 1 not in controllers.alive, "the Controller sees the connection end")
+                controllers.elect()
+                await second.becomes("master", 2)
+
+    asyncio.run(run())
+
+
+def test_an_id_is_for_ever(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers:
+            for _ in range(3):
+                async with Life(tmp_path, controllers) as life:
+                    await life.becomes("master")
+                    assert life.role.broker_id == 1
+            assert controllers.count(Request.CONTROLLER_APPLY_BROKER_ID) == 1
+
+    asyncio.run(run())
+
+
+def test_a_crash_between_applying_and_noting_the_id_costs_no_second_id(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers:
+
+            def applied_but_not_answered(request: Command) -> None:
+                controllers._apply(request)
+
+            controllers.answers[Request.CONTROLLER_APPLY_BROKER_ID] = applied_but_not_answered
+            life = Life(tmp_path, controllers)
+            await life.role.start()
+            await until(lambda: controllers.count(Request.CONTROLLER_APPLY_BROKER_ID) == 1)
+            await life.role.stop()
+            await life.client.close()
+            controllers.answers.clear()
+            async with Life(tmp_path, controllers) as again:
+                await again.becomes("master")
+                assert again.role.broker_id == 1
+                assert controllers.group.next_id == 2
+
+    asyncio.run(run())
+
+
+def test_an_id_taken_by_another_broker_is_given_up_for_the_next(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers:
+            (tmp_path / "brokerIdentity-temp").write_text(f"DefaultCluster#{GROUP}#1#10.0.0.1:1;5")
+            async with Life(tmp_path / "other", controllers) as other:
+                await other.becomes("master")
+                async with Life(tmp_path, controllers) as life:
+                    await life.becomes("slave")
+                    assert life.role.broker_id == 2
+
+    asyncio.run(run())
+
+
+def test_a_store_of_another_group_is_refused_at_the_start(tmp_path: Path) -> None:
+    async def run() -> None:
+        (tmp_path / "brokerIdentity").write_text("DefaultCluster#broker-x#1")
+        async with FakeControllers() as controllers:
+            life = Life(tmp_path, controllers)
+            with pytest.raises(ConfigError, match="broker-x"):
+                await life.role.start()
+            await life.role.stop()
+            await life.client.close()
+
+    asyncio.run(run())
+
+
+def test_heartbeats_go_to_every_controller_and_say_how_far_the_log_is(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers(3) as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            life.store.grow(b"0123456789")
+            await until(lambda: {index for index, _ in controllers.beats} == {0, 1, 2})
+            await until(lambda: controllers.beats[-1][1]["maxOffset"] == "10")
+            beat = controllers.beats[-1][1]
+            assert beat["brokerId"] == "1"
+            assert beat["epoch"] == "1"
+            assert beat["confirmOffset"] == str(life.store.confirmed)
+            assert beat["heartbeatTimeoutMills"] == str(life.config.controller_heartbeat_timeout_ms)
+
+    asyncio.run(run())
+
+
+def test_a_dead_controller_delays_no_heartbeat_to_the_others(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers(1) as controllers:
+            addresses = f"{controllers.addresses};127.0.0.1:1"
+            async with Life(tmp_path, controllers, controller_addr=addresses) as life:
+                await life.becomes("master")
+                before = len(controllers.beats)
+                await until(lambda: len(controllers.beats) > before + 3)
+
+    asyncio.run(run())
+
+
+def test_a_role_is_kept_while_no_controller_answers_and_a_new_leader_is_found(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers(3) as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            controllers.leader = -1  # nobody leads
+            await until(lambda: life.role.reason is not None, "the reason is visible")
+            assert life.role.role == "master"
+            controllers.leader = 2
+            await until(lambda: life.role.reason is None, "the new leader is found")
+            assert life.role.status()["controller"] == f"127.0.0.1:{controllers.ports[2]}"
+            assert life.host.calls == [("lead", 1, 1)]
+
+    asyncio.run(run())
+
+
+def test_controllers_that_come_late_are_waited_for(tmp_path: Path) -> None:
+    async def run() -> None:
+        controllers = FakeControllers(1)
+        async with Life(tmp_path, controllers) as life:
+            await until(lambda: "Controllers" in (life.role.reason or ""), "the reason is visible")
+            async with controllers:
+                await life.becomes("master", 1)
+
+    asyncio.run(run())
+
+
+def test_a_notice_makes_a_broker_look_at_once_and_a_forged_one_moves_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        controllers = FakeControllers()
+        async with controllers, Life(tmp_path, controllers, sync_broker_metadata_ms=600_000) as life:
+            await life.becomes("master", 1)
+            seen = controllers.count(Request.CONTROLLER_GET_REPLICA_INFO)
+            await controllers.notify(masterEpoch="999", masterBrokerId="7", masterAddress="10.0.0.1:1")
+            await until(lambda: controllers.count(Request.CONTROLLER_GET_REPLICA_INFO) > seen)
+            assert life.role.role == "master"
+            controllers.group.epoch = 2
+            await controllers.notify()
+            await life.becomes("master", 2)
+
+    asyncio.run(run())
+
+
+def test_a_master_elected_again_learns_its_epoch(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            controllers.group.epoch = 5
+            await life.becomes("master", 5)
+            assert life.host.calls == [("lead", 1, 1), ("lead", 1, 5)]
+            assert life.changes[-1] == ("master", 5)
+
+    asyncio.run(run())
+
+
+def test_a_log_from_before_there_were_controllers_belongs_to_the_first_epoch(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers:
+            life = Life(tmp_path, controllers)
+            life.store.grow(b"0123456789")
+            async with life:
+                await life.becomes("master", 1)
+                assert life.store.epochs.entries == [(1, 0)]
+
+    asyncio.run(run())
+
+
+def test_an_older_view_moves_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            controllers.group.epoch = 5
+            await life.becomes("master", 5)
+            controllers.group.epoch = 3  # a Controller that fell behind
+            seen = controllers.count(Request.CONTROLLER_GET_REPLICA_INFO)
+            await until(lambda: controllers.count(Request.CONTROLLER_GET_REPLICA_INFO) > seen + 2)
+            assert life.role.epoch == 5
+            assert len(life.host.calls) == 2
+
+    asyncio.run(run())
+
+
+def test_an_epoch_older_than_the_log_is_not_led(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers:
+            life = Life(tmp_path, controllers)
+            life.store.epochs.append(9, 0)
+            async with life:
+                await until(lambda: "our log has epoch 9" in (life.role.reason or ""))
+                assert life.host.calls == []
+                assert life.role.registration_id == -1
+
+    asyncio.run(run())
+
+
+def test_a_master_of_the_same_epoch_after_a_restart_asks_for_a_new_one_first(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers:
+            async with Life(tmp_path, controllers) as life:
+                await life.becomes("master", 1)
+            again = Life(tmp_path, controllers)
+            again.store.epochs.append(1, 0)
+            async with again:
+                await again.becomes("master", 1)
+                asked = [r for r in controllers.requests if r.ext.get("restarted") == "true"]
+                assert len(asked) == 1
+                assert asked[0].code == Request.CONTROLLER_ELECT_MASTER
+
+    asyncio.run(run())
+
+
+def test_a_deposed_master_whose_group_has_no_other_is_fenced_until_there_is_one(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            controllers.answers[Request.CONTROLLER_ELECT_MASTER] = lambda request: request.reply(
+                Response.CONTROLLER_ELECT_MASTER_FAILED, remark="no broker may become master"
+            )
+            controllers.group.master, controllers.group.epoch = None, 2
+            await life.becomes("fenced")
+            controllers.answers.clear()
+            await life.becomes("master", 3)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+        Response.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+    ],
+)
+def test_a_controller_that_does_not_know_the_broker_is_told_again(tmp_path: Path, code: Response) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            registered = controllers.count(Request.CONTROLLER_REGISTER_BROKER)
+            controllers.answers[Request.CONTROLLER_GET_REPLICA_INFO] = lambda request: request.reply(code)
+            await until(lambda: controllers.count(Request.CONTROLLER_REGISTER_BROKER) > registered)
+            controllers.answers.clear()
+            await until(lambda: life.role.reason is None)
+            assert life.role.role == "master"
+
+    asyncio.run(run())
+
+
+def test_a_controller_that_lost_everything_gets_the_broker_back_under_its_id(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            controllers.table.groups.clear()
+            await until(lambda: GROUP in controllers.table.groups, "it applied for its id again")
+            await until(lambda: controllers.group.replicas[1].ha_address == life.config.ha_address)
+            assert life.role.broker_id == 1
+
+    asyncio.run(run())
+
+
+def test_a_broken_store_ends_the_life_of_a_master_for_the_controllers_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            await until(lambda: 1 in controllers.alive)
+            for hook in life.store.on_broken:
+                hook(OSError("fsync failed"))
+            await life.becomes("fenced")
+            await until(lambda: not controllers.alive, "its connection ended")
+            beats = len(controllers.beats)
+            await asyncio.sleep(0.15)
+            assert len(controllers.beats) == beats, "no heartbeat any more"
+            assert "fsync failed" in (life.role.reason or "")
+            assert life.host.calls[-1] == ("fence",)
+            assert life.role.registration_id == -1
+
+    asyncio.run(run())
+
+
+def test_a_change_of_role_that_fails_is_made_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers:
+            life = Life(tmp_path, controllers)
+            life.host.fail_lead = 2
+            async with life:
+                await life.becomes("master", 1)
+
+    asyncio.run(run())
+
+
+def test_a_slave_of_a_real_controller_gets_the_ha_address_from_a_nameserver(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path / "1", controllers) as first:
+            await first.becomes("master", 1)
+            controllers.group.replicas[1].ha_address = ""
+            async with Life(tmp_path / "2", controllers) as second:
+                await second.becomes("slave", 1)
+                assert second.host.calls[-1] == ("follow", 1, first.config.address, None)
+                second.role.ha_address_of(first.config.address, "127.0.0.1:77")
+                await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:77")
+
+    asyncio.run(run())
+
+
+def test_a_definite_no_to_a_proposal_is_none_and_silence_is_unknown(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            propose = life.host.propose
+            assert propose is not None
+            assert await propose(frozenset({1, 9}), controllers.group.members_epoch) is None
+            code = Request.CONTROLLER_ALTER_SYNC_STATE_SET
+            controllers.answers[code] = lambda request: request.reply(1, remark="outcome not known: ...")
+            with pytest.raises(Unknown):
+                await propose(frozenset({1}), 1)
+            controllers.answers[code] = lambda request: request.reply(0, body=b"[]")
+            with pytest.raises(Unknown, match="cannot be read"):
+                await propose(frozenset({1}), 1)
+            controllers.leader = -1
+            with pytest.raises(ConnectionError):
+                await propose(frozenset({1}), 1)
+
+    asyncio.run(run())
+
+
+def test_without_controllers_a_broker_leads_alone_and_a_slave_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Life(tmp_path, None) as life:
+            assert life.host.calls == [("lead", 0, 0)]
+            assert life.role.registration_id == 0
+        slave = Life(tmp_path, None, broker_role="SLAVE")
+        with pytest.raises(ConfigError, match="enableControllerMode"):
+            await slave.role.start()
+        await slave.role.stop()
+        await slave.client.close()
+
+    asyncio.run(run())
+
+
+def test_a_view_with_a_body_that_is_no_sync_state_set_is_refused() -> None:
+    for body in (b'{"syncStateSet":["a"]}', b'{"syncStateSet":{}, "syncStateSetEpoch":1}', b"[]"):
+        with pytest.raises(PeerError):
+            view_of(Command(0, {}, body), 0.0)
+    assert view_of(Command(0, {"masterEpoch": "3"}), 0.0).master_id is None
+
+
+def test_a_failure_that_goes_on_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        controllers = FakeControllers(1)
+        with caplog.at_level(logging.WARNING, logger="broker.role"):
+            async with Life(tmp_path, controllers) as life:
+                await until(lambda: life.role.reason is not None)
+                await asyncio.sleep(0.3)
+        assert len([r for r in caplog.records if r.name == "broker.role"]) <= 2
+
+    asyncio.run(run())

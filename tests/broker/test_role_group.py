@@ -1,0 +1,117 @@
+"""The promise of a group of brokers: kill its master, and what was acknowledged is served by the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from broker.service import Broker
+from runtime.os_env import OsEnv
+from store.record import NewMessage
+from tests.broker.helpers import config_for
+from tests.broker.role_fakes import FakeControllers
+from tests.ha.group import until
+
+
+def broker_at(path: Path, controllers: FakeControllers, **keys: object) -> Broker:
+    fast: dict[str, object] = {
+        "enableControllerMode": "true",
+        "controllerAddr": controllers.addresses,
+        "brokerHeartbeatInterval": 50,
+        "syncBrokerMetadataPeriod": 100,
+        "checkSyncStateSetPeriod": 50,
+        "haSendHeartbeatInterval": 100,
+    }
+    return Broker(OsEnv(seed=1), config_for(path, **(fast | keys)))
+
+
+@contextlib.asynccontextmanager
+async def three(path: Path, controllers: FakeControllers) -> AsyncIterator[list[Broker]]:
+    brokers = [broker_at(path / str(n), controllers) for n in (1, 2, 3)]
+    for n, broker in enumerate(brokers, 1):
+        await broker.start()
+        await until(lambda broker=broker, n=n: broker.role.broker_id == n)  # type: ignore[misc]
+    try:
+        yield brokers
+    finally:
+        for broker in brokers:
+            await broker.stop()
+
+
+def put(broker: Broker, *texts: str) -> None:
+    host = broker.parts.store_host
+    broker.store.put(
+        [NewMessage("T", 0, 0, 0, 1, host, host, 0, 0, text.encode() * 50, "") for text in texts]
+    )
+
+
+def log_of(broker: Broker) -> bytes:
+    found = b""
+    while data := broker.store.log.read(broker.store.log.min_offset + len(found), 1 << 20):
+        found += data
+    return found
+
+
+async def full(controllers: FakeControllers, brokers: list[Broker]) -> None:
+    ids = sorted(broker.role.broker_id or 0 for broker in brokers)
+    await until(lambda: controllers.group.members == ids, "the SyncStateSet is full")
+    master = next(b for b in brokers if b.role.broker_id == controllers.group.master)
+    await until(lambda: all(b.store.confirmed == master.store.log.end for b in brokers), "all confirm all")
+
+
+def test_failover_and_return_leave_identical_logs(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, three(tmp_path, controllers) as brokers:
+            await full(controllers, brokers)
+            first = brokers[0]
+            put(first, *(f"before {n}" for n in range(200)))
+            end = first.store.log.end
+            await until(lambda: first.ha.replicated == end, "acknowledged by all")
+            # As a kill does: nothing is replicated any more, and its connections end.
+            await first.ha.become_fenced()
+            put(first, "never acknowledged")
+            await first.stop()
+            await until(lambda: 1 not in controllers.alive)
+            controllers.elect()
+            second = next(b for b in brokers if b.role.broker_id == controllers.group.master)
+            await until(lambda: second.standing.is_master, "the successor leads")
+            assert [e.name for e in second.env.events if e.name == "promoted"] == ["promoted"]
+            assert second.store.log.end == end
+            put(second, *(f"after {n}" for n in range(200)))
+            brokers[0] = broker_at(tmp_path / "1", controllers)
+            await brokers[0].start()
+            await full(controllers, brokers)
+            assert len({log_of(broker) for broker in brokers}) == 1
+            assert log_of(second)[:end] == log_of(brokers[0])[:end]
+            assert len({tuple(broker.store.epochs.entries) for broker in brokers}) == 1
+            for broker in brokers:
+                await broker.store.caught_up()
+                assert broker.store.max_queue_offset("T", 0) == 400
+
+    asyncio.run(run())
+
+
+def test_a_deposed_master_that_hears_it_late_gives_up_what_nobody_else_has(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, three(tmp_path, controllers) as brokers:
+            await full(controllers, brokers)
+            first = brokers[0]
+            put(first, "common")
+            await full(controllers, brokers)
+            await first.ha.become_fenced()  # cut off from its slaves
+            put(first, "lost")
+            del controllers.alive[1]
+            controllers.elect()
+            await until(lambda: first.standing.role == "slave", "it hears of its successor")
+            assert [e.name for e in first.env.events if e.name == "demoted"] == ["demoted"]
+            successor = next(b for b in brokers if b.role.broker_id == controllers.group.master)
+            await until(lambda: successor.standing.is_master)
+            put(successor, "kept")
+            await full(controllers, brokers)
+            assert len({log_of(broker) for broker in brokers}) == 1
+            assert b"lost" not in log_of(first)
+            assert b"kept" in log_of(first)
+
+    asyncio.run(run())

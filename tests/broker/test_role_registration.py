@@ -1,0 +1,208 @@
+"""The promise of broker.registration: each NameServer that lives knows this broker as it is now."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from broker.registration import FENCED, Registration
+from model.config import BrokerConfig
+from model.topic import DataVersion, TopicConfig
+from remoting.bodies import loads
+from remoting.codec import Command
+from remoting.codes import Request
+from remoting.service import Connection, RemotingClient, RemotingServer
+from runtime.os_env import OsEnv
+from tests.broker.helpers import free_port
+from tests.ha.group import until
+
+
+class FakeNameServer:
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.requests: list[Command] = []
+        self.reply_ext: dict[str, str] = {}
+        self.refuse = 0
+        self._server: RemotingServer | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> FakeNameServer:
+        self._server = RemotingServer(OsEnv(), "namesrv", self._handle)
+        await self._server.start("127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        await self._server.stop()
+
+    async def _handle(self, connection: Connection, request: Command) -> Command | None:
+        self.requests.append(request)
+        if self.refuse:
+            self.refuse -= 1
+            return request.reply(1, remark="register broker failed")
+        return request.reply(ext=self.reply_ext)
+
+    def ids(self) -> list[tuple[int, str]]:
+        return [(request.code, request.ext["brokerId"]) for request in self.requests]
+
+
+class Broker:
+    """What a Registration asks: an id and the topics."""
+
+    def __init__(self, *addresses: str, period_ms: int = 600_000) -> None:
+        self.id = 1
+        self.epoch = 3
+        self.config = BrokerConfig(
+            namesrv_addr=";".join(addresses), broker_name="b", register_namesrv_ms=period_ms
+        )
+        self.client = RemotingClient(
+            OsEnv(), "broker", on_close=lambda connection: self.registration.lost(connection.address)
+        )
+        self.registration = Registration(
+            OsEnv(seed=1), self.config, self.client, self.topics, lambda: self.id
+        )
+
+    def topics(self) -> dict[str, Any]:
+        names = ("T", "TBW102")
+        return {
+            "dataVersion": DataVersion(self.epoch, 5, 1).to_json(),
+            "topicConfigTable": {name: TopicConfig(name).to_json() for name in names},
+        }
+
+    async def __aenter__(self) -> Broker:
+        await self.registration.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.registration.stop()
+        await self.client.close()
+
+
+REGISTER, UNREGISTER = int(Request.REGISTER_BROKER), int(Request.UNREGISTER_BROKER)
+
+
+def test_a_registration_has_what_a_nameserver_needs() -> None:
+    async def run() -> None:
+        async with FakeNameServer() as server, Broker(server.address) as broker:
+            await until(lambda: server.requests)
+            request = server.requests[0]
+            assert request.ext == {
+                "clusterName": "DefaultCluster",
+                "brokerName": "b",
+                "brokerAddr": broker.config.address,
+                "brokerId": "1",
+                "haServerAddr": broker.config.ha_address,
+                "enableActingMaster": "false",
+                "compressed": "false",
+                "bodyCrc32": str(crc32(request.body) & 0x7FFFFFFF),
+            }
+            wrapper = loads(request.body)["topicConfigSerializeWrapper"]
+            assert wrapper["dataVersion"] == {"counter": 1, "stateVersion": 3, "timestamp": 5}
+            assert sorted(wrapper["topicConfigTable"]) == ["T", "TBW102"]
+            assert wrapper["mappingDataVersion"] == {"counter": 0, "stateVersion": 0, "timestamp": 0}
+
+    asyncio.run(run())
+
+
+def test_a_change_of_role_is_told_at_once_and_a_stop_unregisters() -> None:
+    async def run() -> None:
+        async with FakeNameServer() as server:
+            async with Broker(server.address) as broker:
+                await until(lambda: server.ids() == [(REGISTER, "1")])
+                broker.id = 0
+                broker.registration.soon()
+                await until(lambda: server.ids()[-1] == (REGISTER, "0"))
+            assert server.ids()[-1] == (UNREGISTER, "0")
+
+    asyncio.run(run())
+
+
+def test_a_fenced_broker_is_registered_nowhere() -> None:
+    async def run() -> None:
+        async with FakeNameServer() as server, Broker(server.address) as broker:
+            await until(lambda: server.ids() == [(REGISTER, "1")])
+            broker.id = FENCED
+            broker.registration.soon()
+            await until(lambda: server.ids()[-1] == (UNREGISTER, "1"))
+            assert broker.registration.status() == {server.address: None}
+            broker.id = 2
+            broker.registration.soon()
+            await until(lambda: server.ids()[-1] == (REGISTER, "2"))
+
+    asyncio.run(run())
+
+
+def test_a_dead_nameserver_delays_no_other_and_gets_its_entry_when_it_comes() -> None:
+    async def run() -> None:
+        late = FakeNameServer()
+        async with FakeNameServer() as server, Broker(late.address, server.address) as broker:
+            await until(lambda: server.requests)
+            assert not late.requests
+            async with late:
+                await until(lambda: late.requests, "tried again long before the period is over")
+                assert broker.registration.status() == {late.address: 1, server.address: 1}
+
+    asyncio.run(run())
+
+
+def test_a_nameserver_that_restarts_is_told_again_at_once() -> None:
+    async def run() -> None:
+        server = FakeNameServer()
+        async with Broker(server.address):
+            for turn in (1, 2):
+                async with server:
+                    await until(lambda turn=turn: len(server.requests) >= turn)  # type: ignore[misc]
+
+    asyncio.run(run())
+
+
+def test_a_refusal_is_tried_again_soon() -> None:
+    async def run() -> None:
+        server = FakeNameServer()
+        server.refuse = 2
+        async with server, Broker(server.address) as broker:
+            await until(lambda: broker.registration.status() == {server.address: 1})
+            assert len(server.requests) == 3
+
+    asyncio.run(run())
+
+
+def test_each_period_refreshes_the_entry() -> None:
+    async def run() -> None:
+        async with FakeNameServer() as server, Broker(server.address, period_ms=20):
+            await until(lambda: len(server.requests) >= 4)
+
+    asyncio.run(run())
+
+
+def test_a_slave_hears_where_its_master_is() -> None:
+    async def run() -> None:
+        heard: list[tuple[str, str]] = []
+        server = FakeNameServer()
+        server.reply_ext = {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
+        async with server, Broker(server.address) as broker:
+            broker.registration.on_master.append(lambda *found: heard.append(found))
+            await until(lambda: heard)
+            assert heard == [("10.0.0.1:10911", "10.0.0.1:10912")]
+
+    asyncio.run(run())
+
+
+def test_a_stop_does_not_wait_for_a_dead_nameserver(tmp_path: Path) -> None:
+    async def run() -> None:
+        server = FakeNameServer()
+        broker = Broker(server.address)
+        async with server:
+            await broker.registration.start()
+            await until(lambda: broker.registration.status() == {server.address: 1})
+        async with asyncio.timeout(3):
+            await broker.registration.stop()
+            await broker.registration.stop()
+        await broker.client.close()
+
+    asyncio.run(run())

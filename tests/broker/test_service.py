@@ -1,0 +1,649 @@
+"""The promise of broker.service: a client of the real thing cannot tell the difference."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.service import Broker
+from model.errors import DiskError
+from model.message import java_hash, message_id, property_of
+from remoting import bodies
+from remoting.bodies import queue_key
+from remoting.codec import Command, decode
+from remoting.codes import Request
+from remoting.headers import SendBackHeader, SendHeader
+from remoting.service import Connection
+from runtime.os_env import OsEnv
+from tests.broker.helpers import (
+    Client,
+    client_of,
+    config_for,
+    eventually,
+    free_port,
+    golden_exchanges,
+    log_records,
+    records,
+    running,
+)
+from tests.broker.test_hotpath import batch_body
+
+
+def test_what_is_sent_is_pulled_in_order(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for number in range(40):
+                answer = await client.send("T", b"m%d" % number, properties="TAGS\x01A\x02")
+                assert (answer.code, answer.ext["queueOffset"]) == (0, str(number))
+            found = await client.pull_until("T", 0, 40)
+            assert [r.body for r in found] == [b"m%d" % n for n in range(40)]
+            assert [r.queue_offset for r in found] == list(range(40))
+            assert property_of(found[0].properties, "CLUSTER") == "DefaultCluster"
+            assert broker.status()["putTotal"] == 40
+
+    asyncio.run(body())
+
+
+def test_a_first_send_creates_its_topic_and_the_file_has_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            assert (await client.send("Fresh", default_topic_queues=4)).code == 0
+            topic = broker.topics.get("Fresh")
+            assert topic is not None
+            assert topic.write_queues == 4
+            refused = await client.send("Fresh2", default_topic="Nothing")
+            assert (refused.code, broker.topics.get("Fresh2")) == (17, None)
+        stored = json.loads((tmp_path / "config" / "topics.json").read_text())
+        assert stored["topicConfigTable"]["Fresh"]["writeQueueNums"] == 4
+
+    asyncio.run(body())
+
+
+def test_a_restart_keeps_messages_offsets_and_topics(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for number in range(10):
+                await client.send("T", b"m%d" % number)
+            await client.pull_until("T", 0, 10)
+            ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "7"}
+            assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 0
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0"}
+            assert (await client.call(Request.QUERY_CONSUMER_OFFSET, ext)).ext == {"offset": "7"}
+            assert [r.body for r in await client.pull_until("T", 7, 3)] == [b"m7", b"m8", b"m9"]
+            assert (await client.send("T", b"m10")).ext["queueOffset"] == "10"
+
+    asyncio.run(body())
+
+
+def test_every_real_client_request_gets_the_answer_the_real_broker_gave(tmp_path: Path) -> None:
+    """Same code, same remark, same ext names; values where they do not depend on the run."""
+
+    async def body() -> None:
+        sends = golden_exchanges("send.jsonl")
+        others = golden_exchanges("pull.jsonl") | golden_exchanges("client.jsonl")
+        exchanges = sends | {n: e for n, e in others.items() if e[2] is not None}
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for number in range(10):
+                await client.send("cf_pull_offsets_v1", b"m%d" % number)
+            await client.send("cf_pull_long_poll_v1", b"early")
+            await client.send("cf_pull_long_poll_v1", b"late")
+            await client.call(
+                Request.HEART_BEAT, {}, heartbeat("192.0.2.2@i13@STREAM", "g_pull_long_poll_c_v1")
+            )
+            await broker.store.caught_up()
+            checked = []
+            for name, (_, request, answer) in exchanges.items():
+                if answer is None or name in ("consumer_send_msg_back", "max_offset"):
+                    continue
+                ours = await client.remoting.call(client.address, request)
+                assert ours.code == answer.code, (name, ours.remark)
+                assert ours.remark == answer.remark, name
+                assert set(ours.ext) == set(answer.ext), name
+                if name == "consumer_list":
+                    assert bodies.loads(ours.body) == bodies.loads(answer.body)
+                checked.append(name)
+            assert set(checked) >= {"send_v1", "send_v2", "send_batch", "pull_found", "query_offset"}
+
+    asyncio.run(body())
+
+
+def heartbeat(client_id: str, group: str, *topics: str, producer: str = "") -> bytes:
+    subscriptions = [{"topic": t, "subString": "*", "subVersion": 1, "expressionType": "TAG"} for t in topics]
+    data: dict[str, Any] = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": []}
+    if group:
+        data["consumerDataSet"].append(
+            {
+                "groupName": group,
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "subscriptionDataSet": subscriptions,
+            }
+        )
+    if producer:
+        data["producerDataSet"].append({"groupName": producer})
+    return bodies.dumps(data)
+
+
+def test_a_pull_that_finds_nothing_waits_for_the_next_message(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"first")
+            waiting = asyncio.ensure_future(client.pull("T", 1, suspend_ms=20_000))
+            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
+            await client.send("T", b"second")
+            answer = await waiting
+            assert (answer.code, answer.remark) == (0, "FOUND")
+            assert [r.body for r in records(answer.body)] == [b"second"]
+
+    asyncio.run(body())
+
+
+def test_a_held_pull_ends_with_nothing_found_when_its_time_is_over(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            answer = await client.pull("T", 1, suspend_ms=100)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
+
+    asyncio.run(body())
+
+
+def test_a_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", properties="TAGS\x01A\x02")
+            waiting = asyncio.ensure_future(client.pull("T", 1, tags="B", suspend_ms=20_000))
+            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
+            await client.send("T", properties="TAGS\x01A\x02")
+            await broker.store.caught_up()
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            await client.send("T", b"for B", properties="TAGS\x01B\x02")
+            assert [r.body for r in records((await waiting).body)] == [b"for B"]
+
+    asyncio.run(body())
+
+
+def test_only_wanted_tags_are_served(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for number in range(9):
+                await client.send("T", b"%d" % number, properties=f"TAGS\x01{'ABC'[number % 3]}\x02")
+            found = await client.pull_until("T", 0, 6, tags="A || C")
+            assert [r.body for r in found] == [b"0", b"2", b"3", b"5", b"6", b"8"]
+            sql = await client.call(
+                Request.PULL_MESSAGE,
+                {
+                    "consumerGroup": "cg",
+                    "topic": "T",
+                    "queueId": "0",
+                    "queueOffset": "0",
+                    "maxMsgNums": "1",
+                    "sysFlag": "4",
+                    "commitOffset": "0",
+                    "suspendTimeoutMillis": "0",
+                    "subscription": "a > 1",
+                    "expressionType": "SQL92",
+                },
+            )
+            assert (sql.code, "does not support" in (sql.remark or "")) == (1, True)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("offset", "code", "following"), [(3, 19, 3), (5, 21, 3), (-1, 21, 0), (0, 0, 3)])
+def test_offsets_outside_of_a_queue_are_corrected(
+    tmp_path: Path, offset: int, code: int, following: int
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for _ in range(3):
+                await client.send("T")
+            await broker.store.caught_up()
+            answer = await client.pull("T", offset)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (code, str(following))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("queue_id", "topic", "code"),
+    [(0, "Nowhere", 17), (99, "T", 1)],
+)
+def test_a_pull_from_where_nothing_is_says_so(tmp_path: Path, queue_id: int, topic: str, code: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            assert (await client.pull(topic, 0, queue_id=queue_id)).code == code
+
+    asyncio.run(body())
+
+
+def test_a_message_sent_back_returns_after_its_delay_and_then_is_a_dead_letter(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"try me", properties="TAGS\x01R\x02")
+            (first,) = await client.pull_until("T", 0, 1)
+            header = SendBackHeader(first.physical_offset, "cg", 1, max_reconsume_times=1)
+            assert (await client.call(Request.CONSUMER_SEND_MSG_BACK, header.to_ext())).code == 0
+            (again,) = await client.pull_until("%RETRY%cg", 0, 1)
+            assert (again.body, again.reconsume_times) == (b"try me", 1)
+            assert property_of(again.properties, "RETRY_TOPIC") == "T"
+            assert property_of(again.properties, "DELAY") is None
+            origin = message_id(first.store_host, first.physical_offset)
+            assert property_of(again.properties, "ORIGIN_MESSAGE_ID") == origin
+            header = SendBackHeader(again.physical_offset, "cg", 1, max_reconsume_times=1)
+            assert (await client.call(Request.CONSUMER_SEND_MSG_BACK, header.to_ext())).code == 0
+            (dead,) = await client.pull_until("%DLQ%cg", 0, 1)
+            assert (dead.body, dead.reconsume_times) == (b"try me", 2)
+            assert property_of(dead.properties, "RETRY_TOPIC") == "T"
+            await eventually(lambda: broker.delays.table == {1: 1}, "what was delivered is noted")
+            delays = await client.call(Request.GET_ALL_DELAY_OFFSET)
+            assert bodies.loads(delays.body)["offsetTable"] == {"1": 1}
+
+    asyncio.run(body())
+
+
+def test_a_delayed_message_waits_in_the_schedule_topic(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            answer = await client.send("T", b"later", queue_id=2, properties="DELAY\x011\x02")
+            assert answer.code == 0
+            (held,) = log_records(broker)
+            assert (held.topic, held.queue_id) == ("SCHEDULE_TOPIC_XXXX", 0)
+            assert property_of(held.properties, "REAL_TOPIC") == "T"
+            (found,) = await client.pull_until("T", 0, 1, queue_id=2)
+            assert found.body == b"later"
+            assert found.store_timestamp_ms - held.store_timestamp_ms >= 1000
+
+    asyncio.run(body())
+
+
+def test_members_of_a_group_hear_of_each_other(tmp_path: Path) -> None:
+    async def body() -> None:
+        heard: list[str] = []
+
+        async def handler(connection: Connection, request: Command) -> None:
+            assert request.code == Request.NOTIFY_CONSUMER_IDS_CHANGED
+            heard.append(request.ext["consumerGroup"])
+
+        async with running(tmp_path) as broker, client_of(broker, handler) as one, client_of(broker) as two:
+            answer = await one.call(Request.HEART_BEAT, {}, heartbeat("c1", "g", "T", producer="p"))
+            assert answer.ext["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+            assert broker.topics.get("%RETRY%g") is not None
+            await two.call(Request.HEART_BEAT, {}, heartbeat("c2", "g", "T"))
+            await eventually(lambda: len(heard) >= 2, "the first member is told of the second")
+            listed = await one.call(Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
+            assert bodies.loads(listed.body) == {"consumerIdList": ["c1", "c2"]}
+            shown = await one.call(Request.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "g"})
+            assert len(bodies.loads(shown.body)["connectionSet"]) == 2
+            count = len(heard)
+            await two.remoting.close()
+            await eventually(lambda: len(heard) > count, "the first member is told that the second left")
+            listed = await one.call(Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"})
+            assert bodies.loads(listed.body) == {"consumerIdList": ["c1"]}
+
+    asyncio.run(body())
+
+
+def test_a_queue_is_locked_by_one_client_at_a_time(tmp_path: Path) -> None:
+    async def body() -> None:
+        queue = {"brokerName": "broker-t", "queueId": 0, "topic": "T"}
+
+        async def lock(client: Client, code: int, client_id: str) -> Any:
+            data = {"clientId": client_id, "consumerGroup": "g", "mqSet": [queue], "onlyThisBroker": False}
+            answer = await client.call(code, {}, bodies.dumps(data))
+            assert answer.code == 0
+            return bodies.loads(answer.body)["lockOKMQSet"] if answer.body else None
+
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            assert await lock(client, Request.LOCK_BATCH_MQ, "c1") == [queue]
+            assert await lock(client, Request.LOCK_BATCH_MQ, "c2") == []
+            await lock(client, Request.UNLOCK_BATCH_MQ, "c1")
+            assert await lock(client, Request.LOCK_BATCH_MQ, "c2") == [queue]
+
+    asyncio.run(body())
+
+
+def test_what_mqadmin_asks_is_answered(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            sent = [await client.send("T", b"m%d" % n, properties="KEYS\x01k1 k2\x02") for n in range(5)]
+            await broker.store.caught_up()
+            await client.call(
+                Request.UPDATE_CONSUMER_OFFSET,
+                {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "2"},
+            )
+            queue = queue_key("T", "broker-t", 0)
+            stats = bodies.loads((await client.call(Request.GET_TOPIC_STATS_INFO, {"topic": "T"})).body)
+            assert (stats["offsetTable"][queue]["minOffset"], stats["offsetTable"][queue]["maxOffset"]) == (
+                0,
+                5,
+            )
+            progress = bodies.loads(
+                (await client.call(Request.GET_CONSUME_STATS, {"consumerGroup": "cg"})).body
+            )
+            assert progress["offsetTable"][queue]["brokerOffset"] == 5
+            assert progress["offsetTable"][queue]["consumerOffset"] == 2
+            by_who = await client.call(Request.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
+            assert bodies.loads(by_who.body) == {"groupList": ["cg"]}
+            runtime = bodies.loads((await client.call(Request.GET_BROKER_RUNTIME_INFO)).body)["table"]
+            assert runtime["commitLogMaxOffset"] == str(broker.store.log.end)
+            assert runtime["brokerVersionDesc"]
+            listed = await client.call(Request.GET_ALL_TOPIC_CONFIG)
+            assert "T" in bodies.loads(listed.body)["topicConfigTable"]
+            ha = bodies.loads((await client.call(Request.GET_BROKER_HA_STATUS)).body)
+            assert (ha["master"], ha["masterCommitLogMaxOffset"]) == (True, broker.store.log.end)
+            seen = await client.call(Request.VIEW_MESSAGE_BY_ID, {"offset": "0", "topic": "T"})
+            assert [r.body for r in records(seen.body)] == [b"m0"]
+            query = {
+                "topic": "T",
+                "key": "k2",
+                "maxNum": "10",
+                "beginTimestamp": "0",
+                "endTimestamp": str(2**62),
+            }
+            assert len(records((await client.call(Request.QUERY_MESSAGE, query)).body)) == 5
+            unique = {**query, "key": sent[3].ext["transactionId"], "_UNIQUE_KEY_QUERY": "true"}
+            assert [r.body for r in records((await client.call(Request.QUERY_MESSAGE, unique)).body)] == [
+                b"m3"
+            ]
+            assert (await client.call(Request.GET_BROKER_EPOCH_CACHE)).code == 1
+            assert (await client.call(987654)).code == 3
+
+    asyncio.run(body())
+
+
+def test_a_reset_moves_the_group_and_tells_its_consumers(tmp_path: Path) -> None:
+    async def body() -> None:
+        told: list[Command] = []
+
+        async def handler(connection: Connection, request: Command) -> None:
+            told.append(request)
+
+        async with running(tmp_path) as broker, client_of(broker, handler) as client:
+            for _ in range(5):
+                await client.send("T")
+            await broker.store.caught_up()
+            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
+            reset = {
+                "topic": "T",
+                "group": "cg",
+                "timestamp": "0",
+                "isForce": "true",
+                "queueId": "0",
+                "offset": "3",
+            }
+            answer = await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+            assert answer.code == 0
+            assert broker.offsets.get("cg", "T", 0) == 3
+            await eventually(
+                lambda: any(c.code == Request.RESET_CONSUMER_CLIENT_OFFSET for c in told),
+                "the consumer is told",
+            )
+
+    asyncio.run(body())
+
+
+def test_live_keys_change_and_others_are_refused_with_a_reason(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n")
+            assert answer.code == 0
+            assert (await client.send("T")).code == 16
+            answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, b"listenPort=1\n")
+            assert (answer.code, "listenPort" in (answer.remark or "")) == (29, True)
+            text = (await client.call(Request.GET_BROKER_CONFIG)).body.decode()
+            assert "brokerPermission=4\n" in text
+
+    asyncio.run(body())
+
+
+def test_a_topic_can_be_made_changed_and_deleted(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            ext = {
+                "topic": "Made",
+                "defaultTopic": "TBW102",
+                "readQueueNums": "2",
+                "writeQueueNums": "2",
+                "perm": "6",
+                "topicFilterType": "SINGLE_TAG",
+                "order": "false",
+                "attributes": "+message.type=NORMAL",
+            }
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+            one = bodies.loads((await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).body)
+            assert (one["writeQueueNums"], one["attributes"]) == (2, {"message.type": "NORMAL"})
+            assert (await client.send("Made", queue_id=1)).code == 0
+            assert (await client.send("Made", queue_id=2)).code == 29
+            bad = await client.call(Request.UPDATE_AND_CREATE_TOPIC, {**ext, "topic": "TBW102"})
+            assert bad.code == 29
+            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "Made"})).code == 0
+            assert (await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).code == 17
+
+    asyncio.run(body())
+
+
+def test_a_batch_gets_one_answer_with_all_ids(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            packed = batch_body([(b"b%d" % n, f"UNIQ_KEY\x01AA{n}\x02", n) for n in range(4)])
+            ext = SendHeader("pg", "T", 0, 1, properties="UNIQ_KEY\x01AB\x02", batch=True).to_ext()
+            answer = await client.call(Request.SEND_BATCH_MESSAGE, ext, packed)
+            assert (answer.code, answer.ext["queueOffset"], answer.ext["msgId"].count(",")) == (0, "1", 3)
+            found = await client.pull_until("T", 1, 4)
+            assert [(r.body, r.flag) for r in found] == [(b"b%d" % n, n) for n in range(4)]
+
+    asyncio.run(body())
+
+
+def test_transactions_can_be_forbidden(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, rejectTransactionMessage="true") as broker, client_of(broker) as client:
+            answer = await client.send("T", properties="TRAN_MSG\x01true\x02PGROUP\x01pg\x02")
+            assert (answer.code, "forbidden" in (answer.remark or "")) == (16, True)
+            assert log_records(broker) == []
+
+    asyncio.run(body())
+
+
+def test_a_fenced_broker_and_a_slave_take_no_writes_but_serve_reads(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"kept")
+            await broker.store.caught_up()
+            await broker.fence()
+            refused = await client.send("T")
+            assert refused.code == 14
+            assert [r.body for r in await client.pull_until("T", 0, 1)] == [b"kept"]
+            assert broker.health() is not None
+            await broker.follow(2, 1, "127.0.0.1:1", None)
+            refused = await client.send("T")
+            assert refused.code == 2
+            assert (refused.remark or "").startswith("[REJECTREQUEST]")
+            assert [r.body for r in await client.pull_until("T", 0, 1)] == [b"kept"]
+            assert (await client.pull("T", 5)).code == 20
+            assert len(log_records(broker)) == 1
+
+    asyncio.run(body())
+
+
+def test_a_role_change_frees_every_held_pull(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            waiting = asyncio.ensure_future(client.pull("T", 1, suspend_ms=20_000))
+            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
+            await broker.fence()
+            assert (await waiting).code == 20
+
+    asyncio.run(body())
+
+
+def test_with_sync_flush_an_answer_means_the_disk_has_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, flushDiskType="SYNC_FLUSH") as broker, client_of(broker) as client:
+            answers = await asyncio.gather(*(client.send("T", b"x" * 100) for _ in range(20)))
+            assert {a.code for a in answers} == {0}
+            assert broker.store.log.flushed == broker.store.log.end
+
+    asyncio.run(body())
+
+
+def test_while_slaves_are_missing_answers_wait_and_then_say_so(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, slaveTimeout="50") as broker, client_of(broker) as client:
+            await broker.lead(1, 1, frozenset({1, 2}), 1, None)
+            answer = await client.send("T", b"alone")
+            assert answer.code == 12
+            assert set(answer.ext) >= {"msgId", "queueId", "queueOffset"}
+            assert (await client.pull("T", 0)).code != 0, "what no slave has is not shown to consumers"
+
+    asyncio.run(body())
+
+
+def test_without_enough_replicas_a_write_is_refused_before_it_is_stored(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, minInSyncReplicas="2") as broker, client_of(broker) as client:
+            answer = await client.send("T")
+            assert (answer.code, "in-sync replicas not enough" in (answer.remark or "")) == (1, True)
+            assert log_records(broker) == []
+
+    asyncio.run(body())
+
+
+def test_a_full_disk_is_answered_with_service_not_available_by_both_ways(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            assert (await client.send("T")).code == 0
+            monkeypatch.setattr(type(broker.store), "writable", property(lambda store: "the disk is full"))
+            for properties in ("", "DELAY\x011\x02"):
+                answer = await client.send("T", properties=properties)
+                assert (answer.code, "the disk is full" in (answer.remark or "")) == (14, True)
+            assert len(log_records(broker)) == 1
+
+    asyncio.run(body())
+
+
+def test_a_message_over_the_limit_is_illegal(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, maxMessageSize="1000") as broker, client_of(broker) as client:
+            assert (await client.send("T", b"x" * 1000)).code == 0
+            assert (await client.send("T", b"x" * 1001)).code == 13
+            assert (await client.send("T", properties="p\x01" + "v" * 33000 + "\x02")).code == 13
+
+    asyncio.run(body())
+
+
+def test_the_fast_port_serves_the_same(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            client.address = f"127.0.0.1:{broker.config.listen_port - 2}"
+            assert (await client.send("T")).code == 0
+
+    asyncio.run(body())
+
+
+def test_pulls_with_a_groups_own_subscription_need_a_heartbeat(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"x", properties="TAGS\x01A\x02")
+            await broker.store.caught_up()
+            ext = {
+                "consumerGroup": "g",
+                "topic": "T",
+                "queueId": "0",
+                "queueOffset": "0",
+                "maxMsgNums": "32",
+                "sysFlag": "0",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "0",
+                "subVersion": "1",
+            }
+            assert (await client.call(Request.PULL_MESSAGE, ext)).code == 24
+            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "g", "T"))
+            assert (await client.call(Request.PULL_MESSAGE, ext)).code == 0
+            assert (await client.call(Request.PULL_MESSAGE, {**ext, "subVersion": "2"})).code == 25
+
+    asyncio.run(body())
+
+
+def test_the_tag_code_of_a_queue_entry_is_javas(tmp_path: Path) -> None:
+    async def body() -> None:
+        codes: list[int] = []
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            broker.store.on_arrive.append(lambda topic, queue, offset, code: codes.append(code))
+            await client.send("T", properties="TAGS\x01grün\x02")
+            await broker.store.caught_up()
+        assert codes == [java_hash("grün")]
+
+    asyncio.run(body())
+
+
+def test_a_start_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path / "a") as broker:
+            taken = config_for(tmp_path / "b", listenPort=broker.config.listen_port)
+            taken.ha_listen_port = free_port()
+            second = Broker(OsEnv(), taken)
+            with pytest.raises(OSError, match="in use"):
+                await second.start()
+            async with running(tmp_path / "b") as third, client_of(third) as client:
+                assert (await client.send("T")).code == 0
+
+    asyncio.run(body())
+
+
+def test_a_table_file_that_is_none_stops_the_start_and_stays_as_it_is(tmp_path: Path) -> None:
+    async def body() -> None:
+        (tmp_path / "config").mkdir()
+        damaged = tmp_path / "config" / "topics.json"
+        damaged.write_text('{"topicConfigTable": 7}')
+        with pytest.raises(DiskError, match="config"):
+            async with running(tmp_path):
+                raise AssertionError("it started")
+        assert damaged.read_text() == '{"topicConfigTable": 7}'
+
+    asyncio.run(body())
+
+
+def test_one_broken_frame_ends_one_connection_only(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client, client_of(broker) as other:
+            bad = await client.connection()
+            await other.send("T")
+            bad.write(b"\x00\x00\x00\x08\x00\x00\x00\x04nope")
+            await eventually(lambda: bad.closed, "the broken connection ends")
+            assert (await other.send("T")).code == 0
+
+    asyncio.run(body())
+
+
+def test_an_answer_to_nothing_is_ignored(tmp_path: Path) -> None:
+    """A response frame with a send's code must not be taken for a send."""
+
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            frame, _, _ = golden_exchanges("send.jsonl")["send_v2"]
+            odd = decode(frame)
+            odd.flag = 1
+            connection = await client.connection()
+            connection.send(odd)
+            assert (await client.send("T")).ext["queueOffset"] == "1"
+            assert len(log_records(broker)) == 2
+
+    asyncio.run(body())

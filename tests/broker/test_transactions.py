@@ -1,0 +1,194 @@
+"""The promise of broker.transactions: what is committed is seen, once; nothing else ever is."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.service import Broker
+from broker.transactions import GROUP
+from model.message import parse_message_id, property_of
+from remoting.codec import Command
+from remoting.codes import Request
+from remoting.headers import EndTransactionHeader
+from remoting.service import Connection
+from store.record import Record, decode
+from tests.broker.helpers import Client, client_of, eventually, golden_exchanges, log_records, running
+from tests.broker.test_group import pair
+from tests.broker.test_service import heartbeat
+
+HALF = "TRAN_MSG\x01true\x02PGROUP\x01pg\x02"
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+SOON = {"transactionTimeOut": "1", "transactionCheckInterval": "20"}
+
+
+async def begin(client: Client, topic: str = "T", body: bytes = b"half", **header: Any) -> Command:
+    answer = await client.send(topic, body, properties=HALF, **header)
+    assert answer.code == 0, answer.remark
+    return answer
+
+
+async def end(client: Client, half: Command, decision: int, group: str = "pg") -> Command:
+    header = EndTransactionHeader(
+        group,
+        int(half.ext["queueOffset"]),
+        parse_message_id(half.ext["msgId"])[1],
+        decision,
+        half.ext["transactionId"],
+    )
+    return await client.call(Request.END_TRANSACTION, header.to_ext())
+
+
+def of_topic(broker: Broker, topic: str) -> list[Record]:
+    return [record for record in log_records(broker) if record.topic == topic]
+
+
+def test_a_half_message_is_invisible_until_it_is_committed(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            half = await begin(client, queue_id=2)
+            assert half.ext["queueId"] == "2"
+            (stored,) = log_records(broker)
+            assert (stored.topic, stored.queue_id, stored.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0)
+            assert property_of(stored.properties, "REAL_TOPIC") == "T"
+            assert property_of(stored.properties, "__transactionId__") == half.ext["transactionId"]
+            assert (await client.pull("T", 0, queue_id=2)).code == 19
+            assert (await end(client, half, COMMIT)).code == 0
+            (seen,) = await client.pull_until("T", 0, 1, queue_id=2)
+            assert (seen.body, seen.sys_flag) == (b"half", 8)
+            assert seen.prepared_transaction_offset == stored.physical_offset
+            assert property_of(seen.properties, "REAL_TOPIC") is None
+            (op,) = of_topic(broker, "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+            assert (op.body, property_of(op.properties, "TAGS")) == (b"0,", "d")
+
+    asyncio.run(body())
+
+
+def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
+            half = await begin(client)
+            assert (await end(client, half, ROLLBACK)).code == 0
+            assert (await end(client, half, COMMIT)).code == 0, "it has ended: nothing more to do"
+            await eventually(
+                lambda: broker.offsets.get(GROUP, "RMQ_SYS_TRANS_HALF_TOPIC", 0) == 1, "progress is noted"
+            )
+            assert of_topic(broker, "T") == []
+
+    asyncio.run(body())
+
+
+def test_a_commit_that_comes_twice_is_carried_out_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            half = await begin(client)
+            for _ in range(3):
+                assert (await end(client, half, COMMIT)).code == 0
+            assert len(of_topic(broker, "T")) == 1
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("wrong", ["group", "offset", "place"])
+def test_an_end_that_does_not_fit_its_half_is_refused(tmp_path: Path, wrong: str) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            plain = await client.send("T", b"plain")
+            half = await begin(client)
+            if wrong == "offset":
+                half.ext["queueOffset"] = "7"
+            if wrong == "place":
+                half.ext["msgId"] = plain.ext["msgId"]
+            answer = await end(client, half, COMMIT, "other" if wrong == "group" else "pg")
+            assert answer.code == 1
+            assert len(of_topic(broker, "T")) == 1
+
+    asyncio.run(body())
+
+
+def test_a_producer_is_asked_as_the_real_broker_asks_and_its_answer_counts(tmp_path: Path) -> None:
+    async def body() -> None:
+        asked: list[Command] = []
+
+        async def handler(connection: Connection, request: Command) -> None:
+            asked.append(request)
+            header = EndTransactionHeader(
+                "pg",
+                int(request.ext["tranStateTableOffset"]),
+                int(request.ext["commitLogOffset"]),
+                COMMIT,
+                request.ext["msgId"],
+                request.ext["transactionId"],
+                from_check=True,
+            )
+            connection.oneway(Command(int(Request.END_TRANSACTION), header.to_ext()))
+
+        async with running(tmp_path, **SOON) as broker, client_of(broker, handler) as client:
+            await client.call(Request.HEART_BEAT, {}, heartbeat("c", "", producer="pg"))
+            half = await begin(client)
+            assert (await end(client, half, UNKNOWN)).code == 0
+            (seen,) = await client.pull_until("T", 0, 1)
+            assert seen.body == b"half"
+            _, real, _ = golden_exchanges("tx.jsonl")["check_transaction_state"]
+            assert (asked[0].code, asked[0].flag & 2) == (real.code, 2)
+            assert set(asked[0].ext) == set(real.ext)
+            shown, theirs = decode(asked[0].body), decode(real.body)
+            assert shown.topic == "T"
+            assert shown.queue_offset == int(asked[0].ext["tranStateTableOffset"])
+            assert shown.physical_offset == int(asked[0].ext["commitLogOffset"])
+            names = set(re.findall(r"(?:^|\x02)([^\x01\x02]+)\x01", theirs.properties)) - {
+                "TAGS",
+                "KEYS",
+            }
+            assert names <= set(re.findall(r"(?:^|\x02)([^\x01\x02]+)\x01", shown.properties))
+            assert property_of(shown.properties, "TRANSACTION_CHECK_TIMES") == "1"
+            await asyncio.sleep(0.1)
+            assert len(of_topic(broker, "T")) == 1, "asked until it ended, then no more"
+            assert (await end(client, half, COMMIT)).code == 0, "late word about the first copy"
+            assert len(of_topic(broker, "T")) == 1
+
+    asyncio.run(body())
+
+
+def test_a_transaction_nobody_ends_is_given_up_and_kept_aside(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, transactionCheckMax="2", **SOON) as broker, client_of(broker) as client:
+            await begin(client)
+            await eventually(lambda: of_topic(broker, "TRANS_CHECK_MAX_TIME_TOPIC") != [], "it is given up")
+            assert len(of_topic(broker, "TRANS_CHECK_MAX_TIME_TOPIC")) == 1
+            assert of_topic(broker, "T") == []
+
+    asyncio.run(body())
+
+
+def test_a_successor_carries_out_the_end_and_remembers_what_ended(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
+            ended, open_ = await begin(old, body=b"ended"), await begin(old, body=b"open")
+            assert (await end(old, ended, COMMIT)).code == 0
+            assert (await end(new, open_, COMMIT)).code == 11
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            assert (await end(new, open_, COMMIT)).code == 0
+            await eventually(lambda: len(of_topic(two, "T")) == 2, "both are there")
+            assert [r.body for r in of_topic(two, "T")] == [b"ended", b"open"]
+
+    asyncio.run(body())
+
+
+def test_halves_survive_a_restart(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            half = await begin(client)
+            done = await begin(client)
+            await end(client, done, COMMIT)
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            assert (await end(client, half, COMMIT)).code == 0
+            assert (await end(client, done, COMMIT)).code == 0
+            assert len(of_topic(broker, "T")) == 2, "what ended before the restart has ended"
+
+    asyncio.run(body())
