@@ -1,0 +1,153 @@
+"""The commands that run servers and local clusters: ``keelmq namesrv | controller | broker | cluster``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from admin.cluster import DEFAULT_DIRECTORY, UP_TIMEOUT_S, LocalCluster
+from admin.exits import DONE, UNFINISHED, WARNINGS
+from admin.group import group_of
+from admin.serve import serve
+
+_conf = click.option("-c", "file", metavar="FILE", help="RocketMQ .conf (properties), or TOML: *.toml")
+_set = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Overrides FILE.")
+_dir = click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_DIRECTORY,
+    show_default=True,
+    help="Where the cluster's state, logs and stores lie.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command(short_help="Run a NameServer (and a Controller inside it).")
+@_conf
+@_set
+@click.pass_context
+def namesrv(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
+    """Run a NameServer until SIGTERM; with enableControllerInNamesrv=true a Controller runs inside it.
+
+    Example: keelmq namesrv --set listenPort=9876
+    """
+    ctx.exit(serve("namesrv", file, settings))
+
+
+@click.command(short_help="Run a Controller of its own.")
+@_conf
+@_set
+@click.pass_context
+def controller(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
+    """Run a Controller until SIGTERM.
+
+    Example: keelmq controller --set controllerDLegerPeers=n0-127.0.0.1:9878 --set controllerDLegerSelfId=n0
+    """
+    ctx.exit(serve("controller", file, settings))
+
+
+@click.command(short_help="Run a broker.")
+@_conf
+@_set
+@click.pass_context
+def broker(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
+    """Run a broker until SIGTERM.
+
+    Example: keelmq broker -c broker.conf --set brokerName=broker-a
+    """
+    ctx.exit(serve("broker", file, settings))
+
+
+@click.command()
+@_dir
+@click.option("--brokers", type=click.IntRange(1, 16), help="Brokers per group [3].")
+@click.option("--controllers", type=click.IntRange(1, 9), help="NameServers with a Controller in each [3].")
+@click.option("--groups", type=click.IntRange(1, 64), help="Broker groups [1].")
+@click.option("--base-port", type=click.IntRange(1024, 60000), help="First port [a free range].")
+@click.option("--set", "settings", multiple=True, metavar="ROLE.KEY=V", help="ROLE: broker or namesrv.")
+@click.option("--timeout", "timeout_s", type=float, default=UP_TIMEOUT_S, show_default=True, help="Seconds.")
+@_json
+def up(
+    directory: Path,
+    brokers: int | None,
+    controllers: int | None,
+    groups: int | None,
+    base_port: int | None,
+    settings: tuple[str, ...],
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Start a cluster, or what is missing of it; returns when every SyncStateSet is full.
+
+    Example: keelmq cluster up --dir /tmp/c1 --set broker.flushDiskType=SYNC_FLUSH
+    """
+    cluster = LocalCluster.create(
+        directory,
+        controllers=controllers,
+        groups=groups,
+        brokers=brokers,
+        base_port=base_port,
+        settings=settings,
+    )
+    status = asyncio.run(cluster.up(timeout_s=timeout_s, tell=lambda text: click.echo(text, err=True)))
+    _show(status, as_json)
+
+
+@click.command()
+@_dir
+@_json
+@click.pass_context
+def status(ctx: click.Context, directory: Path, as_json: bool) -> None:
+    """Show servers, masters and SyncStateSets; exit code 1 while something is missing.
+
+    Example: keelmq cluster status --json
+    """
+    cluster = LocalCluster.open(directory)
+    views = asyncio.run(cluster.views())
+    _show(cluster.status_of(views), as_json)
+    missing = cluster.missing(views)
+    if missing and not as_json:
+        click.echo(missing, err=True)
+    ctx.exit(WARNINGS if missing else DONE)
+
+
+@click.command()
+@_dir
+@click.pass_context
+def down(ctx: click.Context, directory: Path) -> None:
+    """End the servers of a cluster (only processes that are really its own); data stays.
+
+    Example: keelmq cluster down --dir /tmp/c1
+    """
+    killed = LocalCluster.open(directory).down()
+    for name in killed:
+        click.echo(f"{name} did not stop in time and was killed", err=True)
+    ctx.exit(WARNINGS if killed else DONE)
+
+
+cluster = group_of("cluster", "A cluster of real processes on this machine.", up, status, down)
+
+
+def _show(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    click.echo(f"namesrv      {';'.join(found['namesrv'])}")
+    for node in found["controllers"]:
+        click.echo(f"controller   {node['id']}  {node['address']}{'  leader' if node['leader'] else ''}")
+    for group in found["groups"]:
+        members = ",".join(map(str, group["syncStateSet"]))
+        click.echo(f"group        {group['name']}  epoch {group['epoch']}  in sync {{{members}}}")
+        for node in group["brokers"]:
+            end = "-" if node["maxOffset"] is None else node["maxOffset"]
+            identity = "?" if node["id"] is None else node["id"]
+            what = f"{node['address']:<21}  {node['role']:<7}  end {end:<12}"
+            click.echo(f"  broker {identity:>3}  {what}  {node['store']}")
+
+
+__all__ = ["UNFINISHED", "broker", "cluster", "controller", "namesrv"]

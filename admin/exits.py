@@ -1,0 +1,47 @@
+"""With which exit code does a command end? The same five everywhere.
+
+0 done or clean, 1 warnings, 2 a check failed (loss, divergence, violation), 3 could not finish, 64 wrong
+usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from model.errors import ConfigError, MqError
+
+DONE: Final = 0
+WARNINGS: Final = 1
+FAILED: Final = 2
+UNFINISHED: Final = 3
+USAGE: Final = 64
+INTERRUPTED: Final = 130
+
+
+def run(command: click.Command, arguments: Sequence[str], name: str = "keelmq") -> int:
+    """Run ``command`` and return its exit code; what went wrong is one line on stderr, never a traceback for
+    errors the user can mend."""
+    try:
+        code = command.main(list(arguments), prog_name=name, standalone_mode=False)
+    except click.UsageError as error:
+        error.show()
+        return USAGE
+    except click.Abort:
+        print("aborted", file=sys.stderr)
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return UNFINISHED
+    except ConfigError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (MqError, OSError) as error:
+        print(f"{name}: {error or type(error).__name__}", file=sys.stderr)
+        return UNFINISHED
+    return code if isinstance(code, int) else DONE

@@ -1,0 +1,56 @@
+"""Which module holds a subcommand? It is imported when the subcommand is used, not before.
+
+So ``keelmq broker`` does not pay for (or even need) what ``keelmq audit`` imports.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+import click
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are named ``module:attribute``, beside the line ``--help`` shows for them."""
+
+    def __init__(self, name: str, lazy: Mapping[str, tuple[str, str]], help: str = "") -> None:
+        super().__init__(name, help=help, no_args_is_help=True)
+        self._lazy = dict(lazy)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *self._lazy]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        where = self._lazy.get(cmd_name)
+        if where is None:
+            return super().get_command(ctx, cmd_name)
+        module_name, _, attribute = where[0].partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            missing = error.name or module_name
+            raise click.ClickException(
+                f"{cmd_name} needs the package {missing}, which is not installed: "
+                "install keelmq with its extras (pip install 'keelmq[audit,proxy,console]')"
+            ) from error
+        command = getattr(module, attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{where[0]} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            own = self.commands.get(name)
+            rows.append((name, own.get_short_help_str(80) if own else self._lazy[name][1]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def group_of(name: str, help: str, *commands: click.Command) -> click.Group:
+    """A plain group of commands already imported."""
+    group = click.Group(name, help=help, no_args_is_help=True)
+    for command in commands:
+        group.add_command(command)
+    return group

@@ -1,0 +1,242 @@
+"""What does a local cluster consist of, and what stands in its state file?
+
+    DIR/cluster.json    this layout, with the pid each server had when it was started
+    DIR/conf/NAME.conf  what each server was started with
+    DIR/log/NAME.log    what each server printed
+    DIR/store/NAME      a broker's store          DIR/raft/NAME   a Controller's journal
+    DIR/raft.secret     what the Controllers prove to each other that they belong together (mode 0600)
+
+Ports from ``base_port`` on: NameServer i has 10 (requests, Controller, Raft, HTTP), broker j has 10 behind
+all NameServers (fast requests, 2 above it requests, HA, HTTP).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from model.errors import ConfigError
+
+STATE_FILE: Final = "cluster.json"
+VERSION: Final = 1
+CLUSTER: Final = "DefaultCluster"
+HOST: Final = "127.0.0.1"
+PORTS_EACH: Final = 10
+BASE_PORT_MIN: Final = 20_000
+BASE_PORT_MAX: Final = 32_000
+"""Below the range most systems give to outgoing connections, which could take a port of ours meanwhile."""
+
+BROKER_DEFAULTS: Final = {
+    # A local cluster comes and goes: small files, so that three stores fit anywhere and start at once.
+    "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+    "mappedFileSizeConsumeQueue": str(20 * 30_000),
+    "maxHashSlotNum": "50000",
+    "maxIndexNum": "200000",
+}
+
+
+@dataclass(slots=True)
+class Node:
+    """One server. ``index`` counts within its role and group; ``base_port`` is the first of its ports."""
+
+    name: str
+    role: str
+    index: int
+    base_port: int
+    group: str = ""
+    pid: int | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.base_port + (2 if self.role == 'broker' else 0)}"
+
+    @property
+    def controller_address(self) -> str:
+        return f"{HOST}:{self.base_port + 1}"
+
+    @property
+    def raft_address(self) -> str:
+        return f"{HOST}:{self.base_port + 2}"
+
+    @property
+    def admin_port(self) -> int:
+        return self.base_port + (4 if self.role == "broker" else 3)
+
+    @property
+    def controller_id(self) -> str:
+        return f"n{self.index}"
+
+    def ports(self) -> list[int]:
+        return list(range(self.base_port, self.base_port + 5))
+
+
+@dataclass(slots=True)
+class Layout:
+    """A local cluster: its servers, and the ``--set`` values they are started with, by role."""
+
+    nodes: list[Node]
+    base_port: int
+    controllers: int
+    groups: int
+    brokers: int
+    settings: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @classmethod
+    def make(
+        cls, *, controllers: int = 3, groups: int = 1, brokers: int = 3, base_port: int | None = None
+    ) -> Self:
+        """``brokers``: per group. Without ``base_port`` a range is chosen in which every port is free."""
+        span = (controllers + groups * brokers) * PORTS_EACH
+        base = free_base_port(span) if base_port is None else base_port
+        nodes = [Node(f"namesrv-{i}", "namesrv", i, base + i * PORTS_EACH) for i in range(controllers)]
+        at = base + controllers * PORTS_EACH
+        for group in map(group_name, range(groups)):
+            for index in range(brokers):
+                nodes.append(Node(f"{group}-{index}", "broker", index, at, group))
+                at += PORTS_EACH
+        return cls(nodes, base, controllers, groups, brokers)
+
+    @property
+    def namesrvs(self) -> list[Node]:
+        return [node for node in self.nodes if node.role == "namesrv"]
+
+    @property
+    def broker_nodes(self) -> list[Node]:
+        return [node for node in self.nodes if node.role == "broker"]
+
+    @property
+    def group_names(self) -> list[str]:
+        return list(dict.fromkeys(node.group for node in self.broker_nodes))
+
+    def node(self, name: str) -> Node:
+        """Raises KeyError."""
+        for node in self.nodes:
+            if node.name == name:
+                return node
+        raise KeyError(name)
+
+    def add_settings(self, texts: Sequence[str]) -> None:
+        """Take ``broker.KEY=V`` and ``namesrv.KEY=V``. Raises ConfigError for anything else."""
+        for text in texts:
+            name, separator, value = text.partition("=")
+            role, dot, key = name.strip().partition(".")
+            if not (separator and dot and key) or role not in ("broker", "namesrv"):
+                raise ConfigError(f"--set {text!r}: expected broker.KEY=VALUE or namesrv.KEY=VALUE")
+            self.settings.setdefault(role, {})[key] = value.strip()
+
+    def conf(self, node: Node, directory: Path) -> dict[str, str]:
+        """RocketMQ keys and texts ``node`` is started with."""
+        own = self._broker(node, directory) if node.role == "broker" else self._namesrv(node, directory)
+        return {**own, **self.settings.get(node.role, {})}
+
+    def _namesrv(self, node: Node, directory: Path) -> dict[str, str]:
+        servers = self.namesrvs
+        return {
+            "bindAddress": HOST,
+            "listenPort": str(node.base_port),
+            "adminPort": str(node.admin_port),
+            "enableControllerInNamesrv": "true",
+            "controllerDLegerPeers": ";".join(f"{n.controller_id}-{n.controller_address}" for n in servers),
+            "controllerDLegerSelfId": node.controller_id,
+            "raftPeers": ";".join(f"{n.controller_id}-{n.raft_address}" for n in servers),
+            "raftSecretFile": str(directory / "raft.secret"),
+            "controllerStorePath": str(directory / "raft" / node.name),
+        }
+
+    def _broker(self, node: Node, directory: Path) -> dict[str, str]:
+        return {
+            "bindAddress": HOST,
+            "brokerIP1": HOST,
+            "listenPort": str(node.base_port + 2),
+            "haListenPort": str(node.base_port + 3),
+            "adminPort": str(node.admin_port),
+            "brokerClusterName": CLUSTER,
+            "brokerName": node.group,
+            "namesrvAddr": ";".join(n.address for n in self.namesrvs),
+            "enableControllerMode": "true",
+            "controllerAddr": ";".join(n.controller_address for n in self.namesrvs),
+            "totalReplicas": str(self.brokers),
+            "storePathRootDir": str(directory / "store" / node.name),
+            **BROKER_DEFAULTS,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": VERSION, "cluster": CLUSTER, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Raises ConfigError."""
+        try:
+            if data["version"] != VERSION:
+                raise ConfigError(f"cluster file has version {data['version']}, expected {VERSION}")
+            nodes = [Node(**node) for node in data["nodes"]]
+            counts = {name: int(data[name]) for name in ("base_port", "controllers", "groups", "brokers")}
+            settings = {str(role): dict(values) for role, values in data["settings"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"not a cluster file: {error!r}") from None
+        return cls(nodes, settings=settings, **counts)
+
+
+def group_name(index: int) -> str:
+    """broker-a, broker-b, ... broker-z, broker-27, ..."""
+    return f"broker-{chr(ord('a') + index)}" if index < 26 else f"broker-{index + 1}"
+
+
+def load(directory: Path) -> Layout:
+    """Raises ConfigError when ``directory`` holds no cluster."""
+    path = directory / STATE_FILE
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{directory} holds no cluster: start one with keelmq cluster up --dir {directory}"
+        ) from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: not a cluster file")
+    return Layout.from_json(data)
+
+
+def save(layout: Layout, directory: Path) -> None:
+    """Replace the state file at once: a reader sees the old or the new one."""
+    temporary = directory / (STATE_FILE + ".tmp")
+    temporary.write_text(json.dumps(layout.to_json(), indent=2) + "\n", encoding="utf-8")
+    temporary.replace(directory / STATE_FILE)
+
+
+def make_secret(path: Path) -> None:
+    """Create the Controllers' shared secret unless it is there; only its owner may read it."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32) + "\n")
+
+
+def free_base_port(span: int) -> int:
+    """A port from which on ``span`` ports are free now. Raises ConfigError after many tries."""
+    chance = random.Random()
+    for _ in range(200):
+        base = chance.randrange(BASE_PORT_MIN, BASE_PORT_MAX - span, PORTS_EACH)
+        if all(_is_free(port) for port in range(base, base + span)):
+            return base
+    raise ConfigError(f"found no {span} free ports in a row: give --base-port")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True

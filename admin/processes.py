@@ -1,0 +1,113 @@
+"""Is that process still ours, and how is it started and ended?
+
+A pid alone proves nothing: it may have been given to someone else since. A process counts as ours only when
+its command line also holds the path of the configuration we started it with.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+"""Where the packages lie: a child started from another directory must find them too."""
+POLL_S: Final = 0.05
+
+_children: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
+
+
+def start_server(role: str, conf: Path, log: Path) -> int:
+    """Start ``keelmq ROLE -c conf`` in its own session, output appended to ``log``; returns the pid."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "admin", role, "-c", str(conf)],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    _children[child.pid] = (child, conf)
+    return child.pid
+
+
+def is_ours(pid: int | None, conf: Path) -> bool:
+    """Whether ``pid`` runs (a zombie does not) and is the server started with ``conf``."""
+    if not pid:
+        return False
+    started = _children.get(pid)
+    if started is not None:
+        # Our own child needs no look at its command line, which is empty for a moment after the start; and
+        # only asking for its exit code frees the pid of one that ended.
+        child, child_conf = started
+        if child.poll() is None:
+            return child_conf == conf
+        del _children[pid]
+        return False
+    arguments, state = _look(pid)
+    return state not in ("", "Z", "X") and str(conf) in arguments
+
+
+def is_frozen(pid: int) -> bool:
+    """Stopped by SIGSTOP."""
+    return _look(pid)[1] == "T"
+
+
+def _look(pid: int) -> tuple[list[str], str]:
+    """(arguments, state letter) of a process; empty when there is none."""
+    proc = Path(f"/proc/{pid}")
+    if proc.parent.joinpath("self").exists():
+        try:
+            arguments = proc.joinpath("cmdline").read_bytes().decode(errors="replace").split("\0")
+            # "pid (name) state ...": the name may hold anything, so the state is what follows the last ")".
+            state = proc.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return [], ""
+        return arguments, state
+    listed = subprocess.run(
+        ["ps", "-o", "stat=,command=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    state, _, command = listed.stdout.strip().partition(" ")
+    return command.split(), state[:1]
+
+
+def send_signal(pid: int | None, conf: Path, number: int) -> bool:
+    """Signal the process if it is ours; False when it is not there."""
+    if pid is None or not is_ours(pid, conf):
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def end_all(processes: Sequence[tuple[int | None, Path]], *, grace_s: float = 15.0) -> list[int]:
+    """SIGTERM to all of ours at once, SIGKILL to those still there after ``grace_s``; returns the killed."""
+    ours = [(pid, conf) for pid, conf in processes if pid is not None and is_ours(pid, conf)]
+    for pid, conf in ours:
+        send_signal(pid, conf, signal.SIGCONT)  # a frozen process cannot hear SIGTERM
+        send_signal(pid, conf, signal.SIGTERM)
+    if not wait_gone(ours, grace_s):
+        left = [(pid, conf) for pid, conf in ours if is_ours(pid, conf)]
+        for pid, conf in left:
+            send_signal(pid, conf, signal.SIGKILL)
+        wait_gone(left, grace_s)
+        return [pid for pid, _ in left]
+    return []
+
+
+def wait_gone(processes: Sequence[tuple[int, Path]], timeout_s: float) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while any(is_ours(pid, conf) for pid, conf in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True

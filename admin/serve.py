@@ -1,0 +1,253 @@
+"""How does one process run one server, from its configuration to its orderly end?
+
+It prints ``ready ROLE ADDRESS`` on stdout when the server answers, logs to stderr, and on SIGTERM or SIGINT
+stops in order and exits with 0. A second signal ends it at once. A NameServer with
+``enableControllerInNamesrv`` runs the Controller in the same process; one file then holds the keys of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from admin.endpoint import Endpoint
+from admin.exits import DONE, INTERRUPTED, UNFINISHED
+from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig, parse_file, peers
+from model.errors import ConfigError, MqError
+from runtime.env import Env
+from runtime.events import Event
+from runtime.os_env import OsEnv
+
+if TYPE_CHECKING:
+    from namesrv.service import Companion
+
+log = logging.getLogger("keelmq")
+
+LOG_LEVEL_VARIABLE: Final = "KEELMQ_LOG"
+LOOP_VARIABLE: Final = "KEELMQ_LOOP"
+ROLES: Final = ("namesrv", "controller", "broker")
+
+
+class Server(Protocol):
+    """What every server offers (docs/architecture.md)."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def status(self) -> dict[str, Any]: ...
+    def health(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one process is to run: the server's address as clients know it, and how to make the server."""
+
+    role: str
+    address: str
+    admin_port: int
+    make: Callable[[Env], Server]
+
+
+class Host(Server, Protocol):
+    """A server that shows others of its process in its own status and health."""
+
+    companions: dict[str, Companion]
+
+
+class NameServerWithController:
+    """Both servers of one process as one: started together, shown and judged as one by the NameServer."""
+
+    def __init__(self, nameserver: Host, controller: Server) -> None:
+        self._nameserver = nameserver
+        self._controller = controller
+        nameserver.companions["controller"] = controller
+
+    async def start(self) -> None:
+        await self._nameserver.start()
+        try:
+            await self._controller.start()
+        except BaseException:
+            await self._nameserver.stop()
+            raise
+
+    async def stop(self) -> None:
+        # The Controller goes first: while the NameServer answers, brokers can still find the other
+        # Controllers.
+        await self._controller.stop()
+        await self._nameserver.stop()
+
+    def status(self) -> dict[str, Any]:
+        return self._nameserver.status()
+
+    def health(self) -> str | None:
+        return self._nameserver.health()
+
+
+def read_values(file: str | None, settings: Sequence[str]) -> dict[str, str]:
+    """The keys of ``file`` overlaid with ``key=value`` settings. Raises ConfigError."""
+    values: dict[str, str] = {}
+    if file is not None:
+        try:
+            text = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {file}: {error}") from None
+        values = parse_file(file, text)
+    for setting in settings:
+        name, separator, value = setting.partition("=")
+        if not separator or not name.strip():
+            raise ConfigError(f"--set {setting!r}: expected key=value")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def plan(role: str, values: Mapping[str, str]) -> Plan:
+    """Check ``values`` for ``role``. Raises ConfigError."""
+    if role == "broker":
+        return _plan_broker(BrokerConfig.from_mapping(values))
+    if role == "controller":
+        return _plan_controller(ControllerConfig.from_mapping(values))
+    own, others = split(values, NamesrvConfig, ControllerConfig)
+    namesrv = NamesrvConfig.from_mapping(own)
+    if namesrv.enable_controller_in_namesrv:
+        return _plan_namesrv(namesrv, ControllerConfig.from_mapping(others))
+    foreign = [name for name in others if name not in own]
+    if foreign:
+        raise ConfigError(
+            f"{foreign[0]} is a key of the Controller: set enableControllerInNamesrv=true, or leave it out"
+        )
+    return _plan_namesrv(namesrv, None)
+
+
+def split(
+    values: Mapping[str, str], one: type[Config], other: type[Config]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Give each configuration the keys it knows; keys of both go to both, unknown ones to the first.
+
+    The first one's check then names them, with the nearest key it knows.
+    """
+    known, known_other = one.keys(), other.keys()
+    return (
+        {k: v for k, v in values.items() if k in known or k not in known_other},
+        {k: v for k, v in values.items() if k in known_other},
+    )
+
+
+def _plan_broker(config: BrokerConfig) -> Plan:
+    def make(env: Env) -> Server:
+        from broker.service import Broker
+
+        return Broker(env, config)
+
+    return Plan("broker", config.address, config.admin_port, make)
+
+
+def _plan_controller(config: ControllerConfig) -> Plan:
+    def make(env: Env) -> Server:
+        from controller.service import Controller
+
+        return Controller(env, config)
+
+    return Plan("controller", peers(config.peers)[config.self_id], config.admin_port, make)
+
+
+def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | None) -> Plan:
+    def make(env: Env) -> Server:
+        from namesrv.service import NameServer
+
+        nameserver = NameServer(env, config)
+        if controller_config is None:
+            return nameserver
+        from controller.service import Controller
+
+        return NameServerWithController(nameserver, Controller(env, controller_config))
+
+    return Plan("namesrv", f"{config.bind_address}:{config.listen_port}", config.admin_port, make)
+
+
+def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
+    """Run a server until it is told to stop; returns the exit code. Raises ConfigError."""
+    chosen = plan(role, read_values(file, settings))
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper(),
+        format="%(asctime)s.%(msecs)03d %(levelname).1s %(name)s: %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(_run(chosen))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed, unless ``KEELMQ_LOOP=asyncio``; None = asyncio's own."""
+    if os.environ.get(LOOP_VARIABLE) == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+async def _run(chosen: Plan) -> int:
+    stopping = asyncio.Event()
+
+    def stop(number: int) -> None:
+        if stopping.is_set():
+            log.warning("second signal: exiting at once")
+            os._exit(INTERRUPTED)
+        log.info("%s: stopping", signal.Signals(number).name)
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    env = OsEnv(watch=_log_event)
+    server = chosen.make(env)
+    endpoint = Endpoint(chosen.role, server, port=chosen.admin_port) if chosen.admin_port else None
+    try:
+        if not await _start(server, stopping):
+            return DONE
+        if endpoint is not None:
+            await endpoint.start()
+        print(f"ready {chosen.role} {chosen.address}", flush=True)
+        await stopping.wait()
+        return DONE
+    except (MqError, OSError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        log.error("%s cannot run: %s", chosen.role, error)
+        return UNFINISHED
+    finally:
+        if endpoint is not None:
+            await endpoint.stop()
+        await server.stop()
+
+
+async def _start(server: Server, stopping: asyncio.Event) -> bool:
+    """Start, unless told to stop first: a start may wait (recovery of a long log)."""
+    starting = asyncio.get_running_loop().create_task(server.start(), name="start")
+    told = asyncio.get_running_loop().create_task(stopping.wait(), name="stop")
+    try:
+        await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            return True
+        return False
+    finally:
+        for task in (starting, told):
+            task.cancel()
+            if not task.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+
+def _log_event(event: Event) -> None:
+    fields = " ".join(f"{name}={value}" for name, value in event.fields.items())
+    log.info("event %s %s", event.name, fields)

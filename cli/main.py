@@ -1,0 +1,81 @@
+"""Which commands does ``keelmq`` have? Each one's module is imported only when it is used.
+
+Shell completion (bash, zsh, fish), for the running shell or its start-up file:
+
+    eval "$(_KEELMQ_COMPLETE=bash_source keelmq)"
+    eval "$(_KEELMQ_COMPLETE=zsh_source keelmq)"
+    _KEELMQ_COMPLETE=fish_source keelmq | source
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from admin.exits import run
+from admin.group import LazyGroup
+
+COMMANDS: Final = {
+    "namesrv": ("admin.commands:namesrv", "Run a NameServer (and a Controller inside it)."),
+    "controller": ("admin.commands:controller", "Run a Controller of its own."),
+    "broker": ("admin.commands:broker", "Run a broker."),
+    "cluster": ("admin.commands:cluster", "A cluster of real processes on this machine."),
+    "store": ("admin.store_commands:store", "Look into a store directory, ours or RocketMQ's."),
+    "drill": ("chaos.commands:drill", "Inject a fault, measure the failover, check that nothing is lost."),
+    "audit": ("audit.commands:audit", "Compare the stores of all replicas; ends in a verdict."),
+    "demo": ("cli.demo:demo", "The whole story in a few minutes."),
+}
+COMPLETION_VARIABLE: Final = "_KEELMQ_COMPLETE"
+
+
+def version() -> str:
+    """The installed version; a checkout that is not installed has none."""
+    try:
+        return importlib.metadata.version("keelmq")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+checkout"
+
+
+def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"keelmq {version()}")
+        ctx.exit()
+
+
+def command() -> click.Group:
+    """The root of all commands."""
+    root = LazyGroup(
+        "keelmq",
+        COMMANDS,
+        help="A broker group that stays up: the highly available core of Apache RocketMQ 5.x in Python.\n\n"
+        "Exit codes: 0 done or clean, 1 warnings, 2 a check failed, 3 could not finish, 64 wrong usage.\n\n"
+        'Completion: eval "$(_KEELMQ_COMPLETE=bash_source keelmq)" (or zsh_source; fish: fish_source).',
+    )
+    root.params.append(
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            help="Show the version and exit.",
+            callback=_show_version,
+        )
+    )
+    return root
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point; ends the process with the command's exit code."""
+    root = command()
+    if os.environ.get(COMPLETION_VARIABLE):
+        root.main(prog_name="keelmq", complete_var=COMPLETION_VARIABLE)
+    sys.exit(run(root, sys.argv[1:] if arguments is None else arguments))
+
+
+if __name__ == "__main__":
+    main()

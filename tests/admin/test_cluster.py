@@ -1,0 +1,226 @@
+"""The promises of admin.layout, admin.processes and admin.cluster, as far as no real server is needed."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin import layout as layouts
+from admin import processes
+from admin.cluster import LocalCluster
+from admin.layout import Layout, group_name, load, make_secret
+from admin.serve import split
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, peers
+from model.errors import ConfigError
+
+
+def test_no_two_servers_share_a_port() -> None:
+    layout = Layout.make(controllers=3, groups=2, brokers=3, base_port=20000)
+    used: list[int] = []
+    for node in layout.broker_nodes:
+        listen = int(node.address.rpartition(":")[2])
+        used += [listen - 2, listen, listen + 1, node.admin_port]
+    for node in layout.namesrvs:
+        used += [node.base_port, node.base_port + 1, node.base_port + 2, node.admin_port]
+    assert len(used) == len(set(used)) == 6 * 4 + 3 * 4
+
+
+def test_every_conf_is_one_its_server_accepts(tmp_path: Path) -> None:
+    layout = Layout.make(base_port=20000)
+    for node in layout.broker_nodes:
+        config = BrokerConfig.from_mapping(layout.conf(node, tmp_path))
+        assert config.address == node.address
+        assert config.enable_controller_mode
+    for node in layout.namesrvs:
+        own, others = split(layout.conf(node, tmp_path), NamesrvConfig, ControllerConfig)
+        assert NamesrvConfig.from_mapping(own).enable_controller_in_namesrv
+        controller = ControllerConfig.from_mapping(others)
+        assert peers(controller.peers)[controller.self_id] == node.controller_address
+        assert controller.raft_addresses()[controller.self_id] == node.raft_address
+
+
+def test_settings_reach_the_servers_of_their_role(tmp_path: Path) -> None:
+    layout = Layout.make(base_port=20000)
+    layout.add_settings(["broker.flushDiskType=SYNC_FLUSH", "namesrv.scanNotActiveBrokerInterval=250"])
+    assert layout.conf(layout.broker_nodes[0], tmp_path)["flushDiskType"] == "SYNC_FLUSH"
+    assert layout.conf(layout.namesrvs[0], tmp_path)["scanNotActiveBrokerInterval"] == "250"
+
+
+@pytest.mark.parametrize("text", ["flushDiskType=x", "proxy.a=b", "broker.=x", "broker.a"])
+def test_settings_for_nobody_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"broker\.KEY=VALUE"):
+        Layout.make(base_port=20000).add_settings([text])
+
+
+def test_groups_are_named_in_order() -> None:
+    assert [group_name(i) for i in (0, 1, 25, 26)] == ["broker-a", "broker-b", "broker-z", "broker-27"]
+
+
+def test_the_state_file_brings_the_same_cluster_back(tmp_path: Path) -> None:
+    made = LocalCluster.create(tmp_path, brokers=2, settings=["broker.maxMessageSize=1000"])
+    found = LocalCluster.open(tmp_path)
+    assert found.layout == made.layout
+    assert found.layout.settings == {"broker": {"maxMessageSize": "1000"}}
+
+
+def test_another_shape_for_an_existing_cluster_is_refused(tmp_path: Path) -> None:
+    LocalCluster.create(tmp_path, brokers=2)
+    LocalCluster.create(tmp_path)
+    with pytest.raises(ConfigError, match="brokers=2, not 3"):
+        LocalCluster.create(tmp_path, brokers=3)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 99}', '{"version": 1}'])
+def test_a_broken_state_file_is_a_config_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / layouts.STATE_FILE).write_text(text)
+    with pytest.raises(ConfigError):
+        load(tmp_path)
+
+
+def test_no_cluster_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="keelmq cluster up --dir"):
+        load(tmp_path)
+
+
+def test_the_secret_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "raft.secret"
+    make_secret(path)
+    first = path.read_text()
+    make_secret(path)
+    assert path.read_text() == first
+    assert len(first.strip()) == 64
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def sleeper(conf: Path) -> subprocess.Popen[bytes]:
+    """A stranger's child with ``conf`` on its command line, which shows a moment after the start."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(conf)])
+    deadline = time.monotonic() + 5
+    while not processes.is_ours(child.pid, conf) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return child
+
+
+def test_a_process_is_ours_only_with_our_conf_on_its_command_line(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    with sleeper(conf) as child:
+        try:
+            assert processes.is_ours(child.pid, conf)
+            assert not processes.is_ours(child.pid, tmp_path / "other.conf")
+            assert not processes.send_signal(child.pid, tmp_path / "other.conf", signal.SIGKILL)
+            assert not processes.is_ours(os.getpid(), conf)
+            assert not processes.is_ours(None, conf)
+        finally:
+            child.kill()
+    assert not processes.is_ours(child.pid, conf)
+
+
+def test_a_zombie_does_not_run(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    child = sleeper(conf)
+    os.kill(child.pid, signal.SIGKILL)
+    assert processes.wait_gone([(child.pid, conf)], 5)
+    child.wait()
+
+
+def test_a_frozen_process_hears_the_end_too(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    with sleeper(conf) as child:
+        os.kill(child.pid, signal.SIGSTOP)
+        assert processes.end_all([(child.pid, conf)], grace_s=5) == []
+
+
+def views(**changes: Any) -> dict[str, dict[str, Any] | None]:
+    """What a full cluster of one NameServer and two brokers says."""
+    group = {
+        "master": 1,
+        "epoch": 4,
+        "syncStateSet": [1, 2],
+        "brokers": {"1": {"address": "127.0.0.1:20012"}, "2": {"address": "127.0.0.1:20022"}},
+    }
+    found: dict[str, dict[str, Any] | None] = {
+        "namesrv-0": {
+            "brokers": {"broker-a": {"0": "127.0.0.1:20012", "2": "127.0.0.1:20022"}},
+            "controller": {"isLeader": True, "term": 2, "groups": {"broker-a": group}},
+        },
+        "broker-a-0": {
+            "role": "master",
+            "brokerId": 1,
+            "epoch": 4,
+            "address": "127.0.0.1:20012",
+            "maxOffset": 10,
+            "confirmOffset": 10,
+        },
+        "broker-a-1": {
+            "role": "slave",
+            "brokerId": 2,
+            "epoch": 4,
+            "address": "127.0.0.1:20022",
+            "maxOffset": 10,
+            "confirmOffset": 10,
+        },
+    }
+    return {**found, **changes}
+
+
+def small(tmp_path: Path) -> LocalCluster:
+    return LocalCluster(tmp_path, Layout.make(controllers=1, brokers=2, base_port=20000))
+
+
+def test_a_full_cluster_lacks_nothing(tmp_path: Path) -> None:
+    assert small(tmp_path).missing(views()) == ""
+
+
+def test_what_is_missing_is_said_in_words(tmp_path: Path) -> None:
+    cluster = small(tmp_path)
+    assert cluster.missing(views(**{"broker-a-1": None})) == "waiting for broker-a-1"
+    assert "Controller leader" in cluster.missing(views(**{"namesrv-0": {"controller": {}}}))
+    lagging = views()
+    assert lagging["namesrv-0"] is not None
+    lagging["namesrv-0"]["controller"]["groups"]["broker-a"]["syncStateSet"] = [1]
+    assert "1 of 2 brokers" in cluster.missing(lagging)
+    stale = views()
+    assert stale["namesrv-0"] is not None
+    stale["namesrv-0"]["brokers"]["broker-a"]["0"] = "127.0.0.1:20022"
+    assert "no route to the master" in cluster.missing(stale)
+    old = views()
+    assert old["broker-a-0"] is not None
+    old["broker-a-0"]["epoch"] = 3
+    assert "take over" in cluster.missing(old)
+
+
+def test_the_status_has_the_members_scripts_read(tmp_path: Path) -> None:
+    status = small(tmp_path).status_of(views(**{"broker-a-1": None}))
+    assert status["namesrv"] == ["127.0.0.1:20000"]
+    assert (
+        status["controllers"][0].items()
+        >= {
+            "id": "n0",
+            "address": "127.0.0.1:20001",
+            "leader": True,
+        }.items()
+    )
+    group = status["groups"][0]
+    assert (group["name"], group["master"], group["epoch"], group["syncStateSet"]) == (
+        "broker-a",
+        1,
+        4,
+        [1, 2],
+    )
+    assert set(group["brokers"][0]) >= {
+        "id",
+        "address",
+        "pid",
+        "role",
+        "maxOffset",
+        "confirmOffset",
+        "store",
+    }
+    assert [(b["id"], b["role"]) for b in group["brokers"]] == [(1, "master"), (2, "down")]
+    assert group["brokers"][0]["store"] == str(tmp_path / "store" / "broker-a-0")

@@ -1,0 +1,128 @@
+"""The promises of admin.endpoint: health, status and metrics of one server, read from its own words."""
+
+import asyncio
+import json
+import os
+from typing import Any
+
+import aiohttp
+import pytest
+
+from admin.endpoint import Endpoint
+
+BROKER: dict[str, Any] = {
+    "role": "master",
+    "brokerId": 2,
+    "epoch": 7,
+    "syncStateSet": [1, 2, 3],
+    "syncStateSetEpoch": 9,
+    "minOffset": 0,
+    "maxOffset": 1000,
+    "confirmOffset": 900,
+    "flushedOffset": 800,
+    "dispatchedOffset": 900,
+    "putTotal": 10,
+    "slaves": [{"id": 1, "ackOffset": 900, "lagBytes": 100}],
+    "events": [{"at_ms": 1, "event": "promoted", "epoch": 7}],
+}
+NAMESRV: dict[str, Any] = {
+    "brokers": {"broker-a": {"0": "h:1", "1": "h:2"}},
+    "topics": 12,
+    "events": [],
+    "controller": {
+        "isLeader": True,
+        "term": 3,
+        "commitIndex": 44,
+        "groups": {
+            "broker-a": {
+                "master": None,
+                "epoch": 5,
+                "syncStateSet": [1],
+                "brokers": {"1": {"address": "h:1", "alive": True}, "2": {"address": "h:2", "alive": False}},
+            }
+        },
+    },
+}
+
+
+class Server:
+    def __init__(self, status: dict[str, Any], health: str | None = None) -> None:
+        self._status, self._health = status, health
+
+    def status(self) -> dict[str, Any]:
+        return self._status
+
+    def health(self) -> str | None:
+        return self._health
+
+
+def fetch(role: str, server: Server, path: str) -> tuple[int, str]:
+    async def work() -> tuple[int, str]:
+        endpoint = Endpoint(role, server)
+        port = await endpoint.start()
+        try:
+            url = f"http://127.0.0.1:{port}{path}"
+            async with aiohttp.ClientSession() as http, http.get(url) as response:
+                return response.status, await response.text()
+        finally:
+            await endpoint.stop()
+
+    return asyncio.run(work())
+
+
+def test_healthz_says_ok_or_why_not() -> None:
+    assert fetch("broker", Server(BROKER), "/healthz") == (200, "ok\n")
+    assert fetch("broker", Server(BROKER, "disk full"), "/healthz") == (503, "disk full\n")
+
+
+def test_status_is_the_servers_own_with_its_role() -> None:
+    code, text = fetch("broker", Server(BROKER), "/status")
+    assert code == 200
+    assert json.loads(text) == {"serverRole": "broker", "pid": os.getpid(), **BROKER}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'keelmq_broker_role{role="master"} 1.0',
+        'keelmq_broker_role{role="slave"} 0.0',
+        "keelmq_broker_epoch 7.0",
+        "keelmq_broker_commitlog_confirmed_bytes 900.0",
+        "keelmq_broker_in_sync_replicas 3.0",
+        "keelmq_broker_messages_put_total 10.0",
+        'keelmq_broker_slave_lag_bytes{id="1"} 100.0',
+        'keelmq_recent_events{event="promoted"} 1.0',
+        "keelmq_healthy 1.0",
+    ],
+)
+def test_a_brokers_metrics(line: str) -> None:
+    _, text = fetch("broker", Server(BROKER), "/metrics")
+    assert line in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'keelmq_namesrv_brokers{group="broker-a"} 2.0',
+        "keelmq_namesrv_topics 12.0",
+        "keelmq_controller_is_leader 1.0",
+        "keelmq_controller_term 3.0",
+        'keelmq_group_has_master{group="broker-a"} 0.0',
+        'keelmq_group_alive_brokers{group="broker-a"} 1.0',
+    ],
+)
+def test_a_nameservers_metrics_hold_its_controllers(line: str) -> None:
+    _, text = fetch("namesrv", Server(NAMESRV), "/metrics")
+    assert line in text.splitlines()
+
+
+def test_a_taken_port_is_an_os_error() -> None:
+    async def work() -> None:
+        first = Endpoint("broker", Server(BROKER))
+        port = await first.start()
+        second = Endpoint("broker", Server(BROKER), port=port)
+        with pytest.raises(OSError, match=str(port)):
+            await second.start()
+        await first.stop()
+
+    asyncio.run(work())

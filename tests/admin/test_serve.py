@@ -1,0 +1,177 @@
+"""The promises of admin.serve and admin.exits: bad configuration is one line and 64, a stop is orderly."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from admin import serve as serving
+from admin.exits import DONE, UNFINISHED, USAGE, run
+from admin.serve import NameServerWithController, plan, read_values
+from model.errors import ConfigError, DiskError
+
+CONTROLLER = {
+    "enableControllerInNamesrv": "true",
+    "controllerDLegerPeers": "n0-127.0.0.1:9878",
+    "controllerDLegerSelfId": "n0",
+}
+
+
+class FakeServer:
+    def __init__(
+        self, error: Exception | None = None, wait_s: float = 0.0, health: str | None = None
+    ) -> None:
+        self.calls: list[str] = []
+        self._error = error
+        self._wait_s = wait_s
+        self._health = health
+        self.companions: dict[str, Any] = {}
+
+    async def start(self) -> None:
+        self.calls.append("start")
+        await asyncio.sleep(self._wait_s)
+        if self._error is not None:
+            raise self._error
+        self.calls.append("started")
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+    def status(self) -> dict[str, Any]:
+        return {"calls": len(self.calls), **{n: c.status() for n, c in self.companions.items()}}
+
+    def health(self) -> str | None:
+        return self._health or next((c.health() for c in self.companions.values()), None)
+
+
+def test_a_file_and_settings_are_read_settings_win(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("# comment\nbrokerName = broker-b\nlistenPort=10911\n")
+    assert read_values(str(conf), ["listenPort=20911"]) == {"brokerName": "broker-b", "listenPort": "20911"}
+
+
+def test_toml_is_read_by_its_name(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.toml"
+    conf.write_text('brokerName = "broker-b"\nenableControllerMode = false\n')
+    assert read_values(str(conf), []) == {"brokerName": "broker-b", "enableControllerMode": "false"}
+
+
+@pytest.mark.parametrize("settings", [["x"], ["=1"]])
+def test_a_setting_that_is_none_is_refused(settings: list[str]) -> None:
+    with pytest.raises(ConfigError, match="key=value"):
+        read_values(None, settings)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"cannot read /nowhere/x\.conf"):
+        read_values("/nowhere/x.conf", [])
+
+
+def test_one_file_holds_the_keys_of_nameserver_and_controller() -> None:
+    chosen = plan("namesrv", {**CONTROLLER, "listenPort": "9900", "raftElectionMinMs": "300"})
+    assert (chosen.role, chosen.address) == ("namesrv", "127.0.0.1:9900")
+
+
+def test_a_mistyped_key_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match="did you mean listenPort"):
+        plan("namesrv", {"listenport2": "1"})
+    with pytest.raises(ConfigError, match="did you mean brokerName"):
+        plan("broker", {"brokername": "x"})
+
+
+def test_controller_keys_without_a_controller_are_refused_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match="enableControllerInNamesrv=true"):
+        plan("namesrv", {"controllerDLegerPeers": "n0-h:1"})
+
+
+def test_a_controller_of_its_own_is_known_by_its_own_peer_address() -> None:
+    chosen = plan("controller", {"controllerDLegerPeers": "n0-h:1;n1-h:2", "controllerDLegerSelfId": "n1"})
+    assert (chosen.role, chosen.address) == ("controller", "h:2")
+
+
+def test_both_servers_of_a_process_start_stop_and_answer_together() -> None:
+    nameserver, controller = FakeServer(), FakeServer(health="no leader")
+    both = NameServerWithController(nameserver, controller)
+    asyncio.run(both.start())
+    assert both.health() == "no leader"
+    assert both.status() == {"calls": 2, "controller": {"calls": 2}}
+    asyncio.run(both.stop())
+    assert nameserver.calls == controller.calls == ["start", "started", "stop"]
+
+
+def test_a_controller_that_cannot_start_takes_its_nameserver_down() -> None:
+    nameserver = FakeServer()
+    both = NameServerWithController(nameserver, FakeServer(OSError("port taken")))
+    with pytest.raises(OSError, match="port taken"):
+        asyncio.run(both.start())
+    assert nameserver.calls[-1] == "stop"
+
+
+def chosen(server: FakeServer) -> serving.Plan:
+    return serving.Plan("broker", "127.0.0.1:1", 0, lambda env: server)
+
+
+def test_sigterm_stops_in_order_with_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+    server = FakeServer()
+
+    async def work() -> int:
+        asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
+        return await serving._run(chosen(server))
+
+    assert asyncio.run(work()) == DONE
+    assert server.calls == ["start", "started", "stop"]
+    assert capsys.readouterr().out == "ready broker 127.0.0.1:1\n"
+
+
+def test_sigterm_during_a_long_start_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    server = FakeServer(wait_s=60)
+
+    async def work() -> int:
+        asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGTERM)
+        return await serving._run(chosen(server))
+
+    assert asyncio.run(work()) == DONE
+    assert server.calls == ["start", "stop"]
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("error", [OSError("address in use"), DiskError("bad epoch file")])
+def test_a_server_that_cannot_run_ends_with_3_and_is_stopped(error: Exception) -> None:
+    server = FakeServer(error)
+    assert asyncio.run(serving._run(chosen(server))) == UNFINISHED
+    assert server.calls == ["start", "stop"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (ConfigError("unknown key x"), USAGE, "unknown key x"),
+        (click.UsageError("no such option"), USAGE, "no such option"),
+        (DiskError("torn"), UNFINISHED, "torn"),
+        (OSError("refused"), UNFINISHED, "refused"),
+        (click.ClickException("cannot"), UNFINISHED, "cannot"),
+    ],
+)
+def test_errors_become_exit_codes_and_one_line(
+    error: Exception, code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def fails() -> None:
+        raise error
+
+    assert run(fails, []) == code
+    assert text in capsys.readouterr().err
+
+
+def test_a_commands_own_exit_code_is_kept() -> None:
+    @click.command()
+    @click.pass_context
+    def finds(ctx: click.Context) -> None:
+        ctx.exit(2)
+
+    assert run(finds, []) == 2
+    assert run(finds, ["--no-such-option"]) == USAGE

@@ -1,0 +1,59 @@
+"""The promises of cli.main: lazy commands, clear usage errors, the five exit codes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from admin.exits import DONE, UNFINISHED, USAGE, run
+from admin.group import LazyGroup
+from cli.main import COMMANDS, command, main
+
+
+def test_help_lists_every_command_without_importing_any() -> None:
+    code = "import sys; from cli.main import command; from click.testing import CliRunner\n"
+    code += "print(CliRunner().invoke(command(), ['--help']).output)\n"
+    code += "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'audit', 'chaos', 'broker')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for name, (_, text) in COMMANDS.items():
+        assert name in done.stdout
+        assert text.split()[0] in done.stdout
+    assert done.stdout.rstrip().endswith("[]")
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["cluster", "up", "--brokers", "x"]])
+def test_wrong_usage_is_64(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command(), arguments) == USAGE
+    assert capsys.readouterr().err
+
+
+def test_a_config_error_is_one_line_and_64(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command(), ["broker", "--set", "brokernam=x"]) == USAGE
+    assert capsys.readouterr().err == "keelmq: unknown key brokernam; did you mean brokerName?\n"
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(command(), ["--version"]) == DONE
+    assert capsys.readouterr().out.startswith("keelmq ")
+
+
+def test_main_ends_with_the_exit_code() -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["nonsense"])
+    assert ended.value.code == USAGE
+
+
+def test_a_command_whose_package_is_not_installed_says_what_to_install(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    group = LazyGroup("keelmq", {"audit": ("no_such_package:audit", "x")})
+    assert run(group, ["audit"]) == UNFINISHED
+    assert "needs the package no_such_package" in capsys.readouterr().err
+
+
+def test_a_shell_can_complete_commands() -> None:
+    environment = {"_KEELMQ_COMPLETE": "bash_complete", "COMP_WORDS": "keelmq cl", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "cli.main"], capture_output=True, text=True, env=environment, check=True
+    )
+    assert done.stdout == "plain,cluster\n"
