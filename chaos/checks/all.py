@@ -1,0 +1,117 @@
+"""Which checks are there, and what does each of them look at?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaos.checks import masters, messages, order, replicas
+from chaos.checks.violation import Violation
+from chaos.history import History
+
+
+@dataclass(slots=True)
+class Evidence:
+    """All that one run left: its history and, where the world can read them, the replicas' logs.
+
+    ``complete``: the cluster was healed and given time, so all must be there and converged. ``members``:
+    names of the replicas in the SyncStateSet then. ``power_failures``: bytes not synced may have been lost.
+    """
+
+    history: History
+    logs: Sequence[replicas.ReplicaLog] = ()
+    members: Sequence[str] = ()
+    complete: bool = True
+    power_failures: bool = False
+    errors: Sequence[str] = field(default_factory=list)
+    """What no one caught while the nodes ran."""
+
+
+Checker = Callable[[Evidence], Iterable[Violation]]
+
+
+def _lost(evidence: Evidence) -> Iterable[Violation]:
+    return messages.lost(evidence.history.sends(), evidence.history.reads(final=True))
+
+
+def _phantom(evidence: Evidence) -> Iterable[Violation]:
+    return messages.phantom(evidence.history.sends(), evidence.history.reads())
+
+
+def _duplicates(evidence: Evidence) -> Iterable[Violation]:
+    return messages.duplicates(evidence.history.sends(), evidence.history.reads(final=True))
+
+
+def _read_then_gone(evidence: Evidence) -> Iterable[Violation]:
+    history = evidence.history
+    return messages.read_then_gone(history.reads(final=False), history.reads(final=True))
+
+
+def _producer_order(evidence: Evidence) -> Iterable[Violation]:
+    return order.producer_order(evidence.history.sends())
+
+
+def _real_time_order(evidence: Evidence) -> Iterable[Violation]:
+    return order.real_time_order(evidence.history.sends())
+
+
+def _offset_reuse(evidence: Evidence) -> Iterable[Violation]:
+    return order.offset_reuse(evidence.history.sends(), evidence.history.reads())
+
+
+def _dense_offsets(evidence: Evidence) -> Iterable[Violation]:
+    return order.dense_offsets(evidence.history.reads(final=True))
+
+
+def _one_master_per_epoch(evidence: Evidence) -> Iterable[Violation]:
+    return masters.one_master_per_epoch(evidence.history.happened(), evidence.history.observed())
+
+
+def _confirmed_never_back(evidence: Evidence) -> Iterable[Violation]:
+    observed = evidence.history.observed()
+    return masters.confirmed_never_back(observed, power_failures=evidence.power_failures)
+
+
+def _controllers_agree(evidence: Evidence) -> Iterable[Violation]:
+    return masters.controllers_agree(evidence.history.asked())
+
+
+def _replicas_identical(evidence: Evidence) -> Iterable[Violation]:
+    return replicas.replicas_identical(evidence.logs)
+
+
+def _replicas_converged(evidence: Evidence) -> Iterable[Violation]:
+    return replicas.replicas_converged(evidence.logs, evidence.members) if evidence.logs else ()
+
+
+def _no_errors(evidence: Evidence) -> Iterable[Violation]:
+    return (Violation("no_errors", error) for error in evidence.errors)
+
+
+CHECKERS: Final[dict[str, Checker]] = {
+    "lost": _lost,
+    "phantom": _phantom,
+    "duplicates": _duplicates,
+    "read_then_gone": _read_then_gone,
+    "producer_order": _producer_order,
+    "real_time_order": _real_time_order,
+    "offset_reuse": _offset_reuse,
+    "dense_offsets": _dense_offsets,
+    "one_master_per_epoch": _one_master_per_epoch,
+    "confirmed_never_back": _confirmed_never_back,
+    "controllers_agree": _controllers_agree,
+    "replicas_identical": _replicas_identical,
+    "replicas_converged": _replicas_converged,
+    "no_errors": _no_errors,
+}
+_AFTER_THE_QUIET: Final = frozenset({"lost", "read_then_gone", "replicas_converged"})
+
+
+def check_all(evidence: Evidence) -> list[Violation]:
+    """Every violation of every check that applies to ``evidence``."""
+    found: list[Violation] = []
+    for name, checker in CHECKERS.items():
+        if evidence.complete or name not in _AFTER_THE_QUIET:
+            found += checker(evidence)
+    return found

@@ -1,0 +1,75 @@
+"""How does a drill look on a screen?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos.drill import MOVES_MASTER, Drill
+
+STEPS = (
+    ("noticed", "noticed_ms", "the Controller knows"),
+    ("elected", "elected_ms", "it has named a master"),
+    ("promoted", "promoted_ms", "that broker is master"),
+    ("routed", "routed_ms", "a NameServer says so"),
+    ("first ack", "first_ack_ms", "a message is acknowledged again"),
+    ("full again", "full_again_ms", "every replica is in the SyncStateSet"),
+)
+
+
+def show_drill(console: Console, scenario: str, number: int, repeat: int, drill: Drill) -> None:
+    """One table: the timeline, what it cost, whether all is there."""
+    table = Table(title=f"{scenario} {number + 1}/{repeat}: {drill.victim}", title_justify="left")
+    table.add_column("step")
+    table.add_column("ms since the fault", justify="right")
+    table.add_column("")
+    moves = scenario in MOVES_MASTER
+    for name, member, text in STEPS:
+        value = getattr(drill, member)
+        if value is not None and (moves or member != "first_ack_ms"):
+            table.add_row(name, f"{value:,.0f}", text)
+    worst = "never" if drill.rto_ms is None else f"{drill.rto_ms:,.0f}"
+    table.add_section()
+    meaning = "last ack before to first ack after" if moves else "longest time without an ack"
+    table.add_row("RTO, worst queue", worst, meaning)
+    table.add_row("sends", "", f"{drill.acked:,} acked, {drill.unknown:,} unknown, {drill.failed:,} failed")
+    table.add_row("read back", "", _verdict(drill))
+    console.print(table)
+    for violation in drill.violations:
+        console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
+    if drill.unfinished is not None:
+        console.print(f"[red]not finished[/red]: {drill.unfinished}", highlight=False)
+
+
+def _verdict(drill: Drill) -> str:
+    counts = {
+        "lost": drill.lost,
+        "phantom": drill.phantom,
+        "duplicated": drill.duplicates,
+        "out of order": drill.order_violations,
+        "offsets reused": drill.offset_reuse,
+        "read, then gone": drill.read_then_gone,
+    }
+    broken = [f"{count:,} {name}" for name, count in counts.items() if count]
+    if broken:
+        return f"[red]{', '.join(broken)}[/red]"
+    return f"[green]{drill.read_back:,} messages: none lost, none twice, all in order[/green]"
+
+
+def show_summary(console: Console, result: Mapping[str, Any]) -> None:
+    count = len(result["drills"])
+    if count < 2:
+        return
+    times = ", ".join(
+        f"{name} {value:,.0f} ms"
+        for name in ("p50", "p99", "max")
+        if (value := result[f"rto_{name}_ms"]) is not None
+    )
+    console.print(
+        f"{count} drills: RTO {times or 'never'}; lost {result['lost_total']}, "
+        f"order violations {result['order_violations_total']}",
+        highlight=False,
+    )

@@ -1,0 +1,168 @@
+"""What can be broken, as values: a scenario lists them, either world carries them out.
+
+A target is a node's name, or a role that is looked up at the moment of the fault: ``master``, ``slave`` (one
+of them), ``leader`` (the Controllers'), ``broker`` (any), ``namesrv`` (any). A role nobody holds then makes
+the fault a no-op. A step may ``bind`` what it hit to a name; ``=name`` is that node in later steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Final
+
+ROLES: Final = ("master", "slave", "leader", "broker", "namesrv")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing done to one node, or to the links between nodes."""
+
+    name: ClassVar[str] = "fault"
+    target: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"fault": self.name, **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Look(Fault):
+    """Nothing: a step that only binds a role's holder to a name."""
+
+    name: ClassVar[str] = "look"
+
+
+@dataclass(frozen=True, slots=True)
+class Kill(Fault):
+    """SIGKILL: the process is gone, the page cache and the kernel's sockets are not."""
+
+    name: ClassVar[str] = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Restart(Fault):
+    """Start a node that was killed, stopped or lost its power; a running one is left alone."""
+
+    name: ClassVar[str] = "restart"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop(Fault):
+    """SIGTERM: an orderly stop."""
+
+    name: ClassVar[str] = "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Fault):
+    """SIGSTOP."""
+
+    name: ClassVar[str] = "pause"
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Fault):
+    """SIGCONT."""
+
+    name: ClassVar[str] = "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class PowerFail(Fault):
+    """The machine loses power: what was not synced may be lost, peers are not told."""
+
+    name: ClassVar[str] = "power_fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Isolate(Fault):
+    """Drop every packet between the target and all others, or one direction of them (``out``, ``in``)."""
+
+    name: ClassVar[str] = "isolate"
+    direction: str = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut(Fault):
+    """Drop packets between the target and another node, both ways or one. ``other``: a name, a role, or
+    ``brokers``: every other broker."""
+
+    name: ClassVar[str] = "cut"
+    other: str = "namesrv"
+    direction: str = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Heal(Fault):
+    """End every cut and every slow link; connections that lived through it go on."""
+
+    name: ClassVar[str] = "heal"
+
+
+@dataclass(frozen=True, slots=True)
+class SlowNetwork(Fault):
+    """Add ``extra_ms`` to each packet from and to the target."""
+
+    name: ClassVar[str] = "slow_network"
+    extra_ms: float = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLinks(Fault):
+    """Reset every connection of the target."""
+
+    name: ClassVar[str] = "reset_links"
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDisk(Fault):
+    """Add ``extra_ms`` to every sync and other blocking disk call; 0 ends it."""
+
+    name: ClassVar[str] = "slow_disk"
+    extra_ms: float = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFull(Fault):
+    """No new block can be had; ``full=False`` ends it."""
+
+    name: ClassVar[str] = "disk_full"
+    full: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SyncError(Fault):
+    """The next ``count`` syncs fail with EIO, and their dirty pages are lost."""
+
+    name: ClassVar[str] = "sync_error"
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJump(Fault):
+    """Move the target's wall clock by ``by_ms``; monotonic clocks go on undisturbed."""
+
+    name: ClassVar[str] = "clock_jump"
+    by_ms: int = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A fault at a time, ms since the load began. ``bind`` names the node it hits for later steps."""
+
+    at_ms: int
+    fault: Fault
+    bind: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"at_ms": self.at_ms, **self.fault.to_json(), **({"bind": self.bind} if self.bind else {})}
+
+
+def ordered(*parts: Sequence[Step]) -> list[Step]:
+    """All steps by time; of two at one time the one named first comes first."""
+    return sorted((step for part in parts for step in part), key=lambda step: step.at_ms)
+
+
+def then(at_ms: int, fault: Fault, after_ms: int, repair: type[Fault], bind: str) -> list[Step]:
+    """A fault at ``at_ms`` and, ``after_ms`` later, the repair of whatever it hit."""
+    return [Step(at_ms, fault, bind), Step(at_ms + after_ms, repair(f"={bind}"))]

@@ -1,0 +1,254 @@
+"""What did clients ask, what were they told, what did they read, what was broken when? Append-only.
+
+A history is a list of events, one JSON object a line on disk. Times are milliseconds of one clock (virtual in
+simulation, monotonic in the live world). A send is ``invoke`` and then one of ``ok`` (acknowledged), ``fail``
+(definitely not stored), ``unknown`` (neither); one that has no end is unknown. Checks read histories; they
+never ask the cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, ClassVar, Final, Literal
+
+from client.message import Queue
+
+Outcome = Literal["ok", "fail", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Invoke:
+    """A producer begins to send ``key`` to ``queue``. ``body_crc``: crc32 & 0x7fffffff of the body."""
+
+    type: ClassVar[str] = "invoke"
+    at_ms: float
+    process: str
+    key: str
+    queue: Queue
+    body_crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ok:
+    """The send was acknowledged. ``address``: who did; ``unknown_attempts``: earlier tries left open."""
+
+    type: ClassVar[str] = "ok"
+    at_ms: float
+    process: str
+    key: str
+    queue: Queue
+    queue_offset: int
+    physical_offset: int
+    address: str = ""
+    unknown_attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The send was refused: no attempt stored the message."""
+
+    type: ClassVar[str] = "fail"
+    at_ms: float
+    process: str
+    key: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No answer: each of ``unknown_attempts`` may have stored the message."""
+
+    type: ClassVar[str] = "unknown"
+    at_ms: float
+    process: str
+    key: str
+    error: str
+    unknown_attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A consumer, or a scan of a replica's log (``source``), saw ``key`` at an offset of a queue.
+
+    ``final``: after the heal and the quiet period, when everything is read back.
+    """
+
+    type: ClassVar[str] = "read"
+    at_ms: float
+    source: str
+    key: str
+    queue: Queue
+    queue_offset: int
+    body_crc: int
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a broker said of itself. ``life`` counts its starts."""
+
+    type: ClassVar[str] = "observed"
+    at_ms: float
+    node: str
+    life: int
+    role: str
+    epoch: int
+    confirmed: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """An event of a node's own log (``master_elected``, ``promoted``, ...), or of the world (faults)."""
+
+    type: ClassVar[str] = "happened"
+    at_ms: float
+    node: str
+    name: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An answer of a Controller about a group: asked at ``begun_ms``, answered at ``at_ms``."""
+
+    type: ClassVar[str] = "asked"
+    at_ms: float
+    begun_ms: float
+    process: str
+    group: str
+    master: int | None
+    epoch: int
+    set_epoch: int
+    members: tuple[int, ...]
+
+
+HistoryEvent = Invoke | Ok | Fail | Unknown | Read | Observed | Happened | Asked
+_TYPES: Final[dict[str, type[HistoryEvent]]] = {
+    t.type: t for t in (Invoke, Ok, Fail, Unknown, Read, Observed, Happened, Asked)
+}
+
+
+@dataclass(slots=True)
+class Send:
+    """One send from its invoke to its end. ``number`` is its place among the sends of its process."""
+
+    key: str
+    process: str
+    number: int
+    queue: Queue
+    body_crc: int
+    invoked_ms: float
+    outcome: Outcome = "unknown"
+    ended_ms: float | None = None
+    queue_offset: int = -1
+    physical_offset: int = -1
+    address: str = ""
+    unknown_attempts: int = 1
+    error: str = ""
+
+
+class History:
+    """The events of one run, in the order they were noted."""
+
+    def __init__(self, events: Iterable[HistoryEvent] = ()) -> None:
+        self.events: list[HistoryEvent] = list(events)
+
+    def add(self, event: HistoryEvent) -> None:
+        self.events.append(event)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def sends(self) -> list[Send]:
+        """Every send, in order of invocation. Raises ValueError for an end without an invoke."""
+        found: dict[str, Send] = {}
+        counts: dict[str, int] = {}
+        for event in self.events:
+            if isinstance(event, Invoke):
+                if event.key in found:
+                    raise ValueError(f"key {event.key} was invoked twice")
+                number = counts[event.process] = counts.get(event.process, -1) + 1
+                found[event.key] = Send(
+                    event.key, event.process, number, event.queue, event.body_crc, event.at_ms
+                )
+            elif isinstance(event, Ok | Fail | Unknown):
+                send = found.get(event.key)
+                if send is None:
+                    raise ValueError(f"{event.type} of key {event.key} without an invoke")
+                _end(send, event)
+        return list(found.values())
+
+    def reads(self, *, final: bool | None = None) -> list[Read]:
+        return [e for e in self.events if isinstance(e, Read) and final in (None, e.final)]
+
+    def observed(self) -> list[Observed]:
+        return [e for e in self.events if isinstance(e, Observed)]
+
+    def happened(self, name: str | None = None) -> list[Happened]:
+        return [e for e in self.events if isinstance(e, Happened) and name in (None, e.name)]
+
+    def asked(self) -> list[Asked]:
+        return [e for e in self.events if isinstance(e, Asked)]
+
+    def ledger(self) -> Iterator[dict[str, Any]]:
+        """The acknowledged sends as lines of an audit ledger."""
+        for send in self.sends():
+            if send.outcome == "ok":
+                yield {
+                    "uniq_key": send.key,
+                    "topic": send.queue.topic,
+                    "queue_id": send.queue.queue_id,
+                    "queue_offset": send.queue_offset,
+                    "phys_offset": send.physical_offset,
+                    "body_crc": send.body_crc,
+                }
+
+    def write(self, out: IO[str]) -> None:
+        for event in self.events:
+            out.write(json.dumps(to_json(event), sort_keys=True, separators=(",", ":")) + "\n")
+
+    @classmethod
+    def read(cls, lines: Iterable[str]) -> History:
+        """Raises ValueError naming the line that is not an event."""
+        return cls(from_json(line, number) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _end(send: Send, event: Ok | Fail | Unknown) -> None:
+    send.ended_ms = event.at_ms
+    if isinstance(event, Ok):
+        send.outcome = "ok"
+        send.queue = event.queue
+        send.queue_offset = event.queue_offset
+        send.physical_offset = event.physical_offset
+        send.address = event.address
+        send.unknown_attempts = event.unknown_attempts
+    elif isinstance(event, Fail):
+        send.outcome, send.error, send.unknown_attempts = "fail", event.error, 0
+    else:
+        send.outcome, send.error, send.unknown_attempts = "unknown", event.error, event.unknown_attempts
+
+
+def to_json(event: HistoryEvent) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": event.type}
+    for name in event.__dataclass_fields__:
+        value = getattr(event, name)
+        found[name] = [value.topic, value.broker_name, value.queue_id] if name == "queue" else value
+    return found
+
+
+def from_json(line: str, number: int = 1) -> HistoryEvent:
+    """One line of a history file. Raises ValueError naming ``number``."""
+    try:
+        data = json.loads(line)
+        kind = _TYPES[data.pop("type")]
+        if "queue" in data:
+            topic, group, queue_id = data["queue"]
+            data["queue"] = Queue(str(topic), str(group), int(queue_id))
+        if "members" in data:
+            data["members"] = tuple(data["members"])
+        return kind(**data)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"line {number} is not an event of a history: {error}") from None

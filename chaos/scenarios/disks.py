@@ -1,0 +1,77 @@
+"""What survives when power fails, disks fill up, and syncs return errors?"""
+
+from __future__ import annotations
+
+import random
+
+from chaos.faults import DiskFull, PowerFail, Restart, Step, SyncError, ordered, then
+from chaos.scenarios.draws import ground
+from chaos.scenarios.plan import Plan, Scenario
+
+SYNC_FLUSH = {"flushDiskType": "SYNC_FLUSH"}
+
+
+def _one_machine(rng: random.Random) -> Plan:
+    """One machine after another loses its power; never two at once, so the others keep what it forgot."""
+    at = rng.randint(800, 2500)
+    down = rng.randint(300, 2500)
+    target = rng.choice(("master", "master", "slave", "leader"))
+    parts = [then(at, PowerFail(target), down, Restart, "first")]
+    return Plan(ordered(*parts), load_ms=7000, broker=rng.choice((SYNC_FLUSH, {})), **ground(rng))
+
+
+def _all_machines(rng: random.Random) -> Plan:
+    """Everything loses power within moments, with SYNC_FLUSH: what was acknowledged is on disks."""
+    at = rng.randint(1000, 2500)
+    spread = rng.choice((0, 0, 50, 400))
+    nodes = ["n0", "n1", "n2", "b1", "b2", "b3"]
+    steps: list[Step] = []
+    for node in nodes:
+        down = at + rng.randint(0, spread)
+        steps.append(Step(down, PowerFail(node)))
+        steps.append(Step(at + spread + rng.randint(200, 2000), Restart(node)))
+    return Plan(ordered(steps), load_ms=8000, broker=SYNC_FLUSH, **ground(rng))
+
+
+def _full_disk(rng: random.Random) -> Plan:
+    target = rng.choice(("master", "slave"))
+    at = rng.randint(500, 2500)
+    steps = [
+        Step(at, DiskFull(target), "full"),
+        Step(at + rng.randint(500, 3000), DiskFull("=full", full=False)),
+    ]
+    return Plan(steps, load_ms=7000, **ground(rng))
+
+
+def _sync_error(rng: random.Random) -> Plan:
+    """A failed sync: the broker must not say OK, must step down, and may come back only after a restart."""
+    target = rng.choice(("master", "master", "slave"))
+    at = rng.randint(500, 2500)
+    steps = [
+        Step(at, SyncError(target, rng.choice((1, 1, 3))), "bad"),
+        Step(at + 3000, PowerFail("=bad")),
+        Step(at + 3500, Restart("=bad")),
+    ]
+    return Plan(steps, load_ms=8000, broker=rng.choice((SYNC_FLUSH, {})), errors_expected=True, **ground(rng))
+
+
+POWER_OF_ONE = Scenario(
+    "power_fails_on_one_machine",
+    "a machine that loses power loses nothing its group acknowledged, and rejoins",
+    _one_machine,
+)
+POWER_OF_ALL = Scenario(
+    "power_fails_everywhere_with_sync_flush",
+    "with SYNC_FLUSH every acknowledged message survives a power failure of all machines",
+    _all_machines,
+)
+FULL_DISK = Scenario(
+    "a_full_disk_refuses_and_recovers",
+    "a broker whose disk is full refuses writes, and serves again when there is space",
+    _full_disk,
+)
+SYNC_ERROR = Scenario(
+    "a_failed_sync_is_never_answered_ok",
+    "a broker whose sync failed acknowledges nothing that could be gone, and steps down",
+    _sync_error,
+)

@@ -1,0 +1,50 @@
+"""What does a scenario decide before a run begins?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos.faults import Step
+from chaos.workload import Load
+
+
+@dataclass(slots=True)
+class Plan:
+    """One run: its cluster, its load, its faults. Times in ms; ``load_ms`` starts when the cluster is ready.
+
+    ``power_failures``: bytes not synced may be lost, so the checks do not count them. ``quiet_ms``: how long
+    the healed cluster may take to converge.
+    """
+
+    steps: Sequence[Step]
+    load: Load = field(default_factory=Load)
+    load_ms: int = 6000
+    quiet_ms: int = 20_000
+    network: Mapping[str, float] = field(default_factory=dict)
+    """Fields of ``chaos.worlds.sim_net.NetProfile``."""
+    offload_ms: tuple[float, float] = (0.1, 2.0)
+    shuffle_tasks: bool = False
+    broker: Mapping[str, str] = field(default_factory=dict)
+    power_failures: bool = False
+    errors_expected: bool = False
+    """Nodes will log errors: that is what a broken disk is for."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "steps": [step.to_json() for step in self.steps],
+            "load_ms": self.load_ms,
+            "network": dict(self.network),
+            "broker": dict(self.broker),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``name`` is a sentence; ``plan`` draws one run from a random source."""
+
+    name: str
+    text: str
+    plan: Callable[[random.Random], Plan]

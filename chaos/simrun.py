@@ -1,0 +1,174 @@
+"""What does one seed do to a simulated cluster, and were the promises kept? And many seeds at once.
+
+The same scenario, seed and commit give the same trace, in any process.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaos.bugs import planted
+from chaos.checks import Violation, check_all
+from chaos.scenarios import Plan, find
+from chaos.worlds.sim import SimCluster
+from chaos.worlds.sim_loop import SimulationError
+from chaos.worlds.sim_story import Story
+
+VIOLATIONS_MAX: Final = 3
+"""So many violations of each checker are kept of one run; the rest says the same."""
+
+
+@dataclass(slots=True)
+class Result:
+    """One seed's run. ``trace`` is equal for equal runs; ``replay`` is the command that repeats it."""
+
+    scenario: str
+    seed: int
+    bug: str | None
+    trace: str
+    violations: list[Violation]
+    coverage: dict[str, int]
+    virtual_s: float
+    wall_s: float
+    plan: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def replay(self) -> str:
+        plant = f" --plant {self.bug}" if self.bug else ""
+        return f"keelmq drill sim --replay {self.seed} --scenario {self.scenario}{plant}"
+
+
+class _ErrorLog(logging.Handler):
+    """Keeps the exceptions nodes log as errors: they caught what they did not expect."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        super().__init__(logging.ERROR)
+        self.cluster = cluster
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            text = f"{record.getMessage()} ({record.exc_info[1]!r})"
+            self.lines.append(f"{self.cluster.clock():.0f} ms {record.name}: {text}")
+
+
+def run_seed(
+    scenario: str, seed: int, bug: str | None = None, *, keep: Callable[[Story], object] | None = None
+) -> Result:
+    """Run one seed of a scenario, with ``bug`` planted or none. ``keep`` sees the run before it is taken
+    apart. Raises KeyError for an unknown scenario or bug."""
+    plan = find(scenario).plan(random.Random(f"{scenario}:{seed}"))
+    with planted(bug):
+        return _run(scenario, seed, plan, bug, keep)
+
+
+def _run(
+    scenario: str, seed: int, plan: Plan, bug: str | None, keep: Callable[[Story], object] | None
+) -> Result:
+    begun_s = time.perf_counter()
+    # Nothing may be collected at a moment that depends on what ran before in this process.
+    collecting = gc.isenabled()
+    gc.disable()
+    run = Story(seed, plan)
+    errors = _ErrorLog(run.cluster)
+    root = logging.getLogger()
+    root.addHandler(errors)
+    loop = run.cluster.loop
+    try:
+        try:
+            loop.run_until_complete(run.main())
+        except SimulationError as error:
+            run.found.append(Violation("simulation", str(error)))
+            run.evidence.complete = False
+        virtual_s = loop.time()
+        run.evidence.errors = [*run.cluster.errors, *loop.errors]
+        if not plan.errors_expected:
+            run.evidence.errors = [*run.evidence.errors, *errors.lines]
+        violations = _few([*run.found, *check_all(run.evidence)])
+        if keep is not None:
+            keep(run)
+        return Result(
+            scenario,
+            seed,
+            bug,
+            f"{loop.trace & (1 << 64) - 1:016x}",
+            violations,
+            run.coverage(),
+            virtual_s,
+            time.perf_counter() - begun_s,
+            plan.to_json(),
+        )
+    finally:
+        root.removeHandler(errors)
+        run.cluster.close()
+        del run
+        if collecting:
+            gc.enable()
+        gc.collect()
+
+
+def _few(violations: Iterable[Violation]) -> list[Violation]:
+    counts: Counter[str] = Counter()
+    kept = []
+    for violation in violations:
+        counts[violation.checker] += 1
+        if counts[violation.checker] <= VIOLATIONS_MAX:
+            kept.append(violation)
+    return kept
+
+
+def _run_quietly(job: tuple[str, int, str | None]) -> Result:
+    logging.disable(logging.WARNING)
+    return run_seed(*job)
+
+
+def run_seeds(
+    scenarios: Iterable[str], seeds: Iterable[int], *, jobs: int = 1, bug: str | None = None
+) -> Iterator[Result]:
+    """Run every seed of every scenario, ``jobs`` at a time, each in a fresh interpreter's process; results
+    come in order."""
+    work = [(scenario, seed, bug) for seed in seeds for scenario in scenarios]
+    if jobs <= 1 or len(work) == 1:
+        yield from map(_run_quietly, work)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        try:
+            yield from pool.map(_run_quietly, work, chunksize=max(1, min(8, len(work) // (jobs * 4))))
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def summary(results: Iterable[Result], wall_s: float) -> dict[str, Any]:
+    """The JSON that ``keelmq drill sim`` writes."""
+    coverage: Counter[str] = Counter()
+    violations: list[dict[str, Any]] = []
+    count = 0
+    for result in results:
+        count += 1
+        coverage.update(result.coverage)
+        violations += [
+            {
+                "seed": result.seed,
+                "scenario": result.scenario,
+                "checker": violation.checker,
+                "replay": result.replay,
+                "text": violation.text,
+            }
+            for violation in result.violations
+        ]
+    return {
+        "seeds": count,
+        "violations": violations,
+        "schedules_per_second": round(count / wall_s, 3) if wall_s > 0 else 0.0,
+        "coverage": dict(sorted(coverage.items())),
+    }

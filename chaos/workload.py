@@ -1,0 +1,190 @@
+"""What do clients do to a cluster while it is being broken? Rated sends over queues, and one reader.
+
+Everything they do and are told goes into a ``History``. Both worlds run this code: it needs a clock in ms, a
+seeded random source, and something that sends or reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from chaos.clients import Acked, Reader, Seen, Sender, body_crc
+from chaos.history import Fail, History, Invoke, Ok, Read, Unknown
+from client.message import Queue, SendFailed
+from model.errors import MqError
+
+Clock = Callable[[], float]
+"""Milliseconds of the clock the history is written by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``per_second`` and ``in_flight_max`` are per producer; a body is ``body_bytes`` random bytes."""
+
+    topic: str = "chaos"
+    producers: int = 4
+    per_second: float = 25.0
+    queues: int = 8
+    body_bytes: tuple[int, int] = (16, 256)
+    in_flight_max: int = 1
+    read_wait_ms: int = 1000
+
+
+def queues_of(load: Load, group: str) -> list[Queue]:
+    return [Queue(load.topic, group, number) for number in range(load.queues)]
+
+
+class ProducerLoad:
+    """One producer: sends until ``stop``, at its rate, but never more than ``in_flight_max`` at once.
+
+    Queues are taken at random, so that one producer's messages interleave with the others' in each queue.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sender: Sender,
+        queues: Sequence[Queue],
+        load: Load,
+        history: History,
+        clock: Clock,
+        chance: random.Random,
+    ) -> None:
+        self.name = name
+        self._sender, self._queues, self._load = sender, queues, load
+        self._history, self._clock, self._chance = history, clock, chance
+        self._number = 0
+        self._stopping = False
+        self.last_ok_ms: float | None = None
+
+    def stop(self) -> None:
+        """No further send begins."""
+        self._stopping = True
+
+    async def run(self) -> None:
+        """Send until ``stop``; returns when every send has ended."""
+        workers = [self._work() for _ in range(self._load.in_flight_max)]
+        await asyncio.gather(*workers)
+
+    async def _work(self) -> None:
+        period_s = self._load.in_flight_max / self._load.per_second
+        loop = asyncio.get_running_loop()
+        # A random phase: producers that start together would send together for ever.
+        due = loop.time() + self._chance.random() * period_s
+        while not self._stopping:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            if self._stopping:
+                return
+            await self.send_one()
+            # What was missed while a send took long is not made up for: the rate is a ceiling.
+            due = max(due + period_s, loop.time())
+
+    async def send_one(self) -> bool:
+        """One send, noted in the history; whether it was acknowledged."""
+        self._number += 1
+        key = f"{self.name}-{self._number:06d}"
+        queue = self._queues[self._chance.randrange(len(self._queues))]
+        body = self._chance.randbytes(self._chance.randint(*self._load.body_bytes))
+        self._history.add(Invoke(self._clock(), self.name, key, queue, body_crc(body)))
+        try:
+            acked: Acked = await self._sender.send(key, queue, body)
+        except SendFailed as error:
+            self._history.add(Fail(self._clock(), self.name, key, str(error)))
+            return False
+        except (MqError, OSError) as error:
+            attempts = getattr(error, "attempts", ())
+            unknown = sum(attempt.outcome == "unknown" for attempt in attempts)
+            text = str(error) or type(error).__name__
+            self._history.add(Unknown(self._clock(), self.name, key, text, max(1, unknown)))
+            return False
+        now_ms = self.last_ok_ms = self._clock()
+        self._history.add(
+            Ok(
+                now_ms,
+                self.name,
+                key,
+                acked.queue,
+                acked.queue_offset,
+                acked.physical_offset,
+                acked.address,
+                acked.unknown_attempts,
+            )
+        )
+        return True
+
+
+class ReaderLoad:
+    """One consumer that follows all queues and notes what it is given."""
+
+    def __init__(
+        self,
+        name: str,
+        reader: Reader,
+        queues: Sequence[Queue],
+        load: Load,
+        history: History,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self._reader, self._queues, self._load = reader, queues, load
+        self._history, self._clock = history, clock
+        self._stopping = False
+        self.errors = 0
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def run(self) -> None:
+        """Follow every queue until ``stop``; an error is counted, and the queue tried again."""
+        await asyncio.gather(*(self._follow(queue) for queue in self._queues))
+
+    async def _follow(self, queue: Queue) -> None:
+        offset = 0
+        while not self._stopping:
+            try:
+                seen, next_offset = await self._reader.read(queue, offset, wait_ms=self._load.read_wait_ms)
+            except (MqError, OSError):
+                self.errors += 1
+                await asyncio.sleep(0.2)
+                continue
+            self._note(seen, final=False)
+            if next_offset == offset:
+                # An answer without anything new may come at once; asking again at once would spin.
+                await asyncio.sleep(0.05)
+            offset = next_offset
+
+    async def read_back(self, *, until_s: float) -> bool:
+        """Read all queues from their start as the final state; False when that failed until ``until_s`` (of
+        the loop's clock)."""
+        loop = asyncio.get_running_loop()
+        found: list[Seen] = []
+        for queue in self._queues:
+            while True:
+                try:
+                    found += await self._reader.read_all(queue)
+                    break
+                except (MqError, OSError):
+                    self.errors += 1
+                    if loop.time() > until_s:
+                        return False
+                    await asyncio.sleep(0.2)
+        self._note(found, final=True)
+        return True
+
+    def _note(self, seen: Sequence[Seen], *, final: bool) -> None:
+        now_ms = self._clock()
+        for message in seen:
+            self._history.add(
+                Read(
+                    now_ms,
+                    self.name,
+                    message.key,
+                    message.queue,
+                    message.queue_offset,
+                    message.body_crc,
+                    final,
+                )
+            )

@@ -1,0 +1,1 @@
+"""Where faults happen: a simulated cluster under virtual time, or real processes."""

@@ -1,0 +1,212 @@
+"""How is a cluster of real processes broken, mended and looked at?
+
+Faults are signals to processes this cluster started. What the servers did about them, and when, is read from
+the events in their ``/status``; all run on one machine, so their wall clocks agree with ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from admin.cluster import POLL_S, ClusterNotReady, LocalCluster
+from admin.layout import CLUSTER, Node
+from client.admin import AdminClient
+from model.errors import MqError, Refused
+from runtime.env import Env
+
+GONE_S: Final = 10.0
+
+
+class CannotDrill(MqError):
+    """The scenario cannot be carried out here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Milliseconds from the fault to each step of the failover; None = the step was not seen.
+
+    ``noticed``: the Controller knows that the master is lost. ``elected``: it has named another.
+    ``promoted``: that one is master. ``routed``: the first NameServer says so.
+    """
+
+    noticed_ms: float | None = None
+    elected_ms: float | None = None
+    promoted_ms: float | None = None
+    routed_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """Whom the fault hits, and who was master before it."""
+
+    name: str
+    master: str
+
+
+class World(Protocol):
+    """A running cluster as a drill sees it."""
+
+    target: str
+    namesrv: list[str]
+    group: str
+
+    async def wait_full(self, timeout_s: float) -> None:
+        """Until every replica is in the SyncStateSet and routed. Raises ClusterNotReady."""
+
+    async def choose(self, fault: str, chance: random.Random) -> Victim:
+        """Raises CannotDrill."""
+
+    async def inflict(self, fault: str, victim: Victim) -> None:
+        """Returns when the fault has happened. Raises CannotDrill."""
+
+    async def mend(self, fault: str, victim: Victim) -> None:
+        """Undo it: restart or thaw the victim."""
+
+    async def timeline(self, fault_ms: int) -> Timeline:
+        """What happened since ``fault_ms`` (wall clock)."""
+
+
+FAULTS: Final[dict[str, tuple[str, int | None]]] = {
+    # fault -> (whom, signal); no signal: an orderly request
+    "kill-master": ("master", signal.SIGKILL),
+    "stop-master": ("master", signal.SIGTERM),
+    "freeze-master": ("master", signal.SIGSTOP),
+    "handover": ("master", None),
+    "kill-slave": ("slave", signal.SIGKILL),
+    "freeze-slave": ("slave", signal.SIGSTOP),
+    "kill-controller-leader": ("leader", signal.SIGKILL),
+    "kill-namesrv": ("follower", signal.SIGKILL),
+}
+
+
+class LiveWorld:
+    """A ``LocalCluster`` as a drill's world."""
+
+    target = "keelmq"
+
+    def __init__(self, env: Env, cluster: LocalCluster, group: str | None = None) -> None:
+        self._env = env
+        self._cluster = cluster
+        self.group = group or cluster.layout.group_names[0]
+        self.namesrv = [node.address for node in cluster.layout.namesrvs]
+
+    async def wait_full(self, timeout_s: float) -> None:
+        await self._cluster.wait_ready(timeout_s=timeout_s)
+
+    async def choose(self, fault: str, chance: random.Random) -> Victim:
+        views = await self._cluster.views()
+        masters = [n for n in self._brokers() if (views[n.name] or {}).get("role") == "master"]
+        if len(masters) != 1:
+            raise CannotDrill(f"group {self.group} has {len(masters)} masters")
+        whom, _ = FAULTS[fault]
+        leads = {
+            node.name: bool(((views[node.name] or {}).get("controller") or {}).get("isLeader"))
+            for node in self._cluster.layout.namesrvs
+        }
+        candidates = {
+            "master": masters,
+            "slave": [node for node in self._brokers() if node is not masters[0]],
+            "leader": [node for node in self._cluster.layout.namesrvs if leads[node.name]],
+            "follower": [node for node in self._cluster.layout.namesrvs if not leads[node.name]],
+        }[whom]
+        if not candidates:
+            raise CannotDrill(f"{fault} needs a {whom}, and the cluster has none")
+        if whom == "master" and len(self._brokers()) < 2:
+            raise CannotDrill(f"{fault} needs at least two brokers in {self.group}")
+        return Victim(chance.choice(candidates).name, masters[0].address)
+
+    async def inflict(self, fault: str, victim: Victim) -> None:
+        _, number = FAULTS[fault]
+        node = self._cluster.layout.node(victim.name)
+        if number is None:
+            await self._hand_over(victim)
+        elif not self._cluster.send_signal(node, number):
+            raise CannotDrill(f"{victim.name} does not run")
+
+    async def mend(self, fault: str, victim: Victim) -> None:
+        _, number = FAULTS[fault]
+        node = self._cluster.layout.node(victim.name)
+        if number == signal.SIGSTOP:
+            self._cluster.send_signal(node, signal.SIGCONT)
+        elif number is not None:
+            await self._gone(node)
+            self._cluster.start(node)
+
+    async def timeline(self, fault_ms: int) -> Timeline:
+        views = await self._cluster.views()
+        happened: list[tuple[str, Mapping[str, Any]]] = []
+        for node in self._cluster.layout.nodes:
+            view = views[node.name] or {}
+            seen = {str(e): e for e in _events(view)}  # an embedded Controller's are listed with its host's
+            happened += [(node.name, event) for event in seen.values()]
+        return Timeline(
+            self._first(happened, fault_ms, "master_lost", group=self.group),
+            self._first(happened, fault_ms, "master_elected", group=self.group),
+            self._first(
+                [(n, e) for n, e in happened if self._group_of(n) == self.group], fault_ms, "promoted"
+            ),
+            self._first(
+                happened, fault_ms, "route_changed", lambda e: bool(e.get("master")), group=self.group
+            ),
+        )
+
+    def _brokers(self) -> list[Node]:
+        return [node for node in self._cluster.layout.broker_nodes if node.group == self.group]
+
+    def _group_of(self, name: str) -> str:
+        return self._cluster.layout.node(name).group
+
+    @staticmethod
+    def _first(
+        happened: Iterable[tuple[str, Mapping[str, Any]]],
+        fault_ms: int,
+        name: str,
+        accept: Callable[[Mapping[str, Any]], bool] = lambda event: True,
+        **fields: object,
+    ) -> float | None:
+        times = [
+            int(event["at_ms"]) - fault_ms
+            for _, event in happened
+            if event.get("event") == name
+            and int(event["at_ms"]) >= fault_ms
+            and all(event.get(key) == value for key, value in fields.items())
+            and accept(event)
+        ]
+        return float(min(times)) if times else None
+
+    async def _gone(self, node: Node) -> None:
+        """A port and a lock are free again only when the process is gone."""
+        until = self._env.monotonic_ms() + GONE_S * 1000
+        while self._cluster.is_running(node):
+            if self._env.monotonic_ms() > until:
+                raise ClusterNotReady(f"{node.name} does not end")
+            await asyncio.sleep(POLL_S)
+
+    async def _hand_over(self, victim: Victim) -> None:
+        """Ask the Controller to make a slave of the SyncStateSet master: the one with the longest log."""
+        controllers = [node.controller_address for node in self._cluster.layout.namesrvs]
+        async with AdminClient(self._env, self.namesrv) as admin:
+            state = (await admin.sync_state(controllers, [self.group])).get(self.group)
+            if state is None or state.master is None:
+                raise CannotDrill(f"the Controller knows no master of {self.group}")
+            heirs = sorted(i for i in state.in_sync if i != state.master)
+            if not heirs:
+                raise CannotDrill(f"no slave of {self.group} is in the SyncStateSet")
+            try:
+                master, _ = await admin.elect(controllers, CLUSTER, self.group, heirs[0])
+            except Refused as error:
+                raise CannotDrill(f"the Controller refuses to hand {self.group} over: {error}") from None
+            if master != heirs[0]:
+                raise CannotDrill(
+                    f"the Controller made broker {master} master of {self.group}, not {heirs[0]}"
+                )
+
+
+def _events(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    embedded = view.get("controller") or {}
+    return [*(view.get("events") or []), *(embedded.get("events") or [])]

@@ -1,0 +1,235 @@
+"""How does the real RocketMQ take the same drill? Its Controller trio and its brokers, a JVM each, our
+client.
+
+RocketMQ tells nobody when it noticed or promoted; when it elected and routed is seen by asking every 20 ms.
+Brokers run with ``allAckInSyncStateSet=true``, as ours do by default: else the two would not promise the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from admin.cluster import ClusterNotReady
+from admin.layout import Layout
+from chaos.worlds import rocketmq
+from chaos.worlds.live import FAULTS, CannotDrill, Timeline, Victim
+from client.admin import AdminClient, SyncState
+from model.errors import MqError, Refused
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+WATCH_S: Final = 0.02
+POLL_S: Final = 0.2
+START_S: Final = 120.0
+STOP_S: Final = 20.0
+
+
+class RocketMQWorld:
+    """Three NameServers with Controllers and ``brokers`` brokers of one group in ``directory``."""
+
+    target = "rocketmq"
+
+    def __init__(self, env: Env, directory: Path, *, brokers: int = 3, settings: Sequence[str] = ()) -> None:
+        """Raises ConfigError for ``settings`` that are none, CannotDrill without Java or the jars."""
+        missing = rocketmq.unavailable()
+        if missing is not None:
+            raise CannotDrill(f"the real RocketMQ cannot run here: {missing}")
+        layout = Layout.make(brokers=brokers)
+        layout.add_settings(settings)
+        self._env = env
+        self._directory = directory
+        self._layout = layout
+        self._addresses = {node.name: node.address for node in layout.nodes}
+        self.group = layout.group_names[0]
+        self.namesrv = [node.address for node in layout.namesrvs]
+        self._controllers = [node.controller_address for node in layout.namesrvs]
+        self._nodes = {node.name: node for node in self._make()}
+        self._watch = Tasks("watch")
+        self._elected_ms: int | None = None
+        self._routed_ms: int | None = None
+
+    def _make(self) -> list[rocketmq.Node]:
+        layout, found = self._layout, []
+        peers = ";".join(f"{n.controller_id}-{n.controller_address}" for n in layout.namesrvs)
+        for node in layout.namesrvs:
+            where = self._directory / node.name
+            own = {
+                "enableControllerInNamesrv": "true",
+                "controllerDLegerGroup": "drill",
+                "controllerDLegerPeers": peers,
+                "controllerDLegerSelfId": node.controller_id,
+                "controllerStorePath": str(where / "controller"),
+                "mappedFileSize": str(16 * 1024 * 1024),
+                **layout.settings.get("namesrv", {}),
+            }
+            found.append(rocketmq.namesrv_node(where, node.base_port, **own))
+        for node in layout.broker_nodes:
+            own = {
+                "brokerId": "-1",
+                "brokerRole": "SLAVE",
+                "enableControllerMode": "true",
+                "controllerAddr": ";".join(self._controllers),
+                "allAckInSyncStateSet": "true",
+                "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+                **layout.settings.get("broker", {}),
+            }
+            port = int(node.address.rpartition(":")[2])
+            found.append(
+                rocketmq.broker_node(self._directory / node.name, port, ";".join(self.namesrv), None, **own)
+            )
+        for name, made in zip(self._addresses, found, strict=True):
+            made.name = name
+        return found
+
+    async def start(self, tell: Callable[[str], object]) -> None:
+        """Start the JVMs, NameServers first. Raises ClusterNotReady."""
+        tell("fetching RocketMQ, if need be")
+        await self._env.offload(rocketmq.fetch)
+        for node in self._layout.namesrvs:
+            self._nodes[node.name].start()
+        tell("waiting for RocketMQ's Controllers")
+        await self._until("a Controller leader", self._has_leader, START_S)
+        for node in self._layout.broker_nodes:
+            self._nodes[node.name].start()
+        tell("waiting for RocketMQ's brokers")
+        await self.wait_full(START_S)
+
+    async def stop(self) -> None:
+        """End the JVMs and remove what they wrote."""
+        await self._watch.cancel()
+        for nodes in (self._layout.broker_nodes, self._layout.namesrvs):
+            for node in nodes:
+                self._nodes[node.name].send_signal(signal.SIGCONT)
+                self._nodes[node.name].send_signal(signal.SIGTERM)
+            for node in nodes:
+                await self._env.offload(self._nodes[node.name].stop)
+        await self._env.offload(lambda: shutil.rmtree(self._directory, ignore_errors=True))
+
+    async def wait_full(self, timeout_s: float) -> None:
+        await self._until("a full SyncStateSet", self._is_full, timeout_s)
+
+    async def choose(self, fault: str, chance: random.Random) -> Victim:
+        state = await self._state()
+        if state is None or state.master_address is None:
+            raise CannotDrill(f"group {self.group} has no master")
+        leader = await self._leader()
+        names = {address: name for name, address in self._addresses.items()}
+        controllers = {node.controller_address: node.name for node in self._layout.namesrvs}
+        master = names[state.master_address]
+        whom, _ = FAULTS[fault]
+        candidates = {
+            "master": [master],
+            "slave": [node.name for node in self._layout.broker_nodes if node.name != master],
+            "leader": [controllers[leader]] if leader in controllers else [],
+            "follower": [name for address, name in controllers.items() if address != leader],
+        }[whom]
+        if not candidates:
+            raise CannotDrill(f"{fault} needs a {whom}, and the cluster has none")
+        return Victim(chance.choice(candidates), state.master_address)
+
+    async def inflict(self, fault: str, victim: Victim) -> None:
+        _, number = FAULTS[fault]
+        self._elected_ms = self._routed_ms = None
+        if FAULTS[fault][0] == "master":
+            self._watch.spawn(self._watch_election(victim.master), name="election")
+            self._watch.spawn(self._watch_route(victim.master), name="route")
+        if number is not None:
+            self._nodes[victim.name].send_signal(number)
+            return
+        state = await self._state()
+        heirs = sorted(i for i in state.in_sync if i != state.master) if state else []
+        if not heirs:
+            raise CannotDrill(f"no slave of {self.group} is in the SyncStateSet")
+        async with AdminClient(self._env, self.namesrv) as admin:
+            try:
+                await admin.elect(self._controllers, "DefaultCluster", self.group, heirs[0])
+            except Refused as error:
+                raise CannotDrill(f"the Controller refuses to hand {self.group} over: {error}") from None
+
+    async def mend(self, fault: str, victim: Victim) -> None:
+        await self._watch.cancel()
+        _, number = FAULTS[fault]
+        node = self._nodes[victim.name]
+        if number == signal.SIGSTOP:
+            node.send_signal(signal.SIGCONT)
+        elif number is not None:
+            await self._env.offload(lambda: node.stop(timeout_s=STOP_S))
+            node.start()
+
+    async def timeline(self, fault_ms: int) -> Timeline:
+        def since(at_ms: int | None) -> float | None:
+            return None if at_ms is None else float(at_ms - fault_ms)
+
+        return Timeline(elected_ms=since(self._elected_ms), routed_ms=since(self._routed_ms))
+
+    # --- looking
+
+    async def _watch_election(self, old_master: str) -> None:
+        async with AdminClient(self._env, self.namesrv) as admin:
+            while True:
+                state = await self._state(admin)
+                if state is not None and state.master_address not in (None, "", old_master):
+                    self._elected_ms = self._env.now_ms()
+                    return
+                await asyncio.sleep(WATCH_S)
+
+    async def _watch_route(self, old_master: str) -> None:
+        async with AdminClient(self._env, self.namesrv) as admin:
+            while True:
+                if await self._routed(admin) not in (None, old_master):
+                    self._routed_ms = self._env.now_ms()
+                    return
+                await asyncio.sleep(WATCH_S)
+
+    async def _routed(self, admin: AdminClient) -> str | None:
+        """The master as the first NameServer that answers has it."""
+        try:
+            return (await admin.cluster_info()).brokers.get(self.group, {}).get(0)
+        except (OSError, MqError):
+            return None  # none answers now: ask again
+
+    async def _state(self, admin: AdminClient | None = None) -> SyncState | None:
+        if admin is None:
+            async with AdminClient(self._env, self.namesrv) as own:
+                return await self._state(own)
+        try:
+            return (await admin.sync_state(self._controllers, [self.group])).get(self.group)
+        except (OSError, MqError):
+            return None  # no leader now, or one that just lost it: ask again
+
+    async def _leader(self) -> str | None:
+        async with AdminClient(self._env, self.namesrv) as admin:
+            return await admin.controller_leader(self._controllers)
+
+    async def _has_leader(self) -> bool:
+        return await self._leader() is not None
+
+    async def _is_full(self) -> bool:
+        async with AdminClient(self._env, self.namesrv) as admin:
+            state = await self._state(admin)
+            if state is None or len(state.in_sync) < len(self._layout.broker_nodes):
+                return False
+            for address in self.namesrv:
+                async with AdminClient(self._env, [address]) as one:
+                    if await self._routed(one) != state.master_address:
+                        return False
+            return True
+
+    async def _until(self, what: str, holds: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
+        until = self._env.monotonic_ms() + timeout_s * 1000
+        while True:
+            if await holds():
+                return
+            for node in self._nodes.values():
+                if node.process is not None and node.process.poll() is not None:
+                    raise ClusterNotReady(f"RocketMQ's {node.name} ended:\n{node.tail()}")
+            if self._env.monotonic_ms() > until:
+                raise ClusterNotReady(f"RocketMQ has not reached {what} after {timeout_s:.0f} s")
+            await asyncio.sleep(POLL_S)

@@ -1,0 +1,418 @@
+"""How does a whole cluster, of the real classes, live in one simulated world?
+
+``SimCluster`` holds machines, their processes (``Life``) and their servers: NameServers with an embedded
+Controller each, brokers of one group, clients. It starts, kills, pauses, cuts and unplugs them, and looks at
+them from outside for the checks. Everything random comes from the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar
+
+from broker.service import Broker
+from chaos.history import Happened, History, Observed
+from chaos.worlds.sim_disk import Machine
+from chaos.worlds.sim_env import EPOCH_MS, SimEnv
+from chaos.worlds.sim_loop import START_S, Life, Shuffle, SimLoop
+from chaos.worlds.sim_net import Fabric, NetProfile
+from controller.service import Controller
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
+from namesrv.service import NameServer
+from runtime.events import Event
+
+T = TypeVar("T")
+
+GROUP: Final = "broker-a"
+NAMESRV_PORT: Final = 9876
+CONTROLLER_PORT: Final = 9878
+BROKER_PORT: Final = 10911
+
+BROKER_SETTINGS: Final = {
+    "brokerName": GROUP,
+    "storePathRootDir": "/store",
+    "listenPort": str(BROKER_PORT),
+    "enableFastPort": "false",
+    "enableControllerMode": "true",
+    "brokerRole": "SYNC_MASTER",
+    "allAckInSyncStateSet": "true",
+    # Small files, so that a few seconds of load roll segments and fill index files.
+    "mappedFileSizeCommitLog": str(64 * 1024),
+    "mappedFileSizeConsumeQueue": str(20 * 64),
+    "maxHashSlotNum": "64",
+    "maxIndexNum": "256",
+    "registerNameServerPeriod": "2000",
+}
+
+
+class Server(Protocol):
+    """What every server promises (docs/architecture.md)."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def status(self) -> dict[str, Any]: ...
+    def health(self) -> str | None: ...
+
+
+class _NameServerAndController:
+    """One process that is both, as ``enableControllerInNamesrv`` makes it."""
+
+    def __init__(self, namesrv: NameServer, controller: Controller) -> None:
+        self.namesrv = namesrv
+        self.controller = controller
+        namesrv.companions["controller"] = controller
+
+    async def start(self) -> None:
+        await self.controller.start()
+        await self.namesrv.start()
+
+    async def stop(self) -> None:
+        await self.controller.stop()
+        await self.namesrv.stop()
+
+    def status(self) -> dict[str, Any]:
+        return self.namesrv.status()
+
+    def health(self) -> str | None:
+        return self.namesrv.health()
+
+
+@dataclass(slots=True)
+class Node:
+    """One machine and the process on it. ``state``: down, up, paused, off (no power)."""
+
+    name: str
+    kind: str
+    host: str
+    machine: Machine
+    life: Life
+    state: str = "down"
+    starts: int = 0
+    env: SimEnv | None = None
+    server: Server | None = None
+    skew_ms: int = 0
+
+    @property
+    def running(self) -> bool:
+        return self.state == "up" and self.server is not None
+
+
+@dataclass(slots=True)
+class WorldConfig:
+    """How one world is made; a scenario draws it from the seed."""
+
+    namesrvs: int = 3
+    brokers: int = 3
+    network: NetProfile = field(default_factory=NetProfile)
+    offload_s: tuple[float, float] = (0.0001, 0.002)
+    shuffle: Shuffle = "nodes"
+    broker: Mapping[str, str] = field(default_factory=dict)
+    namesrv: Mapping[str, str] = field(default_factory=dict)
+    controller: Mapping[str, str] = field(default_factory=dict)
+
+
+class SimCluster:
+    """NameServers ``n0``.., brokers ``b1``.., and clients, each on a machine of its own."""
+
+    def __init__(self, seed: int, config: WorldConfig, history: History) -> None:
+        self.seed = seed
+        self.config = config
+        self.history = history
+        self.loop = SimLoop(seed, shuffle=config.shuffle)
+        self.fabric = Fabric(self.loop, seed, config.network)
+        self.nodes: dict[str, Node] = {}
+        self.errors: list[str] = []
+        """Starts that failed: a node whose store or journal cannot be opened."""
+        for number in range(config.namesrvs):
+            self._add(f"n{number}", "namesrv", f"127.0.1.{number + 1}")
+        for number in range(1, config.brokers + 1):
+            self._add(f"b{number}", "broker", f"127.0.2.{number}")
+
+    def _add(self, name: str, kind: str, host: str) -> Node:
+        machine = Machine(name, self.seed, self._wall_ms)
+        node = self.nodes[name] = Node(name, kind, host, machine, self.loop.new_life(name))
+        node.life.alive = False
+        return node
+
+    def _wall_ms(self) -> int:
+        return EPOCH_MS + int(self.loop.time() * 1000)
+
+    def clock(self) -> float:
+        """Milliseconds since the world began."""
+        return round((self.loop.time() - START_S) * 1000, 3)
+
+    @property
+    def namesrv_addresses(self) -> list[str]:
+        return [f"{node.host}:{NAMESRV_PORT}" for node in self.of("namesrv")]
+
+    @property
+    def controller_addresses(self) -> list[str]:
+        return [f"{node.host}:{CONTROLLER_PORT}" for node in self.of("namesrv")]
+
+    def of(self, kind: str) -> list[Node]:
+        return [node for node in self.nodes.values() if node.kind == kind]
+
+    # Processes
+
+    def start(self, name: str) -> None:
+        """Start a node's process; returns at once, ``server`` is there when it serves."""
+        node = self.nodes[name]
+        if node.state != "down":
+            return
+        node.starts += 1
+        node.life = self.loop.new_life(name)
+        node.state = "up"
+        node.server = None
+        node.env = self._env(node)
+        self.loop.spawn(node.life, self._boot(node, node.life), name="boot")
+
+    def _env(self, node: Node) -> SimEnv:
+        def watch(event: Event) -> None:
+            self.history.add(Happened(self.clock(), node.name, event.name, dict(event.fields)))
+
+        env = SimEnv(
+            self.loop,
+            node.life,
+            self.fabric,
+            node.machine,
+            node.host,
+            seed=self.seed,
+            watch=watch,
+            offload_s=self.config.offload_s,
+        )
+        env.skew_ms = node.skew_ms
+        return env
+
+    async def _boot(self, node: Node, life: Life) -> None:
+        assert node.env is not None, "set by start"
+        try:
+            server = self._build(node, node.env)
+            await server.start()
+        except Exception as error:  # noqa: BLE001
+            # A process that cannot start exits with its reason; the checks see it.
+            self.errors.append(f"{node.name} did not start: {type(error).__name__}: {error}")
+            self.history.add(Happened(self.clock(), node.name, "start_failed", {"error": str(error)}))
+            self.kill(node.name)
+            return
+        if life.alive:
+            node.server = server
+
+    def _build(self, node: Node, env: SimEnv) -> Server:
+        if node.kind == "namesrv":
+            return self._namesrv(node, env)
+        values = {
+            **BROKER_SETTINGS,
+            "bindAddress": node.host,
+            "brokerIP1": node.host,
+            "namesrvAddr": ";".join(self.namesrv_addresses),
+            "controllerAddr": ";".join(self.controller_addresses),
+            "totalReplicas": str(self.config.brokers),
+            **self.config.broker,
+        }
+        return Broker(env, BrokerConfig.from_mapping(values))
+
+    def _namesrv(self, node: Node, env: SimEnv) -> Server:
+        peers = ";".join(
+            f"{other.name}-{address}"
+            for other, address in zip(self.of("namesrv"), self.controller_addresses, strict=True)
+        )
+        controller = {
+            "bindAddress": node.host,
+            "controllerDLegerPeers": peers,
+            "controllerDLegerSelfId": node.name,
+            "controllerStorePath": "/controller",
+            **self.config.controller,
+        }
+        namesrv = {"bindAddress": node.host, "listenPort": str(NAMESRV_PORT), **self.config.namesrv}
+        return _NameServerAndController(
+            NameServer(env, NamesrvConfig.from_mapping(namesrv)),
+            Controller(env, ControllerConfig.from_mapping(controller)),
+        )
+
+    def kill(self, name: str) -> bool:
+        """SIGKILL. Returns whether there was something to kill."""
+        node = self.nodes[name]
+        if node.state not in ("up", "paused"):
+            return False
+        self.loop.kill(node.life)
+        self.fabric.process_died(node.life)
+        node.machine.process_died(node.life)
+        node.server, node.state = None, "down"
+        return True
+
+    def power_fail(self, name: str) -> bool:
+        """The machine loses power; ``start`` after ``power_on``."""
+        node = self.nodes[name]
+        if node.state == "off":
+            return False
+        self.loop.kill(node.life)
+        self.fabric.power_off(node.host)
+        node.machine.lose_power()
+        node.server, node.state = None, "off"
+        return True
+
+    def power_on(self, name: str) -> None:
+        node = self.nodes[name]
+        if node.state == "off":
+            self.fabric.power_on(node.host)
+            node.state = "down"
+
+    def pause(self, name: str) -> bool:
+        node = self.nodes[name]
+        if node.state != "up":
+            return False
+        self.loop.pause(node.life)
+        node.state = "paused"
+        return True
+
+    def resume(self, name: str) -> bool:
+        node = self.nodes[name]
+        if node.state != "paused":
+            return False
+        node.state = "up"
+        self.loop.resume(node.life)
+        return True
+
+    def stop(self, name: str) -> asyncio.Task[None] | None:
+        """SIGTERM: an orderly stop, which ends some time later. None when nothing runs."""
+        node = self.nodes[name]
+        if not node.running or node.server is None:
+            return None
+        return self.loop.spawn(node.life, self._stop(node, node.server), name="stop")
+
+    async def _stop(self, node: Node, server: Server) -> None:
+        await server.stop()
+        self.kill(node.name)
+
+    def revive(self) -> None:
+        """Undo everything: heal links and disks, resume the paused, start the dead."""
+        self.fabric.heal_all()
+        for node in self.nodes.values():
+            node.machine.faults.full = False
+            node.machine.faults.slow_s = 0.0
+            node.machine.faults.sync_errors = 0
+            node.machine.faults.write_errors = 0
+            if node.kind == "client":
+                continue
+            self.resume(node.name)
+            self.power_on(node.name)
+            self.start(node.name)
+
+    # Links
+
+    def cut(self, one: str, other: str, direction: str = "both") -> None:
+        source, target = self.nodes[one].host, self.nodes[other].host
+        if direction in ("both", "out"):
+            self.fabric.cut(source, target)
+        if direction in ("both", "in"):
+            self.fabric.cut(target, source)
+
+    def isolate(self, name: str, direction: str = "both") -> None:
+        """Cut a node off from all others, clients included."""
+        for other in self.nodes:
+            if other != name:
+                self.cut(name, other, direction)
+
+    # Clients
+
+    def client(self, name: str) -> tuple[Node, SimEnv]:
+        """A machine for a client; run its code by ``inside``."""
+        number = len(self.of("client")) + 1
+        node = self._add(name, "client", f"127.0.3.{number}")
+        node.life = self.loop.new_life(name)
+        node.state = "up"
+        node.env = self._env(node)
+        return node, node.env
+
+    def inside(self, node: Node, work: Coroutine[Any, Any, T], *, name: str = "work") -> asyncio.Task[T]:
+        """Run ``work`` as part of a node's process."""
+        return self.loop.spawn(node.life, work, name=name)
+
+    # Looking
+
+    def status(self, name: str) -> dict[str, Any] | None:
+        """What a serving node says of itself, or None when it cannot be asked."""
+        node = self.nodes[name]
+        return node.server.status() if node.running and node.server is not None else None
+
+    def brokers(self) -> dict[str, dict[str, Any]]:
+        """Status of every broker that can be asked."""
+        found = {node.name: self.status(node.name) for node in self.of("broker")}
+        return {name: status for name, status in found.items() if status is not None}
+
+    def master(self) -> str | None:
+        """The broker that acts as master in the newest epoch."""
+        masters = [(s["epoch"], name) for name, s in self.brokers().items() if s["role"] == "master"]
+        return max(masters)[1] if masters else None
+
+    def leader(self) -> str | None:
+        """The NameServer whose Controller leads."""
+        leading = []
+        for node in self.of("namesrv"):
+            controller = (self.status(node.name) or {}).get("controller") or {}
+            if controller.get("isLeader"):
+                leading.append((controller["term"], node.name))
+        return max(leading)[1] if leading else None
+
+    def members(self) -> list[str]:
+        """Names of the brokers in the SyncStateSet, as the acting master has it."""
+        master = self.master()
+        if master is None:
+            return []
+        statuses = self.brokers()
+        ids = statuses[master]["syncStateSet"]
+        return [name for name, status in statuses.items() if status["brokerId"] in ids]
+
+    def observe(self) -> None:
+        """Note what every broker says of itself."""
+        now = self.clock()
+        for name, status in self.brokers().items():
+            self.history.add(
+                Observed(
+                    now,
+                    name,
+                    self.nodes[name].starts,
+                    status["role"],
+                    status["epoch"],
+                    status["confirmOffset"],
+                    status["maxOffset"],
+                )
+            )
+
+    def converged(self) -> str | None:
+        """None when all brokers are members and have confirmed and dispatched all; else what is missing."""
+        statuses = self.brokers()
+        missing = [node.name for node in self.of("broker") if node.name not in statuses]
+        if missing:
+            return f"{', '.join(missing)} not serving"
+        master = self.master()
+        if master is None:
+            return "no master"
+        outside = [name for name in statuses if name not in self.members()]
+        if outside:
+            return f"{', '.join(outside)} not in the SyncStateSet"
+        ends = {
+            name: (s["maxOffset"], s["confirmOffset"], s["dispatchedOffset"]) for name, s in statuses.items()
+        }
+        if len({offset for offsets in ends.values() for offset in offsets}) > 1:
+            return f"offsets (end, confirmed, dispatched) are {ends}"
+        return None
+
+    async def until(self, what: Callable[[], str | None], timeout_s: float) -> str | None:
+        """Wait until ``what`` returns None; its last reason when that took longer than ``timeout_s``."""
+        until = self.loop.time() + timeout_s
+        while True:
+            reason = what()
+            if reason is None or self.loop.time() >= until:
+                return reason
+            await asyncio.sleep(0.05)
+
+    def chance(self, name: str) -> random.Random:
+        """A random source of its own for one purpose: one more draw elsewhere changes nothing here."""
+        return random.Random(f"{name}:{self.seed}")
+
+    def close(self) -> None:
+        self.loop.close()

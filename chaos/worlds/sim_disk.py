@@ -1,0 +1,498 @@
+"""What is on a simulated disk after a kill, and what after a power failure?
+
+``Machine`` is one file system with two layers: what the page cache shows, and what is durable. A killed
+process loses nothing that it wrote; a power failure keeps, of everything not synced,
+
+* an arbitrary subset of the written 4 KiB pages, some of them torn at a 512-byte sector
+* the old or the new size of each file
+* a prefix of the creates, renames and removes of each directory since its last ``sync_dir``
+
+Directories themselves are durable when made. ``SimDisk`` is what one life sees of its machine: the ``Disk``
+of ``runtime.env``. Pages exist only once written, so a preallocated file costs nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaos.worlds.sim_loop import Life
+from runtime.env import Buffer, DiskUsage
+
+PAGE_BYTES: Final = 4096
+SECTOR_BYTES: Final = 512
+_ZERO_PAGE: Final = bytes(PAGE_BYTES)
+
+
+class _Inode:
+    """A file's content. ``pages`` is what reads see; ``stale`` holds, for every page whose newest content is
+    not durable, the durable content (None: zeros). ``dropped`` marks those a failed sync gave up on: a later
+    sync does not write them."""
+
+    __slots__ = ("allocated", "dropped", "durable_size", "mtime_ms", "pages", "size", "stale")
+
+    def __init__(self, now_ms: int) -> None:
+        self.pages: dict[int, bytearray] = {}
+        self.stale: dict[int, bytes | None] = {}
+        self.dropped: set[int] = set()
+        self.size = 0
+        self.durable_size = 0
+        self.allocated = 0
+        self.mtime_ms = now_ms
+
+    def read(self, size: int, offset: int) -> bytes:
+        size = min(size, self.size - offset)
+        if size <= 0:
+            return b""
+        number, at = divmod(offset, PAGE_BYTES)
+        if at + size <= PAGE_BYTES:
+            page = self.pages.get(number)
+            return bytes(size) if page is None else bytes(page[at : at + size])
+        parts: list[Buffer] = []
+        end = offset + size
+        while offset < end:
+            number, at = divmod(offset, PAGE_BYTES)
+            count = min(PAGE_BYTES - at, end - offset)
+            parts.append(memoryview(self.pages.get(number, _ZERO_PAGE))[at : at + count])
+            offset += count
+        return b"".join(parts)
+
+    def write(self, data: Buffer, offset: int) -> None:
+        view = memoryview(data).cast("B")
+        done, size = 0, len(view)
+        pages = self.pages
+        while done < size:
+            number, at = divmod(offset + done, PAGE_BYTES)
+            count = min(PAGE_BYTES - at, size - done)
+            self._dirty(number)
+            page = pages.get(number)
+            if page is None:
+                page = pages[number] = bytearray(PAGE_BYTES)
+            page[at : at + count] = view[done : done + count]
+            done += count
+        self.size = max(self.size, offset + size)
+
+    def _dirty(self, number: int) -> None:
+        if number not in self.stale:
+            page = self.pages.get(number)
+            self.stale[number] = None if page is None else bytes(page)
+        self.dropped.discard(number)
+
+    def truncate(self, size: int) -> None:
+        if size < self.size:
+            last, at = divmod(size, PAGE_BYTES)
+            for number in [n for n in self.pages if n > last or (n == last and at == 0)]:
+                self._dirty(number)
+                del self.pages[number]
+            if at and last in self.pages:
+                self._dirty(last)
+                self.pages[last][at:] = bytes(PAGE_BYTES - at)
+        self.size = size
+
+    def sync(self) -> None:
+        if self.dropped:
+            self.stale = {number: self.stale[number] for number in sorted(self.dropped)}
+        else:
+            self.stale.clear()
+        self.durable_size = self.size
+
+    def fail_sync(self) -> None:
+        """EIO: the kernel marks the dirty pages clean; what they held reaches the disk no more."""
+        self.dropped.update(self.stale)
+
+    def lose_power(self, rng: random.Random) -> None:
+        size = self.size if self.size == self.durable_size else rng.choice((self.size, self.durable_size))
+        for number in sorted(self.stale):
+            old = self.stale[number]
+            if number * PAGE_BYTES >= self.size:
+                # Cut off by a truncate that is either done or not, never for some pages only.
+                self._restore(number, old)
+                continue
+            lot = rng.random()
+            if number in self.dropped or lot < 0.45:
+                self._restore(number, old)
+            elif lot < 0.65:
+                self._tear(number, old, rng)
+        self.size = max(self.size, self.durable_size)
+        self.truncate(size)
+        self.stale.clear()
+        self.dropped.clear()
+        self.durable_size = size
+
+    def _restore(self, number: int, old: bytes | None) -> None:
+        if old is None:
+            self.pages.pop(number, None)
+        else:
+            self.pages[number] = bytearray(old)
+
+    def _tear(self, number: int, old: bytes | None, rng: random.Random) -> None:
+        page = self.pages.get(number)
+        if page is None:
+            return
+        before = old or _ZERO_PAGE
+        for at in range(0, PAGE_BYTES, SECTOR_BYTES):
+            if rng.random() < 0.5:
+                page[at : at + SECTOR_BYTES] = before[at : at + SECTOR_BYTES]
+
+
+@dataclass(slots=True)
+class _Rename:
+    """A change of names not yet durable: ``gone`` is unlinked, ``path`` names ``inode`` (None: nothing)."""
+
+    directories: tuple[str, ...]
+    path: str
+    inode: _Inode | None
+    gone: str | None = None
+
+
+@dataclass(slots=True)
+class DiskFaults:
+    """What is broken on a machine right now."""
+
+    full: bool = False
+    """Every write that needs a new block raises ENOSPC."""
+    sync_errors: int = 0
+    """So many next syncs raise EIO and drop the dirty pages."""
+    write_errors: int = 0
+    slow_s: float = 0.0
+    """Added to every offloaded call."""
+
+
+@dataclass(slots=True)
+class DiskCounts:
+    writes: int = 0
+    syncs: int = 0
+    failed: int = 0
+    powerless: int = 0
+
+
+class Machine:
+    """One machine's file system: it outlives the processes that run on it."""
+
+    def __init__(
+        self, name: str, seed: int | str, now_ms: Callable[[], int], *, capacity_bytes: int = 1 << 36
+    ) -> None:
+        self.name = name
+        self.now_ms = now_ms
+        self.capacity_bytes = capacity_bytes
+        self.faults = DiskFaults()
+        self.counts = DiskCounts()
+        self._rng = random.Random(f"disk:{name}:{seed}")
+        self._files: dict[str, _Inode] = {}
+        self._durable: dict[str, _Inode] = {}
+        self._directories: set[str] = {"/", ""}
+        self._pending: list[_Rename] = []
+        self._locks: dict[str, Life] = {}
+
+    # Faults
+
+    def lose_power(self) -> None:
+        """What was not durable survives in part; see the module's text."""
+        self.counts.powerless += 1
+        kept_until: dict[str, int] = {}
+        for directory in sorted({d for change in self._pending for d in change.directories}):
+            count = sum(directory in change.directories for change in self._pending)
+            kept_until[directory] = self._rng.randint(0, count)
+        for change in self._pending:
+            keep = all(kept_until[d] > 0 for d in change.directories)
+            for directory in change.directories:
+                # One that is lost ends its directory's prefix: later changes there are lost too.
+                kept_until[directory] = kept_until[directory] - 1 if keep else 0
+            if keep:
+                self._make_durable(change)
+        self._pending.clear()
+        self._files = dict(self._durable)
+        for inode in self._inodes():
+            inode.lose_power(self._rng)
+        self._locks.clear()
+        self.faults = DiskFaults()
+
+    def flip_bit(self, prefix: str) -> tuple[str, int] | None:
+        """Flip one bit, on the disk and in the cache, of a written page under ``prefix``: (path, offset)."""
+        places = [
+            (path, number)
+            for path in sorted(self._files)
+            if path.startswith(prefix)
+            for number in sorted(self._files[path].pages)
+        ]
+        if not places:
+            return None
+        path, number = self._rng.choice(places)
+        inode = self._files[path]
+        limit = min(PAGE_BYTES, inode.size - number * PAGE_BYTES)
+        if limit <= 0:
+            return None
+        at = self._rng.randrange(limit)
+        inode.pages[number][at] ^= 1 << self._rng.randrange(8)
+        return path, number * PAGE_BYTES + at
+
+    def process_died(self, life: Life) -> None:
+        self._locks = {path: owner for path, owner in self._locks.items() if owner is not life}
+
+    # Looking from outside (checks)
+
+    def paths(self, prefix: str) -> list[str]:
+        return sorted(path for path in self._files if path.startswith(prefix))
+
+    def content(self, path: str) -> bytes:
+        inode = self._files[path]
+        return inode.read(inode.size, 0)
+
+    # What SimDisk uses
+
+    def find(self, path: str) -> _Inode | None:
+        return self._files.get(path)
+
+    def create(self, path: str) -> _Inode:
+        directory = _directory(path)
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        if path in self._directories:
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+        if self.faults.full:
+            raise OSError(errno.ENOSPC, "no space left on device", path)
+        inode = self._files[path] = _Inode(self.now_ms())
+        self._pending.append(_Rename((directory,), path, inode))
+        return inode
+
+    def remove(self, path: str) -> None:
+        if path not in self._files:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        del self._files[path]
+        self._pending.append(_Rename((_directory(path),), path, None))
+
+    def replace(self, source: str, target: str) -> None:
+        inode = self._files.pop(source, None)
+        if inode is None:
+            if source in self._directories:
+                self._move_directory(source, target)
+                return
+            raise FileNotFoundError(errno.ENOENT, "no such file", source)
+        if _directory(target) not in self._directories:
+            self._files[source] = inode
+            raise FileNotFoundError(errno.ENOENT, "no such directory", target)
+        self._files[target] = inode
+        directories = tuple(sorted({_directory(source), _directory(target)}))
+        self._pending.append(_Rename(directories, target, inode, gone=source))
+
+    def _move_directory(self, source: str, target: str) -> None:
+        for path in [p for p in self._files if p.startswith(source + "/")]:
+            moved = target + path[len(source) :]
+            self.makedirs(_directory(moved))
+            self.replace(path, moved)
+        self.makedirs(target)
+        self._directories = {d for d in self._directories if d != source and not d.startswith(source + "/")}
+
+    def sync_dir(self, directory: str) -> None:
+        if directory not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", directory)
+        left: list[_Rename] = []
+        for change in self._pending:
+            if directory in change.directories:
+                self._make_durable(change)
+            else:
+                left.append(change)
+        self._pending = left
+
+    def _make_durable(self, change: _Rename) -> None:
+        if change.gone is not None:
+            self._durable.pop(change.gone, None)
+        if change.inode is None:
+            self._durable.pop(change.path, None)
+        else:
+            self._durable[change.path] = change.inode
+
+    def makedirs(self, path: str) -> None:
+        if path in self._files:
+            raise FileExistsError(errno.EEXIST, "is a file", path)
+        while path and path not in self._directories:
+            self._directories.add(path)
+            path = _directory(path)
+
+    def is_dir(self, path: str) -> bool:
+        return path in self._directories
+
+    def listdir(self, path: str) -> list[str]:
+        prefix = path.rstrip("/") + "/"
+        names = [p[len(prefix) :] for p in (*self._files, *self._directories) if p.startswith(prefix)]
+        return sorted({name.partition("/")[0] for name in names if name})
+
+    def rmtree(self, path: str) -> None:
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        for name in self.paths(path + "/"):
+            self.remove(name)
+        self._directories = {d for d in self._directories if d != path and not d.startswith(path + "/")}
+
+    def used_bytes(self) -> int:
+        return sum(max(inode.allocated, len(inode.pages) * PAGE_BYTES) for inode in self._inodes())
+
+    def lock(self, path: str, life: Life) -> SimLock:
+        owner = self._locks.get(path)
+        if owner is not None and owner.alive:
+            raise BlockingIOError(errno.EAGAIN, f"held by {owner.name}", path)
+        if path not in self._files:
+            self.create(path)
+        self._locks[path] = life
+        return SimLock(self, path, life)
+
+    def unlock(self, path: str, life: Life) -> None:
+        if self._locks.get(path) is life:
+            del self._locks[path]
+
+    def _inodes(self) -> list[_Inode]:
+        seen: dict[int, _Inode] = {}
+        for path in sorted(self._files):
+            seen.setdefault(id(self._files[path]), self._files[path])
+        return list(seen.values())
+
+
+def _directory(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+@dataclass(slots=True)
+class SimLock:
+    machine: Machine
+    path: str
+    life: Life
+
+    def release(self) -> None:
+        self.machine.unlock(self.path, self.life)
+
+
+class SimFile:
+    """An open file of one life; ``File`` of ``runtime.env``."""
+
+    __slots__ = ("_inode", "_life", "_machine", "_open", "path")
+
+    def __init__(self, machine: Machine, life: Life, path: str, inode: _Inode) -> None:
+        self.path = path
+        self._machine = machine
+        self._life = life
+        self._inode = inode
+        self._open = True
+
+    def _check(self) -> _Inode:
+        if not self._open or not self._life.alive:
+            raise OSError(errno.EBADF, "this file is closed", self.path)
+        return self._inode
+
+    def pread(self, size: int, offset: int) -> bytes:
+        return self._check().read(size, offset)
+
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        inode = self._check()
+        machine = self._machine
+        machine.counts.writes += 1
+        if machine.faults.write_errors:
+            machine.faults.write_errors -= 1
+            machine.counts.failed += 1
+            raise OSError(errno.EIO, "write failed", self.path)
+        if machine.faults.full and offset + len(data) > max(inode.allocated, inode.size):
+            machine.counts.failed += 1
+            raise OSError(errno.ENOSPC, "no space left on device", self.path)
+        inode.write(data, offset)
+        inode.mtime_ms = machine.now_ms()
+
+    def size(self) -> int:
+        return self._check().size
+
+    def truncate(self, size: int) -> None:
+        inode = self._check()
+        inode.truncate(size)
+        inode.allocated = min(inode.allocated, size)
+        inode.mtime_ms = self._machine.now_ms()
+
+    def allocate(self, size: int) -> None:
+        inode = self._check()
+        machine = self._machine
+        if size <= inode.allocated:
+            return
+        if machine.faults.full or machine.used_bytes() + size - inode.allocated > machine.capacity_bytes:
+            machine.counts.failed += 1
+            raise OSError(errno.ENOSPC, "no space left on device", self.path)
+        inode.allocated = size
+        inode.size = max(inode.size, size)
+
+    def sync(self) -> None:
+        inode = self._check()
+        machine = self._machine
+        machine.counts.syncs += 1
+        if machine.faults.sync_errors:
+            machine.faults.sync_errors -= 1
+            machine.counts.failed += 1
+            inode.fail_sync()
+            raise OSError(errno.EIO, "sync failed", self.path)
+        inode.sync()
+
+    def close(self) -> None:
+        self._open = False
+
+
+@dataclass(slots=True)
+class SimDisk:
+    """A machine's file system as one life sees it; ``Disk`` of ``runtime.env``."""
+
+    machine: Machine
+    life: Life
+    opened: int = field(default=0)
+
+    def _check(self) -> Machine:
+        if not self.life.alive:
+            raise OSError(errno.EBADF, "this process is dead", self.life.name)
+        return self.machine
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        machine = self._check()
+        inode = machine.find(path)
+        if inode is None:
+            if machine.is_dir(path):
+                raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", path)
+            inode = machine.create(path)
+        self.opened += 1
+        return SimFile(machine, self.life, path, inode)
+
+    def exists(self, path: str) -> bool:
+        machine = self._check()
+        return machine.find(path) is not None or machine.is_dir(path)
+
+    def is_dir(self, path: str) -> bool:
+        return self._check().is_dir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return self._check().listdir(path)
+
+    def makedirs(self, path: str) -> None:
+        self._check().makedirs(path)
+
+    def remove(self, path: str) -> None:
+        self._check().remove(path)
+
+    def rmtree(self, path: str) -> None:
+        self._check().rmtree(path)
+
+    def replace(self, source: str, target: str) -> None:
+        self._check().replace(source, target)
+
+    def sync_dir(self, path: str) -> None:
+        self._check().sync_dir(path)
+
+    def mtime_ms(self, path: str) -> int:
+        inode = self._check().find(path)
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return inode.mtime_ms
+
+    def usage(self, path: str) -> DiskUsage:
+        machine = self._check()
+        free = 0 if machine.faults.full else max(0, machine.capacity_bytes - machine.used_bytes())
+        return DiskUsage(machine.capacity_bytes, free)
+
+    def lock(self, path: str) -> SimLock:
+        return self._check().lock(path, self.life)

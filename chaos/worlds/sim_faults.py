@@ -1,0 +1,146 @@
+"""How does the simulated world carry out a fault that a scenario only names?"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from chaos import faults
+from chaos.faults import Fault, Step
+from chaos.history import Happened
+from chaos.worlds.sim import SimCluster
+
+
+class Nemesis:
+    """Carries out the steps of a plan, and notes in the history what each of them hit."""
+
+    def __init__(self, cluster: SimCluster, steps: Sequence[Step]) -> None:
+        self._cluster = cluster
+        self._steps = steps
+        self._bound: dict[str, str] = {}
+        self._chance: random.Random = cluster.chance("nemesis")
+        self._acts: Final[dict[type[Fault], Callable[[str, Fault], bool]]] = {
+            faults.Look: lambda name, _: True,
+            faults.Kill: lambda name, _: cluster.kill(name),
+            faults.Restart: self._restart,
+            faults.Stop: lambda name, _: cluster.stop(name) is not None,
+            faults.Pause: lambda name, _: cluster.pause(name),
+            faults.Resume: lambda name, _: cluster.resume(name),
+            faults.PowerFail: lambda name, _: cluster.power_fail(name),
+            faults.Isolate: self._isolate,
+            faults.Cut: self._cut,
+            faults.SlowNetwork: self._slow_network,
+            faults.ResetLinks: self._reset,
+            faults.SlowDisk: self._slow_disk,
+            faults.DiskFull: self._disk_full,
+            faults.SyncError: self._sync_error,
+            faults.ClockJump: self._clock_jump,
+        }
+        self.done: dict[str, int] = {}
+        """How often each kind of fault hit something."""
+
+    async def run(self) -> None:
+        begin = self._cluster.loop.time()
+        for step in self._steps:
+            await asyncio.sleep(max(0.0, begin + step.at_ms / 1000 - self._cluster.loop.time()))
+            self.act(step)
+
+    def act(self, step: Step) -> None:
+        """Carry out one step now; one whose target does not exist at the moment does nothing."""
+        cluster, fault = self._cluster, step.fault
+        if isinstance(fault, faults.Heal):
+            cluster.fabric.heal_all()
+            self._note(fault, "")
+            return
+        name = self.resolve(fault.target)
+        if name is None or not self._acts[type(fault)](name, fault):
+            return
+        if step.bind:
+            self._bound[step.bind] = name
+        self._note(fault, name)
+
+    def resolve(self, target: str) -> str | None:
+        """The node a target means now, or None."""
+        cluster = self._cluster
+        if target.startswith("="):
+            return self._bound.get(target[1:])
+        if target == "master":
+            return cluster.master()
+        if target == "leader":
+            return cluster.leader()
+        if target == "slave":
+            slaves = [name for name, status in cluster.brokers().items() if status["role"] == "slave"]
+            return self._chance.choice(slaves) if slaves else None
+        if target in ("broker", "namesrv"):
+            return self._chance.choice([node.name for node in cluster.of(target)])
+        return target if target in cluster.nodes else None
+
+    def _note(self, fault: Fault, name: str) -> None:
+        self.done[fault.name] = self.done.get(fault.name, 0) + 1
+        fields = {key: value for key, value in fault.to_json().items() if key not in ("fault", "target")}
+        self._cluster.history.add(Happened(self._cluster.clock(), name, fault.name, fields))
+
+    # Each says whether it hit something.
+
+    def _restart(self, name: str, fault: Fault) -> bool:
+        node = self._cluster.nodes[name]
+        if node.state not in ("down", "off"):
+            return False
+        self._cluster.power_on(name)
+        self._cluster.start(name)
+        return True
+
+    def _isolate(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.Isolate)
+        self._cluster.isolate(name, fault.direction)
+        return True
+
+    def _cut(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.Cut)
+        if fault.other == "brokers":
+            others = [node.name for node in self._cluster.of("broker")]
+        else:
+            others = [other for other in (self.resolve(fault.other),) if other is not None]
+        for other in others:
+            if other != name:
+                self._cluster.cut(name, other, fault.direction)
+        return others not in ([], [name])
+
+    def _slow_network(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.SlowNetwork)
+        host = self._cluster.nodes[name].host
+        for node in self._cluster.nodes.values():
+            if node.name != name:
+                self._cluster.fabric.slow(host, node.host, fault.extra_ms / 1000)
+                self._cluster.fabric.slow(node.host, host, fault.extra_ms / 1000)
+        return True
+
+    def _reset(self, name: str, fault: Fault) -> bool:
+        host = self._cluster.nodes[name].host
+        nodes = self._cluster.nodes.values()
+        return sum(self._cluster.fabric.reset(host, node.host) for node in nodes) > 0
+
+    def _slow_disk(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.SlowDisk)
+        self._cluster.nodes[name].machine.faults.slow_s = fault.extra_ms / 1000
+        return True
+
+    def _disk_full(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.DiskFull)
+        self._cluster.nodes[name].machine.faults.full = fault.full
+        return True
+
+    def _sync_error(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.SyncError)
+        self._cluster.nodes[name].machine.faults.sync_errors += fault.count
+        return True
+
+    def _clock_jump(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.ClockJump)
+        node = self._cluster.nodes[name]
+        node.skew_ms += fault.by_ms
+        if node.env is not None:
+            node.env.skew_ms = node.skew_ms
+        return True

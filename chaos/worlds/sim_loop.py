@@ -1,0 +1,303 @@
+"""How does the real asyncio code run under virtual time, with processes that can be killed and paused?
+
+``SimLoop`` is an asyncio event loop without a selector: when nothing is ready, its clock jumps to the next
+timer. Every handle runs in a context, and the context says which ``Life`` (one run of one node's process) the
+handle belongs to. Handles of a dead life never run again (as after SIGKILL: no ``finally`` block, no
+goodbye), those of a paused one wait for its resume (as after SIGSTOP).
+
+One seed gives one trace: ready handles of different lives are merged in an order drawn from the seed, while
+handles of one life keep the first-in-first-out order asyncio promises, unless ``shuffle`` is ``"all"``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+START_S: Final = 1000.0
+"""Virtual seconds the clock starts at: code that subtracts a timeout from it stays above zero."""
+CALLS_PER_INSTANT_MAX: Final = 200_000
+"""So many handles without the clock moving are taken for an endless loop."""
+TASKS_SWEEP: Final = 512
+
+Shuffle = Literal["nodes", "all"]
+
+
+class SimulationError(RuntimeError):
+    """The simulated program can no longer go on: nothing left to run, or an endless loop at one instant."""
+
+
+class Life:
+    """One run of one node's process: from its start to its kill. Handles and tasks belong to a life."""
+
+    __slots__ = ("alive", "context", "deferred", "index", "name", "paused", "tasks", "tasks_swept")
+
+    def __init__(self, name: str, index: int) -> None:
+        self.name = name
+        self.index = index
+        self.alive = True
+        self.paused = False
+        self.deferred: list[events.Handle] = []
+        # Strong references: asyncio keeps weak ones, and a task of a killed node that were collected would
+        # run its finally blocks, at a moment that depends on the memory's history.
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.tasks_swept = TASKS_SWEEP
+        self.context = contextvars.copy_context()
+        self.context.run(_life.set, self)
+
+    def __repr__(self) -> str:
+        return f"<Life {self.name}#{self.index}>"
+
+
+_life: contextvars.ContextVar[Life | None] = contextvars.ContextVar("keelmq_life", default=None)
+
+
+def current_life() -> Life | None:
+    """The life whose code is running, or None for the world's own."""
+    return _life.get()
+
+
+class _SimTask(asyncio.Task[T]):
+    """A task whose hash is its number: a set of tasks has the same order in every run of a seed."""
+
+    __slots__ = ("_number",)
+
+    def __init__(self, number: int, coro: Coroutine[Any, Any, T], **keywords: Any) -> None:
+        self._number = number
+        super().__init__(coro, **keywords)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """An event loop with a virtual clock. ``seed`` fixes the order of everything that may happen in any
+    order. Threads, signals and sockets do not exist here; asking for them raises SimulationError."""
+
+    def __init__(self, seed: int | str, *, shuffle: Shuffle = "nodes") -> None:
+        super().__init__()
+        self._now = START_S
+        self._rng = random.Random(f"loop:{seed}")
+        self._shuffle_all = shuffle == "all"
+        self._heap: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._number = 0
+        self._calls_at_instant = 0
+        self._ready: deque[events.Handle] = deque()
+        self._world_life = Life("world", 0)
+        self._lives: list[Life] = [self._world_life]
+        self._running_life: Life | None = None
+        self.calls = 0
+        """Handles run so far."""
+        self.trace = 0
+        """Grows into the run's fingerprint: two runs with equal traces did the same at the same time."""
+        self.errors: list[str] = []
+        """What asyncio would have logged: exceptions no one caught."""
+        self.set_exception_handler(self._note_error)
+
+    # Lives
+
+    def new_life(self, name: str) -> Life:
+        life = Life(name, len(self._lives))
+        self._lives.append(life)
+        return life
+
+    def kill(self, life: Life) -> None:
+        """From now on nothing of ``life`` runs."""
+        life.alive = False
+        life.deferred.clear()
+
+    def pause(self, life: Life) -> None:
+        life.paused = True
+
+    def resume(self, life: Life) -> None:
+        """Everything that came due during the pause becomes ready, in the order it came due."""
+        life.paused = False
+        if life.alive:
+            self._ready.extend(life.deferred)
+        life.deferred.clear()
+
+    def spawn(self, life: Life, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Run ``work`` as part of ``life``."""
+        return self.create_task(work, name=name, context=life.context.copy())
+
+    # asyncio's event loop
+
+    def time(self) -> float:
+        return self._now
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._number += 1
+        heapq.heappush(self._heap, (when, self._number, timer))
+        return timer
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        self._number += 1
+        task = _SimTask(self._number, coro, loop=self, name=name or f"task-{self._number}", context=context)
+        life = (_life.get() if context is None else context.get(_life)) or self._world_life
+        life.tasks.append(task)
+        if len(life.tasks) >= life.tasks_swept:
+            life.tasks = [task for task in life.tasks if not task.done()]
+            life.tasks_swept = max(TASKS_SWEEP, 2 * len(life.tasks))
+        return task
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers leave the heap when their time comes."""
+
+    def _run_once(self) -> None:
+        heap, ready = self._heap, self._ready
+        while heap and heap[0][2]._cancelled:
+            heapq.heappop(heap)
+        if not ready and not self._stopping:  # type: ignore[attr-defined]
+            if not heap:
+                raise SimulationError(f"deadlock at {self._now:.3f} s: {self._waiting()}")
+            if heap[0][0] > self._now:
+                self._now = heap[0][0]
+                self._calls_at_instant = 0
+        now = self._now
+        while heap and heap[0][0] <= now:
+            timer = heapq.heappop(heap)[2]
+            if not timer._cancelled:
+                ready.append(timer)
+        batch = list(ready) if len(ready) == 1 else self._order(list(ready))
+        ready.clear()
+        self._calls_at_instant += len(batch)
+        if self._calls_at_instant > CALLS_PER_INSTANT_MAX:
+            raise SimulationError(f"endless loop at {now:.3f} s: {batch[:3]!r}")
+        for handle in batch:
+            if handle._cancelled:
+                continue
+            life = handle._context.get(_life)  # type: ignore[attr-defined]
+            if life is not None:
+                # Looked at just before each call: an earlier handle of this batch may have killed the life.
+                if not life.alive:
+                    continue
+                if life.paused:
+                    life.deferred.append(handle)
+                    continue
+                self.trace = hash((self.trace, now, life.index))
+            self.calls += 1
+            self._running_life = life
+            handle._run()
+
+    def _order(self, batch: list[events.Handle]) -> list[events.Handle]:
+        if self._shuffle_all:
+            self._rng.shuffle(batch)
+            return batch
+        lives = [handle._context.get(_life) for handle in batch]  # type: ignore[attr-defined]
+        first = lives[0]
+        if all(life is first for life in lives):
+            return batch
+        queues: dict[int, list[events.Handle]] = {}
+        turns: list[int] = []
+        for handle, life in zip(batch, lives, strict=True):
+            index = 0 if life is None else life.index
+            queues.setdefault(index, []).append(handle)
+            turns.append(index)
+        self._rng.shuffle(turns)
+        following = {index: iter(queue) for index, queue in queues.items()}
+        return [next(following[index]) for index in turns]
+
+    def note(self, *facts: int | float) -> None:
+        """Mix numbers into the trace (numbers only: the hash of a text differs between processes)."""
+        self.trace = hash((self.trace, self._now, *facts))
+
+    def _note_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        what = context.get("message", "")
+        life = self._running_life
+        where = f"{life.name}: " if life is not None else ""
+        self.errors.append(f"{self._now:.6f} {where}{what}: {error!r}")
+
+    def _waiting(self) -> str:
+        names = [
+            f"{life.name}/{task.get_name()}"
+            for life in self._lives
+            if life.alive
+            for task in life.tasks
+            if not task.done()
+        ]
+        return f"no timer and no ready handle; {len(names)} tasks wait: {', '.join(names[:8])}"
+
+    def close(self) -> None:
+        """End the simulation: pending coroutines are closed with their lives dead, so that nothing of one
+        run is left to be collected, with side effects, during the next."""
+        if self.is_closed():
+            return
+        for life in self._lives:
+            life.alive = False
+            life.deferred.clear()
+        self._heap.clear()
+        for life in self._lives:
+            for task in life.tasks:
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _close_quietly(task.get_coro())
+            life.tasks.clear()
+        self._heap.clear()
+        super().close()
+
+    # What a simulated program must not ask for
+
+    def _process_events(self, event_list: object) -> None:
+        """There is no selector, hence no events."""
+
+    def _write_to_self(self) -> None:
+        """There are no threads to wake the loop from."""
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]
+        raise SimulationError("simulation has no threads: use Env.offload")
+
+    async def create_server(self, *args: Any, **keywords: Any) -> NoReturn:
+        raise SimulationError("simulation has no sockets: use Env.network")
+
+    async def create_connection(self, *args: Any, **keywords: Any) -> NoReturn:
+        raise SimulationError("simulation has no sockets: use Env.network")
+
+
+def _close_quietly(coroutine: Any) -> None:
+    """Unwind a coroutine of a life that is over; what its finally blocks do or raise no longer matters."""
+    try:
+        coroutine.close()
+    except (Exception, asyncio.CancelledError):  # noqa: BLE001, S110
+        # A dead process reports nothing.
+        pass

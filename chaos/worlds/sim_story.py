@@ -1,0 +1,282 @@
+"""What happens in one simulated run, from an empty cluster to the evidence the checks look at?
+
+Start the cluster and wait until its SyncStateSet is full; load it while faults strike; stop the load, heal
+everything, give the cluster time; read all back: by a consumer, and from every replica's files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from broker.service import Broker
+from chaos.checks import Evidence, Violation
+from chaos.checks.replicas import ReplicaLog
+from chaos.clients import ClientReader, ClientSender, body_crc
+from chaos.history import Asked, History, Read
+from chaos.scenarios import Plan
+from chaos.workload import ProducerLoad, ReaderLoad, queues_of
+from chaos.worlds.sim import GROUP, SimCluster, WorldConfig
+from chaos.worlds.sim_faults import Nemesis
+from chaos.worlds.sim_net import NetProfile
+from client.admin import AdminClient
+from client.message import Queue
+from model.errors import DiskError, MqError
+from model.message import decode_properties
+from remoting import bodies
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.service import RemotingClient
+from store.message_store import MessageStore
+from store.record import Record, decode, walk
+
+READY_S: Final = 20.0
+OBSERVE_S: Final = 0.1
+PROBE_S: Final = 0.15
+ENDS_S: Final = 15.0
+"""Longest that a send begun before the end of the load may still take."""
+TRIES_MAX: Final = 100
+INDEX_SAMPLES: Final = 20
+
+
+class Story:
+    """One run of a plan: ``main`` is what happens, then ``evidence`` and ``found`` hold what was seen."""
+
+    def __init__(self, seed: int, plan: Plan) -> None:
+        self.seed = seed
+        self.plan = plan
+        self.history = History()
+        low_ms, high_ms = plan.offload_ms
+        config = WorldConfig(
+            network=NetProfile(**plan.network),
+            offload_s=(low_ms / 1000, high_ms / 1000),
+            shuffle="all" if plan.shuffle_tasks else "nodes",
+            broker=plan.broker,
+        )
+        self.cluster = SimCluster(seed, config, self.history)
+        self.nemesis = Nemesis(self.cluster, plan.steps)
+        self.found: list[Violation] = []
+        self.evidence = Evidence(self.history, power_failures=plan.power_failures)
+        self.queues = queues_of(plan.load, GROUP)
+
+    async def main(self) -> None:
+        cluster, plan = self.cluster, self.plan
+        for node in [*cluster.of("namesrv"), *cluster.of("broker")]:
+            cluster.start(node.name)
+        reason = await cluster.until(cluster.converged, READY_S)
+        if reason is not None:
+            self._not_live("the cluster did not become ready", reason)
+            return
+        observer = asyncio.get_running_loop().create_task(self._observe())
+        await self._create_topic()
+        self._begin_probe()
+        producers, reader, tasks = await self._begin_load()
+        faults = asyncio.get_running_loop().create_task(self.nemesis.run())
+        await asyncio.sleep(plan.load_ms / 1000)
+        await faults
+        cluster.revive()
+        for producer in producers:
+            producer.stop()
+        reader.stop()
+        _, late = await asyncio.wait(tasks, timeout=ENDS_S)
+        if late:
+            names = ", ".join(sorted(task.get_name() for task in late))
+            self._not_live("clients did not come to an end", names)
+        reason = await cluster.until(cluster.converged, plan.quiet_ms / 1000)
+        if reason is not None:
+            self._not_live("the healed cluster did not converge", reason)
+            self.evidence.complete = False
+        await self._last_sends(producers)
+        await cluster.until(cluster.converged, 5.0)
+        observer.cancel()
+        cluster.observe()
+        await self._read_back(reader)
+
+    def _not_live(self, what: str, why: str) -> None:
+        self.found.append(Violation("liveness", f"{what}: {why}"))
+
+    async def _observe(self) -> None:
+        while True:
+            self.cluster.observe()
+            await asyncio.sleep(OBSERVE_S)
+
+    async def _create_topic(self) -> None:
+        node, env = self.cluster.client("admin")
+        admin = AdminClient(env, self.cluster.namesrv_addresses)
+
+        async def create() -> None:
+            load = self.plan.load
+            await admin.start()
+            for attempt in range(TRIES_MAX):
+                try:
+                    await admin.create_topic(load.topic, load.queues, brokers=[GROUP])
+                    await admin.route(load.topic)
+                    break
+                except (MqError, OSError):
+                    # The NameServers hear of the master, and then of the topic, a moment later.
+                    if attempt == TRIES_MAX - 1:
+                        raise
+                    await asyncio.sleep(0.1)
+            await admin.stop()
+
+        await self.cluster.inside(node, create(), name="create-topic")
+
+    async def _begin_load(self) -> tuple[list[ProducerLoad], ReaderLoad, list[asyncio.Task[None]]]:
+        cluster, load = self.cluster, self.plan.load
+        namesrvs = cluster.namesrv_addresses
+        producers: list[ProducerLoad] = []
+        tasks: list[asyncio.Task[None]] = []
+        for number in range(load.producers):
+            name = f"p{number}"
+            node, env = cluster.client(name)
+            sender = ClientSender(env, name, namesrvs)
+            chance = cluster.chance(f"load:{name}")
+            producer = ProducerLoad(name, sender, self.queues, load, self.history, cluster.clock, chance)
+            producers.append(producer)
+
+            async def produce(sender: ClientSender = sender, producer: ProducerLoad = producer) -> None:
+                await sender.start()
+                await producer.run()
+
+            tasks.append(cluster.inside(node, produce(), name=name))
+        node, env = cluster.client("c0")
+        consumer = ClientReader(env, "c0", namesrvs)
+        reader = ReaderLoad("consumer", consumer, self.queues, load, self.history, cluster.clock)
+
+        async def consume() -> None:
+            await consumer.start()
+            await reader.run()
+
+        tasks.append(cluster.inside(node, consume(), name="c0"))
+        return producers, reader, tasks
+
+    def _begin_probe(self) -> None:
+        """A client that asks one Controller after another about the group, for as long as the world lasts."""
+        node, env = self.cluster.client("probe")
+        client = RemotingClient(env, "probe")
+        chance = self.cluster.chance("probe")
+        addresses = self.cluster.controller_addresses
+
+        async def ask() -> None:
+            while True:
+                await asyncio.sleep(PROBE_S)
+                begun_ms = self.cluster.clock()
+                body = bodies.dumps([GROUP])
+                command = Command(Request.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
+                try:
+                    answer = await client.call(chance.choice(addresses), command, 1.0)
+                except (MqError, OSError):
+                    continue
+                if answer.code == Response.SUCCESS:
+                    self._note_answer(begun_ms, bodies.loads_object(answer.body))
+
+        self.cluster.inside(node, ask(), name="probe")
+
+    def _note_answer(self, begun_ms: float, answer: Mapping[str, Any]) -> None:
+        group = (answer.get("replicasInfoTable") or {}).get(GROUP)
+        if group is None:
+            return
+        master = group.get("masterBrokerId")
+        members = tuple(sorted(int(replica["brokerId"]) for replica in group.get("inSyncReplicas") or []))
+        self.history.add(
+            Asked(
+                self.cluster.clock(),
+                begun_ms,
+                "probe",
+                GROUP,
+                int(master) if master is not None and int(master) >= 0 else None,
+                int(group.get("masterEpoch", 0)),
+                int(group.get("syncStateSetEpoch", 0)),
+                members,
+            )
+        )
+
+    async def _last_sends(self, producers: list[ProducerLoad]) -> None:
+        """In a healed cluster every producer's next send is acknowledged."""
+        for producer in producers:
+            node = self.cluster.nodes[producer.name]
+            acked = await self.cluster.inside(node, producer.send_one(), name="last")
+            if not acked:
+                last = self.history.sends()[-1]
+                self._not_live("a send failed after everything was healed", f"{last.key}: {last.error}")
+                return
+
+    async def _read_back(self, reader: ReaderLoad) -> None:
+        node = self.cluster.nodes["c0"]
+        until_s = self.cluster.loop.time() + ENDS_S
+        if not await self.cluster.inside(node, reader.read_back(until_s=until_s), name="read-back"):
+            self._not_live("reading back failed", f"{reader.errors} errors")
+            self.evidence.complete = False
+        self.evidence.logs = list(self._logs())
+        self.evidence.members = self.cluster.members()
+
+    def _logs(self) -> Iterator[ReplicaLog]:
+        """Each serving broker's CommitLog, through its own store, and noted in the history."""
+        for node in self.cluster.of("broker"):
+            if not node.running:
+                continue
+            store: MessageStore = cast(Broker, node.server).store
+            begin, end = store.log.min_offset, store.log.end
+            parts: list[bytes] = []
+            at = begin
+            while at < end:
+                data = store.log.read(at, min(end - at, 1 << 20))
+                if not data:
+                    break
+                self._note_records(f"log of {node.name}", walk(data, at))
+                parts.append(data)
+                at += len(data)
+            self._note_queues(node.name, store)
+            epochs = tuple((int(epoch), int(start)) for epoch, start in store.epochs.entries)
+            yield ReplicaLog(node.name, begin, b"".join(parts), store.confirmed, epochs)
+
+    def _note_records(self, source: str, records: Iterator[Record]) -> None:
+        """What is found in a replica's files counts as a final reading, like a consumer's."""
+        now_ms = self.cluster.clock()
+        try:
+            for record in records:
+                if record.topic == self.plan.load.topic:
+                    queue = Queue(record.topic, GROUP, record.queue_id)
+                    key = decode_properties(record.properties).get("UNIQ_KEY", "?")
+                    crc = body_crc(bytes(record.body))
+                    self.history.add(Read(now_ms, source, key, queue, record.queue_offset, crc, final=True))
+        except DiskError as error:
+            self.found.append(Violation("unreadable", f"{source}: {error}"))
+
+    def _note_queues(self, name: str, store: MessageStore) -> None:
+        """The same messages, found through the ConsumeQueues, and some of them through the index."""
+        for queue in self.queues:
+            at = store.min_queue_offset(queue.topic, queue.queue_id)
+            got = store.get(queue.topic, queue.queue_id, at, 1 << 20, 1 << 30)
+            for chunk in got.chunks:
+                self._note_records(f"queues of {name}", _records(chunk))
+        acked = [send for send in self.history.sends() if send.outcome == "ok"]
+        for send in self.cluster.chance(f"index:{name}").sample(acked, min(INDEX_SAMPLES, len(acked))):
+            found = store.query(send.queue.topic, send.key, 32, 0, 1 << 60)
+            if not any(send.key.encode() in record for record in found):
+                self.found.append(Violation("index", f"{name} does not find {send.key} by its key"))
+
+    def coverage(self) -> dict[str, int]:
+        """What this run met: faults, events of the nodes, outcomes of sends."""
+        found: Counter[str] = Counter()
+        for kind, count in self.nemesis.done.items():
+            found[f"fault.{kind}"] = count
+        for event in self.history.happened():
+            if event.name not in self.nemesis.done:
+                found[f"event.{event.name}"] += 1
+        for send in self.history.sends():
+            found[f"send.{send.outcome}"] += 1
+        found["read"] = len(self.history.reads(final=False))
+        found["epochs"] = max((len(log.epochs) for log in self.evidence.logs), default=0)
+        return dict(found)
+
+
+def _records(chunk: bytes) -> Iterator[Record]:
+    """Records one after the other, wherever in the log they lie."""
+    at = 0
+    while at < len(chunk):
+        record = decode(chunk, at)
+        yield record
+        at += record.size

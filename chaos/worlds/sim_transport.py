@@ -1,0 +1,382 @@
+"""How does one end of a simulated TCP connection act, as asyncio transport and as socket of a kernel?"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import zlib
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from chaos.worlds.sim_loop import Life
+from runtime.env import Buffer
+
+if TYPE_CHECKING:
+    from chaos.worlds.sim_net import Fabric, SimListener
+
+WINDOW_BYTES: Final = 256 * 1024
+"""Bytes on the way or unread at the receiver before a sender's kernel takes no more."""
+READ_BYTES_MAX: Final = 256 * 1024
+HIGH_WATER_BYTES: Final = 64 * 1024
+_FIN: Final = b""
+
+
+class _Rst:
+    """Marks a reset among the packets of a direction."""
+
+
+_RST: Final = _Rst()
+_Packet = bytes | _Rst
+
+
+class _State(Enum):
+    OPEN = auto()
+    CLOSING = auto()
+    CLOSED = auto()
+
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection, and the direction from it to its peer."""
+
+    def __init__(self, fabric: Fabric, life: Life, local: tuple[str, int], remote: tuple[str, int]) -> None:
+        super().__init__({"sockname": local, "peername": remote})
+        self._fabric = fabric
+        self.life = life
+        self.host = local[0]
+        self.peer_host = remote[0]
+        self.peer: SimTransport | None = None
+        self.number = fabric.next_number()
+        self.alive = True
+        """False once this end's socket no longer exists (closed and done, killed, power lost)."""
+        self.held = False
+        """Packets wait in front of a cut link."""
+        self._silent = False
+        self._protocol: asyncio.BaseProtocol | None = None
+        self._context = life.context.copy()
+        self._state = _State.OPEN
+        # Sending: written but not yet taken by the kernel; on the way with the moment each packet is due.
+        self._buffer: deque[bytes] = deque()
+        self._buffer_bytes = 0
+        self._way: deque[tuple[float, _Packet]] = deque()
+        self._last_due_s = 0.0
+        self.unacked = 0
+        """Bytes the peer's process has not read yet (in flight or in its kernel)."""
+        self._fin_sent = False
+        self._eof_written = False
+        self._protocol_paused = False
+        self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
+        # Receiving
+        self._received: deque[_Packet] = deque()
+        self._reading = True
+        self._delivering = False
+        self._eof_seen = False
+        fabric.add_end(self)
+
+    # Opening
+
+    def attach(self, protocol: asyncio.BaseProtocol) -> None:
+        """Give the client's end its protocol; runs in the life that connected."""
+        self._protocol = protocol
+        protocol.connection_made(self)
+        self._wake()
+
+    def accept_by(self, listener: SimListener) -> None:
+        """The server's process accepts when it next runs."""
+        self._soon(self._accepted, listener)
+
+    def _accepted(self, listener: SimListener) -> None:
+        if not self.alive:
+            return
+        self.attach(listener.factory())
+
+    # asyncio.Transport
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        if self._protocol is None:
+            raise RuntimeError("this transport has no protocol yet")
+        return self._protocol
+
+    def is_closing(self) -> bool:
+        return self._state is not _State.OPEN
+
+    def is_reading(self) -> bool:
+        return self._reading and self._state is _State.OPEN
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        if self._state is _State.OPEN and not self._reading:
+            self._reading = True
+            self._wake()
+
+    def get_write_buffer_size(self) -> int:
+        return self._buffer_bytes
+
+    def get_write_buffer_limits(self) -> tuple[int, int]:
+        return self._low, self._high
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        if high is None:
+            high = HIGH_WATER_BYTES if low is None else 4 * low
+        if low is None:
+            low = high // 4
+        if not high >= low >= 0:
+            raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
+        self._high, self._low = high, low
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        if self._fin_sent or self._state is not _State.OPEN:
+            return
+        self._eof_written = self._fin_sent = True
+        self._send(_FIN)
+
+    def write(self, data: Buffer) -> None:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
+        if self._eof_written:
+            raise RuntimeError("Cannot call write() after write_eof()")
+        if not len(data) or self._state is not _State.OPEN:
+            return
+        self._send(bytes(data))
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.write(b"".join(list_of_data))
+
+    def close(self) -> None:
+        if self._state is not _State.OPEN:
+            return
+        self._state = _State.CLOSING
+        self._received.clear()
+        if not self._fin_sent:
+            self._fin_sent = True
+            self._send(_FIN)
+        if not self._buffer:
+            self._soon(self._lost, None)
+
+    def abort(self) -> None:
+        if self._state is _State.CLOSED:
+            return
+        self._state = _State.CLOSED
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        self._transmit(_RST)
+        self._soon(self._lost, None)
+
+    # Sending
+
+    def _send(self, packet: bytes) -> None:
+        if self._buffer or (self.unacked + len(packet) > WINDOW_BYTES and self.unacked):
+            self._buffer.append(packet)
+            self._buffer_bytes += len(packet)
+            self._pause_writer()
+        else:
+            self._transmit(packet)
+
+    def _transmit(self, packet: _Packet) -> None:
+        if not self.alive:
+            return
+        fabric = self._fabric
+        due = max(self._last_due_s, fabric.loop.time() + fabric.latency_s(self.host, self.peer_host))
+        self._last_due_s = due
+        if isinstance(packet, bytes):
+            self.unacked += len(packet)
+        self._way.append((due, packet))
+        fabric.loop.call_at(due, self.arrive, context=fabric.context)
+
+    def arrive(self) -> None:
+        """The network's side: hand the packets that are due to the peer's kernel."""
+        fabric = self._fabric
+        now = fabric.loop.time()
+        if self._way and fabric.is_cut(self.host, self.peer_host):
+            self.held = True
+            return
+        if self.held:
+            return
+        while self._way and self._way[0][0] <= now:
+            packet = self._way.popleft()[1]
+            fabric.delivered += 1
+            if isinstance(packet, bytes):
+                fabric.loop.note(self.number, len(packet), zlib.crc32(packet))
+            else:
+                fabric.loop.note(self.number, -1)
+            if self.peer is not None:
+                self.peer.receive(packet)
+
+    def acked(self, size: int) -> None:
+        """The peer's process read ``size`` bytes: the window opens."""
+        self.unacked -= size
+        while self._buffer and (self.unacked + len(self._buffer[0]) <= WINDOW_BYTES or not self.unacked):
+            packet = self._buffer.popleft()
+            self._buffer_bytes -= len(packet)
+            self._transmit(packet)
+        if self._state is _State.CLOSING and not self._buffer:
+            self._soon(self._lost, None)
+        elif self._protocol_paused and self._buffer_bytes <= self._low:
+            self._protocol_paused = False
+            self._soon(self._resume_writer)
+
+    def _pause_writer(self) -> None:
+        if self._buffer_bytes > self._high and not self._protocol_paused and self._protocol is not None:
+            self._protocol_paused = True
+            cast(Any, self._protocol).pause_writing()
+
+    def _resume_writer(self) -> None:
+        if self._protocol is not None and self._state is _State.OPEN:
+            cast(Any, self._protocol).resume_writing()
+
+    # Receiving
+
+    def receive(self, packet: _Packet) -> None:
+        """A packet arrives at this end's kernel."""
+        if self._silent and self._fabric.is_off(self.host):
+            return
+        if not self.alive:
+            # The socket is gone: anything but a reset is answered with one.
+            peer = self.peer
+            if packet is not _RST and packet != _FIN and peer is not None and peer.alive:
+                delay_s = self._fabric.latency_s(self.host, self.peer_host)
+                self._fabric.answer_with_reset(self, peer, delay_s)
+            return
+        if packet is _RST:
+            self.receive_reset()
+            return
+        if self._state is not _State.OPEN:
+            if isinstance(packet, bytes) and self.peer is not None:
+                self.peer.acked(len(packet))
+            return
+        self._received.append(packet)
+        self._wake()
+
+    def receive_reset(self) -> None:
+        if not self.alive or self._state is _State.CLOSED:
+            return
+        self._state = _State.CLOSED
+        self._received.clear()
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        self._soon(self._lost, ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
+
+    def _wake(self) -> None:
+        if self._received and not self._delivering and self._protocol is not None:
+            self._delivering = True
+            self._soon(self._deliver)
+
+    def _deliver(self) -> None:
+        """The process reads from its socket; runs in its life."""
+        self._delivering = False
+        protocol = self._protocol
+        if self._state is not _State.OPEN or not self._reading or not self._received or protocol is None:
+            return
+        data = self._take()
+        try:
+            if data:
+                self._hand_over(protocol, data)
+            else:
+                self._eof_seen = True
+                if not cast(asyncio.Protocol, protocol).eof_received():
+                    self.close()
+        except Exception as error:  # noqa: BLE001
+            # asyncio's transports do the same: a protocol that raises loses its connection, and it is heard.
+            self._fabric.loop.call_exception_handler(
+                {"message": "Fatal error: protocol call failed.", "exception": error, "transport": self}
+            )
+            self._fail(error)
+            return
+        self._wake()
+
+    def _take(self) -> bytes:
+        """What one read of the socket returns: all bytes before a FIN, sometimes only some of them."""
+        parts: list[bytes] = []
+        size = 0
+        while self._received and size < READ_BYTES_MAX:
+            packet = self._received[0]
+            if not packet or not isinstance(packet, bytes):
+                if not parts:
+                    self._received.popleft()
+                break
+            parts.append(packet)
+            size += len(packet)
+            self._received.popleft()
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        kept = self._fabric.slice_bytes(len(data))
+        if kept < len(data):
+            self._received.appendleft(data[kept:])
+            data = data[:kept]
+        if data and self.peer is not None:
+            self.peer.acked(len(data))
+        return data
+
+    def _hand_over(self, protocol: asyncio.BaseProtocol, data: bytes) -> None:
+        if not isinstance(protocol, asyncio.BufferedProtocol):
+            cast(asyncio.Protocol, protocol).data_received(data)
+            return
+        at = 0
+        while at < len(data) and self._state is _State.OPEN:
+            buffer = memoryview(cast(Any, protocol.get_buffer(-1)))
+            if not len(buffer):
+                raise RuntimeError("get_buffer() returned an empty buffer")
+            size = min(len(buffer), len(data) - at)
+            buffer[:size] = data[at : at + size]
+            del buffer
+            protocol.buffer_updated(size)
+            at += size
+
+    def _fail(self, error: BaseException) -> None:
+        if self._state is _State.CLOSED:
+            return
+        self._state = _State.CLOSED
+        self._transmit(_RST)
+        self._soon(self._lost, error)
+
+    # The end
+
+    def process_died(self) -> None:
+        """The kernel closes this socket: FIN behind what was sent, or RST when unread bytes were left."""
+        if not self.alive:
+            return
+        self._buffer.clear()
+        if self._received and any(self._received):
+            self._way.clear()
+            self._transmit(_RST)
+        elif not self._fin_sent:
+            self._fin_sent = True
+            self._transmit(_FIN)
+        self._gone()
+
+    def power_lost(self) -> None:
+        if self.held:
+            self._way.clear()
+        self._silent = True
+        self._gone()
+
+    def _lost(self, error: BaseException | None) -> None:
+        if not self.alive:
+            return
+        self._state = _State.CLOSED
+        self._gone()
+        if self._protocol is not None:
+            self._protocol.connection_lost(cast(Any, error))
+
+    def _gone(self) -> None:
+        self.alive = False
+        self._received.clear()
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        peer = self.peer
+        if peer is None or not peer.alive:
+            self._fabric.drop_end(self)
+            if peer is not None:
+                self._fabric.drop_end(peer)
+
+    def _soon(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Run ``call`` in this end's process."""
+        self._fabric.loop.call_soon(call, *arguments, context=self._context)

@@ -1,0 +1,158 @@
+"""The promises of a cluster of real processes, and of every drill: nothing is lost, and it comes back."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.cluster import LocalCluster
+from client.message import Message, SendStatus
+from client.producer import Producer
+from client.pull import PullConsumer
+from runtime.os_env import OsEnv
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240), pytest.mark.xdist_group("live")]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def keelmq(*arguments: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=ROOT,
+    )
+
+
+def status(directory: Path) -> dict[str, Any]:
+    found = json.loads(keelmq("cluster", "status", "--dir", directory, "--json").stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    where = tmp_path_factory.mktemp("cluster")
+    done = keelmq("cluster", "up", "--dir", where)
+    try:
+        assert done.returncode == 0, done.stderr
+        yield where
+    finally:
+        ended = keelmq("cluster", "down", "--dir", where)
+    assert ended.returncode == 0, ended.stderr
+    cluster = LocalCluster.open(where)
+    assert not any(cluster.is_running(node) for node in cluster.layout.nodes)
+
+
+def test_up_gives_a_full_cluster_and_may_be_called_again(directory: Path) -> None:
+    before = status(directory)
+    group = before["groups"][0]
+    assert group["syncStateSet"] == [1, 2, 3]
+    assert sorted(b["role"] for b in group["brokers"]) == ["master", "slave", "slave"]
+    assert [c["leader"] for c in before["controllers"]].count(True) == 1
+    assert keelmq("cluster", "up", "--dir", directory).returncode == 0
+    again = status(directory)["groups"][0]["brokers"]
+    assert [b["pid"] for b in again] == [b["pid"] for b in group["brokers"]]
+
+
+def test_what_is_sent_is_read_back_and_reaches_every_replica(directory: Path) -> None:
+    async def work() -> None:
+        env = OsEnv(seed=5)
+        namesrv = ";".join(status(directory)["namesrv"])
+        async with Producer(env, "pg", namesrv) as producer:
+            results = [
+                await producer.send(Message(topic="Live", body=b"x" * 100, keys=[str(i)])) for i in range(50)
+            ]
+        assert {r.status for r in results} == {SendStatus.SEND_OK}
+        async with PullConsumer(env, "cg", namesrv) as consumer:
+            found = []
+            for queue in await consumer.queues("Live"):
+                found += await consumer.read_all(queue)
+        assert sorted(m.msg_id for m in found) == sorted(r.msg_id for r in results)
+
+    asyncio.run(work())
+    ends = {b["maxOffset"] for b in status(directory)["groups"][0]["brokers"]}
+    assert len(ends) == 1
+
+
+def test_up_starts_only_what_is_missing(directory: Path) -> None:
+    cluster = LocalCluster.open(directory)
+    before = {node.name: node.pid for node in cluster.layout.nodes}
+    victim = cluster.layout.broker_nodes[1]
+    cluster.send_signal(victim, signal.SIGKILL)
+    assert keelmq("cluster", "up", "--dir", directory).returncode == 0
+    after = {node.name: node.pid for node in LocalCluster.open(directory).layout.nodes}
+    assert [name for name in before if before[name] != after[name]] == [victim.name]
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "kill-master",
+        "stop-master",
+        "freeze-master",
+        "handover",
+        "kill-slave",
+        "freeze-slave",
+        "kill-controller-leader",
+        "kill-namesrv",
+    ],
+)
+def test_a_drill_loses_nothing_and_comes_back(directory: Path, tmp_path: Path, scenario: str) -> None:
+    out = tmp_path / "drill.json"
+    done = keelmq("drill", scenario, "--dir", directory, "--json", out, "--history", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text())
+    drill = result["drills"][0]
+    assert drill["acked"] > 100
+    assert drill["read_back"] >= drill["acked"]
+    assert drill["rto_ms"] is not None
+    if scenario in ("kill-master", "freeze-master"):
+        steps = [drill[name] for name in ("noticed_ms", "elected_ms", "promoted_ms", "routed_ms")]
+        assert steps == sorted(steps)
+        assert drill["first_ack_ms"] >= drill["promoted_ms"] - 1  # clocks tick in whole ms
+    assert list(tmp_path.glob(f"{scenario}-0.jsonl"))
+
+
+def test_a_drill_on_a_directory_without_a_cluster_is_wrong_usage(tmp_path: Path) -> None:
+    done = keelmq("drill", "kill-master", "--dir", tmp_path)
+    assert done.returncode == 64
+    assert "holds no cluster" in done.stderr
+
+
+def test_a_taken_port_ends_up_with_3_and_says_why(directory: Path, tmp_path: Path) -> None:
+    base = LocalCluster.open(directory).layout.base_port
+    done = keelmq("cluster", "up", "--dir", tmp_path, "--base-port", str(base), "--timeout", "20")
+    keelmq("cluster", "down", "--dir", tmp_path)
+    assert done.returncode == 3
+    assert "ended" in done.stderr
+
+
+def test_a_drill_told_to_stop_takes_its_own_cluster_with_it(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "drill", "freeze-master", "--repeat", "9"],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as drill:
+        deadline = time.monotonic() + 60
+        while not (found := list(tmp_path.glob("keelmq-drill-*/conf/broker-a-2.conf"))):
+            assert time.monotonic() < deadline, "the drill started no cluster"
+            time.sleep(0.1)
+        cluster = LocalCluster.open(found[0].parent.parent)
+        time.sleep(4)
+        drill.send_signal(signal.SIGTERM)
+        assert drill.wait(60) == 130
+    assert not any(cluster.is_running(node) for node in cluster.layout.nodes)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,189 @@
+"""The promise of the simulated disk: a kill loses nothing, a power failure loses only what was not synced."""
+
+import errno
+import random
+
+import pytest
+
+from chaos.worlds.sim_disk import PAGE_BYTES, SECTOR_BYTES, Machine, SimDisk
+from chaos.worlds.sim_loop import Life
+from runtime.env import Disk, read_file, write_file
+
+
+def a_disk(seed: int = 1) -> tuple[Machine, SimDisk, Life]:
+    machine = Machine("m", seed, lambda: 1000)
+    life = Life("a", 1)
+    disk = SimDisk(machine, life)
+    disk.makedirs("/data")
+    return machine, disk, life
+
+
+def after_power(machine: Machine) -> SimDisk:
+    machine.lose_power()
+    return SimDisk(machine, Life("again", 2))
+
+
+def test_the_disk_has_the_interface_of_the_env() -> None:
+    disk: Disk = a_disk()[1]
+    assert disk.listdir("/nowhere") == []
+
+
+def test_what_is_written_is_read_across_pages() -> None:
+    _, disk, _ = a_disk()
+    file = disk.open("/data/f", create=True)
+    data = random.Random(1).randbytes(3 * PAGE_BYTES)
+    file.pwrite(data, 1000)
+    assert file.size() == 1000 + len(data)
+    assert file.pread(len(data), 1000) == data
+    assert file.pread(2000, 0) == bytes(1000) + data[:1000]
+    assert file.pread(100, file.size() - 10) == data[-10:]
+
+
+def test_a_killed_process_loses_nothing_it_wrote() -> None:
+    machine, disk, life = a_disk()
+    disk.open("/data/f", create=True).pwrite(b"kept", 0)
+    life.alive = False
+    machine.process_died(life)
+    again = SimDisk(machine, Life("again", 2))
+    assert read_file(again, "/data/f") == b"kept"
+    with pytest.raises(OSError, match="dead"):
+        disk.open("/data/f")
+
+
+def test_synced_bytes_and_names_survive_every_power_failure() -> None:
+    for seed in range(50):
+        machine, disk, _ = a_disk(seed)
+        file = disk.open("/data/f", create=True)
+        data = random.Random(seed).randbytes(5 * PAGE_BYTES + 17)
+        file.pwrite(data, 0)
+        file.sync()
+        disk.sync_dir("/data")
+        file.pwrite(b"later", len(data))
+        assert read_file(after_power(machine), "/data/f")[: len(data)] == data
+
+
+def test_unsynced_pages_survive_as_any_subset_and_may_be_torn() -> None:
+    outcomes, torn = set(), 0
+    for seed in range(60):
+        machine, disk, _ = a_disk(seed)
+        file = disk.open("/data/f", create=True)
+        file.truncate(4 * PAGE_BYTES)
+        file.sync()
+        disk.sync_dir("/data")
+        file.pwrite(b"x" * (4 * PAGE_BYTES), 0)
+        data = read_file(after_power(machine), "/data/f")
+        pages = [data[at : at + PAGE_BYTES] for at in range(0, len(data), PAGE_BYTES)]
+        outcomes.add(tuple(page == b"x" * PAGE_BYTES for page in pages))
+        for page in pages:
+            sectors = {page[at : at + SECTOR_BYTES] for at in range(0, PAGE_BYTES, SECTOR_BYTES)}
+            assert sectors <= {b"x" * SECTOR_BYTES, bytes(SECTOR_BYTES)}
+            torn += len(sectors) == 2
+    assert len(outcomes) > 8
+    assert (False, True, True, True) in outcomes or (False, False, True, True) in outcomes
+    assert torn > 10
+
+
+def test_an_unsynced_rename_is_lost_or_kept_but_never_half() -> None:
+    seen = set()
+    for seed in range(40):
+        machine, disk, _ = a_disk(seed)
+        write_file(disk, "/data/f", b"old")
+        new = disk.open("/data/f.tmp", create=True)
+        new.pwrite(b"new", 0)
+        new.sync()
+        disk.replace("/data/f.tmp", "/data/f")
+        seen.add(read_file(after_power(machine), "/data/f"))
+    assert seen == {b"old", b"new"}
+
+
+def test_write_file_leaves_the_old_or_the_new_content() -> None:
+    for seed in range(40):
+        machine, disk, _ = a_disk(seed)
+        write_file(disk, "/data/f", b"old")
+        write_file(disk, "/data/f", b"new", backup=True)
+        disk = after_power(machine)
+        assert read_file(disk, "/data/f") == b"new"
+        assert read_file(disk, "/data/f.bak") == b"old"
+
+
+def test_a_created_file_is_gone_unless_its_directory_was_synced() -> None:
+    kept = 0
+    for seed in range(40):
+        machine, disk, _ = a_disk(seed)
+        disk.open("/data/f", create=True).sync()
+        kept += after_power(machine).exists("/data/f")
+    assert 0 < kept < 40
+
+
+def test_a_truncate_is_done_or_not_never_for_some_pages() -> None:
+    seen = set()
+    for seed in range(40):
+        machine, disk, _ = a_disk(seed)
+        file = disk.open("/data/f", create=True)
+        file.pwrite(b"x" * (8 * PAGE_BYTES), 0)
+        file.sync()
+        disk.sync_dir("/data")
+        file.truncate(PAGE_BYTES)
+        seen.add(read_file(after_power(machine), "/data/f"))
+    assert seen == {b"x" * PAGE_BYTES, b"x" * (8 * PAGE_BYTES)}
+
+
+def test_after_a_failed_sync_the_pages_are_lost_even_when_a_later_sync_succeeds() -> None:
+    machine, disk, _ = a_disk()
+    file = disk.open("/data/f", create=True)
+    file.truncate(PAGE_BYTES)
+    file.sync()
+    disk.sync_dir("/data")
+    file.pwrite(b"lost", 0)
+    machine.faults.sync_errors = 1
+    with pytest.raises(OSError) as error:
+        file.sync()
+    assert error.value.errno == errno.EIO
+    file.sync()
+    assert file.pread(4, 0) == b"lost"
+    assert read_file(after_power(machine), "/data/f")[:4] == bytes(4)
+
+
+def test_a_full_disk_refuses_new_blocks_only() -> None:
+    machine, disk, _ = a_disk()
+    file = disk.open("/data/f", create=True)
+    file.allocate(8192)
+    machine.faults.full = True
+    file.pwrite(b"x" * 8192, 0)
+    with pytest.raises(OSError) as error:
+        file.pwrite(b"x", 8192)
+    assert error.value.errno == errno.ENOSPC
+    assert disk.usage("/data").free_bytes == 0
+
+
+def test_a_large_preallocated_file_costs_no_memory() -> None:
+    machine, disk, _ = a_disk()
+    file = disk.open("/data/f", create=True)
+    file.allocate(1 << 30)
+    file.pwrite(b"x", (1 << 30) - 1)
+    inode = machine.find("/data/f")
+    assert inode is not None
+    assert len(inode.pages) == 1
+    assert file.pread(2, (1 << 30) - 2) == b"\0x"
+
+
+def test_a_lock_is_held_by_one_life_and_freed_by_its_death() -> None:
+    machine, disk, life = a_disk()
+    disk.lock("/data/lock")
+    other = SimDisk(machine, Life("b", 2))
+    with pytest.raises(BlockingIOError):
+        other.lock("/data/lock")
+    life.alive = False
+    machine.process_died(life)
+    other.lock("/data/lock").release()
+
+
+def test_a_bit_flip_changes_one_bit_of_written_data() -> None:
+    machine, disk, _ = a_disk()
+    disk.open("/data/f", create=True).pwrite(bytes(5000), 0)
+    flipped = machine.flip_bit("/data/")
+    assert flipped is not None
+    path, offset = flipped
+    data = read_file(disk, path)
+    assert sum(byte.bit_count() for byte in data) == 1
+    assert data[offset] != 0
