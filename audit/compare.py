@@ -1,0 +1,299 @@
+"""Where do two replicas differ, and which one is wrong? Digests first, then only the ranges that differ.
+
+Digests of 1 MiB ranges are compared as plain values. In ranges that differ, both logs are walked side by side
+from the record that covers the range's start; a stretch between two record boundaries both logs share is one
+``Difference``. Fillers behind a blank record belong to no record, so they never differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from audit.layout import Replica, Segment, segment_reader
+from audit.scan import (
+    RECORD_BYTES_MAX,
+    RECORD_BYTES_MIN,
+    WINDOW_BYTES,
+    Parsed,
+    Read,
+    find_record,
+    parse,
+    sync,
+)
+from audit.storage import Storage, open_storage
+
+STEPS_MAX: Final = 200_000
+"""Records walked without meeting again before the rest counts as different."""
+
+Interval = tuple[int, int]
+
+
+class Difference(NamedTuple):
+    """[start, until) differs between ``base`` and ``replica``; both borders are record boundaries of both."""
+
+    base: int
+    replica: int
+    start: int
+    until: int
+    records: int
+    same_message: bool  # both hold one record with the same key: damage rather than another history
+    base_sound: bool  # every record of the stretch is readable with the right CRC
+    replica_sound: bool
+    uniq_key: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    base_crc: int  # of the stretch's first body, -1 when there is none
+    replica_crc: int
+
+
+@dataclass(slots=True)
+class Ranges:
+    """What the digests say: the base of each range, and where the others differ from it."""
+
+    base_of: list[tuple[int, int, int]]  # start, end, base replica
+    differ: dict[tuple[int, int], list[Interval]]  # (base, replica) -> merged ranges
+    equal: dict[int, list[Interval]]  # replica -> ranges equal to the reference's
+
+
+def compare_digests(table: pa.Table, reference: int) -> Ranges:
+    """Group digests by range. A range's base is the reference, or the first that holds it."""
+    by_range: dict[Interval, dict[int, bytes]] = {}
+    for replica, start, end, digest in zip(
+        table["replica"].to_pylist(),
+        table["start"].to_pylist(),
+        table["end"].to_pylist(),
+        table["digest"].to_pylist(),
+        strict=True,
+    ):
+        by_range.setdefault((start, end), {})[replica] = digest
+    ranges = Ranges([], {}, {})
+    for (start, end), found in sorted(by_range.items()):
+        base = reference if reference in found else min(found)
+        ranges.base_of.append((start, end, base))
+        for replica, digest in sorted(found.items()):
+            if replica == base:
+                continue
+            if digest == found[base]:
+                if base == reference:
+                    ranges.equal.setdefault(replica, []).append((start, end))
+            else:
+                ranges.differ.setdefault((base, replica), []).append((start, end))
+    ranges.differ = {pair: joined(rows) for pair, rows in ranges.differ.items()}
+    ranges.equal = {replica: joined(rows) for replica, rows in ranges.equal.items()}
+    return ranges
+
+
+def joined(intervals: Iterable[Interval]) -> list[Interval]:
+    """Ascending, with touching and overlapping ones made one."""
+    out: list[Interval] = []
+    for start, end in sorted(intervals):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(out[-1][1], end))
+        elif start < end:
+            out.append((start, end))
+    return out
+
+
+def without(whole: Interval, taken: Iterable[Interval]) -> list[Interval]:
+    """What is left of ``whole`` when the ascending, disjoint ``taken`` are cut out."""
+    rest: list[Interval] = []
+    at = whole[0]
+    for start, end in taken:
+        if start > at:
+            rest.append((at, min(start, whole[1])))
+        at = max(at, end)
+        if at >= whole[1]:
+            break
+    if at < whole[1]:
+        rest.append((at, whole[1]))
+    return [r for r in rest if r[0] < r[1]]
+
+
+def covering_start(read: Read, offset: int, segment_base: int, segment_end: int) -> int:
+    """Start of the record that covers ``offset``, found from a sync point before it.
+
+    Unreadable bytes before the offset: where they begin. No sync point within two records' length: the
+    segment's base.
+    """
+    if offset <= segment_base:
+        return segment_base
+    for back in (65536, 1 << 20, RECORD_BYTES_MAX * 2):
+        begin = max(segment_base, offset - back)
+        data = read(begin, offset - begin + 64)
+        at = 0 if begin == segment_base else sync(data, 0, begin, segment_end)
+        if at < 0 or begin + at > offset:
+            continue
+        cursor = Cursor(read, segment_end, segment_end)
+        position = begin + at
+        while position < offset:
+            parsed = cursor.parse(position)
+            if not parsed.size or position + parsed.size > offset:
+                break
+            position += parsed.size
+        return position
+    return segment_base
+
+
+class Cursor:
+    """One log of a pair, parsed at any boundary."""
+
+    def __init__(self, read: Read, segment_end: int, limit: int) -> None:
+        self._read = read
+        self._segment_end = segment_end
+        self._limit = limit
+        self._base = 0
+        self._data = b""
+
+    def bytes_at(self, offset: int, size: int) -> bytes:
+        at = offset - self._base
+        if at < 0 or at + size > len(self._data):
+            self._data = self._read(offset, max(WINDOW_BYTES, size))
+            self._base, at = offset, 0
+        return self._data[at : at + size]
+
+    def parse(self, offset: int) -> Parsed:
+        at = offset - self._base
+        if at < 0 or len(self._data) - at < RECORD_BYTES_MIN:
+            self._data, self._base, at = self._read(offset, WINDOW_BYTES), offset, 0
+        parsed = parse(self._data, at, offset, self._segment_end)
+        if parsed.problem in ("incomplete", "fewer than 8 bytes") and at:
+            self._data, self._base = self._read(offset, WINDOW_BYTES), offset
+            parsed = parse(self._data, 0, offset, self._segment_end)
+        return parsed
+
+    def next_start(self, offset: int) -> int:
+        """Where a record starts again after unreadable bytes at ``offset``; the limit if none does."""
+        found = find_record(self._read, offset + 1, self._limit, self._segment_end)
+        return found if found >= 0 else self._limit
+
+
+def drill_down(replicas: list[Replica], base: int, other: int, ranges: list[Interval]) -> list[Difference]:
+    """Every stretch of ``ranges`` in which the two logs differ, record by record."""
+    a, b = replicas[base], replicas[other]
+    storage_a, storage_b = open_storage(a.location), open_storage(b.location)
+    found: list[Difference] = []
+    try:
+        for begin, end in ranges:
+            for segment in a.segments:
+                segment_end = a.segment_end(segment)
+                if segment_end <= begin or end <= segment.base:
+                    continue
+                twin = b.segment_at(segment.base)
+                if twin is None:
+                    continue
+                lo, hi = max(begin, segment.base), min(end, segment_end, a.end, b.end)
+                if found and found[-1].until >= hi:
+                    continue
+                lo = max(lo, found[-1].until) if found else lo
+                found += _drill(storage_a, storage_b, segment, twin, (base, other), lo, hi, segment_end, a, b)
+    finally:
+        storage_a.close()
+        storage_b.close()
+    return found
+
+
+def _drill(
+    storage_a: Storage,
+    storage_b: Storage,
+    segment: Segment,
+    twin: Segment,
+    pair: tuple[int, int],
+    lo: int,
+    hi: int,
+    segment_end: int,
+    a: Replica,
+    b: Replica,
+) -> list[Difference]:
+    read_a, read_b = segment_reader(storage_a, segment), segment_reader(storage_b, twin)
+    limit = min(segment_end, a.end, b.end)
+    one, two = Cursor(read_a, segment_end, limit), Cursor(read_b, segment_end, limit)
+    position = min(
+        covering_start(read_a, lo, segment.base, segment_end),
+        covering_start(read_b, lo, segment.base, segment_end),
+    )
+    found: list[Difference] = []
+    while position < hi:
+        pa_, pb = one.parse(position), two.parse(position)
+        if pa_.size and pa_.size == pb.size:
+            if pa_.problem == pb.problem == "blank":
+                break
+            if pa_.record is not None and one.bytes_at(position, pa_.size) == two.bytes_at(
+                position, pa_.size
+            ):
+                position += pa_.size
+                continue
+        difference = _stretch(one, two, pair, position, limit)
+        found.append(difference)
+        position = difference.until
+    return found
+
+
+def _stretch(one: Cursor, two: Cursor, pair: tuple[int, int], position: int, limit: int) -> Difference:
+    """Walk both from a shared boundary to the next one both share."""
+    first_a, first_b = one.parse(position), two.parse(position)
+    sound = [True, True]
+
+    def step(side: int, cursor: Cursor, at: int) -> int:
+        parsed = cursor.parse(at)
+        if parsed.size == 0 or parsed.damage is not None:
+            sound[side] = False
+        return at + parsed.size if parsed.size else cursor.next_start(at)
+
+    at_a, at_b = step(0, one, position), step(1, two, position)
+    records = 1
+    for _ in range(STEPS_MAX):
+        if at_a == at_b or min(at_a, at_b) >= limit:
+            break
+        if at_a < at_b:
+            at_a = step(0, one, at_a)
+            records += 1
+        else:
+            at_b = step(1, two, at_b)
+    until = min(at_a, limit) if at_a == at_b else limit
+    sound_a, sound_b = sound
+    a, b = first_a.record, first_b.record
+    shown = a or b
+    same = (
+        records == 1
+        and a is not None
+        and b is not None
+        and a.size == b.size
+        and a.uniq_key == b.uniq_key
+        and a.store_timestamp_ms == b.store_timestamp_ms
+    ) or not (sound_a and sound_b)
+    return Difference(
+        *pair,
+        position,
+        until,
+        records,
+        same,
+        sound_a,
+        sound_b,
+        shown.uniq_key if shown else "",
+        shown.topic if shown else "",
+        shown.queue_id if shown else -1,
+        shown.queue_offset if shown else -1,
+        a.body_crc if a else -1,
+        b.body_crc if b else -1,
+    )
+
+
+def runs(differences: list[Difference]) -> list[list[Difference]]:
+    """Differences that touch, in order."""
+    out: list[list[Difference]] = []
+    for d in sorted(differences, key=lambda d: d.start):
+        if out and out[-1][-1].until >= d.start:
+            out[-1].append(d)
+        else:
+            out.append([d])
+    return out
+
+
+def is_suffix(run: list[Difference], common_end: int) -> bool:
+    """A run that reaches the end of both logs and holds another history, not damage of one message."""
+    return run[-1].until >= common_end and any(not d.same_message for d in run)

@@ -1,0 +1,55 @@
+"""How does one machine read every byte without a JVM? A pool of processes over the same plain functions."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Final
+
+import pyarrow as pa
+
+from audit.relate import LocalLog, collect
+from audit.tables import DIGEST, Task, run_digests, run_scan
+
+POOL_BYTES_MIN: Final = 256 * 1024 * 1024
+"""Below this a pool's start costs more than it saves."""
+
+
+def _scan_all(task: Task) -> list[pa.RecordBatch]:
+    return list(run_scan(task))
+
+
+class LocalEngine:
+    """Runs tasks in this process when they are small, else in a pool of ``processes``."""
+
+    name = "local"
+
+    def __init__(self, processes: int | None = None) -> None:
+        self._processes = processes or os.cpu_count() or 1
+        self._pool: ProcessPoolExecutor | None = None
+
+    def warm_up(self) -> None:
+        """Nothing to prepare: a pool is made when there is work for it."""
+
+    def _map(self, call: Callable[[Task], Any], tasks: list[Task]) -> list[Any]:
+        if self._processes == 1 or sum(t.end - t.start for t in tasks) < POOL_BYTES_MIN:
+            return [call(task) for task in tasks]
+        if self._pool is None:
+            # Not fork: the parent may run threads (an event loop's executor, Arrow's own).
+            self._pool = ProcessPoolExecutor(
+                self._processes, mp_context=multiprocessing.get_context("forkserver")
+            )
+        return list(self._pool.map(call, tasks))
+
+    def digests(self, tasks: list[Task]) -> pa.Table:
+        return pa.Table.from_batches(self._map(run_digests, tasks), schema=DIGEST)
+
+    def scan(self, tasks: list[Task]) -> LocalLog:
+        return collect([batch for batches in self._map(_scan_all, tasks) for batch in batches])
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None

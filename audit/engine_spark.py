@@ -1,0 +1,361 @@
+"""How do Spark's workers read every byte? A Python data source over the same plain functions, then SQL.
+
+``local[*]`` or any cluster by ``master``; workers open the stores by path or URL, so a cluster needs them
+mounted or in an object store. A failed task that Spark runs again reads twice and yields the same rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from audit.java import Java, find_java
+from audit.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
+from audit.tables import (
+    ACKED,
+    CHUNK,
+    DAMAGE,
+    DIGEST,
+    DUPLICATES,
+    LOG,
+    QUEUES,
+    RECORD,
+    EngineError,
+    Tail,
+    Task,
+    View,
+    run_digests,
+    run_scan,
+)
+
+SOURCE: Final = "keelmq_log"
+SHARED_PACKAGES: Final = ("audit", "model")
+"""What a worker imports to run a task."""
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Spark's failures as EngineError: the first lines of the reason, without the JVM's stack."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        text = str(error).strip().splitlines()
+        last = next((line for line in reversed(text) if line and not line.startswith((" ", "\t"))), "")
+        raise EngineError(f"Spark failed: {text[0] if text else error!r} {last}".strip()) from error
+
+
+class LogSource(DataSource):
+    """``spark.read.format("keelmq_log").option("kind", "digests"|"scan").option("tasks", JSON)``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return SOURCE
+
+    def schema(self) -> Any:
+        return from_arrow_schema(DIGEST if self.options["kind"] == "digests" else LOG)
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return LogReader(self.options["kind"], json.loads(self.options["tasks"]))
+
+
+class LogReader(DataSourceReader):
+    """One partition a task."""
+
+    def __init__(self, kind: str, tasks: list[dict[str, Any]]) -> None:
+        self._kind = kind
+        self._tasks = tasks
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(task) for task in self._tasks]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is None or partition.value is None:
+            return  # no tasks: Spark reads one partition that is none
+        task = Task.from_json(partition.value)
+        if self._kind == "digests":
+            yield run_digests(task)
+        else:
+            yield from run_scan(task)
+
+
+class SparkEngine:
+    """A session made for one audit, or one that was handed in (which ``close`` leaves alone)."""
+
+    name = "spark"
+
+    def __init__(self, master: str | None = None, session: SparkSession | None = None) -> None:
+        self._owned = session is None
+        self._java: Java | None = None
+        if session is None:
+            self._java = find_java()
+            try:
+                with spark_errors():
+                    session = start_session(master or "local[*]", self._java)
+            except EngineError:
+                self._java.close()
+                raise
+        self._session = session
+        self._session.dataSource.register(LogSource)
+
+    @spark_errors()
+    def warm_up(self) -> None:
+        """Plan a source once: the first plan starts Python processes that later ones do not need."""
+        self._load("digests", []).count()
+
+    def _load(self, kind: str, tasks: list[Task]) -> DataFrame:
+        reader = self._session.read.format(SOURCE).option("kind", kind)
+        return reader.option("tasks", json.dumps([t.to_json() for t in tasks])).load()
+
+    @spark_errors()
+    def digests(self, tasks: list[Task]) -> pa.Table:
+        return self._load("digests", tasks).toArrow().cast(DIGEST)
+
+    @spark_errors()
+    def scan(self, tasks: list[Task]) -> SparkLog:
+        if not tasks:
+            frame = self._session.createDataFrame([], from_arrow_schema(LOG))
+        else:
+            frame = self._load("scan", tasks)
+        return SparkLog(self._session, frame)
+
+    def close(self) -> None:
+        if self._owned:
+            self._session.stop()
+        if self._java is not None:
+            self._java.close()
+
+
+def start_session(master: str, java: Java) -> SparkSession:
+    """Starts fast, listens on loopback only when local, and finds this Python in its workers."""
+    os.environ["JAVA_HOME"] = java.home
+    # Without it, workers start the system's python3, which knows none of our packages.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_DIRS", tempfile.gettempdir())
+    local = master.startswith("local")
+    # Short jobs: the simplest collector and the first compiler start fastest.
+    options = [
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        f"-Dlog4j2.configurationFile=file:{java.log_config}",
+    ]
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("keelmq audit")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 2) if local else "64")
+        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", os.path.join(tempfile.gettempdir(), "keelmq-warehouse"))
+        .config("spark.driver.extraJavaOptions", " ".join(options))
+    )
+    if local:
+        builder = builder.config("spark.driver.host", "127.0.0.1").config(
+            "spark.driver.bindAddress", "127.0.0.1"
+        )
+    session = builder.getOrCreate()
+    if not local:
+        # A cluster's workers do not have our packages installed; a file of them is shipped with the job.
+        session.sparkContext.addPyFile(str(_packages()))
+    return session
+
+
+def _packages() -> Path:
+    """A zip of the packages a worker imports."""
+    root = Path(__file__).resolve().parent.parent
+    target = Path(tempfile.mkdtemp(prefix="keelmq-audit-")) / "keelmq_audit.zip"
+    with zipfile.ZipFile(target, "w") as archive:
+        for package in SHARED_PACKAGES:
+            for source in sorted((root / package).glob("*.py")):
+                archive.write(source, f"{package}/{source.name}")
+    return target
+
+
+class SparkLog:
+    """All LOG rows as a cached frame; each question collects only the rows that are wrong."""
+
+    def __init__(self, session: SparkSession, frame: DataFrame) -> None:
+        self._session = session
+        self._frame = frame.persist()
+        self._joined: dict[View, DataFrame] = {}
+        self._ledger: DataFrame | None = None
+        # One job reads everything; what is asked later comes from the cache.
+        other = self._frame.filter(F.col("row") != RECORD).toArrow().cast(LOG)
+        row = other["row"].to_numpy()
+        self._chunks = other.filter(pa.array(row == CHUNK))
+        self._damage = other.filter(pa.array(row == DAMAGE))
+
+    def chunks(self) -> pa.Table:
+        return self._chunks
+
+    def damage(self) -> pa.Table:
+        return self._damage
+
+    def record_count(self) -> int:
+        return sum(self._chunks["records"].to_pylist())
+
+    def close(self) -> None:
+        for frame in self._joined.values():
+            frame.unpersist()
+        if self._ledger is not None:
+            self._ledger.unpersist()
+        self._frame.unpersist()
+
+    def _view(self, view: View) -> DataFrame:
+        records = self._frame.filter(F.col("row") == RECORD)
+        if view.base == view.replica:
+            return records.filter(F.col("replica") == view.replica)
+        inside = F.lit(False)
+        for begin, end in view.equal:
+            inside = inside | ((F.col("offset") >= begin) & (F.col("offset") < end))
+        return records.filter(
+            ((F.col("replica") == view.replica) & ~inside) | ((F.col("replica") == view.base) & inside)
+        )
+
+    def _queued(self, view: View) -> DataFrame:
+        kind = F.col("sys_flag").bitwiseAND(ROLLBACK)
+        return self._view(view).filter((kind != PREPARED) & (kind != ROLLBACK))
+
+    @spark_errors()
+    def broken_queues(self, view: View, *, whole: bool) -> pa.Table:
+        rows = self._queued(view)
+        along = Window.partitionBy("topic", "queue_id").orderBy("offset")
+        expected = F.lag(F.col("queue_offset") + F.col("advance")).over(along)
+        first = (F.col("queue_offset") != 0) if whole else F.lit(False)
+        broken = (
+            rows.withColumn("expected_offset", expected)
+            .filter(
+                F.when(F.col("expected_offset").isNull(), first).otherwise(
+                    F.col("expected_offset") != F.col("queue_offset")
+                )
+            )
+            .select("topic", "queue_id")
+            .distinct()
+        )
+        found = rows.join(F.broadcast(broken), ["topic", "queue_id"]).select(*QUEUES.names)
+        return found.orderBy("offset").toArrow().cast(QUEUES)
+
+    @spark_errors()
+    def duplicates(self, view: View) -> pa.Table:
+        rows = self._view(view).filter((F.col("uniq_key") != "") & ~F.col("topic").rlike(SYSTEM_TOPIC))
+        many = (
+            rows.groupBy("topic", "uniq_key").count().filter(F.col("count") > 1).select("topic", "uniq_key")
+        )
+        found = rows.join(many, ["topic", "uniq_key"]).select(*DUPLICATES.names)
+        return found.orderBy("offset").toArrow().cast(DUPLICATES)
+
+    @spark_errors()
+    def positions(self, keys: list[str], view: View) -> pa.Table:
+        wanted = self._session.createDataFrame(pa.table({"uniq_key": pa.array(keys, pa.string())}))
+        rows = self._view(view).join(F.broadcast(wanted), "uniq_key")
+        return rows.select("uniq_key", "offset", "until").toArrow()
+
+    @spark_errors()
+    def queue_starts(self, view: View) -> pa.Table:
+        starts = (
+            self._queued(view).groupBy("topic", "queue_id").agg(F.min("queue_offset").alias("queue_offset"))
+        )
+        return starts.toArrow()
+
+    def _join(self, ledger: pa.Table, view: View) -> DataFrame:
+        if view in self._joined:
+            return self._joined[view]
+        if self._ledger is None:
+            self._ledger = self._session.createDataFrame(ledger).persist()
+        records = self._view(view).select(
+            "uniq_key",
+            "offset",
+            "until",
+            *[
+                F.col(name).alias(f"found_{name}")
+                for name in ("topic", "queue_id", "queue_offset", "body_crc", "plain_crc")
+            ],
+        )
+        joined = self._ledger.join(records, "uniq_key", "left")
+        body = (F.col("found_body_crc") == F.col("body_crc")) | (
+            F.col("found_plain_crc") == F.col("body_crc")
+        )
+        place = (
+            (F.col("found_topic") == F.col("topic"))
+            & (F.col("found_queue_id") == F.col("queue_id"))
+            & (F.col("found_queue_offset") == F.col("queue_offset"))
+            & ((F.col("phys_offset") < 0) | (F.col("phys_offset") == F.col("offset")))
+        ) | F.col("found_topic").rlike(SYSTEM_TOPIC)
+        rank = (
+            F.when(F.col("offset").isNull(), 3).when(~body, 2).when(~place, 1).otherwise(0)
+        )  # 0 exact, 1 the body elsewhere, 2 another body, 3 nothing
+        best = Window.partitionBy("line").orderBy("rank", "offset")
+        self._joined[view] = (
+            joined.withColumn("rank", rank)
+            .withColumn("n", F.row_number().over(best))
+            .filter(F.col("n") == 1)
+            .drop("n")
+            .persist()
+        )
+        return self._joined[view]
+
+    @spark_errors()
+    def acked(self, ledger: pa.Table, view: View) -> pa.Table:
+        joined = self._join(ledger, view)
+        placed = joined.filter((F.col("rank") < 3) & (F.col("found_topic") == F.col("topic")))
+        told = Window.partitionBy("topic", "queue_id").orderBy("queue_offset", "offset")
+        behind = (
+            Window.partitionBy("topic", "queue_id")
+            .orderBy("offset")
+            .rowsBetween(Window.currentRow + 1, Window.unboundedFollowing)
+        )
+        back = placed.withColumn("before", F.lag("offset").over(told)).filter(
+            F.col("offset") < F.col("before")
+        )
+        late = (
+            placed.filter((F.col("begun_ms") >= 0) & (F.col("acked_ms") >= 0))
+            .withColumn("earliest", F.min("acked_ms").over(behind))
+            .filter(F.col("earliest") < F.col("begun_ms"))
+        )
+        order = back.select("line").union(late.select("line")).distinct()
+        parts = (
+            _fault("missing", joined.filter(F.col("rank") == 3))
+            .unionByName(_fault("mismatch", joined.filter(F.col("rank").isin(1, 2))))
+            .unionByName(_fault("order", placed.join(order, "line")))
+        )
+        return parts.orderBy("fault", "line").toArrow().cast(ACKED)
+
+    @spark_errors()
+    def acked_behind(self, ledger: pa.Table, view: View, offset: int) -> Tail:
+        rows = self._join(ledger, view).filter((F.col("rank") < 3) & (F.col("offset") >= offset))
+        row = rows.agg(
+            F.count("*").alias("records"),
+            F.min("offset").alias("first"),
+            F.max("until").alias("until"),
+            F.min_by("uniq_key", "offset").alias("key"),
+        ).first()
+        if row is None or not row["records"]:
+            return Tail(0, -1, -1, "")
+        return Tail(row["records"], row["first"], row["until"], row["key"])
+
+
+def _fault(fault: str, rows: DataFrame) -> DataFrame:
+    columns = []
+    for field in ACKED:
+        if field.name == "fault":
+            columns.append(F.lit(fault).alias("fault"))
+            continue
+        column = F.col("found_body_crc" if field.name == "found_crc" else field.name)
+        missing = "" if field.type == pa.string() else -1
+        columns.append(F.coalesce(column, F.lit(missing)).alias(field.name))
+    return rows.select(*columns)

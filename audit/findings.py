@@ -1,0 +1,158 @@
+"""What is wrong, where, how bad, and because of what? Rows of ``findings.jsonl``, and their verdict."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+INFO: Final = "info"
+WARN: Final = "warn"
+ERROR: Final = "error"
+
+KINDS: Final = {
+    "crc_mismatch": "a record's bytes do not match the CRC stored with it",
+    "bytes_differ": "replicas hold different bytes for the same record, each of them readable",
+    "unreadable_region": "no record can be read here although the log goes on behind",
+    "phys_offset_mismatch": "a record names another place than where it stands",
+    "missing_segment": "a file is missing between the first and the last one",
+    "divergent_suffix": "from here to its end the log is another one than the others'",
+    "short_tail": "the log ends before the others'",
+    "extra_tail": "whole records stand behind the others' end; they come back at the next start",
+    "epoch_mismatch": "the epoch file gives another epoch than the others'",
+    "epoch_file_corrupt": "the epoch file cannot be right",
+    "dup_queue_offset": "two records claim the same place in a queue",
+    "queue_gap": "a queue skips places",
+    "queue_order": "a queue's places do not ascend along the log",
+    "dup_message": "one message stands more than once in its topic",
+    "acked_missing": "an acknowledged message is not there",
+    "acked_mismatch": "an acknowledged message is there with another body or in another place",
+    "acked_out_of_order": "acknowledged messages stand in an order their acknowledgements exclude",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row. Offsets are physical, bytes; -1 and empty text where a column does not apply."""
+
+    kind: str
+    severity: str
+    replica: str
+    segment: str = ""
+    epoch: int = -1
+    phys_offset: int = -1
+    until: int = -1
+    topic: str = ""
+    queue_id: int = -1
+    queue_offset: int = -1
+    uniq_key: str = ""
+    expected: str = ""
+    found: str = ""
+    ambiguous: bool = False  # the bytes differ and nothing tells which copy is right
+    copies: int = 0  # replicas that hold the right bytes: 0 = data lost, 1 = one copy left
+    records: int = 0
+    caused_by: str = ""  # ``id`` of the finding this one follows from
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}@{self.replica}:{self.phys_offset}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, **asdict(self)}
+
+    def follows(self, cause: Finding) -> Finding:
+        return replace(self, severity=INFO, caused_by=cause.id)
+
+    def overlaps(self, begin: int, end: int) -> bool:
+        return self.phys_offset < max(end, begin + 1) and begin < self.until
+
+
+SCHEMA: Final = pa.schema(
+    [
+        ("id", pa.string()),
+        ("kind", pa.string()),
+        ("severity", pa.string()),
+        ("replica", pa.string()),
+        ("segment", pa.string()),
+        ("epoch", pa.int64()),
+        ("phys_offset", pa.int64()),
+        ("until", pa.int64()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("uniq_key", pa.string()),
+        ("expected", pa.string()),
+        ("found", pa.string()),
+        ("ambiguous", pa.bool_()),
+        ("copies", pa.int32()),
+        ("records", pa.int64()),
+        ("caused_by", pa.string()),
+    ]
+)
+
+
+def merge(findings: Iterable[Finding], kinds: frozenset[str]) -> list[Finding]:
+    """Join rows of ``kinds`` that touch: one damaged stretch is one row, however many records it holds."""
+    kept: list[Finding] = []
+    for f in sorted(findings, key=lambda f: (f.kind, f.replica, f.ambiguous, f.phys_offset)):
+        last = kept[-1] if kept else None
+        if (
+            last is not None
+            and f.kind in kinds
+            and (last.kind, last.replica, last.severity, last.ambiguous, last.copies)
+            == (f.kind, f.replica, f.severity, f.ambiguous, f.copies)
+            and last.until == f.phys_offset
+            and last.segment == f.segment
+        ):
+            kept[-1] = replace(last, until=f.until, records=last.records + f.records)
+        else:
+            kept.append(f)
+    return kept
+
+
+def order(findings: Iterable[Finding]) -> list[Finding]:
+    """Worst first, causes before what follows from them, then by replica and place. Doubles are dropped."""
+    rank = {ERROR: 0, WARN: 1, INFO: 2}
+    kinds = {kind: at for at, kind in enumerate(KINDS)}
+    return sorted(
+        dict.fromkeys(findings),
+        key=lambda f: (
+            rank[f.severity],
+            bool(f.caused_by),
+            kinds[f.kind],
+            f.replica,
+            f.phys_offset,
+            f.topic,
+            f.queue_id,
+            f.queue_offset,
+            f.uniq_key,
+        ),
+    )
+
+
+def verdict(findings: Iterable[Finding], *, unfinished: bool) -> str:
+    """clean, warnings, diverged or unfinished. What could not be read is unknown, never clean."""
+    severities = Counter(f.severity for f in findings)
+    if severities[ERROR]:
+        return "diverged"
+    if unfinished:
+        return "unfinished"
+    return "warnings" if severities[WARN] else "clean"
+
+
+EXIT_CODES: Final = {"clean": 0, "warnings": 1, "diverged": 2, "unfinished": 3}
+
+
+def write(findings: list[Finding], directory: Path) -> None:
+    """``findings.jsonl`` and ``findings.parquet``: every row, never capped."""
+    rows = [f.to_json() for f in findings]
+    with (directory / "findings.jsonl").open("w") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), directory / "findings.parquet")

@@ -1,0 +1,307 @@
+"""What do the engines hand back, as Arrow tables with one schema each, whichever engine it was?
+
+``LOG`` is what a scan yields: one row a record, a damaged stretch or a finished task. The other tables hold
+only rows that are wrong, so they are small whatever the size of the logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from audit.scan import Chunk, Damage, Record, digests, scan
+from audit.storage import open_storage
+from model.errors import MqError
+
+RECORD: Final = 0
+DAMAGE: Final = 1
+CHUNK: Final = 2
+
+LOG: Final = pa.schema(
+    [
+        ("row", pa.int8()),  # RECORD, DAMAGE or CHUNK
+        ("replica", pa.int32()),  # index into the plan's replicas
+        ("offset", pa.int64()),
+        ("until", pa.int64()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("uniq_key", pa.string()),
+        ("body_crc", pa.int64()),
+        ("plain_crc", pa.int64()),
+        ("sys_flag", pa.int32()),
+        ("advance", pa.int32()),
+        ("kind", pa.string()),  # of a damage
+        ("expected", pa.string()),
+        ("found", pa.string()),
+        ("first", pa.int64()),  # of a chunk
+        ("last_end", pa.int64()),
+        ("records", pa.int64()),
+    ]
+)
+DIGEST: Final = pa.schema(
+    [("replica", pa.int32()), ("start", pa.int64()), ("end", pa.int64()), ("digest", pa.binary())]
+)
+LEDGER: Final = pa.schema(
+    [
+        ("line", pa.int64()),
+        ("uniq_key", pa.string()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("phys_offset", pa.int64()),  # -1 when the ledger does not say
+        ("body_crc", pa.int64()),
+        ("begun_ms", pa.float64()),  # -1 when the ledger does not say
+        ("acked_ms", pa.float64()),
+    ]
+)
+QUEUES: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("offset", pa.int64()),
+        ("queue_offset", pa.int64()),
+        ("advance", pa.int32()),
+        ("uniq_key", pa.string()),
+    ]
+)
+DUPLICATES: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("uniq_key", pa.string()),
+        ("offset", pa.int64()),
+        ("until", pa.int64()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+    ]
+)
+ACKED: Final = pa.schema(
+    [
+        ("fault", pa.string()),  # missing, mismatch, order
+        ("line", pa.int64()),
+        ("uniq_key", pa.string()),
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("queue_offset", pa.int64()),
+        ("phys_offset", pa.int64()),  # what the ledger says, or -1
+        ("body_crc", pa.int64()),
+        ("offset", pa.int64()),  # where the log has it, or -1
+        ("until", pa.int64()),
+        ("found_topic", pa.string()),
+        ("found_queue_id", pa.int32()),
+        ("found_queue_offset", pa.int64()),
+        ("found_crc", pa.int64()),
+    ]
+)
+
+BATCH_ROWS: Final = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One stretch of one segment of one replica."""
+
+    replica: int
+    location: str
+    file: str
+    segment_base: int
+    segment_end: int
+    log_end: int
+    start: int
+    end: int
+    cuts: tuple[int, ...] = ()
+    aligned: bool = False  # a record (or damage) is known to start at ``start``
+    plain: bool = False  # also the CRC of decompressed bodies, which a ledger speaks of
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Task:
+        return cls(**{**values, "cuts": tuple(values["cuts"])})
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One replica's log, made of the base replica's rows where the two were proved equal, and its own."""
+
+    base: int
+    replica: int
+    equal: tuple[tuple[int, int], ...]  # stretches taken from the base, ascending and apart
+
+    def takes_base(self, offset: int) -> bool:
+        return any(a <= offset < b for a, b in self.equal)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Acknowledged messages a replica's log is too short for."""
+
+    records: int
+    first: int  # physical offset of the first of them, -1 when there are none
+    until: int  # end of the last of them
+    uniq_key: str  # of the first
+
+
+class EngineError(MqError):
+    """An engine could not run the tasks: the audit cannot finish."""
+
+
+class ScannedLog(Protocol):
+    """What was scanned, and the questions that need all of it."""
+
+    def chunks(self) -> pa.Table: ...
+    def damage(self) -> pa.Table: ...
+    def record_count(self) -> int: ...
+    def broken_queues(self, view: View, *, whole: bool) -> pa.Table:
+        """QUEUES rows, in log order, of every queue whose offsets do not ascend by one (transactions apart).
+
+        With ``whole`` the log begins at 0, so that a queue that does not begin at 0 is broken too."""
+
+    def duplicates(self, view: View) -> pa.Table:
+        """DUPLICATES rows of every (topic, uniq_key) of users' topics that stands more than once."""
+
+    def acked(self, ledger: pa.Table, view: View) -> pa.Table:
+        """ACKED rows: ledger lines without their message, with another one, or in another order."""
+
+    def positions(self, keys: list[str], view: View) -> pa.Table:
+        """(uniq_key, offset, until) of every record of ``view`` with one of ``keys``."""
+
+    def queue_starts(self, view: View) -> pa.Table:
+        """(topic, queue_id, queue_offset): the first place of every queue that ``view`` holds."""
+
+    def acked_behind(self, ledger: pa.Table, view: View, offset: int) -> Tail:
+        """Acknowledged messages of ``view`` at or behind ``offset``."""
+
+    def close(self) -> None: ...
+
+
+class Engine(Protocol):
+    """Runs the same functions over bytes, here or on a cluster."""
+
+    @property
+    def name(self) -> str: ...
+    def warm_up(self) -> None:
+        """Do now what the first job would otherwise wait for. Optional."""
+
+    def digests(self, tasks: list[Task]) -> pa.Table: ...
+    def scan(self, tasks: list[Task]) -> ScannedLog: ...
+    def close(self) -> None: ...
+
+
+def run_digests(task: Task) -> pa.RecordBatch:
+    """One task's DIGEST rows. Raises OSError."""
+    storage = open_storage(task.location)
+    try:
+        rows = list(digests(_reader(storage, task), task.start, task.end, list(task.cuts)))
+    finally:
+        storage.close()
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([task.replica] * len(rows), pa.int32()),
+            pa.array([r.start for r in rows], pa.int64()),
+            pa.array([r.end for r in rows], pa.int64()),
+            pa.array([r.digest for r in rows], pa.binary()),
+        ],
+        schema=DIGEST,
+    )
+
+
+def run_scan(task: Task) -> Iterator[pa.RecordBatch]:
+    """One task's LOG rows, in batches of bounded size. Raises OSError."""
+    storage = open_storage(task.location)
+    try:
+        rows = scan(
+            _reader(storage, task),
+            task.start,
+            task.end,
+            task.segment_base,
+            task.segment_end,
+            task.log_end,
+            aligned=task.aligned,
+            plain=task.plain,
+            batch=BATCH_ROWS,
+        )
+        while True:
+            try:
+                batch = next(rows)
+            except StopIteration as stop:
+                chunk, damage = stop.value
+                break
+            yield _record_batch(task.replica, batch)
+        yield _other_batch(task.replica, chunk, damage)
+    finally:
+        storage.close()
+
+
+def _reader(storage: Any, task: Task) -> Callable[[int, int], bytes]:
+    def read(offset: int, size: int) -> bytes:
+        return bytes(storage.read(task.file, offset - task.segment_base, size))
+
+    return read
+
+
+def _record_batch(replica: int, rows: list[Record]) -> pa.RecordBatch:
+    n = len(rows)
+    offset, size, topic, queue_id, queue_offset, key, crc, plain, flag, _, advance = zip(*rows, strict=True)
+    offsets = pa.array(offset, pa.int64())
+    none = pa.nulls(n, pa.int64())
+    text = pa.nulls(n, pa.string())
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([RECORD] * n, pa.int8()),
+            pa.array([replica] * n, pa.int32()),
+            offsets,
+            pa.array([o + s for o, s in zip(offset, size, strict=True)], pa.int64()),
+            pa.array(topic, pa.string()),
+            pa.array(queue_id, pa.int32()),
+            pa.array(queue_offset, pa.int64()),
+            pa.array(key, pa.string()),
+            pa.array(crc, pa.int64()),
+            pa.array(plain, pa.int64()),
+            pa.array(flag, pa.int32()),
+            pa.array(advance, pa.int32()),
+            text,
+            text,
+            text,
+            none,
+            none,
+            none,
+        ],
+        schema=LOG,
+    )
+
+
+def _other_batch(replica: int, chunk: Chunk, damage: list[Damage]) -> pa.RecordBatch:
+    rows: list[dict[str, Any]] = [
+        {
+            "row": CHUNK,
+            "replica": replica,
+            "offset": chunk.start,
+            "until": chunk.end,
+            "first": chunk.first,
+            "last_end": chunk.last_end,
+            "records": chunk.records,
+        }
+    ]
+    for d in damage:
+        rows.append(
+            {
+                "row": DAMAGE,
+                "replica": replica,
+                "offset": d.offset,
+                "until": d.until,
+                "topic": d.topic,
+                "queue_id": d.queue_id,
+                "queue_offset": d.queue_offset,
+                "uniq_key": d.uniq_key,
+                "kind": d.kind,
+                "expected": d.expected,
+                "found": d.found,
+                "records": d.records,
+            }
+        )
+    return pa.RecordBatch.from_pylist(rows, schema=LOG)

@@ -1,0 +1,174 @@
+"""Faults planted into one store (or ledger) of three equal ones, and what an audit must say about each."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.audit.stores import LogWriter, copies, look, patch, record, write_epochs
+
+MESSAGES = 80
+
+
+@dataclass(frozen=True)
+class Plant:
+    """``expected``: (kind, severity, replica) of every finding that is not a consequence."""
+
+    name: str
+    do: Callable[[list[Path], LogWriter], None]
+    expected: frozenset[tuple[str, str, str]]
+
+
+def make(root: Path) -> tuple[list[Path], LogWriter, Path]:
+    """Three equal replicas of 80 acknowledged messages in three segments, and their ledger."""
+    writer = LogWriter(root / "origin")
+    writer.fill(MESSAGES)
+    writer.confirm(epochs=[(1, 0), (3, int(str(writer.rows[20]["phys_offset"])))])
+    ledger = root / "acked.jsonl"
+    ledger.write_text("".join(json.dumps(row) + "\n" for row in writer.rows))
+    return copies(writer.root), writer, ledger
+
+
+def _at(writer: LogWriter, n: int) -> int:
+    return int(str(writer.rows[n]["phys_offset"]))
+
+
+def _nothing(stores: list[Path], writer: LogWriter) -> None:
+    """Fillers behind blanks and behind the end may differ."""
+    (stores[0] / "commitlog" / f"{4096 * 9:020d}").write_bytes(bytes(4096))
+    left = 4096 - writer.end % 4096
+    patch(stores[1], writer.end, bytes([7]) * left)
+
+
+def _flipped_bit(stores: list[Path], writer: LogWriter) -> None:
+    at = _at(writer, 12) + 88
+    patch(stores[1], at, bytes([look(stores[1], at, 1)[0] ^ 4]))
+
+
+def _flipped_property(stores: list[Path], writer: LogWriter) -> None:
+    at = _at(writer, 12)
+    size = struct.unpack(">i", look(stores[2], at, 4))[0]
+    patch(stores[2], at + size - 2, b"#")
+
+
+def _flipped_magic(stores: list[Path], writer: LogWriter) -> None:
+    patch(stores[2], _at(writer, 30) + 4, b"\0")
+
+
+def _flipped_physical_offset(stores: list[Path], writer: LogWriter) -> None:
+    patch(stores[2], _at(writer, 30) + 28, b"\x11")
+
+
+def _cut_tail(stores: list[Path], writer: LogWriter) -> None:
+    at = _at(writer, 75)
+    patch(stores[2], at, bytes(4096 - at % 4096))
+
+
+def _divergent_suffix(stores: list[Path], writer: LogWriter) -> None:
+    _other_history(stores[1], writer, b"longer bodies than the others have")
+
+
+def _divergent_suffix_of_equal_sizes(stores: list[Path], writer: LogWriter) -> None:
+    _other_history(stores[1], writer, b"o-99" * 5)
+
+
+def _other_history(store: Path, writer: LogWriter, body: bytes) -> None:
+    first = MESSAGES - 6
+    at = _at(writer, first)
+    patch(store, at, bytes(4096 - at % 4096))
+    for n in range(first, MESSAGES):
+        place = int(str(writer.rows[n]["queue_offset"]))
+        own = record(at, place, body, key=f"n{n}", queue_id=n % 2, stamp=9000)
+        patch(store, at, own)
+        at += len(own)
+
+
+def _missing_segment(stores: list[Path], writer: LogWriter) -> None:
+    (stores[0] / "commitlog" / f"{4096:020d}").unlink()
+
+
+def _duplicate(stores: list[Path], writer: LogWriter) -> None:
+    """The message of place 10 once more at the end, on all replicas: a sender that tried again."""
+    body = b"m-10" * 5
+    for store in stores:
+        patch(store, writer.end, record(writer.end, 40, body, key="m10", queue_id=0, stamp=2000))
+
+
+def _same_place_twice(stores: list[Path], writer: LogWriter) -> None:
+    for store in stores:
+        patch(store, writer.end, record(writer.end, 5, b"new", key="new", queue_id=0, stamp=2000))
+
+
+def _removed_message(stores: list[Path], writer: LogWriter) -> None:
+    """Acknowledged, and on no replica: its bytes hold another message."""
+    at = _at(writer, 40)
+    size = struct.unpack(">i", look(stores[0], at, 4))[0]
+    raw = record(at, 0, b"y" * (size - 91 - 1 - len("UNIQ_KEY\x01stranger\x02")), key="stranger", topic="X")
+    for store in stores:
+        patch(store, at, raw)
+
+
+def _swapped(stores: list[Path], writer: LogWriter) -> None:
+    """Two messages of one queue changed places on every replica."""
+    a, b = _at(writer, 10), _at(writer, 12)
+    one = record(a, 5, b"m-12" * 5, key="m12", stamp=1010)
+    two = record(b, 6, b"m-10" * 5, key="m10", stamp=1012)
+    for store in stores:
+        patch(store, a, one)
+        patch(store, b, two)
+
+
+def _other_epoch(stores: list[Path], writer: LogWriter) -> None:
+    write_epochs(stores[2], [(1, 0), (2, _at(writer, 10)), (3, _at(writer, 20))])
+
+
+def _broken_epoch_file(stores: list[Path], writer: LogWriter) -> None:
+    path = stores[0] / "epochFileCheckpoint"
+    path.write_text(path.read_text().replace("3-", "4-"))
+
+
+def _extra_tail(stores: list[Path], writer: LogWriter) -> None:
+    patch(stores[0], writer.end, record(writer.end, 40, b"unseen", key="unseen", queue_id=0, stamp=3000))
+
+
+def _same_body_damage_everywhere(stores: list[Path], writer: LogWriter) -> None:
+    for store in stores:
+        patch(store, _at(writer, 5) + 90, b"?")
+
+
+def _p(name: str, do: Callable[[list[Path], LogWriter], None], *expected: tuple[str, str, str]) -> Plant:
+    return Plant(name, do, frozenset(expected))
+
+
+PLANTS = [
+    _p("nothing", _nothing),
+    _p("flipped bit", _flipped_bit, ("crc_mismatch", "error", "r1")),
+    _p("flipped property", _flipped_property, ("bytes_differ", "error", "r2")),
+    _p("flipped magic", _flipped_magic, ("unreadable_region", "error", "r2")),
+    _p("flipped physical offset", _flipped_physical_offset, ("phys_offset_mismatch", "error", "r2")),
+    _p("cut tail", _cut_tail, ("short_tail", "error", "r2")),
+    _p("divergent suffix", _divergent_suffix, ("divergent_suffix", "error", "r1")),
+    _p(
+        "divergent suffix of equal sizes",
+        _divergent_suffix_of_equal_sizes,
+        ("divergent_suffix", "error", "r1"),
+    ),
+    _p("missing segment", _missing_segment, ("missing_segment", "error", "r0")),
+    _p("duplicate", _duplicate, ("dup_message", "warn", "r0")),
+    _p("same place twice", _same_place_twice, ("dup_queue_offset", "error", "r0")),
+    _p("removed message", _removed_message, ("acked_missing", "error", "*")),
+    _p("swapped", _swapped, ("acked_out_of_order", "error", "*")),
+    _p("other epoch", _other_epoch, ("epoch_mismatch", "error", "r2")),
+    _p("broken epoch file", _broken_epoch_file, ("epoch_file_corrupt", "warn", "r0")),
+    _p("extra tail", _extra_tail, ("extra_tail", "warn", "r0")),
+    _p(
+        "same damage everywhere",
+        _same_body_damage_everywhere,
+        ("crc_mismatch", "error", "r0"),
+        ("crc_mismatch", "error", "r1"),
+        ("crc_mismatch", "error", "r2"),
+    ),
+]

@@ -1,0 +1,104 @@
+"""The promise of ``keelmq audit``: verdict, exit code and files agree, for scripts and for people."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from admin.exits import run as run_command
+from audit.commands import audit
+from audit.findings import KINDS, SCHEMA
+from tests.audit.plants import PLANTS, make
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(audit, list(arguments), standalone_mode=False)
+
+
+def plant(name: str, root: Path) -> tuple[list[str], str]:
+    stores, writer, ledger = make(root)
+    next(p for p in PLANTS if p.name == name).do(stores, writer)
+    return [str(s) for s in stores], str(ledger)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "code"),
+    [("nothing", "clean", 0), ("duplicate", "warnings", 1), ("divergent suffix", "diverged", 2)],
+)
+def test_the_exit_code_is_the_verdict(name: str, verdict: str, code: int, tmp_path: Path) -> None:
+    stores, ledger = plant(name, tmp_path)
+    out = tmp_path / "out"
+    result = call(*stores, "--ledger", ledger, "--out", str(out), "--json")
+    assert result.return_value == code
+    said = json.loads(result.stdout)
+    assert said["verdict"] == verdict
+    assert said == json.loads((out / "summary.json").read_text())
+    rows = [json.loads(line) for line in (out / "findings.jsonl").read_text().splitlines()]
+    assert pq.read_table(out / "findings.parquet", schema=SCHEMA).to_pylist() == rows
+    assert sum(said["findings"].values()) == len(rows)
+    assert {r["kind"] for r in rows} <= set(KINDS)
+
+
+def test_the_page_stands_alone_and_begins_with_the_verdict(tmp_path: Path) -> None:
+    stores, ledger = plant("removed message", tmp_path)
+    call(*stores, "--ledger", ledger, "--out", str(tmp_path / "out"))
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert page.index("diverged") < page.index("<h2>Replicas")
+    assert "acked_missing" in page
+    assert not re.search(r"(?:src|href)=|@import|url\(", page)
+
+
+def test_what_a_store_says_cannot_break_the_page(tmp_path: Path) -> None:
+    """Topics and keys come from damaged disks."""
+    stores, writer, ledger = make(tmp_path)
+    row = {**writer.rows[0], "uniq_key": "<script>alert(1)</script>"}
+    ledger.write_text(json.dumps(row) + "\n")
+    call(*map(str, stores), "--ledger", str(ledger), "--out", str(tmp_path / "out"))
+    assert "<script" not in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_a_store_that_cannot_be_read_is_unknown_never_clean(tmp_path: Path) -> None:
+    stores, ledger = plant("nothing", tmp_path)
+    result = call(*stores, str(tmp_path / "gone"), "--ledger", ledger, "--out", str(tmp_path / "out"))
+    assert result.return_value == 3
+    assert "UNFINISHED" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["x", "--master", "local"], ["x", "--ledger", "/nosuch"], ["x", "--engine", "abacus"], ["a", "a"]],
+)
+def test_wrong_usage_is_64(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command(audit, arguments, "keelmq audit") == 64
+
+
+def test_an_incremental_audit_reads_sealed_segments_once(tmp_path: Path) -> None:
+    stores, _ = plant("nothing", tmp_path)
+    out = str(tmp_path / "out")
+
+    def audit_again(*more: str) -> dict[str, object]:
+        result = call(*stores, "--out", out, "--json", *more)
+        assert result.return_value == 0
+        said = json.loads(result.stdout)
+        assert isinstance(said, dict)
+        return said
+
+    first, second, full = (audit_again(mode) for mode in ("--incremental", "--incremental", "--full"))
+    assert first["trusted"] == full["trusted"] == []
+    assert len(second["trusted"]) == 2  # type: ignore[arg-type]
+    assert second["bytes"] < first["bytes"] == full["bytes"]  # type: ignore[operator]
+
+
+def test_a_changed_segment_is_read_again(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    out = str(tmp_path / "out")
+    texts = [str(s) for s in stores]
+    assert call(*texts, "--out", out, "--incremental").return_value == 0
+    next(p for p in PLANTS if p.name == "flipped bit").do(stores, writer)
+    assert call(*texts, "--out", out, "--incremental").return_value == 2

@@ -1,0 +1,126 @@
+"""The promise of audit.layout: where a log ends is found as the real broker finds it, on its own files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from audit.layout import load, parse_epochs
+from audit.storage import StoreSpec, open_storage, parse_stores
+from model.errors import ConfigError
+from tests.audit.stores import LogWriter, copies, found, patch, record, trio, unpack
+
+
+def test_the_ends_of_the_real_brokers_logs(tmp_path: Path) -> None:
+    assert [r.end for r in found(*trio("ha-81", "after", tmp_path))] == [153177] * 3
+    assert [r.end for r in found(*trio("ha-allack-91", "after", tmp_path))] == [199202] * 3
+
+
+def test_a_killed_slave_ends_at_its_last_whole_record(tmp_path: Path) -> None:
+    """Replication cuts records anywhere: half a record is no damage."""
+    b0, b1, b2 = found(*trio("ha-81", "before", tmp_path))
+    assert (b0.end, b0.torn) == (152395, (152395, 152937))
+    assert (b1.end, b1.torn) == (222848, None)
+    assert not b2.clean
+
+
+def test_left_overs_of_a_truncated_log_are_not_its_log(tmp_path: Path) -> None:
+    """b1 of the trio had 222848 bytes before it was cut back; its old records still stand there."""
+    (b1,) = found(trio("ha-81", "after", tmp_path)[1])
+    assert b1.end == 153177
+
+
+def test_what_recovery_cut_off_stays_cut_off(tmp_path: Path) -> None:
+    (before,) = found(unpack("flip-61", tmp_path) / "before")
+    (after,) = found(tmp_path / "flip-61" / "after")
+    assert (before.end, after.end) == (233799, 190656)
+
+
+def test_old_records_behind_the_end_do_not_prolong_it(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "s")
+    writer.fill(10, stamp=5000)
+    patch(writer.root, writer.end + 40, record(writer.end + 40, 3, b"older", stamp=100))
+    (replica,) = found(writer.root)
+    assert replica.end == writer.end
+
+
+def test_a_hole_in_the_middle_does_not_end_the_log(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "s")
+    writer.fill(20)
+    patch(writer.root, int(str(writer.rows[9]["phys_offset"])), bytes(40))
+    (replica,) = found(writer.root)
+    assert replica.end == writer.end
+    assert replica.skipped == [(writer.rows[9]["phys_offset"], writer.rows[10]["phys_offset"])]
+
+
+def test_empty_files_made_ahead_do_not_count(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "s")
+    writer.fill(3)
+    (writer.root / "commitlog" / f"{4096:020d}").write_bytes(bytes(4096))
+    (replica,) = found(writer.root)
+    assert (replica.start, replica.end) == (0, writer.end)
+
+
+def test_a_log_that_begins_later_and_one_without_records(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "late", start=8192)
+    writer.fill(2)
+    (tmp_path / "none" / "commitlog").mkdir(parents=True)
+    late, none = found(writer.root, tmp_path / "none")
+    assert (late.start, late.end) == (8192, writer.end)
+    assert none.empty
+
+
+def test_a_missing_file_is_a_hole_only_between_others(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "s")
+    writer.fill(80)
+    first, middle = copies(writer.root, 2)
+    (first / "commitlog" / f"{0:020d}").unlink()
+    (middle / "commitlog" / f"{4096:020d}").unlink()
+    a, b = found(first, middle)
+    assert (a.holes, b.holes) == ([], [(4096, 8192)])
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1\n0\n1-0\n", ""),
+        ("1\n17\n1-0\n", "CRC"),
+        ("2\n0\n1-0\n", "count"),
+        ("2\n0\n2-0\n1-5\n", "ascend"),
+        ("2\n0\n1-5\n2-5\n", "ascend"),
+        ("x", "not an epoch file"),
+        ("1\n0\nfoo\n", "not an epoch file"),
+    ],
+)
+def test_epoch_files_that_cannot_be_right_say_why(text: str, problem: str) -> None:
+    said = parse_epochs(text.encode())[1]
+    assert problem in said
+    assert bool(said) == bool(problem)
+
+
+def test_a_directory_without_a_log_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load(StoreSpec("x", str(tmp_path)))
+
+
+def test_stores_are_named_by_the_last_part_that_tells_them_apart(tmp_path: Path) -> None:
+    specs = parse_stores(["/a/before/b0", "/a/after/b0", "x=/data/b1", "u=s3://bucket/b0"])
+    assert [s.name for s in specs] == ["before/b0", "after/b0", "x", "u"]
+    with pytest.raises(ConfigError, match="twice"):
+        parse_stores(["/a/b", "/a/b"])
+    with pytest.raises(ConfigError):
+        open_storage("nosuch://x/y")
+
+
+def test_a_url_reads_like_a_directory(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "s")
+    writer.fill(30)
+    writer.confirm(epochs=[(1, 0)])
+    by_url = load(StoreSpec("u", f"file://{writer.root}"))
+    by_path = load(StoreSpec("u", str(writer.root)))
+    assert (by_url.segments, by_url.epochs, by_url.confirmed) == (
+        by_path.segments,
+        by_path.epochs,
+        by_path.confirmed,
+    )

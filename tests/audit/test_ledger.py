@@ -1,0 +1,56 @@
+"""The promise of audit.ledger: JSON lines and Parquet say the same, and a bad line is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from audit.ledger import read_ledger
+from audit.tables import LEDGER
+from model.errors import ConfigError
+
+ROW = {"uniq_key": "K", "topic": "T", "queue_id": 1, "queue_offset": 2, "body_crc": 3}
+
+
+def test_json_lines_and_parquet_are_the_same_ledger(tmp_path: Path) -> None:
+    rows = [ROW, {**ROW, "uniq_key": "L", "phys_offset": 9, "begun_ms": 1.5, "acked_ms": 2}]
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(r) for r in rows) + "\n\n")
+    folder = tmp_path / "ledger"
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist(rows[1:] + rows[:1]).slice(1), folder / "1.parquet")
+    pq.write_table(pa.Table.from_pylist(rows[1:]), folder / "2.parquet")
+    a, b = read_ledger(str(tmp_path / "a.jsonl")), read_ledger(str(folder))
+    assert a.schema == b.schema == LEDGER
+    assert a.to_pylist() == b.to_pylist()
+    assert a["phys_offset"].to_pylist() == [-1, 9]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not a JSON object"),
+        ("[1]", "expected a JSON object"),
+        ('{"uniq_key":"K"}', "topic is missing"),
+        (json.dumps({**ROW, "queue_id": "x"}), "whole number"),
+        (json.dumps({**ROW, "uniq_key": 5}), "expected text"),
+        (json.dumps({**ROW, "queue_id": 1 << 40}), "ledger"),
+    ],
+)
+def test_a_bad_line_is_named(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + text + "\n")
+    with pytest.raises(ConfigError, match=said):
+        read_ledger(str(path))
+
+
+def test_a_parquet_file_without_a_column_says_which(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"uniq_key": ["K"]}), tmp_path / "x.parquet")
+    with pytest.raises(ConfigError, match="topic is missing"):
+        read_ledger(str(tmp_path / "x.parquet"))
+    (tmp_path / "y.parquet").write_text("no")
+    with pytest.raises(ConfigError, match=r"y\.parquet"):
+        read_ledger(str(tmp_path / "y.parquet"))

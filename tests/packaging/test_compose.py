@@ -1,0 +1,148 @@
+"""The promise of compose.yaml: it is valid, and its servers accept their keys and find each other."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from admin.serve import plan, read_values
+from audit.storage import parse_stores
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BROKERS = ("broker-0", "broker-1", "broker-2")
+NAMESRVS = ("namesrv-0", "namesrv-1", "namesrv-2")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    found = yaml.safe_load((ROOT / "compose.yaml").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def settings(compose: dict[str, Any], service: str) -> dict[str, str]:
+    """What the server of ``service`` is started with."""
+    command = compose["services"][service]["command"]
+    assert all(part.startswith("--set=") for part in command[1:])
+    return read_values(None, [part.removeprefix("--set=") for part in command[1:]])
+
+
+def address(compose: dict[str, Any], service: str) -> str:
+    return str(compose["services"][service]["networks"]["mq"]["ipv4_address"])
+
+
+def has_compose() -> bool:
+    docker = shutil.which("docker")
+    if docker is None:
+        return False
+    return subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode == 0
+
+
+def test_it_is_valid(compose: dict[str, Any]) -> None:
+    """By Docker itself where it is installed, and by a schema of what the file uses everywhere."""
+    schema = json.loads((Path(__file__).parent / "compose.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker()).validate(compose)
+    if has_compose():
+        command = [
+            "docker",
+            "compose",
+            "--profile",
+            "audit",
+            "-f",
+            str(ROOT / "compose.yaml"),
+            "config",
+            "--quiet",
+        ]
+        environ = {**os.environ, "KEELMQ_RAFT_SECRET": "0" * 64}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_schema_refuses_what_compose_would(compose: dict[str, Any]) -> None:
+    schema = json.loads((Path(__file__).parent / "compose.schema.json").read_text())
+    broken = {**compose, "services": {"x": {"image": "y", "comand": []}}}
+    with pytest.raises(jsonschema.ValidationError, match="comand"):
+        jsonschema.validate(broken, schema)
+
+
+@pytest.mark.parametrize("service", [*NAMESRVS, *BROKERS])
+def test_every_server_accepts_its_configuration(compose: dict[str, Any], service: str) -> None:
+    role = compose["services"][service]["command"][0]
+    made = plan(role, settings(compose, service))
+    assert made.role == role
+    assert made.admin_port == 9000
+
+
+def test_controllers_and_name_servers_are_where_others_look(compose: dict[str, Any]) -> None:
+    here = {name: address(compose, name) for name in NAMESRVS}
+    peers = {settings(compose, name)["controllerDLegerPeers"] for name in NAMESRVS}
+    assert peers == {";".join(f"n{i}-{here[name]}:9877" for i, name in enumerate(NAMESRVS))}
+    assert [settings(compose, n)["controllerDLegerSelfId"] for n in NAMESRVS] == ["n0", "n1", "n2"]
+    for broker in BROKERS:
+        own = settings(compose, broker)
+        assert own["namesrvAddr"] == ";".join(f"{here[n]}:9876" for n in NAMESRVS)
+        assert own["controllerAddr"] == ";".join(f"{here[n]}:9877" for n in NAMESRVS)
+        assert own["brokerIP1"] == address(compose, broker)
+
+
+def test_replication_goes_through_toxiproxy(compose: dict[str, Any]) -> None:
+    proxies = {p["name"]: p for p in json.loads(compose["configs"]["toxiproxy"]["content"])}
+    for number, broker in enumerate(BROKERS):
+        own = settings(compose, broker)
+        assert own["brokerIP2"] == address(compose, "toxiproxy")
+        assert proxies[f"ha-{number}"]["listen"] == f"0.0.0.0:{own['haListenPort']}"
+        assert proxies[f"ha-{number}"]["upstream"] == f"{address(compose, broker)}:{own['haListenPort']}"
+
+
+def test_names_used_are_names_declared(compose: dict[str, Any]) -> None:
+    subnet = ipaddress.ip_network(compose["networks"]["mq"]["ipam"]["config"][0]["subnet"])
+    addresses = []
+    for service in compose["services"].values():
+        for volume in service.get("volumes", []):
+            assert volume.split(":")[0] in compose["volumes"]
+        for kind in ("secrets", "configs"):
+            assert all(use["source"] in compose[kind] for use in service.get(kind, []))
+        assert set(service.get("depends_on", {})) <= set(compose["services"])
+        addresses += [ipaddress.ip_address(n["ipv4_address"]) for n in service.get("networks", {}).values()]
+    assert len(set(addresses)) == len(addresses)
+    assert all(a in subnet for a in addresses)
+
+
+def test_servers_have_health_checks_on_their_admin_port(compose: dict[str, Any]) -> None:
+    for name in (*NAMESRVS, *BROKERS):
+        test = " ".join(compose["services"][name]["healthcheck"]["test"])
+        assert f"127.0.0.1:{settings(compose, name)['adminPort']}/healthz" in test
+
+
+def test_the_audit_reads_every_store_and_cannot_write_one(compose: dict[str, Any]) -> None:
+    audit = compose["services"]["audit"]
+    assert audit["profiles"] == ["audit"]
+    specs = parse_stores([part for part in audit["command"][1:] if not part.startswith("--")])
+    mounted = {v.split(":")[1]: v for v in audit["volumes"]}
+    for spec, broker in zip(specs, BROKERS, strict=True):
+        volume = mounted[spec.location.removesuffix("/store")]
+        own = compose["services"][broker]["volumes"][0].split(":")[0]
+        assert volume == f"{own}:{spec.location.removesuffix('/store')}:ro"
+
+
+def test_the_image_holds_every_package_and_runs_as_nobody_special() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    packages = re.search(
+        r"targets\.wheel\]\npackages = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.S
+    )
+    assert packages is not None
+    for package in re.findall(r'"(\w+)"', packages[1]):
+        assert f"COPY {package} {package}\n" in text
+        assert f"!{package}\n" in (ROOT / ".dockerignore").read_text()
+    assert "\nUSER 10001:10001\n" in text
+    assert "-c constraints.txt" in text

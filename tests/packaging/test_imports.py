@@ -1,0 +1,40 @@
+"""The promise of flat packages with common names: each one that is imported is ours."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_each_name_resolves_to_this_repository(name: str) -> None:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    assert [Path(p).resolve() for p in spec.submodule_search_locations] == [ROOT / name]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_each_package_is_typed_and_says_what_it_is_for(name: str) -> None:
+    assert (ROOT / name / "py.typed").exists()
+    assert (ROOT / name / "__init__.py").read_text().startswith('"""')
+
+
+def test_no_other_distribution_claims_our_names() -> None:
+    owners = importlib.metadata.packages_distributions()
+    for name in PACKAGES:
+        assert set(owners.get(name, [])) <= {"keelmq"}, f"{name} also belongs to {owners[name]}"
+
+
+def test_every_folder_of_tests_is_a_package() -> None:
+    """Modules of the same name in two folders would shadow each other otherwise."""
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        assert (path.parent / "__init__.py").exists(), path.parent
