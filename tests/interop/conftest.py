@@ -1,0 +1,88 @@
+"""What the interop tests share: the real RocketMQ (or the reason to skip) and one keelmq cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from chaos.worlds import rocketmq
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def keelmq(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    """Run the command line of this checkout."""
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+@pytest.fixture(scope="session")
+def real_rocketmq() -> Path:
+    """The directory of the real jars; skips with the reason where they cannot be had."""
+    reason = rocketmq.unavailable()
+    if reason:
+        pytest.skip(reason)
+    return rocketmq.fetch()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running keelmq cluster and a scratch directory for the JVMs that talk to it."""
+
+    namesrv: str
+    controllers: str
+    scratch: Path
+
+    def driver(self, *arguments: str, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
+        """Run ``ClientDriver``: the unmodified Java client."""
+        classes = rocketmq.compile_java(Path(__file__).parent / "java" / "ClientDriver.java")
+        command = rocketmq.java(
+            "ClientDriver",
+            arguments[0],
+            self.namesrv,
+            *arguments[1:],
+            classes=classes,
+            user_home=self.scratch,
+        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+
+    def mqadmin(self, *arguments: str) -> str:
+        done = rocketmq.mqadmin(self.namesrv, *arguments, user_home=self.scratch)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+def facts(output: str, event: str) -> list[dict[str, str]]:
+    """The ``DRIVER event key=value ...`` lines of one kind."""
+    found = []
+    for line in output.splitlines():
+        words = line.split(" ")
+        if words[:2] == ["DRIVER", event]:
+            found.append(dict(word.partition("=")[::2] for word in words[2:]))
+    return found
+
+
+@pytest.fixture(scope="session")
+def cluster(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three NameServers with Controllers and one group of three brokers, as processes."""
+    directory = tmp_path_factory.mktemp("cluster")
+    up = keelmq("cluster", "up", "--dir", str(directory), "--base-port", "21400")
+    try:
+        assert up.returncode == 0, up.stdout + up.stderr
+        status = json.loads(keelmq("cluster", "status", "--dir", str(directory), "--json").stdout)
+        controllers = [controller["address"] for controller in status["controllers"]]
+        yield Cluster(";".join(status["namesrv"]), ";".join(controllers), tmp_path_factory.mktemp("java"))
+    finally:
+        down = keelmq("cluster", "down", "--dir", str(directory))
+        assert down.returncode == 0, down.stdout + down.stderr

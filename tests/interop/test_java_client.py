@@ -1,0 +1,70 @@
+"""The promise to every RocketMQ user: the unmodified Java client works against a keelmq cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.conftest import Cluster, facts
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
+
+
+def _create(cluster: Cluster, topic: str, queues: int = 4) -> None:
+    cluster.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", str(queues), "-w", str(queues))
+
+
+def test_a_synchronous_send_is_stored_and_numbered(cluster: Cluster) -> None:
+    _create(cluster, "InteropSync")
+    done = cluster.driver("sync", "InteropSync", "40")
+    sent = facts(done.stdout, "sent")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [s["status"] for s in sent] == ["SEND_OK"] * 40
+    places = {(s["queue"], int(s["offset"])) for s in sent}
+    assert places == {(str(q), n) for q in range(4) for n in range(10)}
+    assert len({s["offsetMsgId"] for s in sent}) == 40
+
+
+def test_asynchronous_sends_all_call_back(cluster: Cluster) -> None:
+    _create(cluster, "InteropAsync")
+    done = cluster.driver("async", "InteropAsync", "500")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    sent = facts(done.stdout, "sent")
+    assert {s["key"] for s in sent} == {f"async-{n}" for n in range(500)}
+    assert len({(s["queue"], s["offset"]) for s in sent}) == 500
+
+
+def test_a_topic_nobody_created_appears_with_the_first_send(cluster: Cluster) -> None:
+    done = cluster.driver("sync", "InteropAutoCreated", "8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "InteropAutoCreated" in cluster.mqadmin("topicList")
+
+
+def test_oneway_sends_and_a_batch_are_read_by_a_group_of_two_that_share_the_queues(cluster: Cluster) -> None:
+    topic = "InteropGroup"
+    _create(cluster, topic)
+    assert cluster.driver("oneway", topic, "30").returncode == 0
+    batch = cluster.driver("batch", topic, "10")
+    assert batch.returncode == 0, batch.stdout + batch.stderr
+    assert cluster.driver("sync", topic, "20").returncode == 0
+    done = cluster.driver("group", topic, "60", "InteropGroupOfTwo", "60", timeout_s=120)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    read = facts(done.stdout, "read")
+    expected = (
+        {f"oneway-{n}" for n in range(30)}
+        | {f"batch-{n}" for n in range(10)}
+        | {f"sync-{n}" for n in range(20)}
+    )
+    assert {r["key"] for r in read} == expected
+    for line in read:
+        number = line["key"].rpartition("-")[2]
+        assert line["number"] == number
+        assert line["tags"] == ("even" if int(number) % 2 == 0 else "odd")
+
+
+def test_a_message_the_listener_fails_comes_back_through_the_retry_topic(cluster: Cluster) -> None:
+    _create(cluster, "InteropRetry")
+    assert cluster.driver("sync", "InteropRetry", "4").returncode == 0
+    done = cluster.driver("retry", "InteropRetry", "4", "InteropRetryGroup")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    tries = facts(done.stdout, "try")
+    assert {t["reconsume"] for t in tries if t["key"] == "sync-0"} >= {"0", "1"}

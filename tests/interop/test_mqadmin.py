@@ -1,0 +1,39 @@
+"""The promise to operators: the real mqadmin works against a keelmq cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.conftest import Cluster
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
+
+
+def test_cluster_list_shows_the_master_and_both_slaves(cluster: Cluster) -> None:
+    rows = [r.split() for r in cluster.mqadmin("clusterList").splitlines() if "broker-a" in r]
+    assert len(rows) == 3, rows
+    assert sorted(row[2] for row in rows)[0] == "0"
+    assert all(row[0] == "DefaultCluster" for row in rows)
+
+
+def test_update_topic_makes_a_route_with_its_queues(cluster: Cluster) -> None:
+    said = cluster.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "AdminTopic", "-r", "6", "-w", "6")
+    assert "success" in said
+    route = cluster.mqadmin("topicRoute", "-t", "AdminTopic")
+    assert '"writeQueueNums":6' in route.replace(" ", "")
+    assert '"brokerName":"broker-a"' in route.replace(" ", "")
+
+
+def test_topic_status_counts_what_was_sent(cluster: Cluster) -> None:
+    cluster.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "AdminStatus", "-r", "2", "-w", "2")
+    assert cluster.driver("sync", "AdminStatus", "10").returncode == 0
+    rows = [r.split() for r in cluster.mqadmin("topicStatus", "-t", "AdminStatus").splitlines()]
+    ends = [int(row[3]) - int(row[2]) for row in rows if row and row[0] == "broker-a"]
+    assert ends == [5, 5], rows
+
+
+def test_get_sync_state_set_names_all_three_replicas(cluster: Cluster) -> None:
+    said = cluster.mqadmin("getSyncStateSet", "-a", cluster.controllers, "-b", "broker-a")
+    assert "#brokerName\tbroker-a" in said, said
+    assert "#MasterBrokerId" in said
+    assert said.count("InSyncReplica:") == 3, said

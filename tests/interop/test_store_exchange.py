@@ -1,0 +1,126 @@
+"""The promise of the store: what keelmq wrote, the real broker opens and serves, and the other way round."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chaos.worlds import rocketmq
+from tests.interop.conftest import ROOT, facts
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
+
+_SEGMENT = {"mappedFileSizeCommitLog": 1048576}
+_TOPIC = "Exchange"
+
+
+@contextmanager
+def _keelmq(role: str, directory: Path, **settings: object) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "cli.main", role]
+    for name, value in settings.items():
+        command += ["--set", f"{name}={value}"]
+    with (directory / "err").open("a") as errors:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("ready "), (directory / "err").read_text()
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, (directory / "err").read_text()[-2000:]
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _driver(namesrv: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    classes = rocketmq.compile_java(Path(__file__).parent / "java" / "ClientDriver.java")
+    command = rocketmq.java(
+        "ClientDriver", arguments[0], namesrv, *arguments[1:], classes=classes, user_home=home
+    )
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@contextmanager
+def _keelmq_pair(base: Path, store: Path, namesrv_port: int, port: int) -> Iterator[str]:
+    namesrv = f"127.0.0.1:{namesrv_port}"
+    with (
+        _keelmq("namesrv", base / "ns", listenPort=namesrv_port),
+        _keelmq(
+            "broker",
+            base / "b",
+            listenPort=port,
+            brokerId=0,
+            brokerRole="ASYNC_MASTER",
+            namesrvAddr=namesrv,
+            storePathRootDir=store,
+            **_SEGMENT,
+        ),
+    ):
+        yield namesrv
+
+
+@contextmanager
+def _rocketmq_pair(base: Path, store: Path, namesrv_port: int, port: int) -> Iterator[str]:
+    namesrv = f"127.0.0.1:{namesrv_port}"
+    server = rocketmq.namesrv_node(base / "ns", namesrv_port)
+    broker = rocketmq.broker_node(base / "b", port, namesrv, store, **_SEGMENT)
+    server.start()
+    try:
+        rocketmq.wait_until("the NameServer", lambda: rocketmq.call(namesrv, 106)[0]["code"] == 0, 60)
+        broker.start()
+        rocketmq.wait_until("the broker", lambda: "0" in rocketmq.routed_brokers(namesrv), 90)
+        yield namesrv
+    finally:
+        broker.stop()
+        server.stop()
+
+
+def _sent(output: str) -> dict[str, tuple[str, str]]:
+    return {s["key"]: (s["queue"], s["offset"]) for s in facts(output, "sent")}
+
+
+def _read(output: str) -> dict[str, tuple[str, str]]:
+    for line in facts(output, "read"):
+        number = line["key"].rpartition("-")[2]
+        assert line["number"] == number
+        assert line["tags"] == ("even" if int(number) % 2 == 0 else "odd")
+        assert line["body"] == f"sync_body_{number}"
+    return {r["key"]: (r["queue"], r["offset"]) for r in facts(output, "read")}
+
+
+def test_a_store_keelmq_wrote_is_served_whole_by_the_real_broker(real_rocketmq: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with _keelmq_pair(tmp_path / "k", store, 21700, 21750) as namesrv:
+        done = _driver(namesrv, tmp_path, "sync", _TOPIC, "1000")
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    with _rocketmq_pair(tmp_path / "r", store, 21800, 21850) as namesrv:
+        back = _driver(namesrv, tmp_path, "pull", _TOPIC, "1000")
+        assert back.returncode == 0, back.stdout[-2000:] + back.stderr[-2000:]
+        by_key = rocketmq.mqadmin(
+            namesrv, "queryMsgByKey", "-t", _TOPIC, "-k", "sync-777", user_home=tmp_path
+        ).stdout
+    assert _read(back.stdout) == _sent(done.stdout)
+    assert sum("@sync-777@" in row for row in by_key.splitlines()) == 1, by_key[-2000:]
+
+
+def test_a_store_the_real_broker_wrote_is_served_whole_by_keelmq(real_rocketmq: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with _rocketmq_pair(tmp_path / "r", store, 21900, 21950) as namesrv:
+        done = _driver(namesrv, tmp_path, "sync", _TOPIC, "1000")
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    with _keelmq_pair(tmp_path / "k", store, 22000, 22050) as namesrv:
+        back = _driver(namesrv, tmp_path, "pull", _TOPIC, "1000")
+        assert back.returncode == 0, back.stdout[-2000:] + back.stderr[-2000:]
+        more = _driver(namesrv, tmp_path, "sync", _TOPIC, "8")
+        assert more.returncode == 0, more.stdout[-2000:] + more.stderr[-2000:]
+    assert _read(back.stdout) == _sent(done.stdout)
+    # Offsets go on where the real broker stopped: none is handed out twice.
+    assert not set(_sent(done.stdout).values()) & set(_sent(more.stdout).values())
