@@ -200,7 +200,8 @@ class LocalCluster:
 
     def status_of(self, views: dict[str, dict[str, Any] | None]) -> dict[str, Any]:
         """The status as scripts read it (its members may grow, not change)."""
-        leader = self._leader(views) or {}
+        # Between two leaders the followers still know what the last one decided.
+        known = self._leader(views) or self._most_advanced(views)
         return {
             "namesrv": [node.address for node in self.layout.namesrvs],
             "controllers": [
@@ -212,7 +213,8 @@ class LocalCluster:
                 }
                 for node in self.layout.namesrvs
             ],
-            "groups": [self._group_status(name, leader, views) for name in self.layout.group_names],
+            "groups": [self._group_status(name, known, views) for name in self.layout.group_names],
+            "missing": self.missing(views),
         }
 
     async def status(self) -> dict[str, Any]:
@@ -258,6 +260,10 @@ class LocalCluster:
         claims = [self._controller(views, node) for node in self.layout.namesrvs]
         leaders = [claim for claim in claims if claim.get("isLeader")]
         return max(leaders, key=lambda claim: int(claim.get("term") or 0), default=None)
+
+    def _most_advanced(self, views: dict[str, dict[str, Any] | None]) -> dict[str, Any]:
+        known = [self._controller(views, node) for node in self.layout.namesrvs]
+        return max(known, key=lambda view: int(view.get("commitIndex") or 0))
 
     def _master_view(self, group: str, views: dict[str, dict[str, Any] | None]) -> dict[str, Any] | None:
         for node in self.layout.broker_nodes:

@@ -1,7 +1,8 @@
 """Would the checks notice? Bugs to plant into the real code for one run, each to be found within some seeds.
 
 A bug replaces one method or property of a class while a run lasts. They are the mistakes an implementation of
-this kind makes: answering before replication, skipping a truncation, giving an offset twice.
+this kind makes, some of them in systems people use: answering before replication, skipping a truncation,
+giving an offset twice, electing whoever is there.
 """
 
 from __future__ import annotations
@@ -11,56 +12,247 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import controller.core
 from broker.parking import Parking
+from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
+from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER
+from chaos.scenarios.operations import ISOLATED_LEADER
+from chaos.scenarios.outsiders import ONLY_OUTSIDERS
+from chaos.scenarios.partitions import CUT_LINKS
+from chaos.scenarios.plan import Scenario
+from controller.core import ElectMaster, Group, ReplicaTable
+from controller.raft import Raft
+from ha.core import SyncSet
+from ha.service import HaService
+from model.errors import DiskError
+from store.commit_log import CommitLog
+from store.dispatch import Dispatcher
+from store.epoch_file import EpochFile
+from store.flush import Flusher
+from store.health import Health
 from store.message_store import MessageStore
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """``owner.name`` becomes ``replacement`` (made from the original) while the bug is planted."""
+    """``owner.name`` becomes ``replacement(original)`` while planted; ``scenario`` brings it out."""
 
     text: str
-    owner: type
+    scenario: Scenario
+    owner: Any
     name: str
     replacement: Callable[[Any], Any]
 
 
-def _answers_at_once(original: Callable[..., None]) -> Callable[..., None]:
+def _answers_at_once(original: Any) -> Any:
     def park(self: Parking, connection: Any, answers: bytes, end: int) -> None:
         connection.write(answers)
 
     return park
 
 
-def _never_truncates(original: Callable[..., Any]) -> Callable[..., Any]:
-    def truncate(self: MessageStore, offset: int) -> Any:
-        return None
+def _never_truncates(original: Any) -> Any:
+    def truncate(self: MessageStore, offset: int) -> None:
+        """The end stays."""
 
     return truncate
 
 
-def _forgets_the_tail(original: Callable[..., None]) -> Callable[..., None]:
+def _forgets_the_tail(original: Any) -> Any:
     def rebuild(self: MessageStore) -> None:
-        """Only what is dispatched counts: records behind it have offsets, too."""
+        """A slave's table knows nothing of the records it only copied."""
 
     return rebuild
 
 
+def _fastest_slave(original: Any) -> Any:
+    def advance(self: SyncSet) -> None:
+        original(self)
+        self.replicated = max(
+            [self.replicated, *(end for end in self.slave_ends().values() if end <= self.end)]
+        )
+
+    return advance
+
+
+def _confirms_at_once(original: Any) -> Any:
+    def appended(self: HaService, end: int) -> None:
+        original(self, end)
+        self._store.confirm(end)
+
+    return appended
+
+
+def _no_epochs(original: Any) -> Any:
+    def append(self: EpochFile, epoch: int, start: int) -> None:
+        if self.last is None:
+            original(self, epoch, start)
+
+    return append
+
+
+def _lost_entries(original: Any) -> Any:
+    def put(self: Dispatcher, batch: list[Any]) -> Any:
+        return original(self, [item for item in batch if item.offset % 101])
+
+    return put
+
+
+def _no_sync(original: Any) -> Any:
+    def call(self: Flusher, segments: Any, names: bool) -> None:
+        """Nothing reaches the disk, and the log says it did."""
+
+    return call
+
+
+def _sync_again(original: Any) -> Any:
+    def failed(self: Health, error: OSError, doing: str, *, sync: bool = False) -> DiskError:
+        return DiskError(str(error)) if sync else original(self, error, doing)
+
+    return failed
+
+
+def _full_is_fine(original: Any) -> Any:
+    def append(self: CommitLog, chunks: Any, size: int) -> None:
+        try:
+            original(self, chunks, size)
+        except DiskError:
+            self.end += size
+
+    return append
+
+
+def _elects_anyone(original: Any) -> Any:
+    def choose(**known: Any) -> Any:
+        return original(**{**known, "unclean": True})
+
+    return choose
+
+
+def _epoch_stays(original: Any) -> Any:
+    def elect(self: ReplicaTable, command: ElectMaster) -> Any:
+        answer = original(self, command)
+        group = self.groups.get(command.group)
+        if group is not None and group.epoch > 1 and answer.code == 0:
+            group.epoch -= 1
+            answer.ext["masterEpoch"] = str(group.epoch)
+        return answer
+
+    return elect
+
+
+def _restarted_leads_on(original: Any) -> Any:
+    def successor(self: ReplicaTable, group: Group, command: ElectMaster) -> int:
+        return command.broker_id
+
+    return successor
+
+
+def _reads_from_memory(original: Any) -> Any:
+    async def barrier(self: Raft, timeout_s: float = 3.0) -> None:
+        """Whoever believes to lead answers at once."""
+
+    return barrier
+
+
+def _never_shrinks(original: Any) -> Any:
+    def wanted(self: SyncSet, now_ms: float) -> frozenset[int]:
+        return frozenset(original(self, now_ms)) | self.members
+
+    return wanted
+
+
 BUGS: Final[dict[str, Bug]] = {
     "ack_before_replication": Bug(
-        "a send is answered when the master alone has it", Parking, "park", _answers_at_once
+        "a send is answered when the master alone has it",
+        KILL_THE_MASTER,
+        Parking,
+        "park",
+        _answers_at_once,
     ),
     "skip_truncation": Bug(
         "a deposed master keeps the end of its log that its successor lacks",
+        KILL_THE_MASTER,
         MessageStore,
         "truncate",
         _never_truncates,
     ),
     "reuse_offset": Bug(
-        "a new master counts queue offsets from what is dispatched, not from the end of its log",
+        "a new master counts queue offsets from what it knew, not from the end of its log",
+        KILL_THE_MASTER,
         MessageStore,
         "rebuild_queue_offsets",
         _forgets_the_tail,
+    ),
+    "fastest_slave_is_enough": Bug(
+        "an answer waits for one member of the SyncStateSet instead of all",
+        CUT_LINKS,
+        SyncSet,
+        "_advance",
+        _fastest_slave,
+    ),
+    "confirm_at_once": Bug(
+        "consumers may read what no slave has",
+        KILL_THE_MASTER,
+        HaService,
+        "_appended",
+        _confirms_at_once,
+    ),
+    "record_no_epoch": Bug(
+        "a new master does not note where its epoch begins",
+        KILL_THE_MASTER,
+        EpochFile,
+        "append",
+        _no_epochs,
+    ),
+    "lose_queue_entries": Bug(
+        "one message in a hundred is in the log, but not in its queue",
+        KILL_A_SLAVE,
+        Dispatcher,
+        "_put",
+        _lost_entries,
+    ),
+    "skip_sync": Bug("SYNC_FLUSH answers without a sync", POWER_OF_ALL, Flusher, "_call", _no_sync),
+    "retry_failed_sync": Bug(
+        "after a failed sync the next one counts for its bytes, too",
+        SYNC_ERROR,
+        Health,
+        "failed",
+        _sync_again,
+    ),
+    "full_disk_is_ok": Bug(
+        "a write that found no space is answered OK", FULL_DISK, CommitLog, "append", _full_is_fine
+    ),
+    "elect_outsiders": Bug(
+        "any living broker may become master, in the SyncStateSet or not",
+        ONLY_OUTSIDERS,
+        controller.core,
+        "choose",
+        _elects_anyone,
+    ),
+    "epoch_not_raised": Bug(
+        "a second election gives the epoch of the first",
+        KILL_THE_MASTER,
+        ReplicaTable,
+        "_elect",
+        _epoch_stays,
+    ),
+    "restarted_master_leads_on": Bug(
+        "a master that lost the end of its log in a power failure stays master",
+        POWER_OF_ONE,
+        ReplicaTable,
+        "_successor_of_restarted",
+        _restarted_leads_on,
+    ),
+    "controller_reads_from_memory": Bug(
+        "a Controller answers reads without asking whether it still leads",
+        ISOLATED_LEADER,
+        Raft,
+        "barrier",
+        _reads_from_memory,
+    ),
+    "never_shrink_the_set": Bug(
+        "a dead slave stays in the SyncStateSet", KILL_A_SLAVE, SyncSet, "wanted", _never_shrinks
     ),
 }
 
@@ -74,7 +266,7 @@ def planted(name: str | None) -> Iterator[None]:
     if name not in BUGS:
         raise KeyError(f"no bug {name}; there are {', '.join(BUGS)}")
     bug = BUGS[name]
-    original = bug.owner.__dict__[bug.name]
+    original = vars(bug.owner)[bug.name]
     setattr(bug.owner, bug.name, bug.replacement(original))
     try:
         yield

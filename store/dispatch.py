@@ -197,8 +197,11 @@ class Dispatcher:
             if self._index is not None:
                 try:
                     self._index.put_many(batch)
-                except OSError as error:  # a message without index entry is found by its queue still
-                    log.error("indexing %d records at %d failed: %s", len(batch), batch[0].offset, error)
+                except (
+                    OSError
+                ) as error:  # found by its queue meanwhile; the index keeps what it could not place
+                    if self._health.writable is None:
+                        log.error("indexing the record at %d failed: %s", batch[0].offset, error)
                     self._health.failed(error, WRITING_INDEX)
             self.last_timestamp_ms = batch[-1].store_timestamp_ms
             self.dispatched = end

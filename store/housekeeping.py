@@ -100,6 +100,11 @@ class Housekeeping:
         """Write and sync what is new in the index, off the loop."""
         if self._index is None:
             return
+        try:
+            self._index.put_many(())  # what found no place while the disk was full
+        except OSError as error:
+            self._health.failed(error, WRITING_INDEX)
+            return
         stamp_ms = self._index.end_timestamp_ms
         write = self._index.begin_flush()
         done = False

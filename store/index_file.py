@@ -357,6 +357,7 @@ class Index:
         self._slots = slots
         self._entries = entries
         self._now_ms = now_ms
+        self._owed: list[tuple[int, int, int]] = []  # key hash, offset, store time: no file could be made for
         self._full: list[IndexFile] = []  # full files whose last entries are not written yet
         self._names_dirty = False
         self._flushing: list[IndexFile] = []
@@ -393,7 +394,13 @@ class Index:
             return last
         self._disk.makedirs(self.path)
         file = IndexFile(self._disk, f"{self.path}/{self._name()}", self._slots, self._entries)
-        file.create()
+        try:
+            file.create()
+        except OSError:
+            file.close()
+            if self._disk.exists(file.path):
+                self._disk.remove(file.path)
+            raise
         if last is not None and last.is_dirty:
             self._full.append(last)
         self.files.append(file)
@@ -411,10 +418,12 @@ class Index:
 
     def put_many(self, dispatches: Iterable[Dispatch]) -> None:
         """Index messages, oldest first, under their unique key and each word of their keys. Rolled back
-        messages, and those indexed already, are skipped. Raises OSError."""
-        seen = self.end_offset
+        messages, and those indexed already, are skipped. Raises OSError when a new file cannot be made;
+        what found no place is kept and goes first at the next call."""
         hash_of = self.hash
-        items: list[tuple[int, int, int]] = []
+        items = self._owed
+        seen = items[-1][1] if items else self.end_offset
+        self._owed = []
         add = items.append
         for offset, _, topic, _, _, _, uniq_key, keys, stored_ms, sys_flag in dispatches:
             if offset <= seen or sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
@@ -427,7 +436,11 @@ class Index:
                         add((hash_of(topic, word), offset, stored_ms))
         at = 0
         while at < len(items):
-            file = self.current()
+            try:
+                file = self.current()
+            except OSError:
+                self._owed = items[at:]
+                raise
             part = items[at : at + file.entries_max - file.count]
             file.add(part)
             at += len(part)
@@ -441,6 +454,7 @@ class Index:
 
     def truncate(self, offset: int) -> None:
         """Forget messages at or behind ``offset``, durably. Blocks; raises OSError."""
+        self._owed = [item for item in self._owed if item[1] < offset]
         while self.files and (self.files[-1].begin_offset >= offset or self.files[-1].count <= 1):
             file = self.files.pop()
             file.close()
@@ -492,6 +506,7 @@ class Index:
 
     def destroy(self) -> None:
         """Drop every file. Raises OSError."""
+        self._owed.clear()
         for file in self.files:
             file.close()
         self.files.clear()

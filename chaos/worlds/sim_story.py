@@ -222,8 +222,10 @@ class Story:
             parts: list[bytes] = []
             at = begin
             while at < end:
-                data = store.log.read(at, min(end - at, 1 << 20))
-                if not data:
+                try:
+                    data = store.log.read(at, min(end - at, 1 << 20))
+                except DiskError as error:
+                    self.found.append(Violation("unreadable", f"log of {node.name}: {error}"))
                     break
                 self._note_records(f"log of {node.name}", walk(data, at))
                 parts.append(data)

@@ -224,3 +224,13 @@ def test_the_status_has_the_members_scripts_read(tmp_path: Path) -> None:
     }
     assert [(b["id"], b["role"]) for b in group["brokers"]] == [(1, "master"), (2, "down")]
     assert group["brokers"][0]["store"] == str(tmp_path / "store" / "broker-a-0")
+
+
+def test_between_two_leaders_the_status_shows_what_the_followers_know(tmp_path: Path) -> None:
+    found = views()
+    assert found["namesrv-0"] is not None
+    found["namesrv-0"]["controller"].update(isLeader=False, commitIndex=7)
+    status = small(tmp_path).status_of(found)
+    assert status["groups"][0]["master"] == 1
+    assert status["controllers"][0]["leader"] is False
+    assert status["missing"] == "waiting for a Controller leader"

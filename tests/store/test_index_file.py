@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -192,3 +194,20 @@ def test_files_below_the_logs_start_are_given_up() -> None:
     assert index.drop_below(first.end_offset) == []
     assert index.drop_below(first.end_offset + 1) == [first.path]
     assert len(index.files) == 2
+
+
+def test_messages_that_found_no_room_are_indexed_when_there_is_room_again() -> None:
+    disk = FaultyDisk()
+    index = _index(disk)
+    disk.fail = lambda what, path: errno.ENOSPC if what == "truncate" else None
+    with pytest.raises(OSError, match="No space"):
+        index.put_many([_item(0, "a b"), _item(1, "a")])
+    with pytest.raises(OSError, match="No space"):
+        index.put_many([_item(2, "a")])
+    assert not disk.listdir("/index"), "a file that could not be made must not stay"
+    disk.fail = lambda what, path: None
+    index.put_many(())
+    assert _found(index, "a") == [2, 1, 0]
+    assert _found(index, "b") == [0]
+    index.put_many([_item(2, "a")])
+    assert _found(index, "a") == [2, 1, 0], "nothing is indexed twice"

@@ -11,9 +11,9 @@ from model.errors import DiskError, Refused
 from model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, java_hash
 from store.message_store import MessageStore, Put
 from store.reading import GetStatus
-from store.record import MAGIC_BLANK, decode
+from store.record import MAGIC_BLANK, decode, encode
 from tests.store.faulty import FaultyEnv
-from tests.store.support import SEGMENT, config, fill, message, opened, records_of, unpack
+from tests.store.support import SEGMENT, config, fill, message, opened, records_of, unpack, until
 
 
 def test_what_is_put_is_served_in_order_after_it_is_confirmed() -> None:
@@ -434,5 +434,57 @@ def test_reset_empties_everything() -> None:
         async with opened(FaultyEnv(env.disk.crash())) as store:
             assert store.log.min_offset == 3 * SEGMENT
             assert len(records_of(store)) == 2
+
+    asyncio.run(run())
+
+
+def test_recovery_tells_nobody_and_a_closed_store_writes_nothing() -> None:
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            await fill(store, 5)
+        env.disk.open("/store/abort", create=True)
+        again = MessageStore(env, config())
+        heard: list[object] = []
+        again.on_arrive.append(lambda *arrival: heard.append(arrival))
+        await again.open()
+        assert again.dispatched == again.log.end
+        assert heard == []
+        await again.close()
+        before = {path: bytes(node.cache) for path, node in env.disk.nodes.items()}
+        with pytest.raises(DiskError, match="closed"):
+            again.append([b"x"], 1, [])
+        again.confirm(again.log.end)
+        with pytest.raises(DiskError, match="closed"):
+            again.log.read(0, 10)
+        assert {path: bytes(node.cache) for path, node in env.disk.nodes.items()} == before
+
+    asyncio.run(run())
+
+
+def test_all_who_wait_for_a_sync_share_one() -> None:
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000) as store:
+            syncs = env.disk.syncs
+            for _ in range(30):
+                store.put(message())
+                store.sync_to(store.log.end)
+            await until(lambda: store.log.flushed == store.log.end)
+            assert env.disk.syncs == syncs + 1
+
+    asyncio.run(run())
+
+
+def test_a_topic_that_cannot_be_a_folder_is_refused_and_skipped_on_a_slave() -> None:
+    async def run() -> None:
+        async with opened(FaultyEnv()) as store:
+            with pytest.raises(Refused, match="no queue"):
+                store.put(message(topic="../../etc"))
+            evil = encode(message(topic="../../etc"), 0, 0, 0)
+            store.append_raw(0, evil + encode(message(), 0, len(evil), 0))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            assert list(store.queues()) == [("T", 0)]
 
     asyncio.run(run())
