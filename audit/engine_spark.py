@@ -171,14 +171,14 @@ def start_session(master: str, java: Java) -> SparkSession:
     session = builder.getOrCreate()
     if not local:
         # A cluster's workers do not have our packages installed; a file of them is shipped with the job.
-        session.sparkContext.addPyFile(str(_packages()))
+        session.sparkContext.addPyFile(str(_packages(Path(java.home))))
     return session
 
 
-def _packages() -> Path:
+def _packages(directory: Path) -> Path:
     """A zip of the packages a worker imports."""
     root = Path(__file__).resolve().parent.parent
-    target = Path(tempfile.mkdtemp(prefix="keelmq-audit-")) / "keelmq_audit.zip"
+    target = directory / "keelmq_audit.zip"
     with zipfile.ZipFile(target, "w") as archive:
         for package in SHARED_PACKAGES:
             for source in sorted((root / package).glob("*.py")):

@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from audit.scan import WINDOW_BYTES, Read, Record, find_record, parse
+from audit.scan import WINDOW_BYTES, Read, Record, find_record, parse, skip_sound
 from audit.storage import Storage, StoreSpec, open_storage
 
 
@@ -203,7 +203,12 @@ def _walk_last(storage: Storage, replica: Replica, segment: Segment, read: Read,
     position = segment.base
     data, base = b"", position
     last: Record | None = None
+    # Without a Controller a recovered broker's checkpoint names its last record: check what follows.
+    named = replica.confirmed if replica.clean and not replica.epochs else -1
     while position < limit:
+        if last is not None and last.offset != named:
+            stop = named if position <= named else limit
+            position = skip_sound(data, base, position, stop, segment_end)
         at = position - base
         parsed = parse(data, at, position, segment_end)
         if parsed.problem in ("incomplete", "fewer than 8 bytes") and (base != position or not data):
@@ -217,10 +222,8 @@ def _walk_last(storage: Storage, replica: Replica, segment: Segment, read: Read,
             if not tail.size and not replica.clean and replica.confirmed < behind:
                 replica.torn = (position, behind)
                 break
-            if replica.clean and not replica.epochs and last is not None and replica.confirmed == last.offset:
-                # Without a Controller, recovery sets the confirmOffset to the start of the last good record:
-                # a broker has already cut its log here, and what follows are left-overs.
-                break
+            if last is not None and named == last.offset:
+                break  # a broker has already cut its log here, and what follows are left-overs
         if parsed.size:
             last = parsed.record or last
             position += parsed.size

@@ -86,9 +86,11 @@ class RichScreen:
         self._console = console
         self._live: Live | None = None
         self._sight: Sight | None = None
+        self._at_s = 0.0
         self._note = ""
 
     def __enter__(self) -> Self:
+        self._sight = None
         self._live = Live(self._draw(), console=self._console, refresh_per_second=5, transient=True)
         self._live.start()
         return self
@@ -101,12 +103,11 @@ class RichScreen:
             self._live = None
 
     def show(self, sight: Sight) -> None:
-        self._sight = sight
+        self._sight, self._at_s = sight, sight.at_s
         self._redraw()
 
     def say(self, text: str) -> None:
-        at = f"{self._sight.at_s:6.1f} s" if self._sight else "   0.0 s"
-        self._console.print(Text.assemble((f"{at}  ", "dim"), text))
+        self._console.print(Text.assemble((f"{self._at_s:6.1f} s  ", "dim"), text))
         self._note = text
         self._redraw()
 
@@ -123,7 +124,7 @@ class RichScreen:
         if sight is None:
             return Group(Text(self._note or "starting", style="dim"))
         table = Table(box=None, padding=(0, 2), show_header=True, header_style="dim")
-        for name in ("master", "epoch", "in sync", "acks/s", "acked", "unanswered", "consumers behind"):
+        for name in ("master", "epoch", "in sync", "acks/s", "acked", "unanswered", "lag"):
             table.add_column(name)
         lost = sight.master == "none"
         table.add_row(

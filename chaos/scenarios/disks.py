@@ -45,14 +45,22 @@ def _full_disk(rng: random.Random) -> Plan:
 
 def _sync_error(rng: random.Random) -> Plan:
     """A failed sync: the broker must not say OK, must step down, and may come back only after a restart."""
-    target = rng.choice(("master", "master", "slave"))
     at = rng.randint(500, 2500)
-    steps = [
-        Step(at, SyncError(target, rng.choice((1, 1, 3))), "bad"),
-        Step(at + 3000, PowerFail("=bad")),
-        Step(at + 3500, Restart("=bad")),
-    ]
-    return Plan(steps, load_ms=8000, broker=rng.choice((SYNC_FLUSH, {})), errors_expected=True, **ground(rng))
+    if rng.random() < 0.5:
+        target = rng.choice(("master", "master", "slave"))
+        parts = [
+            [Step(at, SyncError(target, rng.choice((1, 1, 3))), "bad"), Step(at + 3000, PowerFail("=bad"))],
+            [Step(at + 3500, Restart("=bad"))],
+        ]
+        broker = rng.choice((SYNC_FLUSH, {}))
+    else:
+        # Everywhere: no other replica makes up for what one of them lost.
+        parts = []
+        for name in ("b1", "b2", "b3"):
+            parts.append([Step(at + rng.randint(0, 20), SyncError(name)), Step(at + 2000, PowerFail(name))])
+            parts.append([Step(at + 2500 + rng.randint(0, 500), Restart(name))])
+        broker = SYNC_FLUSH
+    return Plan(ordered(*parts), load_ms=8000, broker=broker, errors_expected=True, **ground(rng))
 
 
 POWER_OF_ONE = Scenario(
