@@ -106,7 +106,7 @@ class SparkEngine:
             try:
                 with spark_errors():
                     session = start_session(master or "local[*]", self._java)
-            except EngineError:
+            except BaseException:  # also when interrupted: nobody else knows the directory
                 self._java.close()
                 raise
         self._session = session

@@ -68,9 +68,7 @@ def _forgets_the_tail(original: Any) -> Any:
 def _fastest_slave(original: Any) -> Any:
     def advance(self: SyncSet) -> None:
         original(self)
-        self.replicated = max(
-            [self.replicated, *(end for end in self.slave_ends().values() if end <= self.end)]
-        )
+        self.replicated = max([self.replicated, *self.slave_ends().values()])
 
     return advance
 

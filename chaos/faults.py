@@ -85,7 +85,7 @@ class Isolate(Fault):
 @dataclass(frozen=True, slots=True)
 class Cut(Fault):
     """Drop packets between the target and another node, both ways or one. ``other``: a name, a role, or
-    ``brokers``: every other broker."""
+    ``brokers`` or ``namesrvs``: every other one of these."""
 
     name: ClassVar[str] = "cut"
     other: str = "namesrv"

@@ -13,7 +13,7 @@ import click
 
 from chaos.bugs import BUGS
 from chaos.scenarios import SCENARIOS, find
-from chaos.simrun import Result, run_seed, run_seeds, summary
+from chaos.simrun import Result, run_seed, run_seeds, shrink, summary
 from chaos.worlds.sim_story import Story
 
 VIOLATED = 2
@@ -32,7 +32,8 @@ WRONG_USAGE = 64
 @click.option(
     "--history", type=click.Path(path_type=Path), help="With --replay: write the history (JSON lines)."
 )
-@click.option("--plant", metavar="BUG", help="Plant a bug: the checks must find it.")
+@click.option("--shrink", "smaller", is_flag=True, help="With --replay: leave out faults it does not need.")
+@click.option("--plant", metavar="BUG", help="Plant a bug the checks must find; alone: in its scenario.")
 @click.option("--list-bugs", is_flag=True, help="Show the bugs that can be planted.")
 @click.option("--list", "list_scenarios", is_flag=True, help="Show the scenarios.")
 def sim(
@@ -43,6 +44,7 @@ def sim(
     out: Path | None,
     replay: int | None,
     history: Path | None,
+    smaller: bool,
     plant: str | None,
     list_bugs: bool,
     list_scenarios: bool,
@@ -58,13 +60,18 @@ def sim(
     """
     if list_bugs:
         for name, bug in BUGS.items():
-            click.echo(f"{name:28} {bug.text}")
+            click.echo(f"{name:28} {bug.text} [{bug.scenario.name}]")
         return
     if list_scenarios:
         for name, scenario in SCENARIOS.items():
             click.echo(f"{name:44} {scenario.text}")
         return
     _known(scenarios, plant)
+    if plant is not None and not scenarios:
+        scenarios = (BUGS[plant].scenario.name,)
+    if replay is not None and smaller:
+        _shrink(scenarios, replay, plant)
+        return
     if replay is not None:
         _replay(scenarios, replay, plant, history, out)
         return
@@ -96,12 +103,28 @@ def _known(scenarios: tuple[str, ...], plant: str | None) -> None:
         sys.exit(WRONG_USAGE)
 
 
-def _replay(
-    scenarios: tuple[str, ...], seed: int, plant: str | None, history: Path | None, out: Path | None
-) -> None:
+def _only(scenarios: tuple[str, ...]) -> str:
     if len(scenarios) != 1:
         click.echo("keelmq drill sim: --replay needs one --scenario", err=True)
         sys.exit(WRONG_USAGE)
+    return scenarios[0]
+
+
+def _shrink(scenarios: tuple[str, ...], seed: int, plant: str | None) -> None:
+    logging.disable(logging.WARNING)
+    plan, result = shrink(_only(scenarios), seed, plant, tell=lambda line: click.echo(line, err=True))
+    for step in plan.steps:
+        click.echo(json.dumps(step.to_json()))
+    for violation in result.violations:
+        click.echo(f"{violation.checker}: {violation.text}")
+    if result.violations:
+        sys.exit(VIOLATED)
+
+
+def _replay(
+    scenarios: tuple[str, ...], seed: int, plant: str | None, history: Path | None, out: Path | None
+) -> None:
+    scenario = _only(scenarios)
 
     def keep(run: Story) -> None:
         for event in run.history.happened():
@@ -112,7 +135,7 @@ def _replay(
                 run.history.write(lines)
 
     logging.disable(logging.WARNING)
-    result = run_seed(scenarios[0], seed, plant, keep=keep)
+    result = run_seed(scenario, seed, plant, keep=keep)
     for violation in result.violations:
         click.echo(f"{violation.checker}: {violation.text}")
     click.echo(f"trace {result.trace}, {result.virtual_s:.1f} virtual s in {result.wall_s:.2f} s")

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from chaos.bugs import planted
@@ -69,6 +69,30 @@ def run_seed(
     plan = find(scenario).plan(random.Random(f"{scenario}:{seed}"))
     with planted(bug):
         return _run(scenario, seed, plan, bug, keep)
+
+
+def shrink(
+    scenario: str, seed: int, bug: str | None = None, *, tell: Callable[[str], object] = print
+) -> tuple[Plan, Result]:
+    """Leave out faults as long as one of the same checkers still complains: the plan that is left, and its
+    result. A seed without violations comes back as it is."""
+    plan = find(scenario).plan(random.Random(f"{scenario}:{seed}"))
+    with planted(bug):
+        result = _run(scenario, seed, plan, bug, None)
+        wanted = {violation.checker for violation in result.violations}
+        at = 0
+        while wanted and at < len(plan.steps):
+            fewer = replace(plan, steps=[*plan.steps[:at], *plan.steps[at + 1 :]])
+            attempt = _run(scenario, seed, fewer, bug, None)
+            found = wanted & {violation.checker for violation in attempt.violations}
+            step = plan.steps[at].to_json()
+            if found:
+                plan, result = fewer, attempt
+                tell(f"not needed: {step}")
+            else:
+                at += 1
+                tell(f"needed: {step}")
+    return plan, result
 
 
 def _run(

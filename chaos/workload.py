@@ -22,7 +22,11 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``per_second`` and ``in_flight_max`` are per producer; a body is ``body_bytes`` random bytes."""
+    """``per_second`` and ``in_flight_max`` are per producer; a body is ``body_bytes`` random bytes.
+
+    Sends that fell due while one took long are made up for when they are at most ``make_up_s`` late; 0 makes
+    the rate a ceiling.
+    """
 
     topic: str = "chaos"
     producers: int = 4
@@ -31,6 +35,7 @@ class Load:
     body_bytes: tuple[int, int] = (16, 256)
     in_flight_max: int = 1
     read_wait_ms: int = 1000
+    make_up_s: float = 0.0
 
 
 def queues_of(load: Load, group: str) -> list[Queue]:
@@ -79,8 +84,7 @@ class ProducerLoad:
             if self._stopping:
                 return
             await self.send_one()
-            # What was missed while a send took long is not made up for: the rate is a ceiling.
-            due = max(due + period_s, loop.time())
+            due = max(due + period_s, loop.time() - self._load.make_up_s)
 
     async def send_one(self) -> bool:
         """One send, noted in the history; whether it was acknowledged."""

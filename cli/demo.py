@@ -30,7 +30,7 @@ from chaos.history import History
 from cli.demo_report import page
 from cli.demo_run import PRODUCERS, Plan, Result, run_cluster
 from cli.demo_screen import PlainScreen, RichScreen, Screen
-from model.errors import ConfigError
+from model.errors import ConfigError, MqError
 from runtime.os_env import OsEnv
 
 MARKER: Final = ".keelmq-demo"
@@ -59,7 +59,11 @@ def start_engine(screen: Screen) -> Engine:
     except ConfigError as error:
         screen.say(f"{error}; auditing with the local engine")
         return make_engine("local")
-    engine.warm_up()
+    try:
+        engine.warm_up()
+    except MqError:
+        engine.close()
+        raise
     return engine
 
 

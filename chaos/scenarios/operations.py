@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from chaos.faults import Heal, Isolate, Kill, Restart, Step, Stop, ordered, then
+from chaos.faults import Cut, Heal, Isolate, Kill, Pause, Restart, Resume, Step, Stop, ordered, then
 from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan, Scenario
 
@@ -33,11 +33,13 @@ def _nameservers_die(rng: random.Random) -> Plan:
 
 
 def _isolated_leader(rng: random.Random) -> Plan:
-    """The Controllers' leader is cut off with its connections open, and the master dies meanwhile."""
+    """The Controllers' leader is cut off, from all or from the other Controllers, or sleeps, with its
+    connections open; and the master dies meanwhile."""
     at = rng.randint(800, 2000)
     until = at + rng.randint(800, 4000)
     direction = rng.choice(("both", "both", "out", "in"))
-    steps = [Step(at, Isolate("leader", direction), "leader"), Step(until, Heal())]
+    how = rng.choice((Isolate("leader", direction), Cut("leader", "namesrvs", direction), Pause("leader")))
+    steps = [Step(at, how, "leader"), Step(until, Heal()), Step(until, Resume("=leader"))]
     dies: list[Step] = []
     if rng.random() < 0.6:
         dies = then(at + rng.randint(0, 1500), Kill("master"), rng.randint(200, 2000), Restart, "master")

@@ -29,6 +29,8 @@ class Plan:
     shuffle_tasks: bool = False
     broker: Mapping[str, str] = field(default_factory=dict)
     power_failures: bool = False
+    stall_max_ms: int | None = None
+    """Longest time during the load without an acknowledged send, where the story allows a promise."""
     errors_expected: bool = False
     """Nodes will log errors: that is what a broken disk is for."""
 

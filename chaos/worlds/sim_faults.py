@@ -99,8 +99,8 @@ class Nemesis:
 
     def _cut(self, name: str, fault: Fault) -> bool:
         assert isinstance(fault, faults.Cut)
-        if fault.other == "brokers":
-            others = [node.name for node in self._cluster.of("broker")]
+        if fault.other in ("brokers", "namesrvs"):
+            others = [node.name for node in self._cluster.of(fault.other.removesuffix("s"))]
         else:
             others = [other for other in (self.resolve(fault.other),) if other is not None]
         for other in others:

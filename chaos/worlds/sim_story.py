@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final, cast
 
 from broker.service import Broker
 from chaos.checks import Evidence, Violation
 from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
-from chaos.history import Asked, History, Read
+from chaos.history import Asked, History, Ok, Read
 from chaos.scenarios import Plan
 from chaos.workload import ProducerLoad, ReaderLoad, queues_of
 from chaos.worlds.sim import GROUP, SimCluster, WorldConfig
@@ -74,8 +75,10 @@ class Story:
         self._begin_probe()
         producers, reader, tasks = await self._begin_load()
         faults = asyncio.get_running_loop().create_task(self.nemesis.run())
+        begun_ms = cluster.clock()
         await asyncio.sleep(plan.load_ms / 1000)
         await faults
+        self._look_for_stalls(begun_ms)
         cluster.revive()
         for producer in producers:
             producer.stop()
@@ -96,6 +99,15 @@ class Story:
 
     def _not_live(self, what: str, why: str) -> None:
         self.found.append(Violation("liveness", f"{what}: {why}"))
+
+    def _look_for_stalls(self, begun_ms: float) -> None:
+        allowed = self.plan.stall_max_ms
+        if allowed is None:
+            return
+        acked = [event.at_ms for event in self.history.events if isinstance(event, Ok)]
+        for before, after in pairwise([begun_ms, *acked, self.cluster.clock()]):
+            if after - before > allowed:
+                self._not_live("writes stood still", f"no answer from {before:.0f} to {after:.0f} ms")
 
     async def _observe(self) -> None:
         while True:

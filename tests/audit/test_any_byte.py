@@ -1,4 +1,4 @@
-"""The promise of the comparison: whichever byte of whichever log is changed, it is named, once, at its place."""
+"""The promise of the comparison: whichever byte of whichever log is changed, it is named, once, in place."""
 
 from __future__ import annotations
 
