@@ -10,15 +10,16 @@ setup: $(VENV)/.ready
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "keelmq needs Python 3.11 or newer: set PYTHON=/path/to/python3.11")'
+	@echo "setting up $(VENV): about a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,console,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,console,dev]'
 	@touch $@
 
 demo: setup
 	$(BIN)/keelmq demo
 
 test: setup
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/pytest -n $(JOBS)
 
 check: setup
 	$(BIN)/ruff format --check .

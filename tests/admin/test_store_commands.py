@@ -1,13 +1,13 @@
 """The promises of keelmq store: what RocketMQ wrote is listed as its manifest says, and damage is found."""
 
 import json
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from admin.exits import DONE, FAILED, USAGE, WARNINGS, run
 from admin.store_commands import store
+from tests import unpack_archive
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "store"
 
@@ -16,8 +16,7 @@ GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "store"
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("stores")
     for name in ("plain-11", "flip-61"):
-        with tarfile.open(GOLDEN / f"{name}.tar.gz") as archive:
-            archive.extractall(where, filter="data")
+        unpack_archive(GOLDEN / f"{name}.tar.gz", where)
     return where
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import struct
-import tarfile
 import zlib
 from pathlib import Path
 
 from audit.layout import Replica, find_ends, load
 from audit.scan import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from audit.storage import StoreSpec
+from tests import unpack_archive
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store"
 SEGMENT = 4096
@@ -18,8 +18,7 @@ SEGMENT = 4096
 
 def unpack(name: str, into: Path) -> Path:
     """A store (or trio) of the real broker; returns the directory of that name."""
-    with tarfile.open(GOLDEN / f"{name}.tar.gz") as archive:
-        archive.extractall(into, filter="data")
+    unpack_archive(GOLDEN / f"{name}.tar.gz", into)
     return into / name
 
 

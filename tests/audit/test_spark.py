@@ -22,7 +22,6 @@ pytest.importorskip("pyspark")
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("spark"),
     # Spark's own use of deprecated parts of its dependencies is not ours to mend.
     pytest.mark.filterwarnings("ignore"),
 ]

@@ -108,7 +108,6 @@ def test_without_a_terminal_it_writes_lines_now_and_then() -> None:
 @pytest.mark.live
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("live")
 @pytest.mark.filterwarnings("ignore")
 def test_a_short_demo_from_beginning_to_end(tmp_path: Path) -> None:
     """Real processes, a real SIGKILL, a real audit."""

@@ -77,7 +77,7 @@ def facts(output: str, event: str) -> list[dict[str, str]]:
 def cluster(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three NameServers with Controllers and one group of three brokers, as processes."""
     directory = tmp_path_factory.mktemp("cluster")
-    up = keelmq("cluster", "up", "--dir", str(directory), "--base-port", "21400")
+    up = keelmq("cluster", "up", "--dir", str(directory))
     try:
         assert up.returncode == 0, up.stdout + up.stderr
         status = json.loads(keelmq("cluster", "status", "--dir", str(directory), "--json").stdout)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.interop.conftest import Cluster, facts
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 def _create(cluster: Cluster, topic: str, queues: int = 4) -> None:

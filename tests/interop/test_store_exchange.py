@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from admin.layout import free_base_port
 from chaos.worlds import rocketmq
 from tests.interop.conftest import ROOT, facts
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 _SEGMENT = {"mappedFileSizeCommitLog": 1048576}
 _TOPIC = "Exchange"
@@ -49,7 +50,9 @@ def _driver(namesrv: str, home: Path, *arguments: str) -> subprocess.CompletedPr
 
 
 @contextmanager
-def _keelmq_pair(base: Path, store: Path, namesrv_port: int, port: int) -> Iterator[str]:
+def _keelmq_pair(base: Path, store: Path) -> Iterator[str]:
+    namesrv_port = free_base_port(20)
+    port = namesrv_port + 10
     namesrv = f"127.0.0.1:{namesrv_port}"
     with (
         _keelmq("namesrv", base / "ns", listenPort=namesrv_port),
@@ -68,7 +71,9 @@ def _keelmq_pair(base: Path, store: Path, namesrv_port: int, port: int) -> Itera
 
 
 @contextmanager
-def _rocketmq_pair(base: Path, store: Path, namesrv_port: int, port: int) -> Iterator[str]:
+def _rocketmq_pair(base: Path, store: Path) -> Iterator[str]:
+    namesrv_port = free_base_port(20)
+    port = namesrv_port + 10
     namesrv = f"127.0.0.1:{namesrv_port}"
     server = rocketmq.namesrv_node(base / "ns", namesrv_port)
     broker = rocketmq.broker_node(base / "b", port, namesrv, store, **_SEGMENT)
@@ -98,10 +103,10 @@ def _read(output: str) -> dict[str, tuple[str, str]]:
 
 def test_a_store_keelmq_wrote_is_served_whole_by_the_real_broker(real_rocketmq: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with _keelmq_pair(tmp_path / "k", store, 21700, 21750) as namesrv:
+    with _keelmq_pair(tmp_path / "k", store) as namesrv:
         done = _driver(namesrv, tmp_path, "sync", _TOPIC, "1000")
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    with _rocketmq_pair(tmp_path / "r", store, 21800, 21850) as namesrv:
+    with _rocketmq_pair(tmp_path / "r", store) as namesrv:
         back = _driver(namesrv, tmp_path, "pull", _TOPIC, "1000")
         assert back.returncode == 0, back.stdout[-2000:] + back.stderr[-2000:]
         by_key = rocketmq.mqadmin(
@@ -113,10 +118,10 @@ def test_a_store_keelmq_wrote_is_served_whole_by_the_real_broker(real_rocketmq: 
 
 def test_a_store_the_real_broker_wrote_is_served_whole_by_keelmq(real_rocketmq: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with _rocketmq_pair(tmp_path / "r", store, 21900, 21950) as namesrv:
+    with _rocketmq_pair(tmp_path / "r", store) as namesrv:
         done = _driver(namesrv, tmp_path, "sync", _TOPIC, "1000")
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    with _keelmq_pair(tmp_path / "k", store, 22000, 22050) as namesrv:
+    with _keelmq_pair(tmp_path / "k", store) as namesrv:
         back = _driver(namesrv, tmp_path, "pull", _TOPIC, "1000")
         assert back.returncode == 0, back.stdout[-2000:] + back.stderr[-2000:]
         more = _driver(namesrv, tmp_path, "sync", _TOPIC, "8")

@@ -19,7 +19,7 @@ from client.producer import Producer
 from client.pull import PullConsumer
 from runtime.os_env import OsEnv
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240), pytest.mark.xdist_group("live")]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from runtime.env import Env
 from store.message_store import MessageStore, Put
 from store.reading import GetStatus
 from store.record import NewMessage, Record, decode
+from tests import unpack_archive
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store"
 HOST = encode_host("127.0.0.1:10911")
@@ -48,8 +48,7 @@ def golden_config(root: Path, manifest: dict[str, Any]) -> StoreConfig:
 
 def golden(case: str, to: Path) -> tuple[Path, dict[str, Any]]:
     """Unpack a golden store; its folder and manifest."""
-    with tarfile.open(GOLDEN / f"{case}.tar.gz") as archive:
-        archive.extractall(to, filter="data")
+    unpack_archive(GOLDEN / f"{case}.tar.gz", to)
     manifest = GOLDEN / f"{case}.manifest.json"
     return to / case, json.loads(manifest.read_text()) if manifest.exists() else {}
 

@@ -1,0 +1,25 @@
+"""Which tests share a worker: those that share a cluster, the real RocketMQ or a Spark session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+ONE_WORKER = ("tests/interop/", "tests/live/", "tests/audit/test_spark", "tests/cli/test_demo")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        """Every test goes wherever a worker is free, except the folders that start something costly."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return next((folder for folder in ONE_WORKER if nodeid.startswith(folder)), nodeid)
+
+    return ByFolder(config, log)
