@@ -139,6 +139,14 @@ class SyncError(Fault):
 
 
 @dataclass(frozen=True, slots=True)
+class FlipBit(Fault):
+    """One bit of what lies under ``prefix`` on the target's disk changes."""
+
+    name: ClassVar[str] = "flip_bit"
+    prefix: str = "/store/commitlog/"
+
+
+@dataclass(frozen=True, slots=True)
 class ClockJump(Fault):
     """Move the target's wall clock by ``by_ms``; monotonic clocks go on undisturbed."""
 

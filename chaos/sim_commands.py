@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from chaos.simrun import Result, run_seed, run_seeds, shrink, summary
 from chaos.worlds.sim_story import Story
 
 VIOLATED = 2
+UNFINISHED = 3
 WRONG_USAGE = 64
 
 
@@ -64,7 +66,7 @@ def sim(
         return
     if list_scenarios:
         for name, scenario in SCENARIOS.items():
-            click.echo(f"{name:44} {scenario.text}")
+            click.echo(f"{name:52} {scenario.text}")
         return
     _known(scenarios, plant)
     if plant is not None and not scenarios:
@@ -77,10 +79,15 @@ def sim(
         return
     begun_s = time.perf_counter()
     results: list[Result] = []
-    for result in run_seeds(scenarios or tuple(SCENARIOS), range(first, first + seeds), jobs=jobs, bug=plant):
-        results.append(result)
-        for violation in result.violations:
-            click.echo(f"{violation.checker}: {violation.text}\n    {result.replay}", err=True)
+    numbers = range(first, first + seeds)
+    try:
+        for result in run_seeds(scenarios or tuple(SCENARIOS), numbers, jobs=jobs, bug=plant):
+            results.append(result)
+            for violation in result.violations:
+                click.echo(f"{violation.checker}: {violation.text}\n    {result.replay}", err=True)
+    except BrokenProcessPool as error:
+        click.echo(f"keelmq drill sim: a process died after {len(results)} schedules: {error}", err=True)
+        sys.exit(UNFINISHED)
     found = summary(results, time.perf_counter() - begun_s)
     _write(found, out)
     broken = len({(v["scenario"], v["seed"]) for v in found["violations"]})

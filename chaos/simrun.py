@@ -10,6 +10,7 @@ import logging
 import multiprocessing
 import random
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -112,6 +113,12 @@ def _run(
             loop.run_until_complete(run.main())
         except SimulationError as error:
             run.found.append(Violation("simulation", str(error)))
+            run.evidence.complete = False
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is, it belongs to this seed, and the others go on.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+            run.found.append(Violation("crashed", text))
             run.evidence.complete = False
         virtual_s = loop.time()
         run.evidence.errors = [*run.cluster.errors, *loop.errors]

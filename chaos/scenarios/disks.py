@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from chaos.faults import DiskFull, PowerFail, Restart, Step, SyncError, ordered, then
+from chaos.faults import DiskFull, FlipBit, Kill, PowerFail, Restart, Step, SyncError, ordered, then
 from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan, Scenario
 
@@ -63,6 +63,18 @@ def _sync_error(rng: random.Random) -> Plan:
     return Plan(ordered(*parts), load_ms=8000, broker=broker, errors_expected=True, **ground(rng))
 
 
+def _flipped_bit(rng: random.Random) -> Plan:
+    """While a slave is down, one bit on its disk changes, in what can be made anew from the log."""
+    at = rng.randint(1500, 3500)
+    prefix = rng.choice(("consumequeue/", "index/", "checkpoint"))
+    steps = [
+        Step(at, Kill("slave"), "slave"),
+        Step(at + 100, FlipBit("=slave", f"/store/{prefix}")),
+        Step(at + rng.randint(200, 1500), Restart("=slave")),
+    ]
+    return Plan(steps, errors_expected=True, **ground(rng))
+
+
 POWER_OF_ONE = Scenario(
     "power_fails_on_one_machine",
     "a machine that loses power loses nothing its group acknowledged, and rejoins",
@@ -82,4 +94,9 @@ SYNC_ERROR = Scenario(
     "a_failed_sync_is_never_answered_ok",
     "a broker whose sync failed acknowledges nothing that could be gone, and steps down",
     _sync_error,
+)
+FLIPPED_BIT = Scenario(
+    "a_flipped_bit_in_queues_or_index_changes_no_message",
+    "a slave whose queues, index or checkpoint changed while it was down serves what was written",
+    _flipped_bit,
 )

@@ -36,6 +36,7 @@ class Nemesis:
             faults.SlowDisk: self._slow_disk,
             faults.DiskFull: self._disk_full,
             faults.SyncError: self._sync_error,
+            faults.FlipBit: self._flip_bit,
             faults.ClockJump: self._clock_jump,
         }
         self.done: dict[str, int] = {}
@@ -136,6 +137,10 @@ class Nemesis:
         assert isinstance(fault, faults.SyncError)
         self._cluster.nodes[name].machine.faults.sync_errors += fault.count
         return True
+
+    def _flip_bit(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.FlipBit)
+        return self._cluster.nodes[name].machine.flip_bit(fault.prefix) is not None
 
     def _clock_jump(self, name: str, fault: Fault) -> bool:
         assert isinstance(fault, faults.ClockJump)
