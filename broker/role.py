@@ -342,6 +342,8 @@ class RoleManager:
         wanted = ("slave", view.epoch, address, ha_address)
         if wanted == (self.role, self.epoch, self.master_address, self._ha_address):
             return
+        # Only keelmq brokers tell the Controllers where slaves replicate from.
+        self._ha.expect_master(foreign=view.master_ha_address is None)
         await self._host.follow(broker_id, view.epoch, address, ha_address)
         self._asked_anew = True  # whoever elects us from now on has seen what our log holds
         self._ha_address = ha_address

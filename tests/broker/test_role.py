@@ -337,6 +337,11 @@ def test_a_slave_of_a_real_controller_gets_the_ha_address_from_a_nameserver(tmp_
                 assert second.host.calls[-1] == ("follow", 1, first.config.address, None)
                 second.role.ha_address_of(first.config.address, "127.0.0.1:77")
                 await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:77")
+                assert second.ha.foreign_master, "nobody said that it is one of ours"
+                controllers.group.replicas[1].ha_address = "127.0.0.1:78"
+                await controllers.notify(masterEpoch="99")
+                await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:78")
+                assert not second.ha.foreign_master
 
     asyncio.run(run())
 

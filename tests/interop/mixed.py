@@ -248,7 +248,7 @@ class MixedCluster:
 
     # --- what it says of itself
 
-    def asked(self, question: Callable[[AdminClient], "asyncio.Future[_T] | object"]) -> object | None:
+    def asked(self, question: Callable[[AdminClient], asyncio.Future[_T] | object]) -> object | None:
         """The answer, or None while nobody answers."""
 
         async def ask() -> object:
