@@ -367,7 +367,10 @@ class HaService:
                 log.warning("SyncStateSet %s not proposed: %s", wanted, error)
                 sync.refused(proposal, self._env.monotonic_ms())
             else:
-                if answer is not None and sync.adopt(*answer):
+                # The view may have told us of it before the answer came.
+                if answer is not None and (
+                    sync.adopt(*answer) or answer[1] == sync.set_epoch != proposal.base
+                ):
                     log.info("SyncStateSet is %s", sorted(sync.members))
                     backoff.reset()
                     self._publish()

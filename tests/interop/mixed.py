@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -22,6 +23,8 @@ from client.admin import AdminClient, SyncState
 from client.message import Message, Queue, SendStatus
 from client.producer import Producer
 from model.errors import MqError
+from remoting.bodies import dumps, loads
+from remoting.codes import Request
 from runtime.os_env import OsEnv
 from store.record import decode, measure
 from tests.interop.conftest import ROOT
@@ -29,6 +32,7 @@ from tests.interop.conftest import ROOT
 GROUP: Final = "broker-a"
 TOPIC: Final = "MixedTopic"
 QUEUES: Final = 4
+READERS: Final = "mixed-readers"
 START_S: Final = 150.0
 """A JVM on a machine that is busy with others takes a minute."""
 HEAP_MB: Final = 512
@@ -274,6 +278,11 @@ class MixedCluster:
         everyone = {**state.in_sync, **state.not_in_sync}
         return next(i for i, address in everyone.items() if address == self.address(broker))
 
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether the Controllers' leader takes the broker for alive."""
+        state = self.state()
+        return state is None or state.alive.get(broker_id, False)
+
     def is_full(self, count: int | None = None) -> bool:
         """Whether the SyncStateSet holds ``count`` brokers and every NameServer routes to the master."""
         state = self.state()
@@ -495,17 +504,57 @@ def assert_all_is_well(cluster: MixedCluster) -> None:
     assert assert_nothing_acked_is_gone(cluster, cluster.loads) > 0
 
 
+def copy_tables(cluster: MixedCluster) -> None:
+    """Give the master a topic, a group and a consumer offset, and wait until every broker has them."""
+    state = cluster.state()
+    assert state is not None
+    assert state.master_address is not None
+    master = state.master_address
+    with Load(cluster) as load:
+        load.wait_for(40)
+    cluster.loads.append(load)
+    offset = {"consumerGroup": READERS, "topic": TOPIC, "queueId": "1", "commitOffset": "5"}
+
+    async def give(admin: AdminClient) -> bool:
+        await admin.create_topic("MixedTables", 6)
+        group = {"groupName": READERS, "consumeEnable": True, "retryQueueNums": 1}
+        await admin.session.call(master, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, dumps(group))
+        await admin.session.call(master, Request.UPDATE_CONSUMER_OFFSET, offset)
+        return True
+
+    assert cluster.asked(give)
+    for broker in cluster.brokers:
+        cluster.wait(f"the tables on {broker.name}", partial(has_tables, cluster, broker))
+
+
+def has_tables(cluster: MixedCluster, broker: Server) -> bool:
+    """Whether ``broker`` holds what ``copy_tables`` gave to the master."""
+    address = cluster.address(broker)
+    topics = loads(rocketmq.call(address, Request.GET_ALL_TOPIC_CONFIG)[1])["topicConfigTable"]
+    groups = loads(rocketmq.call(address, Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)[1])
+    offsets = loads(rocketmq.call(address, Request.GET_ALL_CONSUMER_OFFSET)[1])["offsetTable"]
+    return (
+        topics.get("MixedTables", {}).get("writeQueueNums") == 6
+        and READERS in groups["subscriptionGroupTable"]
+        and offsets.get(f"{TOPIC}@{READERS}", {}).get("1") == 5
+    )
+
+
 def hand_over(cluster: MixedCluster, heir: Server) -> None:
-    """electMaster for ``heir``, as an operator would ask for it; it serves afterwards."""
-    broker_id = cluster.id_of(heir)
+    """electMaster for ``heir`` under load, as an operator would ask for it; it serves afterwards."""
     with Load(cluster) as load:
         load.wait_for(20)
-        elected = cluster.asked(
-            lambda admin: admin.elect(cluster.controllers, "DefaultCluster", GROUP, broker_id)
-        )
-        assert elected is not None, cluster.describe()
-        cluster.wait(f"{heir.name} to lead", lambda: cluster.master() is heir)
+        elect(cluster, heir)
         load.wait_for(50, START_S)
-        cluster.wait("a full SyncStateSet", cluster.is_full)
-        load.wait_for(50)
     cluster.loads.append(load)
+
+
+def elect(cluster: MixedCluster, heir: Server) -> None:
+    """electMaster for ``heir``; returns when it leads and the SyncStateSet is full again."""
+    broker_id = cluster.id_of(heir)
+    elected = cluster.asked(
+        lambda admin: admin.elect(cluster.controllers, "DefaultCluster", GROUP, broker_id)
+    )
+    assert elected is not None, cluster.describe()
+    cluster.wait(f"{heir.name} to lead", lambda: cluster.master() is heir)
+    cluster.wait("a full SyncStateSet", cluster.is_full)

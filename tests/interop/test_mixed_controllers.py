@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.interop.mixed import MixedCluster, assert_all_is_well, kill_the_master, rejoin, running
+from tests.interop.conftest import mqadmin_all
+from tests.interop.mixed import GROUP, MixedCluster, assert_all_is_well, kill_the_master, rejoin, running
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(600)]
 
@@ -29,6 +31,33 @@ def test_real_brokers_fail_over_and_rejoin_under_our_controllers(real_brokers: M
     killed, _ = kill_the_master(real_brokers)
     rejoin(real_brokers, killed)
     assert_all_is_well(real_brokers)
+
+
+def test_mqadmin_moves_the_master_and_forgets_a_dead_broker(real_brokers: MixedCluster) -> None:
+    cluster, controllers = real_brokers, ";".join(real_brokers.controllers)
+    master = cluster.master()
+    heir, victim = (broker for broker in cluster.brokers if broker is not master)
+    group = f"-a {cluster.controllers[0]} -bn {GROUP} -c DefaultCluster"
+    moved, alive, seen = mqadmin_all(
+        ";".join(cluster.namesrvs),
+        cluster.directory,
+        f"electMaster {group} -b {cluster.id_of(heir)}",
+        f"cleanBrokerMetadata {group} -b {cluster.id_of(victim)}",
+        f"getSyncStateSet -a {controllers} -b {GROUP}",
+    )
+    assert f"#BrokerMasterAddr\t{cluster.address(heir)}" in moved, moved[-1000:]
+    assert "is alive" in alive, alive[-1000:]
+    assert f"#MasterAddr\t{cluster.address(heir)}" in seen, seen[-1000:]
+    victim_id = cluster.id_of(victim)
+    victim.stop(signal.SIGKILL)
+    cluster.wait("the end of a broker to be noticed", lambda: not cluster.is_alive(victim_id))
+    (gone,) = mqadmin_all(
+        ";".join(cluster.namesrvs), cluster.directory, f"cleanBrokerMetadata {group} -b {victim_id}"
+    )
+    assert "success" in gone, gone[-1000:]
+    state = cluster.state()
+    assert state is not None
+    assert victim_id not in {**state.in_sync, **state.not_in_sync}
 
 
 @pytest.fixture(scope="module")

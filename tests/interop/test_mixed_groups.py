@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.interop.mixed import (
+    Load,
     MixedCluster,
     assert_all_is_well,
+    copy_tables,
+    elect,
     hand_over,
+    has_tables,
     kill_the_master,
     rejoin,
     running,
@@ -49,20 +54,45 @@ def keelmq_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory)
         yield cluster
 
 
+def test_an_idle_group_of_both_kinds_keeps_its_sync_state_set(keelmq_master: MixedCluster) -> None:
+    before = keelmq_master.state()
+    time.sleep(12)  # a real slave reports every 5 s when nothing happens
+    after = keelmq_master.state()
+    assert before is not None
+    assert after is not None
+    assert (after.epoch, after.sync_state_set_epoch) == (before.epoch, before.sync_state_set_epoch)
+
+
 def test_our_slaves_of_a_real_master_succeed_it_and_take_it_back(real_master: MixedCluster) -> None:
     real, *ours = real_master.brokers
-    killed, _ = kill_the_master(real_master, heirs=ours)
+    copy_tables(real_master)
+    killed, successor = kill_the_master(real_master, heirs=ours)
     assert killed is real
+    assert has_tables(real_master, successor)
     rejoin(real_master, real)
     assert_all_is_well(real_master)
     hand_over(real_master, real)
     assert_all_is_well(real_master)
 
 
+def test_elections_without_a_write_between_them_part_nobody(real_master: MixedCluster) -> None:
+    # A real broker records no epoch that starts where the one before it does: its list falls behind ours.
+    real, ours, _ = real_master.brokers
+    for heir in (real, ours, real, ours, real):
+        if real_master.master() is not heir:
+            elect(real_master, heir)
+    with Load(real_master) as load:
+        load.wait_for(50)
+    real_master.loads.append(load)
+    assert_all_is_well(real_master)
+
+
 def test_real_slaves_of_our_master_succeed_it_and_take_it_back(keelmq_master: MixedCluster) -> None:
     ours, *real = keelmq_master.brokers
-    killed, _ = kill_the_master(keelmq_master, heirs=real)
+    copy_tables(keelmq_master)
+    killed, successor = kill_the_master(keelmq_master, heirs=real)
     assert killed is ours
+    assert has_tables(keelmq_master, successor)
     rejoin(keelmq_master, ours)
     assert_all_is_well(keelmq_master)
     hand_over(keelmq_master, ours)
