@@ -81,6 +81,8 @@ class RoleManager:
     """This broker's life with the Controllers, or its one role without them.
 
     ``on_change`` hears every change of role, master or epoch; the NameServers are to be told then.
+    ``on_no_ha_address`` hears again and again that this slave does not know where its master replicates
+    from; only a NameServer that the master has registered at can tell (``ha_address_of``).
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class RoleManager:
         self.master_address: str | None = None
         self.reason: str | None = "no word from a Controller yet"
         self.on_change: list[Callable[[], None]] = []
+        self.on_no_ha_address: list[Callable[[], None]] = []
         self._env = env
         self._config = config
         self._store = store
@@ -240,6 +243,9 @@ class RoleManager:
                     await self._apply_anew(self.broker_id)
             raise
         await self._become(self.broker_id, view)
+        if self.role == "slave" and self._ha_address is None:
+            for hook in self.on_no_ha_address:
+                hook()
 
     async def _apply_for_id(self) -> int:
         """brokerIdentity's id, or one from the Controller; a crash in between costs no second id."""

@@ -92,7 +92,7 @@ class Follower:
         self._backoff.reset()
         self._moved.set()
         if self._link is not None:
-            self._link.end(MqError(f"the master is at {address} now"))
+            self._link.end(MqError(f"the master is at {address or 'a place not known yet'} now"))
 
     def halt(self) -> None:
         """Append nothing more from now on."""

@@ -504,15 +504,20 @@ def assert_all_is_well(cluster: MixedCluster) -> None:
     assert assert_nothing_acked_is_gone(cluster, cluster.loads) > 0
 
 
+def put_load(cluster: MixedCluster, count: int) -> None:
+    """Send until ``count`` messages are acknowledged."""
+    with Load(cluster) as load:
+        load.wait_for(count)
+    cluster.loads.append(load)
+
+
 def copy_tables(cluster: MixedCluster) -> None:
     """Give the master a topic, a group and a consumer offset, and wait until every broker has them."""
     state = cluster.state()
     assert state is not None
     assert state.master_address is not None
     master = state.master_address
-    with Load(cluster) as load:
-        load.wait_for(40)
-    cluster.loads.append(load)
+    put_load(cluster, 40)
     offset = {"consumerGroup": READERS, "topic": TOPIC, "queueId": "1", "commitOffset": "5"}
 
     async def give(admin: AdminClient) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.interop.mixed import (
-    Load,
     MixedCluster,
     assert_all_is_well,
     copy_tables,
@@ -17,6 +16,7 @@ from tests.interop.mixed import (
     hand_over,
     has_tables,
     kill_the_master,
+    put_load,
     rejoin,
     running,
 )
@@ -78,12 +78,11 @@ def test_our_slaves_of_a_real_master_succeed_it_and_take_it_back(real_master: Mi
 def test_elections_without_a_write_between_them_part_nobody(real_master: MixedCluster) -> None:
     # A real broker records no epoch that starts where the one before it does: its list falls behind ours.
     real, ours, _ = real_master.brokers
+    put_load(real_master, 20)
     for heir in (real, ours, real, ours, real):
         if real_master.master() is not heir:
             elect(real_master, heir)
-    with Load(real_master) as load:
-        load.wait_for(50)
-    real_master.loads.append(load)
+    put_load(real_master, 50)
     assert_all_is_well(real_master)
 
 
