@@ -68,7 +68,7 @@ class Registration:
         """Take the broker out of every NameServer that answers within ``GOODBYE_S``. May be called again."""
         await self._tasks.cancel()
         servers = [server for server in self._servers if server.registered_id != FENCED]
-        goodbyes = [self._tasks.spawn(self._unregister(s), name=f"bye.{s.address}") for s in servers]
+        goodbyes = [self._tasks.spawn(self._goodbye(s), name=f"bye.{s.address}") for s in servers]
         if goodbyes:
             await asyncio.wait(goodbyes, timeout=GOODBYE_S)
             await self._tasks.cancel()
@@ -135,6 +135,13 @@ class Registration:
         if broker_id != 0 and master and ha_address:
             for hook in self.on_master:
                 hook(master, ha_address)
+
+    async def _goodbye(self, server: _Server) -> None:
+        try:
+            await self._unregister(server)
+        except (OSError, MqError) as error:
+            # It notices by the end of our connection, or is gone itself.
+            log.info("NameServer %s was not told of our end: %s", server.address, error)
 
     async def _unregister(self, server: _Server) -> None:
         command = Command(Request.UNREGISTER_BROKER, self._ext(server.registered_id))

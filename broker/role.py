@@ -81,6 +81,8 @@ class RoleManager:
     """This broker's life with the Controllers, or its one role without them.
 
     ``on_change`` hears every change of role, master or epoch; the NameServers are to be told then.
+    ``on_no_ha_address`` hears again and again that this slave does not know where its master replicates
+    from; only a NameServer that the master has registered at can tell (``ha_address_of``).
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class RoleManager:
         self.master_address: str | None = None
         self.reason: str | None = "no word from a Controller yet"
         self.on_change: list[Callable[[], None]] = []
+        self.on_no_ha_address: list[Callable[[], None]] = []
         self._env = env
         self._config = config
         self._store = store
@@ -240,6 +243,9 @@ class RoleManager:
                     await self._apply_anew(self.broker_id)
             raise
         await self._become(self.broker_id, view)
+        if self.role == "slave" and self._ha_address is None:
+            for hook in self.on_no_ha_address:
+                hook()
 
     async def _apply_for_id(self) -> int:
         """brokerIdentity's id, or one from the Controller; a crash in between costs no second id."""
@@ -342,6 +348,8 @@ class RoleManager:
         wanted = ("slave", view.epoch, address, ha_address)
         if wanted == (self.role, self.epoch, self.master_address, self._ha_address):
             return
+        # Only keelmq brokers tell the Controllers where slaves replicate from.
+        self._ha.expect_master(foreign=view.master_ha_address is None)
         await self._host.follow(broker_id, view.epoch, address, ha_address)
         self._asked_anew = True  # whoever elects us from now on has seen what our log holds
         self._ha_address = ha_address

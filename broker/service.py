@@ -229,6 +229,7 @@ class Broker:
         self.store.on_broken.append(self._broken)
         self.store.on_arrive.append(self._arrived)
         self.role.on_change.append(self.registration.soon)
+        self.role.on_no_ha_address.append(self.registration.soon)
         self.topics.on_change.append(lambda names: self.registration.soon())
         self.registration.on_master.append(self.role.ha_address_of)
 

@@ -6,7 +6,7 @@ there), then acks:
     handshake, 16 bytes                        ack, 12 bytes
     at  size  field                            at  size  field  unit
      0     4  state               1             0     4  state  2
-     4     2  sync from last file 0 or 1        4     8  end    bytes (PhysicalOffset)
+     4     2  sync from last file 0, 1, 2       4     8  end    bytes (PhysicalOffset)
      6     2  async learner       0 or 1
      8     8  broker id           given by the Controller
 
@@ -21,7 +21,8 @@ A master answers the handshake with its epochs (at most 1000, oldest first), the
     24+    8  start               bytes        28     8  confirmOffset   bytes (PhysicalOffset)
 
 Integers are signed and big-endian; there is no length prefix. Source of the format: Apache RocketMQ 5.x,
-``store/ha/autoswitch`` (AutoSwitchHAClient, AutoSwitchHAConnection).
+``store/ha/autoswitch`` (AutoSwitchHAClient, AutoSwitchHAConnection). "Sync from last file" 2 is ours: no, and
+this slave answers every frame at once. A real master takes whatever is not 1 for a no.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ EPOCHS_MAX: Final = 1000
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest body believed. Real masters send 32 KiB; ``haTransferBatchSize`` may be larger, never like this."""
 OFFSET_MAX: Final = 2**63 - 1
+PROMPT: Final = 2
 
 _SLAVE_HANDSHAKE = struct.Struct(">ihhq")
 _ACK = struct.Struct(">iq")
@@ -55,11 +57,13 @@ assert (SLAVE_HANDSHAKE_BYTES, ACK_BYTES, MASTER_HANDSHAKE_BYTES, TRANSFER_BYTES
 
 
 class SlaveHandshake(NamedTuple):
-    """Who a slave says it is."""
+    """Who a slave says it is. ``prompt``: it answers every frame at once, heartbeats too, as ours do; a real
+    one is silent for ``haSendHeartbeatInterval`` after its handshake and between reports without news."""
 
     broker_id: int
     from_last_file: bool
     learner: bool
+    prompt: bool = False
 
 
 class Ack(NamedTuple):
@@ -88,9 +92,8 @@ class Transfer:
 
 
 def encode_slave_handshake(handshake: SlaveHandshake) -> bytes:
-    return _SLAVE_HANDSHAKE.pack(
-        HANDSHAKE, int(handshake.from_last_file), int(handshake.learner), handshake.broker_id
-    )
+    last_file = 1 if handshake.from_last_file else PROMPT if handshake.prompt else 0
+    return _SLAVE_HANDSHAKE.pack(HANDSHAKE, last_file, int(handshake.learner), handshake.broker_id)
 
 
 def encode_ack(end: int) -> bytes:
@@ -145,13 +148,13 @@ class SlaveReader:
 
 def _slave_handshake(buffer: bytearray) -> SlaveHandshake:
     _, last_file, learner, broker_id = _SLAVE_HANDSHAKE.unpack_from(buffer)
-    if last_file not in (0, 1) or learner not in (0, 1):
+    if last_file not in (0, 1, PROMPT) or learner not in (0, 1):
         raise PeerError(f"slave's handshake has flags {last_file} and {learner}, expected 0 or 1")
     if broker_id <= 0:
         raise PeerError(
             f"slave's handshake has broker id {broker_id}; ids given by the Controller start at 1"
         )
-    return SlaveHandshake(broker_id, bool(last_file), bool(learner))
+    return SlaveHandshake(broker_id, last_file == 1, bool(learner), last_file == PROMPT)
 
 
 class MasterReader:

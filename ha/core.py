@@ -43,6 +43,7 @@ class _Slave:
     caught_up_ms: float  # when it last had everything the master had at that moment
     mark_end: int  # the master's end ...
     mark_ms: float  # ... at this time: an ack that reaches it proves the slave was level then
+    prompt: bool  # its silence says something even while there is nothing to acknowledge
     courted_ms: float = -1.0  # invited, not yet proposed, since; -1 = not
     refused_until_ms: float = 0.0
 
@@ -99,10 +100,13 @@ class SyncSet:
         self.end = end
         self._advance()
 
-    def connected(self, broker_id: int, now_ms: float, *, learner: bool = False) -> None:
-        """A slave made itself known; a former connection of the same id no longer counts."""
+    def connected(self, broker_id: int, now_ms: float, *, learner: bool = False, prompt: bool = True) -> None:
+        """A slave made itself known; a former connection of the same id no longer counts.
+
+        ``prompt``: it answers heartbeats. One that does not is behind only while it lacks something.
+        """
         self._awaited -= {broker_id}
-        self._slaves[broker_id] = _Slave(learner, -1, now_ms, self.end, now_ms)
+        self._slaves[broker_id] = _Slave(learner, -1, now_ms, self.end, now_ms, prompt)
         self._changed()
 
     def acked(self, broker_id: int, end: int, now_ms: float) -> None:
@@ -141,6 +145,8 @@ class SyncSet:
             if slave.courted_ms >= 0 and now_ms - slave.courted_ms > COURT_MS and slave.end < self.confirmed:
                 slave.courted_ms = -1.0
                 expired = True
+            if not slave.prompt and slave.end >= self.end:
+                slave.caught_up_ms = now_ms
         if expired:
             self._changed()
 

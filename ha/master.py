@@ -58,6 +58,7 @@ class SlaveLink(asyncio.Protocol):
     ) -> None:
         self.broker_id = 0
         self.learner = False
+        self.prompt = True
         self.address = "?"
         self.end = -1  # acknowledged, bytes; -1 before the first ack
         self.next = -1  # the next byte to send; -1 before the first ack
@@ -126,7 +127,7 @@ class SlaveLink(asyncio.Protocol):
         epochs = epochs_of(self._store)
         if not epochs:
             raise PeerError("this log has no epochs: slaves need a master with enableControllerMode=true")
-        self.broker_id, self.learner = frame.broker_id, frame.learner
+        self.broker_id, self.learner, self.prompt = frame.broker_id, frame.learner, frame.prompt
         self._from_last_file = frame.from_last_file
         self._host.greeted(self)
         self._write([encode_master_handshake(self._store.log.end, epochs)])

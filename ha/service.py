@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ha.core import SyncSet
 from ha.master import SlaveLink
-from ha.slave import Follower
+from ha.slave import Follower, patience_ms
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
 from runtime.backoff import Backoff
@@ -60,6 +60,7 @@ class HaService:
         self._links: dict[int, SlaveLink] = {}
         self._strangers: dict[SlaveLink, None] = {}  # ordered, unlike a set
         self._follower: Follower | None = None
+        self.foreign_master = False
         self._propose: Propose | None = None
         self._evaluate = asyncio.Event()
         self._pump_soon = False
@@ -135,6 +136,14 @@ class HaService:
         self._publish()
         self._evaluate.set()
 
+    def expect_master(self, *, foreign: bool) -> None:
+        """``foreign``: whether the master may be a real RocketMQ broker, for the next ``become_slave``.
+
+        A Controller of ours knows the HA address of keelmq brokers only; whoever has it from there need not
+        ask. See ``ha.slave.Follower`` for what is different with the other kind.
+        """
+        self.foreign_master = foreign
+
     async def become_slave(self, self_id: int, epoch: int, master_ha_address: str | None) -> None:
         """Follow the master of ``epoch``; None: wait until its HA address is known (call again with it)."""
         if self.role is not Role.SLAVE or self._follower is None or self._follower.broker_id != self_id:
@@ -142,6 +151,7 @@ class HaService:
             self._follower = Follower(self._env, self._store, self._config, self_id)
             self.role = Role.SLAVE
         self._follower.epoch = epoch
+        self._follower.foreign = self.foreign_master
         self._follower.follow(master_ha_address)
 
     async def become_fenced(self) -> None:
@@ -254,7 +264,8 @@ class HaService:
         if former is not None:
             former.close("the same broker connected again")
         self._links[link.broker_id] = link
-        self.sync.connected(link.broker_id, self._env.monotonic_ms(), learner=link.learner)
+        now_ms = self._env.monotonic_ms()
+        self.sync.connected(link.broker_id, now_ms, learner=link.learner, prompt=link.prompt)
 
     def acked(self, link: SlaveLink) -> None:
         """``link`` reported how far its slave is."""
@@ -326,8 +337,9 @@ class HaService:
     def _tick(self) -> None:
         now_ms = self._env.monotonic_ms()
         for link in [*self._links.values(), *self._strangers]:
-            if now_ms - link.last_read_ms > self._config.ha_housekeeping_ms:
-                link.close(f"silent for {self._config.ha_housekeeping_ms} ms")
+            silence_ms = patience_ms(self._config, foreign=not link.prompt)
+            if now_ms - link.last_read_ms > silence_ms:
+                link.close(f"silent for {silence_ms} ms")
             elif now_ms - link.last_write_ms >= self._config.ha_heartbeat_ms:
                 link.heartbeat()
         if self.sync is not None:
@@ -355,7 +367,10 @@ class HaService:
                 log.warning("SyncStateSet %s not proposed: %s", wanted, error)
                 sync.refused(proposal, self._env.monotonic_ms())
             else:
-                if answer is not None and sync.adopt(*answer):
+                # The view may have told us of it before the answer came.
+                if answer is not None and (
+                    sync.adopt(*answer) or answer[1] == sync.set_epoch != proposal.base
+                ):
                     log.info("SyncStateSet is %s", sorted(sync.members))
                     backoff.reset()
                     self._publish()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ha.codec import (
     BODY_BYTES_MAX,
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS = 50
 RETRY_MAX_MS = 1000
+FOREIGN_SILENCE_MS: Final = 20_000
+"""A real broker breathes every 5 s, and gives its peers so long: ``haHousekeepingInterval``."""
 
 
 class State(enum.StrEnum):
@@ -55,6 +57,10 @@ class Follower:
     It connects again for ever, with bounded waits, and at once when the master's address changes. A log
     that cannot be continued is kept and reported (``NEEDS_RESEED``); an empty one is filled from the
     master's first byte.
+
+    A ``foreign`` master, one that may be a real RocketMQ broker, is given the time its own kind takes
+    between heartbeats. And as it records no epoch that starts where the one before it does, its newest epoch
+    may be older than ours although it was elected after all we know of: the Controller's word counts then.
     """
 
     def __init__(self, env: Env, store: MessageStore, config: BrokerConfig, broker_id: int) -> None:
@@ -63,10 +69,13 @@ class Follower:
         self.address: str | None = None
         self.broker_id = broker_id
         self.epoch = 0
+        self.foreign = False
         self._env = env
         self._store = store
         self._config = config
-        self._handshake = SlaveHandshake(broker_id, config.sync_from_last_file, config.async_learner)
+        self._handshake = SlaveHandshake(
+            broker_id, config.sync_from_last_file, config.async_learner, prompt=True
+        )
         self._halted = False
         self._moved = asyncio.Event()
         self._link: MasterLink | None = None
@@ -83,7 +92,7 @@ class Follower:
         self._backoff.reset()
         self._moved.set()
         if self._link is not None:
-            self._link.end(MqError(f"the master is at {address} now"))
+            self._link.end(MqError(f"the master is at {address or 'a place not known yet'} now"))
 
     def halt(self) -> None:
         """Append nothing more from now on."""
@@ -170,6 +179,11 @@ class Follower:
             link.end(MqError("stopped"))
 
 
+def patience_ms(config: BrokerConfig, *, foreign: bool) -> int:
+    """After how much silence of the other side a link ends, ms."""
+    return max(config.ha_housekeeping_ms, FOREIGN_SILENCE_MS) if foreign else config.ha_housekeeping_ms
+
+
 def cut_epochs(store: MessageStore, offset: int) -> None:
     """Forget epochs that start at ``offset`` or later; touches the disk only when there are any."""
     entries = store.epochs.entries
@@ -196,7 +210,7 @@ class MasterLink(asyncio.Protocol):
         self._handshake = handshake
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._idle_ms = config.ha_heartbeat_ms
-        self._silence_ms = config.ha_housekeeping_ms
+        self._silence_ms = patience_ms(config, foreign=follower.foreign)
         self._reader = MasterReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
         self._transport: asyncio.Transport | None = None
         self._greeted = False
@@ -258,9 +272,8 @@ class MasterLink(asyncio.Protocol):
     def _agree(self, frame: MasterHandshake) -> None:
         store = self._store
         mine, end = epochs_of(store), store.log.end
-        if mine and frame.last_epoch < mine[-1][0] and frame.last_epoch >= 0:
-            # A master of the past, or one that has not heard of its election: its log must not cut ours.
-            raise PeerError(f"the master's newest epoch is {frame.last_epoch}, ours is {mine[-1][0]}")
+        if mine and 0 <= frame.last_epoch < mine[-1][0]:
+            self._doubt(frame, mine[-1][0])
         self._empty = end == store.log.min_offset
         point = consistent_point(frame.epochs, mine, frame.end, end)
         if point is None and store.confirmed == store.log.min_offset == 0:
@@ -290,6 +303,16 @@ class MasterLink(asyncio.Protocol):
             store.sync_to(store.log.end)
         # At once: a real slave waits for its idle timer here, and every reconnect costs 5 s.
         self.report(always=True)
+
+    def _doubt(self, frame: MasterHandshake, newest: int) -> None:
+        if not (self._follower.foreign and self._follower.epoch > newest):
+            # A master of the past, or one that has not heard of its election: its log must not cut ours.
+            raise PeerError(f"the master's newest epoch is {frame.last_epoch}, ours is {newest}")
+        # Elected after all we know of, it did not record its epoch, as real ones do when nothing was
+        # written since the last. But whoever was rightly elected has what was confirmed.
+        confirmed = self._store.confirmed
+        if frame.end < confirmed:
+            raise PeerError(f"the master's log ends at {frame.end}, ours is confirmed up to {confirmed}")
 
     def _append(self, frame: Transfer) -> None:
         store = self._store

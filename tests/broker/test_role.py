@@ -335,8 +335,18 @@ def test_a_slave_of_a_real_controller_gets_the_ha_address_from_a_nameserver(tmp_
             async with Life(tmp_path / "2", controllers) as second:
                 await second.becomes("slave", 1)
                 assert second.host.calls[-1] == ("follow", 1, first.config.address, None)
+                asked: list[int] = []
+                second.role.on_no_ha_address.append(lambda: asked.append(1))
+                await until(lambda: len(asked) >= 2, "the NameServers are asked until one knows")
                 second.role.ha_address_of(first.config.address, "127.0.0.1:77")
                 await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:77")
+                assert second.ha.foreign_master, "nobody said that it is one of ours"
+                asked.clear()
+                controllers.group.replicas[1].ha_address = "127.0.0.1:78"
+                await controllers.notify(masterEpoch="99")
+                await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:78")
+                assert not second.ha.foreign_master
+                assert asked == []
 
     asyncio.run(run())
 

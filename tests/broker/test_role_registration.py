@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import pytest
+
 from broker.registration import FENCED, Registration
 from model.config import BrokerConfig
 from model.topic import DataVersion, TopicConfig
@@ -193,7 +195,9 @@ def test_a_slave_hears_where_its_master_is() -> None:
     asyncio.run(run())
 
 
-def test_a_stop_does_not_wait_for_a_dead_nameserver(tmp_path: Path) -> None:
+def test_a_stop_does_not_wait_for_a_dead_nameserver_nor_call_it_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run() -> None:
         server = FakeNameServer()
         broker = Broker(server.address)
@@ -204,5 +208,6 @@ def test_a_stop_does_not_wait_for_a_dead_nameserver(tmp_path: Path) -> None:
             await broker.registration.stop()
             await broker.registration.stop()
         await broker.client.close()
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
     asyncio.run(run())

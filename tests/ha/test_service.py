@@ -369,3 +369,22 @@ def test_what_an_answer_waits_for_follows_the_mode(mode: str) -> None:
             await group.full()
 
     asyncio.run(run())
+
+
+def test_a_view_that_outruns_the_answer_to_a_proposal_is_no_refusal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Hasty(Group):
+        async def propose(self, members: frozenset[int], base: int) -> tuple[frozenset[int], int] | None:
+            answer = await super().propose(members, base)
+            assert answer is not None
+            self.master.ha.adopt(*answer)
+            return answer
+
+    async def run() -> None:
+        async with Hasty(Node(1), Node(2)) as group:
+            await group.elect(1)
+            await group.full()
+
+    asyncio.run(run())
+    assert "was refused" not in caplog.text

@@ -278,6 +278,24 @@ def test_a_member_that_came_back_shorter_must_leave_until_it_caught_up() -> None
     assert sync.wanted(10) == {SELF}
 
 
+def test_a_real_slave_without_news_stays_and_one_that_lacks_something_leaves() -> None:
+    sync = sync_set({SELF, 2, 3}, end=100)
+    sync.connected(2, 0, prompt=False)
+    sync.connected(3, 0)
+    for slave in (2, 3):
+        sync.acked(slave, 100, 0)
+    for now_ms in range(500, 5000, 500):
+        sync.tick(now_ms)
+    # Ours answers heartbeats, so its silence is its death; a real one has nothing to say.
+    assert sync.wanted(4500) == {SELF, 2}
+    sync.appended(200)
+    for now_ms in range(4500, 4500 + NOT_CATCHUP_MS + 1, 500):
+        sync.tick(now_ms)
+        assert sync.wanted(now_ms) == {SELF, 2}
+    sync.tick(5000 + NOT_CATCHUP_MS)
+    assert sync.wanted(5000 + NOT_CATCHUP_MS) == {SELF}
+
+
 def test_a_slave_older_than_the_epoch_does_not_join() -> None:
     sync = sync_set(end=100, confirmed=0, epoch_start=100, all_ack=False, ack_count=5)
     sync.connected(2, 0)

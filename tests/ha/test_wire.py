@@ -367,6 +367,69 @@ def test_a_master_that_knows_only_older_epochs_cuts_nothing() -> None:
     with_slave(HELLO, test)
 
 
+def test_a_real_master_that_recorded_no_epoch_is_followed_when_it_was_elected_since() -> None:
+    async def test(master: RawMaster, node: Node) -> None:
+        await node.ha.become_fenced()
+        node.store.log.data += b"0123456789" * 5
+        node.store.epochs.append(1, 0)
+        node.store.epochs.append(3, 20)
+        master.script = encode_master_handshake(20, [(1, 0)]) + frame(20, b"of epoch 4")
+        node.ha.expect_master(foreign=True)
+        await node.ha.become_slave(2, 3, f"127.0.0.1:{master.port}")
+        await until(lambda: "newest epoch is 1" in str(node.ha.status()["following"]["reason"]))
+        assert node.store.cuts == [], "the Controller's word is no newer than our log"
+        await node.ha.become_slave(2, 4, f"127.0.0.1:{master.port}")
+        await until(lambda: bytes(node.store.log.data[20:]) == b"of epoch 4")
+        assert node.store.cuts == [20]
+
+    with_slave(HELLO, test)
+
+
+def test_a_real_master_without_our_newest_epoch_cuts_nothing_that_was_confirmed() -> None:
+    async def test(master: RawMaster, node: Node) -> None:
+        await node.ha.become_fenced()
+        node.store.log.data += b"0123456789" * 5
+        node.store.epochs.append(1, 0)
+        node.store.epochs.append(3, 20)
+        node.store.confirm(40)
+        master.script = encode_master_handshake(30, [(1, 0)])
+        node.ha.expect_master(foreign=True)
+        await node.ha.become_slave(2, 4, f"127.0.0.1:{master.port}")
+        await until(lambda: "confirmed up to 40" in str(node.ha.status()["following"]["reason"]))
+        assert node.store.cuts == []
+
+    with_slave(HELLO, test)
+
+
+def test_a_silent_slave_is_left_and_a_real_one_is_given_the_time_its_kind_takes() -> None:
+    async def run() -> None:
+        async with Group(Node(1, ha_heartbeat_ms=50, ha_housekeeping_ms=200)) as group:
+            await group.elect(1)
+            real, ours = await RawSlave.connect(group.master), await RawSlave.connect(group.master)
+            await real.greet(2, prompt=False)
+            await ours.greet(3, prompt=True)
+            assert await ours.hung_up()
+            await asyncio.sleep(0.5)
+            assert [slave["id"] for slave in group.master.ha.slaves()] == [2]
+            real.close()
+            ours.close()
+
+    asyncio.run(run())
+
+
+def test_a_real_master_is_given_the_time_its_kind_takes_between_heartbeats() -> None:
+    async def run() -> None:
+        node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)
+        async with RawMaster(HELLO) as master, Group(node):
+            node.ha.expect_master(foreign=True)
+            await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+            await asyncio.sleep(1)
+            assert master.connections == 1
+            await node.ha.become_fenced()
+
+    asyncio.run(run())
+
+
 def test_a_master_that_falls_silent_is_left() -> None:
     async def run() -> None:
         node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +62,23 @@ class Cluster:
         done = rocketmq.mqadmin(self.namesrv, *arguments, user_home=self.scratch)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+def mqadmin_all(namesrv: str, scratch: Path, *commands: str) -> list[str]:
+    """What each of the mqadmin ``commands`` printed, run in one JVM."""
+    words: list[str] = []
+    for command in commands:
+        words += [*(["--"] if words else []), *command.split()]
+    classes = rocketmq.compile_java(Path(__file__).parent / "java" / "AdminDriver.java")
+    line = rocketmq.java("AdminDriver", *words, classes=classes, user_home=scratch, heap_mb=256)
+    environment = {**os.environ, "NAMESRV_ADDR": namesrv}
+    done = subprocess.run(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180, env=environment
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    said = ("\n" + done.stdout).split("\nADMIN ")[1:]
+    assert len(said) == len(commands), done.stdout[-3000:]
+    return said
 
 
 def facts(output: str, event: str) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.conftest import Cluster
+from tests.interop.conftest import Cluster, mqadmin_all
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -37,3 +37,25 @@ def test_get_sync_state_set_names_all_three_replicas(cluster: Cluster) -> None:
     assert "#brokerName\tbroker-a" in said, said
     assert "#MasterBrokerId" in said
     assert said.count("InSyncReplica:") == 3, said
+
+
+def test_the_state_of_controllers_and_replication_can_be_read(cluster: Cluster) -> None:
+    controllers = cluster.controllers.split(";")
+    listed = cluster.mqadmin("clusterList").splitlines()
+    addresses = {row.split()[2]: row.split()[3] for row in listed if "broker-a" in row}
+    slave = next(address for broker_id, address in addresses.items() if broker_id != "0")
+    metadata, master, follower, epochs, config = mqadmin_all(
+        cluster.namesrv,
+        cluster.scratch,
+        f"getControllerMetaData -a {controllers[0]}",
+        f"haStatus -b {addresses['0']}",
+        f"haStatus -b {slave}",
+        "getBrokerEpoch -b broker-a",
+        f"getControllerConfig -a {controllers[0]}",
+    )
+    assert sum(f":{address}" in metadata for address in controllers) == 3, metadata
+    assert any(f"#ControllerLeaderAddress\t{address}" in metadata for address in controllers), metadata
+    assert "#InSyncSlaveNum\t2" in master, master
+    assert f"#MasterAddr\t{addresses['0']}" in follower, follower
+    assert epochs.count("#Epoch: EpochEntry{epoch=1, startOffset=0,") == 3, epochs
+    assert "controllerDLegerSelfId" in config

@@ -1,0 +1,79 @@
+"""The promise of the Controllers: ours lead real brokers, real ones lead ours, as their own would."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.conftest import mqadmin_all
+from tests.interop.mixed import GROUP, MixedCluster, assert_all_is_well, kill_the_master, rejoin, running
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def real_brokers(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
+    """Three real brokers under three keelmq NameServers with Controllers."""
+    cluster = MixedCluster(tmp_path_factory.mktemp("real-brokers"), 24000)
+    cluster.add_keelmq_controllers(3)
+    for _ in range(3):
+        cluster.add_broker("real")
+    with running(cluster):
+        cluster.start_brokers()
+        cluster.wait("a full SyncStateSet", cluster.is_full)
+        yield cluster
+
+
+def test_real_brokers_fail_over_and_rejoin_under_our_controllers(real_brokers: MixedCluster) -> None:
+    killed, _ = kill_the_master(real_brokers)
+    rejoin(real_brokers, killed)
+    assert_all_is_well(real_brokers)
+
+
+def test_mqadmin_moves_the_master_and_forgets_a_dead_broker(real_brokers: MixedCluster) -> None:
+    cluster, controllers = real_brokers, ";".join(real_brokers.controllers)
+    master = cluster.master()
+    heir, victim = (broker for broker in cluster.brokers if broker is not master)
+    group = f"-a {cluster.controllers[0]} -bn {GROUP} -c DefaultCluster"
+    moved, alive, seen = mqadmin_all(
+        ";".join(cluster.namesrvs),
+        cluster.directory,
+        f"electMaster {group} -b {cluster.id_of(heir)}",
+        f"cleanBrokerMetadata {group} -b {cluster.id_of(victim)}",
+        f"getSyncStateSet -a {controllers} -b {GROUP}",
+    )
+    assert f"#BrokerMasterAddr\t{cluster.address(heir)}" in moved, moved[-1000:]
+    assert "is alive" in alive, alive[-1000:]
+    assert f"#MasterAddr\t{cluster.address(heir)}" in seen, seen[-1000:]
+    victim_id = cluster.id_of(victim)
+    victim.stop(signal.SIGKILL)
+    cluster.wait("the end of a broker to be noticed", lambda: not cluster.is_alive(victim_id))
+    (gone,) = mqadmin_all(
+        ";".join(cluster.namesrvs), cluster.directory, f"cleanBrokerMetadata {group} -b {victim_id}"
+    )
+    assert "success" in gone, gone[-1000:]
+    state = cluster.state()
+    assert state is not None
+    assert victim_id not in {**state.in_sync, **state.not_in_sync}
+
+
+@pytest.fixture(scope="module")
+def real_controllers(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
+    """Three keelmq brokers under three real NameServers with embedded Controllers."""
+    cluster = MixedCluster(tmp_path_factory.mktemp("real-controllers"), 24200)
+    cluster.add_real_controllers(3)
+    for _ in range(3):
+        cluster.add_broker("keelmq")
+    with running(cluster):
+        cluster.start_brokers()
+        cluster.wait("a full SyncStateSet", cluster.is_full)
+        yield cluster
+
+
+def test_our_brokers_fail_over_and_rejoin_under_real_controllers(real_controllers: MixedCluster) -> None:
+    killed, _ = kill_the_master(real_controllers)
+    rejoin(real_controllers, killed)
+    assert_all_is_well(real_controllers)

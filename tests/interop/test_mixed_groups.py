@@ -1,0 +1,98 @@
+"""The promise of one log: real and keelmq brokers hold the same bytes, whoever of them leads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.mixed import (
+    MixedCluster,
+    assert_all_is_well,
+    copy_tables,
+    elect,
+    hand_over,
+    has_tables,
+    kill_the_master,
+    put_load,
+    rejoin,
+    running,
+)
+
+pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(600)]
+
+
+def _start(cluster: MixedCluster, leader: str, others: str, count: int) -> None:
+    """The first broker to start leads the first epoch."""
+    first = cluster.add_broker(leader)
+    cluster.start_brokers([first])
+    slaves = [cluster.add_broker(others) for _ in range(count)]
+    cluster.wait(f"{first.name} to lead", lambda: cluster.is_full(1))
+    cluster.start_brokers(slaves)
+    cluster.wait("a full SyncStateSet", cluster.is_full)
+
+
+@pytest.fixture(scope="module")
+def real_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
+    """One real broker, the first master, and two keelmq brokers; keelmq Controllers."""
+    cluster = MixedCluster(tmp_path_factory.mktemp("real-master"), 24400)
+    cluster.add_keelmq_controllers(3)
+    with running(cluster):
+        _start(cluster, "real", "keelmq", 2)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def keelmq_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
+    """One keelmq broker, the first master, and two real brokers; a real Controller."""
+    cluster = MixedCluster(tmp_path_factory.mktemp("keelmq-master"), 24600)
+    cluster.add_real_controllers(1)
+    with running(cluster):
+        _start(cluster, "keelmq", "real", 2)
+        yield cluster
+
+
+def test_an_idle_group_of_both_kinds_keeps_its_sync_state_set(keelmq_master: MixedCluster) -> None:
+    before = keelmq_master.state()
+    time.sleep(12)  # a real slave reports every 5 s when nothing happens
+    after = keelmq_master.state()
+    assert before is not None
+    assert after is not None
+    assert (after.epoch, after.sync_state_set_epoch) == (before.epoch, before.sync_state_set_epoch)
+
+
+def test_our_slaves_of_a_real_master_succeed_it_and_take_it_back(real_master: MixedCluster) -> None:
+    real, *ours = real_master.brokers
+    copy_tables(real_master)
+    killed, successor = kill_the_master(real_master, heirs=ours)
+    assert killed is real
+    assert has_tables(real_master, successor)
+    rejoin(real_master, real)
+    assert_all_is_well(real_master)
+    hand_over(real_master, real)
+    assert_all_is_well(real_master)
+
+
+def test_elections_without_a_write_between_them_part_nobody(real_master: MixedCluster) -> None:
+    # A real broker records no epoch that starts where the one before it does: its list falls behind ours.
+    real, ours, _ = real_master.brokers
+    put_load(real_master, 20)
+    for heir in (real, ours, real, ours, real):
+        if real_master.master() is not heir:
+            elect(real_master, heir)
+    put_load(real_master, 50)
+    assert_all_is_well(real_master)
+
+
+def test_real_slaves_of_our_master_succeed_it_and_take_it_back(keelmq_master: MixedCluster) -> None:
+    ours, *real = keelmq_master.brokers
+    copy_tables(keelmq_master)
+    killed, successor = kill_the_master(keelmq_master, heirs=real)
+    assert killed is ours
+    assert has_tables(keelmq_master, successor)
+    rejoin(keelmq_master, ours)
+    assert_all_is_well(keelmq_master)
+    hand_over(keelmq_master, ours)
+    assert_all_is_well(keelmq_master)
