@@ -18,6 +18,7 @@ from model.errors import DiskError
 from runtime.env import Disk, File, read_file
 from store import consume_queue as cq
 from store import index_file as ix
+from store.checkpoint import READ_BYTES as CHECKPOINT_BYTES
 from store.checkpoint import Checkpoint
 from store.epoch_file import EpochEntry
 from store.epoch_file import decode as decode_epochs
@@ -290,7 +291,11 @@ class StoreDirectory:
 
     def checkpoint(self) -> Checkpoint:
         path = f"{self.root}/checkpoint"
-        return Checkpoint.decode(self.read(path, 40, 0)) if self._disk.exists(path) else Checkpoint()
+        return (
+            Checkpoint.decode(self.read(path, CHECKPOINT_BYTES, 0))
+            if self._disk.exists(path)
+            else Checkpoint()
+        )
 
 
 class _Window:
