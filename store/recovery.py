@@ -8,7 +8,7 @@
                     there, and what lies behind is erased
     3. queues, index and epochs are cut to that end
     4. confirmed    what the checkpoint or a queue proves, never beyond the end; without a Controller the end
-    5. records up to there are dispatched, entries of damaged ones are kept; queue offsets come from the queues
+    5. records up to there are dispatched, entries of damaged ones kept; queue offsets come from the queues
                     and a scan of all that is behind
 
 The segment to start from: after a clean stop the one that holds the end of what the queues know; after an
