@@ -3,21 +3,183 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from admin.exits import DONE, FAILED, WARNINGS
 from admin.group import group_of
-from runtime.os_env import OsDisk
+from runtime.os_env import OsDisk, OsEnv
+from store.export import parquet_library, write_json, write_parquet
+from store.inspect import inspect as inspect_store
 from store.offline import Damage, StoreDirectory
 from store.offline import dump as dump_record
+from store.offline_repair import repair as repair_store
+from store.record import Record
+from store.verify import Progress as OnProgress
 from store.verify import verify as verify_store
 
 _directory = click.argument(
     "directory", type=click.Path(path_type=Path, exists=True, file_okay=False, dir_okay=True)
 )
+
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[OnProgress]:
+    """A progress bar over bytes on stderr, when that is a terminal."""
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda size, total: bar.update(task, advance=size, total=total)
+
+
+@click.command()
+@_directory
+@_json
+def inspect(directory: Path, as_json: bool) -> None:
+    """Show what a store holds at a glance; no record is checked.
+
+    Example: keelmq store inspect clusters/default/store/broker-a-0
+    """
+    found = inspect_store(OsDisk(), str(directory))
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    log = found["commitLog"]
+    click.echo(f"{found['root']}: stopped {found['stop']}; identity {found['identity'] or 'none'}")
+    click.echo(
+        f"CommitLog: {log['segments']} segments of {log['segmentBytes']} bytes from {log['minOffset']}"
+    )
+    for topic, row in found["queues"]["topics"].items():
+        click.echo(f"  {topic}: {row['queues']} queues, {row['messages']} messages")
+    for row in found["index"]:
+        click.echo(
+            f"index {row['file']}: {row['entries']} entries, bytes {row['beginOffset']} to {row['endOffset']}"
+        )
+    click.echo("checkpoint: " + ", ".join(f"{name} {value}" for name, value in found["checkpoint"].items()))
+    epochs = found["epochs"]
+    click.echo(f"epochs: {epochs if isinstance(epochs, str) else _pairs(epochs) or 'none'}")
+    for row in found["damaged"]:
+        click.echo(f"known damage: {row['kind']} {row['begin']}..{row['until']}, {row['lost']} records known")
+
+
+def _pairs(epochs: list[dict[str, int]]) -> str:
+    return ", ".join(f"{entry['epoch']} from {entry['start']}" for entry in epochs)
+
+
+@click.command()
+@_directory
+@click.option("--format", "kind", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path, dir_okay=False), help="File; stdout for jsonl if absent."
+)
+@click.option("--topic", help="Only messages of this topic.")
+@click.option("--from", "begin", type=click.IntRange(0), default=0, help="First CommitLog offset, bytes.")
+@click.option("--to", "end", type=click.IntRange(0), help="Offset to stop before, bytes.")
+@click.option("--bodies", is_flag=True, help="With bodies, decompressed (Base64 in jsonl).")
+@click.pass_context
+def export(
+    ctx: click.Context,
+    directory: Path,
+    kind: str,
+    out: Path | None,
+    topic: str | None,
+    begin: int,
+    end: int | None,
+    bodies: bool,
+) -> None:
+    """Write the records as lines of JSON or as a Parquet file, in log order.
+
+    What is no record goes to stderr; the exit code is then 1.
+
+    Example: keelmq store export store --format parquet --out messages.parquet --bodies
+    """
+    if kind == "parquet":
+        if out is None:
+            raise click.UsageError("--format parquet needs --out FILE")
+        parquet_library()
+    damaged: list[Damage] = []
+
+    def records(store: StoreDirectory) -> Iterator[Record]:
+        for found in store.records(begin, end):
+            if isinstance(found, Damage):
+                damaged.append(found)
+            elif topic is None or found.topic == topic:
+                yield found
+
+    with StoreDirectory(OsDisk(), str(directory)) as store, _bar("exporting") as progress:
+        total = sum(segment.size for segment in store.segments())
+        store.progress = lambda size: progress(size, total)
+        if kind == "parquet":
+            write_parquet(str(out), records(store), bodies)
+        elif out is None:
+            write_json(sys.stdout, records(store), bodies)
+        else:
+            with out.open("w", encoding="utf-8", errors="surrogateescape") as file:
+                write_json(file, records(store), bodies)
+    for item in damaged:
+        click.echo(_damage(item.to_json()), err=True)
+    ctx.exit(WARNINGS if damaged else DONE)
+
+
+@click.command()
+@_directory
+@click.option(
+    "--from",
+    "peers",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Store of a replica; may be given more than once.",
+)
+@click.option("--cut-tail", is_flag=True, help="Also cut a torn record off the end of the log.")
+@_json
+@click.pass_context
+def repair(
+    ctx: click.Context, directory: Path, peers: tuple[Path, ...], cut_tail: bool, as_json: bool
+) -> None:
+    """Mend damaged records from replicas' stores, and queue entries from the log. No broker may run on it.
+
+    Exit code 0: nothing is damaged any more; 2: something is left.
+
+    Example: keelmq store repair store/broker-a-0 --from store/broker-a-1 --from store/broker-a-2
+    """
+    sources = [str(peer) for peer in peers]
+    with _bar("reading") as progress:
+        outcome = repair_store(
+            OsDisk(),
+            str(directory),
+            sources,
+            cut_tail=cut_tail,
+            now_ms=OsEnv().now_ms(),
+            progress=progress,
+        )
+    if as_json:
+        click.echo(json.dumps(outcome.to_json()))
+    else:
+        for row in outcome.repaired:
+            click.echo(f"repaired {row['physicalOffset']}..{row['until']} from {row['from']}")
+        for row in outcome.left:
+            click.echo(f"left: {row['kind']} {row['physicalOffset']}..{row['until']}: {row['why']}")
+        if outcome.entries:
+            click.echo(f"{outcome.entries} queue entries made right")
+        if outcome.tail is not None:
+            done = (
+                "cut off" if outcome.tail_cut else "is torn; --cut-tail cuts it, and so does the next start"
+            )
+            click.echo(f"tail: what begins at {outcome.tail['physicalOffset']} {done}")
+        if not (outcome.repaired or outcome.left or outcome.entries):
+            click.echo("nothing to repair")
+    ctx.exit(FAILED if outcome.left else DONE)
 
 
 @click.command()
@@ -46,14 +208,15 @@ def dump(ctx: click.Context, directory: Path, topic: str | None, begin: int, end
 
 @click.command()
 @_directory
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json
 @click.pass_context
 def verify(ctx: click.Context, directory: Path, as_json: bool) -> None:
     """Check log, queues, index and epochs against each other; exit code 2 when damaged.
 
     Example: keelmq store verify clusters/default/store/broker-a-0 --json
     """
-    result = verify_store(OsDisk(), str(directory))
+    with _bar("verifying") as progress:
+        result = verify_store(OsDisk(), str(directory), progress=progress)
     if as_json:
         click.echo(json.dumps(result))
     else:
@@ -76,4 +239,6 @@ def _damage(damage: dict[str, Any]) -> str:
     return f"{damage['kind']}: {where} {damage.get('text', '')}".rstrip()
 
 
-store = group_of("store", "Look into a store directory, ours or RocketMQ's.", dump, verify)
+store = group_of(
+    "store", "Look into a store directory, ours or RocketMQ's.", inspect, verify, dump, repair, export
+)

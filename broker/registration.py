@@ -17,7 +17,7 @@ from zlib import crc32
 from model.config import BrokerConfig, addresses
 from model.errors import MqError, Refused
 from model.topic import DataVersion
-from remoting.bodies import dumps
+from remoting.bodies import dumps, loads_object
 from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import RemotingClient
@@ -91,6 +91,27 @@ class Registration:
             server.address: server.registered_id if server.registered_id != FENCED else None
             for server in self._servers
         }
+
+    async def members(self) -> list[str]:
+        """Addresses of the brokers of this group that a NameServer knows, the master's first.
+
+        Raises OSError, MqError, and what comes of an answer that is none, when no NameServer tells.
+        """
+        problem: Exception | None = None
+        ext = {"clusterName": self._config.cluster_name, "brokerName": self._config.broker_name}
+        for server in self._servers:
+            try:
+                command = Command(Request.GET_BROKER_MEMBER_GROUP, dict(ext))
+                answer = await self._client.call(server.address, command, CALL_S)
+                if answer.code != Response.SUCCESS:
+                    raise Refused(answer.remark or "no member group", answer.code)
+                found = loads_object(answer.body)["brokerMemberGroup"]["brokerAddrs"]
+                return [str(found[key]) for key in sorted(found, key=int)]
+            except (OSError, MqError, ValueError, KeyError, TypeError) as error:
+                problem = error
+        if problem is not None:
+            raise problem
+        return []
 
     async def _keep(self, server: _Server) -> None:
         period_s = self._config.register_namesrv_ms / 1000

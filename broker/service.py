@@ -17,6 +17,7 @@ from broker.groups import Groups
 from broker.heartbeats import ClientProcessor
 from broker.hotpath import HotPath
 from broker.locks import LockProcessor
+from broker.log_repair import LogRepair
 from broker.metadata import MetadataSync
 from broker.offset_table import OffsetTable
 from broker.offsets import OffsetProcessor
@@ -96,6 +97,7 @@ class Broker:
         self._delay = DelayService(self.parts, self.delays, self.sender)
         self._transactions = Transactions(self.parts, self.sender)
         self.metadata = MetadataSync(self.parts, self.delays, self.client)
+        self.repair = LogRepair(self.parts, self.client, self.registration.members)
         self.handlers = dict(
             handlers(
                 send=self.sender,
@@ -110,6 +112,7 @@ class Broker:
             )
         )
         self.handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
+        self.handlers[int(Request.READ_LOG_RANGE)] = self.repair.read
         self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
         self._admin.on_config.append(self.hot.forget_routes)
         self.server = RemotingServer(
@@ -169,6 +172,7 @@ class Broker:
         self._tasks.spawn(every(CHECK_S, self._tick, what="looking at held pulls"), name="tick")
         self._tasks.spawn(every(EXPIRE_S, self._clients.expire, what="closing silent clients"), name="expire")
         self._tasks.spawn(self.metadata.run(), name="metadata")
+        self._tasks.spawn(self.repair.run(), name="repair")
         self.port = await self.server.start(self.config.bind_address, self.config.listen_port)
         if self.config.fast_port_enable and self.config.listen_port > 2:
             await self.server.start(self.config.bind_address, self.config.listen_port - 2)
@@ -287,6 +291,7 @@ class Broker:
         await self._step_down("slave", broker_id, epoch, master_address)
         await self.ha.become_slave(broker_id, epoch, master_ha_address)
         self.metadata.soon()
+        self.repair.soon()
 
     async def fence(self) -> None:
         """Neither master nor slave: the lease ended, or nobody said yet what we are."""
@@ -391,6 +396,9 @@ class Broker:
             "heldPulls": self._pulls.held,
             "connections": len(self.server.connections),
             "writable": store.writable,
+            "damaged": [item.to_json() | {"lost": len(item.lost)} for item in store.damage.ranges],
+            "repaired": store.repairer.repaired,
+            "scrub": {"at": store.scrub.at, "passes": store.scrub.passes, "found": store.scrub.damaged_found},
             "life": self.role.status(),
             "registered": self.registration.status(),
             "events": self.env.events.to_json(),

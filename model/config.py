@@ -259,6 +259,12 @@ class StoreConfig(ServerConfig):
     disk_warning_ratio: int = key("diskSpaceWarningLevelRatio", 90)
     check_crc_on_recover: bool = key("checkCRCOnRecover", True)
     append_prop_crc: bool = key("enabledAppendPropCRC", False)
+    scrub_megabytes_per_s: int = key(
+        "scrubMegabytesPerSecond", 0, "read the log again at this rate, to find rot; 0 = off"
+    )
+    disk_reserve_megabytes: int = key(
+        "diskReserveMegabytes", 4, "kept free for role changes and tables when the disk fills; 0 = nothing"
+    )
     delay_levels: str = key("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h")
     transfer_count_in_memory: int = key("maxTransferCountOnMessageInMemory", 32)
     transfer_bytes_in_memory: int = key("maxTransferBytesOnMessageInMemory", 262144)
@@ -270,6 +276,8 @@ class StoreConfig(ServerConfig):
         )
         _need(self.segment_bytes >= 4096, "mappedFileSizeCommitLog must be at least 4096")
         _need(self.queue_file_bytes % 20 == 0, "mappedFileSizeConsumeQueue must be a multiple of 20")
+        _need(self.scrub_megabytes_per_s >= 0, "scrubMegabytesPerSecond cannot be negative")
+        _need(self.disk_reserve_megabytes >= 0, "diskReserveMegabytes cannot be negative")
         hours = self.delete_when.split(";")
         _need(
             all(h.isdigit() and int(h) < 24 for h in hours),

@@ -142,6 +142,9 @@ class Request(IntEnum):
     CONTROLLER_GET_NEXT_BROKER_ID = 1012
     CONTROLLER_APPLY_BROKER_ID = 1013
 
+    # ours: between keelmq brokers only, in a range RocketMQ has no codes in
+    READ_LOG_RANGE = 7701
+
 
 class Response(IntEnum):
     """What an answer says."""

@@ -6,6 +6,8 @@
     16     8  indexMsgTimestamp     ... whose index entry is flushed
     24     8  masterFlushedOffset   bytes
     32     8  confirmPhyOffset      bytes; never written beyond what is flushed
+    40     4  mark "KQ01"           ours only: RocketMQ leaves these bytes alone
+    44     4  CRC-32 of bytes 0..40 ours only
 
 The file has 4096 bytes. Recovery starts at the messages these times speak of.
 Source of the format: Apache RocketMQ 5.x, ``StoreCheckpoint``; checked against files it wrote.
@@ -14,12 +16,17 @@ Source of the format: Apache RocketMQ 5.x, ``StoreCheckpoint``; checked against 
 from __future__ import annotations
 
 import struct
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from typing import Final
+from zlib import crc32
 
 from runtime.env import Disk, File
 
 FILE_BYTES = 4096
-_FIELDS = struct.Struct(">5q")
+_FIELDS: Final = struct.Struct(">5q")
+_SEAL: Final = struct.Struct(">4sI")
+_MARK: Final = b"KQ01"
+READ_BYTES: Final = _FIELDS.size + _SEAL.size
 
 
 @dataclass(slots=True)
@@ -29,14 +36,26 @@ class Checkpoint:
     index_timestamp_ms: int = 0
     master_flushed_offset: int = 0
     confirm_offset: int = 0
+    vouched: bool = False  # written here, and not changed since
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        """Too few bytes read as zeros: a checkpoint that was never written."""
-        return cls(*_FIELDS.unpack(data[: _FIELDS.size].ljust(_FIELDS.size, b"\0")))
+        """Too few bytes read as zeros: a checkpoint that was never written.
+
+        One of ours whose CRC does not match was changed by a bit, or by RocketMQ since: nothing in it is
+        believed then, and recovery reads the whole log.
+        """
+        data = data[:READ_BYTES].ljust(READ_BYTES, b"\0")
+        mark, crc = _SEAL.unpack_from(data, _FIELDS.size)
+        if mark == _MARK and crc != crc32(data[: _FIELDS.size]):
+            return cls()
+        found = cls(*_FIELDS.unpack_from(data))
+        found.vouched = mark == _MARK
+        return found
 
     def encode(self) -> bytes:
-        return _FIELDS.pack(*astuple(self))
+        raw = _FIELDS.pack(*(getattr(self, field.name) for field in fields(self)[:5]))
+        return raw + _SEAL.pack(_MARK, crc32(raw))
 
 
 class CheckpointFile:
@@ -55,7 +74,7 @@ class CheckpointFile:
             file.truncate(FILE_BYTES)
             file.sync()
             self._disk.sync_dir(self._path.rpartition("/")[0])
-        self.now = Checkpoint.decode(file.pread(_FIELDS.size, 0))
+        self.now = Checkpoint.decode(file.pread(READ_BYTES, 0))
 
     def write(self, values: bytes) -> None:
         """Write ``values`` (of ``now.encode()``) and sync. Blocks; raises OSError."""

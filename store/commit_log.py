@@ -271,6 +271,30 @@ class CommitLog:
             raise self._health.failed(error, "syncing the CommitLog", sync=True) from error
         self.flushed = target
 
+    def overwrite(self, offset: int, data: Buffer) -> None:
+        """Put ``data`` in the place of bytes the log has already; the caller syncs. Raises DiskError."""
+        if not self.min_offset <= offset <= offset + len(data) <= self.end:
+            raise DiskError(f"[{offset}, {offset + len(data)}) is not in the log any more")
+        at = 0
+        try:
+            while at < len(data):
+                segment = self._dir.at(offset + at)
+                assert segment is not None, "the log has no gaps"
+                in_segment = offset + at - segment.start
+                part = memoryview(data)[at : at + self.segment_bytes - in_segment]
+                segment.write(part, in_segment)
+                at += len(part)
+        except OSError as error:
+            raise self._health.failed(error, WRITING) from error
+
+    def pinned(self, begin: int, until: int) -> list[Segment]:
+        """The segments that hold [``begin``, ``until``), open and pinned: the caller unpins them."""
+        found = [s for s in self._dir.segments if s.start < until and begin < s.start + self.segment_bytes]
+        for segment in found:
+            segment.create()
+            segment.pin()
+        return found
+
     # -- moving back, dropping -------------------------------------------------------------------------
 
     def load(self) -> None:

@@ -57,6 +57,7 @@ class ConsumeQueue:
         "_names_dirty",
         "_unsynced",
         "buffer",
+        "cut_short",
         "max_offset",
         "max_physical",
         "min_offset",
@@ -75,11 +76,17 @@ class ConsumeQueue:
         self.max_physical = 0
         self.buffer = bytearray()  # the entries from ``written`` up to ``max_offset``
         self.written = 0
+        self.cut_short = False  # loading met an entry that cannot be one, and more behind it
         self._disk = disk
         self._file_bytes = file_bytes
         self._dir = SegmentDir(disk, path, file_bytes, pool)
         self._unsynced: dict[int, Segment] = {}
         self._names_dirty = False
+
+    @property
+    def first_offset(self) -> int:
+        """The first index there is an entry for, whatever it says."""
+        return self._dir.segments[0].start // ENTRY_BYTES if self._dir.segments else self.written
 
     # -- writing ---------------------------------------------------------------------------------------
 
@@ -231,6 +238,7 @@ class ConsumeQueue:
         index = self._dir.segments[first].start // ENTRY_BYTES
         self.written = self.max_offset = (self._dir.segments[-1].start + self._file_bytes) // ENTRY_BYTES
         end, physical = self._scan(index, bound)
+        self.cut_short = self._holds_more(end)
         self._cut_to(end)
         self.max_physical = physical
         self.min_offset = min(self._dir.segments[0].start // ENTRY_BYTES, end) if self._dir.segments else end
@@ -249,6 +257,26 @@ class ConsumeQueue:
                 return at, physical
             physical = offset + size
         return self.max_offset, physical
+
+    def _holds_more(self, end: int) -> bool:
+        """Is the entry at ``end`` not empty, or the one behind it? Queues end in empty entries."""
+        return any(self.read(end, 1)) or any(self.read(end + 1, 1))
+
+    def patch(self, index: int, offset: int, size: int, tags_code: int) -> bool:
+        """Make entry ``index``, already there, say this; False when it does. Raises OSError, DiskError."""
+        entry = ENTRY.pack(offset, size, tags_code)
+        if self.read(index, 1) == entry:
+            return False
+        if index >= self.written:
+            at = (index - self.written) * ENTRY_BYTES
+            self.buffer[at : at + ENTRY_BYTES] = entry
+            return True
+        segment = self._dir.at(index * ENTRY_BYTES)
+        if segment is None:
+            return False  # an older file, deleted meanwhile
+        segment.write(entry, index * ENTRY_BYTES - segment.start)
+        self._unsynced[segment.start] = segment
+        return True
 
     def _cut_to(self, end: int) -> None:
         """Forget the entries from index ``end`` on, on disk too (zeros; files behind are removed)."""
@@ -315,8 +343,7 @@ class ConsumeQueue:
 
     def correct_min(self, log_min: int) -> None:
         """``min_offset`` after loading: the first entry that stands for a message the log holds."""
-        first = self._dir.segments[0].start // ENTRY_BYTES if self._dir.segments else self.written
-        self.min_offset = min(first, self.max_offset)
+        self.min_offset = min(self.first_offset, self.max_offset)
         self.drop_below(log_min)
 
     def destroy(self) -> None:
@@ -384,14 +411,20 @@ class ConsumeQueues:
             del self.dirty[queue]
             self._written[queue] = None
 
+    def patched(self, queue: ConsumeQueue) -> None:
+        """An entry of ``queue`` was changed in place: the next flush syncs it."""
+        self._written[queue] = None
+
     def take_written(self) -> list[ConsumeQueue]:
         """The queues written out since the last call."""
         written, self._written = self._written, {}
         return list(written)
 
-    def truncate(self, physical: int) -> None:
-        """Forget the entries of messages that end above ``physical``, durably. Blocks; raises OSError."""
-        for queue in self:
+    def truncate(self, physical: int) -> list[ConsumeQueue]:
+        """Forget the entries of messages that end above ``physical``, durably; returns the queues that had
+        some. Blocks; raises OSError."""
+        changed = [queue for queue in self if queue.max_physical > physical]
+        for queue in changed:
             if queue.truncate(physical):
                 if queue.take_new_names():
                     queue.sync_names()
@@ -400,6 +433,7 @@ class ConsumeQueues:
                         segment.file.sync()
                     finally:
                         segment.unpin()
+        return changed
 
     def destroy(self) -> None:
         """Drop every queue. Raises OSError."""

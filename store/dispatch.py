@@ -16,6 +16,7 @@ from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
 from store.commit_log import CommitLog
 from store.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, ConsumeQueues, is_queue_name
+from store.damage import DamageLedger
 from store.health import Health
 from store.index_file import Index
 from store.record import HEAD, Dispatch, DispatchParser
@@ -44,6 +45,7 @@ class Dispatcher:
         parser: DispatchParser,
         health: Health,
         on_arrive: list[OnArrive],
+        damage: DamageLedger,
     ) -> None:
         self.confirmed = 0
         self.dispatched = 0
@@ -54,6 +56,7 @@ class Dispatcher:
         self._parser = parser
         self._health = health
         self._on_arrive = on_arrive
+        self._damage = damage
         self._remembered: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
         self._remembered_count = 0
         self._scheduled = False
@@ -179,6 +182,14 @@ class Dispatcher:
         at = self.dispatched
         if at >= until:
             return
+        damaged = self._damage.at(at)
+        if damaged is not None:
+            if damaged.until > until:
+                self._stalled_at = self.confirmed
+            else:  # the lost records keep their places in their queues; readers pass over them
+                self._deliver([one.dispatch() for one in damaged.lost], damaged.until)
+            return
+        until = self._damage.next_begin(at, until)
         data = self._log.read(at, min(READ_BYTES, until - at))
         found, end = self._parser.parse(data, at, until)
         if end == at and len(data) >= 8:
@@ -203,7 +214,7 @@ class Dispatcher:
                     if self._health.writable is None:
                         log.error("indexing the record at %d failed: %s", batch[0].offset, error)
                     self._health.failed(error, WRITING_INDEX)
-            self.last_timestamp_ms = batch[-1].store_timestamp_ms
+            self.last_timestamp_ms = batch[-1].store_timestamp_ms or self.last_timestamp_ms
             self.dispatched = end
             for (topic, queue_id, tags_code), max_offset in arrived.items():
                 for hook in self._on_arrive:

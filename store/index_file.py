@@ -44,6 +44,7 @@ ENTRY_BYTES: Final = 20
 assert (HEADER.size, ENTRY.size) == (HEADER_BYTES, ENTRY_BYTES)
 _PAGE_SLOTS_SHIFT: Final = 10
 _PAGE_SLOTS: Final = 1 << _PAGE_SLOTS_SHIFT
+_FOREVER_MS: Final = 1 << 62
 _INT_MAX: Final = 0x7FFFFFFF
 _NAME_CHARS: Final = 17
 _POWER_4: Final = 31**4
@@ -444,6 +445,25 @@ class Index:
             part = items[at : at + file.entries_max - file.count]
             file.add(part)
             at += len(part)
+
+    def add_late(self, dispatches: Iterable[Dispatch]) -> None:
+        """Index messages behind which others were indexed already, as far as they are not in it yet.
+
+        Their entries carry the time of the newest one: a lookup goes from new to old, and ends at a time
+        before what was asked for. Raises OSError.
+        """
+        items: list[tuple[int, int, int]] = []
+        for item in dispatches:
+            if item.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+                continue
+            for key in filter(None, (item.uniq_key, *item.keys.split(" "))):
+                if item.offset not in self.find(item.topic, key, 0, _FOREVER_MS):
+                    items.append((self.hash(item.topic, key), item.offset, item.store_timestamp_ms))
+        for key_hash, offset, stored_ms in items:
+            file = self.current()
+            newest = (file.end_offset, file.end_timestamp_ms) if file.count > 1 else (offset, stored_ms)
+            file.add([(key_hash, offset, max(stored_ms, newest[1]))])
+            file.end_offset, file.end_timestamp_ms = newest  # still the last message dispatched
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of messages that may carry ``key``, newest first. Raises OSError."""

@@ -20,6 +20,7 @@ from runtime.tasks import Tasks
 from store.checkpoint import CheckpointFile
 from store.commit_log import CommitLog
 from store.consume_queue import ConsumeQueues, is_queue_name
+from store.damage import DamageLedger
 from store.dispatch import READ_BYTES, Dispatcher, OnArrive
 from store.epoch_file import EpochFile
 from store.flush import Flusher
@@ -31,6 +32,7 @@ from store.record import (
     BLANK_BYTES,
     HEAD,
     OVERHEAD_BYTES_MAX,
+    RECORD_BYTES_MIN,
     BadRecord,
     Dispatch,
     DispatchParser,
@@ -39,7 +41,9 @@ from store.record import (
     encode,
 )
 from store.recovery import Recovered, recover
+from store.repair import Repairer
 from store.retention import ROUND_S, Retention
+from store.scrub import Scrub
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +90,31 @@ class MessageStore:
             else None
         )
         self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
+        self.damage = DamageLedger(disk, self.root)
         self._dispatcher = Dispatcher(
-            self.log, self._queues, self._index, self._parser, self._health, self.on_arrive
+            self.log, self._queues, self._index, self._parser, self._health, self.on_arrive, self.damage
         )
-        self._reader = Reader(self.log, self._queues, self._index)
+        self._reader = Reader(self.log, self._queues, self._index, self.damage)
+        self.repairer = Repairer(
+            env,
+            self.log,
+            self._queues,
+            self._index,
+            self._dispatcher,
+            self._parser,
+            self.damage,
+            self._health,
+        )
+        self.scrub = Scrub(
+            self.log,
+            self._queues,
+            self._dispatcher,
+            self._parser,
+            self.damage,
+            self.repairer,
+            config.scrub_megabytes_per_s << 20,
+        )
+        self._reader.on_rot.append(self._rotten)
         self.epochs = EpochFile(disk, config.epoch_file_path or f"{self.root}/epochFileCheckpoint")
         self.checkpoint = CheckpointFile(disk, f"{self.root}/checkpoint")
         self._flusher = Flusher(env, self.log, self._health, config.flush_interval_ms, self.on_flush)
@@ -141,6 +166,7 @@ class MessageStore:
             spawn(self.log.allocate_ahead(self._stopping.is_set), name="allocate"),
             spawn(self._housekeeping.run(self._pause), name="housekeeping"),
             spawn(self._retain(), name="retain"),
+            spawn(self.scrub.run(self._pause), name="scrub"),
         ]
 
     def _recover(self) -> Recovered:
@@ -156,18 +182,19 @@ class MessageStore:
         self.checkpoint.load()
         self.epochs.load()
         recovered = recover(
-            disk,
-            self.root,
             self.log,
             self._queues,
             self._index,
             self._dispatcher,
+            self._parser,
+            self.damage,
             self.checkpoint.now,
             clean=clean,
             controller_mode=self._controller_mode,
             check_crc=self._config.check_crc_on_recover,
-            check_prop_crc=self._config.append_prop_crc,
+            now_ms=self._env.now_ms(),
         )
+        self._unvouch(self.log.end)
         self.epochs.truncate_suffix(self.log.end + 1)  # an epoch may start where the log ends, not behind
         self.rebuild_queue_offsets()
         return recovered
@@ -385,11 +412,9 @@ class MessageStore:
 
     def _cut(self, offset: int) -> None:
         try:
-            now = self.checkpoint.now
-            if now.confirm_offset > offset:  # first: after a crash it must not vouch for what comes next
-                now.confirm_offset = offset
-                self.checkpoint.write(now.encode())
+            self._unvouch(offset)  # first: after a crash it must not vouch for what comes next
             self.log.cut(offset)
+            self.damage.truncate(offset)
             self._queues.truncate(offset)
             if self._index is not None:
                 self._index.truncate(offset)
@@ -398,6 +423,14 @@ class MessageStore:
         self._dispatcher.move_back(offset)
         self.rebuild_queue_offsets()
         self._env.events.add("truncated", offset=offset)
+
+    def _unvouch(self, offset: int) -> None:
+        """The checkpoint says nothing of bytes behind ``offset``, durably."""
+        now = self.checkpoint.now
+        if max(now.confirm_offset, now.master_flushed_offset) > offset:
+            now.confirm_offset = min(now.confirm_offset, offset)
+            now.master_flushed_offset = min(now.master_flushed_offset, offset)
+            self.checkpoint.write(now.encode())
 
     def truncate_partial_tail(self) -> int:
         """Drop a record at the end that is not there as a whole; returns the new end. Raises DiskError."""
@@ -414,11 +447,10 @@ class MessageStore:
 
         Raises ValueError, DiskError.
         """
-        now = self.checkpoint.now
-        now.confirm_offset = 0
         try:
-            self.checkpoint.write(now.encode())
+            self._unvouch(0)
             self.log.reset(offset)
+            self.damage.truncate(0)
             self._queues.destroy()
             if self._index is not None:
                 self._index.destroy()
@@ -438,15 +470,38 @@ class MessageStore:
                     key = (item.topic, item.queue_id)
                     offsets[key] = max(offsets.get(key, 0), item.queue_offset + 1)
         self._offsets = offsets
+        self._step_over_lost()
+
+    def _step_over_lost(self) -> None:
+        """Hand out no queue offset a lost record may have had: of records nothing is known of, any queue
+        that nothing was appended to since may have held as many as there was room for."""
+        offsets = self._offsets
+        for item in self.damage.ranges:
+            for one in item.lost:
+                key = (one.topic, one.queue_id)
+                offsets[key] = max(offsets.get(key, 0), one.queue_offset + 1)
+            unknown = item.until - item.begin - sum(one.size for one in item.lost)
+            if unknown < RECORD_BYTES_MIN:
+                continue
+            ends = {(queue.topic, queue.queue_id): queue.max_physical for queue in self._queues}
+            for key in offsets:
+                if ends.get(key, 0) <= item.begin:
+                    offsets[key] += unknown // RECORD_BYTES_MIN
 
     def _parsed(self, at: int, end: int, *, stop_bad: bool = False) -> Iterator[tuple[list[Dispatch], int]]:
         """Batches of whole records in [at, end) and where each batch ends; a partial last one is left out.
 
-        ``stop_bad`` ends at bytes that are no record, else they raise BadRecord.
+        Damaged ranges come as the records lost there. ``stop_bad`` ends at bytes that are no record, else
+        they raise BadRecord.
         """
         want = READ_BYTES
         while at < end:
-            data = self.log.read(at, min(want, end - at))
+            damaged = self.damage.at(at)
+            if damaged is not None and damaged.until <= end:
+                at = damaged.until
+                yield [one.dispatch() for one in damaged.lost], at
+                continue
+            data = self.log.read(at, min(want, self.damage.next_begin(at, end) - at))
             try:
                 found, stop = self._parser.parse(data, at, end)
             except BadRecord:
@@ -534,6 +589,18 @@ class MessageStore:
         except OSError as error:
             raise DiskError(f"removing the queues of {topic} failed: {error.strerror or error}") from error
 
+    def _rotten(self, topic: str, queue_id: int, index: int) -> None:
+        """A reader met an entry without its record: one of the two is damaged."""
+        asyncio.get_running_loop().call_soon(self._mend_entry, topic, queue_id, index)
+
+    def _mend_entry(self, topic: str, queue_id: int, index: int) -> None:
+        if not self._opened:
+            return
+        try:
+            self.repairer.mend_entry(topic, queue_id, index)
+        except (DiskError, ValueError) as error:
+            log.error("%s/%d %d: %s", topic, queue_id, index, error)
+
     # -- what runs beside ------------------------------------------------------------------------------
 
     async def _pause(self, seconds: float) -> bool:
@@ -561,6 +628,7 @@ class MessageStore:
         if self._index is not None:
             paths += self._index.drop_below(log_min)
         self.epochs.truncate_prefix(log_min)
+        self.damage.drop_below(log_min)
         disk = self._env.disk
 
         def work() -> None:

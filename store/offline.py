@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,15 +18,14 @@ from model.errors import DiskError
 from runtime.env import Disk, File, read_file
 from store import consume_queue as cq
 from store import index_file as ix
+from store.checkpoint import READ_BYTES as CHECKPOINT_BYTES
 from store.checkpoint import Checkpoint
+from store.damage import FILE_NAME, DamagedRange, load_ranges, resync
 from store.epoch_file import EpochEntry
 from store.epoch_file import decode as decode_epochs
 from store.record import (
     BLANK_BYTES,
     HEAD,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
     BadRecord,
     Record,
     decode,
@@ -35,7 +34,6 @@ from store.record import (
 from store.segment import NAME_DIGITS
 
 BLOCK_BYTES: Final = 4 << 20
-_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +91,8 @@ class StoreDirectory:
         self, disk: Disk, root: str, *, commit_log_path: str | None = None, epoch_path: str | None = None
     ) -> None:
         self.root = root.rstrip("/") or "/"
+        self.progress: Callable[[int], None] = lambda size: None
+        """Hears how many bytes of the log were read on, for a progress bar."""
         self.stopped_cleanly = not disk.exists(f"{self.root}/abort")
         self._disk = disk
         self._log_path = commit_log_path or f"{self.root}/commitlog"
@@ -173,7 +173,7 @@ class StoreDirectory:
                 if bad.kind != "unreadable_region":  # its parts fit: the next record is where it says
                     following: int | None = at + int(head[0])
                 else:
-                    following = self._resync(window, at)
+                    following = resync(window.read, segment.start, at, segment.size)
                 if following is not None:
                     yield Damage(bad.kind, offset, segment.start + following, segment.name, str(bad))
                     at = following
@@ -200,28 +200,6 @@ class StoreDirectory:
             yield decode(window.data, here, check_crc=False)
             at += size
 
-    def _resync(self, window: _Window, at: int) -> int | None:
-        """Position of the next whole record or right blank behind ``at``, or None."""
-        segment = window.segment
-        probe = at + 1
-        while probe + BLANK_BYTES <= segment.size:
-            here = window.place(probe)
-            places = [where for magic in _MAGICS if (where := window.data.find(magic, here + 4)) >= 0]
-            if not places:
-                probe += max(len(window.data) - here - BLANK_BYTES, 1)
-                continue
-            probe += min(places) - 4 - here
-            try:
-                size = measure(window.data, window.place(probe), segment.start + probe)
-                if size == 0 and window.grow(probe):
-                    size = measure(window.data, window.place(probe), segment.start + probe)
-            except BadRecord:
-                size = 0
-            if size > 0 or (size < 0 and probe - size == segment.size):
-                return probe
-            probe += 1
-        return None
-
     # -- what is made from it --------------------------------------------------------------------------
 
     def queues(self) -> list[tuple[str, int]]:
@@ -234,10 +212,18 @@ class StoreDirectory:
             if name.isdigit()
         ]
 
+    def queue_files(self, topic: str, queue_id: int) -> list[SegmentInfo]:
+        """The files of one queue, oldest first."""
+        return self._listing(f"{self.root}/consumequeue/{topic}/{queue_id}")
+
+    def damaged(self) -> list[DamagedRange]:
+        """What the ledger of a keelmq broker says of this store."""
+        return load_ranges(self._disk, f"{self.root}/{FILE_NAME}")
+
     def queue_entries(self, topic: str, queue_id: int) -> Iterator[tuple[int, int, int, int]]:
         """(index, physical offset, size, tags code) of a queue up to its first empty entry; entries that
         stand for no message are left out."""
-        for file in self._listing(f"{self.root}/consumequeue/{topic}/{queue_id}"):
+        for file in self.queue_files(topic, queue_id):
             index = file.start // cq.ENTRY_BYTES
             for at in range(0, file.size - cq.ENTRY_BYTES + 1, cq.ENTRY_BYTES * 4096):
                 raw = self.read(file.path, min(cq.ENTRY_BYTES * 4096, file.size - at), at)
@@ -290,7 +276,11 @@ class StoreDirectory:
 
     def checkpoint(self) -> Checkpoint:
         path = f"{self.root}/checkpoint"
-        return Checkpoint.decode(self.read(path, 40, 0)) if self._disk.exists(path) else Checkpoint()
+        return (
+            Checkpoint.decode(self.read(path, CHECKPOINT_BYTES, 0))
+            if self._disk.exists(path)
+            else Checkpoint()
+        )
 
 
 class _Window:
@@ -301,6 +291,10 @@ class _Window:
         self.data = b""
         self._store = store
         self._start = 0
+
+    def read(self, size: int, position: int) -> bytes:
+        """Bytes of the segment, past what is in ``data``."""
+        return self._store.read(self.segment.path, size, position)
 
     def place(self, position: int) -> int:
         """Where ``position`` is in ``data``; a new piece is read when fewer bytes than a head follow it."""
@@ -320,6 +314,7 @@ class _Window:
         return len(self.data) >= size
 
     def _load(self, position: int, size: int) -> None:
+        self._store.progress(max(position - self._start, 0))
         self._start = position
         self.data = self._store.read(self.segment.path, min(size, self.segment.size - position), position)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -11,6 +13,7 @@ from model.errors import DiskError
 from model.message import KEYS, UNIQ_KEY, property_of
 from store.commit_log import CommitLog
 from store.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
+from store.damage import DamageLedger
 from store.index_file import Index
 from store.record import (
     BLANK_BYTES,
@@ -27,6 +30,10 @@ SCAN_ENTRIES_MAX: Final = 800
 """Entries one get looks at when a filter wants few of them."""
 _SPAN_BYTES_MAX: Final = 1 << 20
 _STORE_TIME_BYTES: Final = 76
+_PLACE: Final = struct.Struct(">i8xi4xqq")
+assert _PLACE.size == 36, "what a record says of its place: size, queue id, queue offset, physical offset"
+
+log = logging.getLogger(__name__)
 
 
 class GetStatus(Enum):
@@ -60,8 +67,13 @@ class Got:
 class Reader:
     """Reads what was dispatched. Raises DiskError when the disk does."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, index: Index | None) -> None:
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, index: Index | None, damage: DamageLedger
+    ) -> None:
+        self.on_rot: list[Callable[[str, int, int], None]] = []
+        """Hear topic, queue id and queue offset of an entry whose record is not where the entry says."""
         self._log = log
+        self._damage = damage
         self._queues = queues
         self._index = index
 
@@ -91,9 +103,46 @@ class Reader:
         places, following = self._places(queue, offset, max_count, max_bytes, wanted)
         if following == offset:
             return Got(GetStatus.OFFSET_FOUND_NULL, low, low, high, [], 0)
-        if not places:
-            return Got(GetStatus.NO_MATCHED, following, low, high, [], 0)
-        return Got(GetStatus.FOUND, following, low, high, self._fetch(places), len(places))
+        if places:
+            chunks = self._fetch(places)
+            if not self._are_right(queue, places, chunks):
+                places = self._right_ones(queue, places)
+                chunks = [self._exactly(at, size) for at, size, _ in places]
+            if places:
+                return Got(GetStatus.FOUND, following, low, high, chunks, len(places))
+        return Got(GetStatus.NO_MATCHED, following, low, high, [], 0)
+
+    def _are_right(
+        self, queue: ConsumeQueue, places: list[tuple[int, int, int]], chunks: list[bytes]
+    ) -> bool:
+        """Does each record say that it lies where, and is what, its entry names?"""
+        unpack = _PLACE.unpack_from
+        queue_id = queue.queue_id
+        rest = iter(chunks)
+        chunk, at = next(rest), 0
+        for offset, size, index in places:
+            if at == len(chunk):
+                chunk, at = next(rest), 0
+            if unpack(chunk, at) != (size, queue_id, index, offset):
+                return False
+            at += size
+        return True
+
+    def _right_ones(
+        self, queue: ConsumeQueue, places: list[tuple[int, int, int]]
+    ) -> list[tuple[int, int, int]]:
+        kept: list[tuple[int, int, int]] = []
+        for place in places:
+            if self._are_right(queue, [place], [self._exactly(place[0], place[1])]):
+                kept.append(place)
+            else:
+                log.error("%s/%d %d: no such record at %d", queue.topic, queue.queue_id, place[2], place[0])
+                self._rotten(queue, place[2])
+        return kept
+
+    def _rotten(self, queue: ConsumeQueue, index: int) -> None:
+        for hook in self.on_rot:
+            hook(queue.topic, queue.queue_id, index)
 
     def _places(
         self,
@@ -102,11 +151,13 @@ class Reader:
         max_count: int,
         max_bytes: int,
         wanted: Callable[[int], bool] | None,
-    ) -> tuple[list[tuple[int, int]], int]:
-        """(physical offset, size) of the records to send, and the queue offset behind the last looked at."""
-        places: list[tuple[int, int]] = []
+    ) -> tuple[list[tuple[int, int, int]], int]:
+        """(physical offset, size, queue offset) of the records to send, and the queue offset behind the last
+        looked at."""
+        places: list[tuple[int, int, int]] = []
         total = 0
-        log_min = self._log.min_offset
+        log_min, log_end, segment_bytes = self._log.min_offset, self._log.end, self._log.segment_bytes
+        damage = self._damage if self._damage.ranges else None
         at = offset
         stop = offset + max(SCAN_ENTRIES_MAX, max_count)
         while at < stop and (
@@ -116,22 +167,30 @@ class Reader:
                 if size == PRE_BLANK_SIZE or physical < log_min or (wanted and not wanted(tags_code)):
                     at += 1
                     continue
+                if damage is not None and damage.overlaps(physical, physical + size):
+                    at += 1  # lost, until it is repaired
+                    continue
+                left = segment_bytes - physical % segment_bytes
+                if not RECORD_BYTES_MIN <= size <= left or physical + size > log_end:
+                    self._rotten(queue, at)
+                    at += 1
+                    continue
                 if places and total + size > max_bytes:
                     return places, at
-                places.append((physical, size))
+                places.append((physical, size, at))
                 total += size
                 at += 1
                 if len(places) >= max_count:
                     return places, at
         return places, at
 
-    def _fetch(self, places: list[tuple[int, int]]) -> list[bytes]:
+    def _fetch(self, places: list[tuple[int, int, int]]) -> list[bytes]:
         """The records at ``places``. Neighbours come in one piece; scattered ones that lie close are read at
         once and sliced."""
-        first, (last, last_size) = places[0][0], places[-1]
+        first, (last, last_size, _) = places[0][0], places[-1]
         span = last + last_size - first
         segment_bytes = self._log.segment_bytes
-        total = sum(size for _, size in places)
+        total = sum(place[1] for place in places)
         if total == span and first // segment_bytes == last // segment_bytes:
             return [self._exactly(first, span)]
         if (
@@ -139,10 +198,10 @@ class Reader:
             and first // segment_bytes == last // segment_bytes
         ):
             data = self._exactly(first, span)
-            return [data[at - first : at - first + size] for at, size in places]
+            return [data[at - first : at - first + size] for at, size, _ in places]
         chunks: list[bytes] = []
         begin, end = places[0][0], places[0][0]
-        for at, size in places:
+        for at, size, _ in places:
             if at != end or at % segment_bytes == 0:
                 if end > begin:
                     chunks.append(self._exactly(begin, end - begin))

@@ -240,8 +240,39 @@ def prop_crc_ok(record: Buffer) -> bool | None:
     """Does the CRC property at the end of a whole record match? None when it has none."""
     tail = bytes(record[-PROP_CRC_BYTES:])
     if not tail.startswith(PROP_CRC_NAME):
-        return None
+        # A name with one byte wrong is a damaged CRC property, not the absence of one.
+        alike = sum(a == b for a, b in zip(tail, PROP_CRC_NAME, strict=False))
+        return False if alike >= len(PROP_CRC_NAME) - 1 else None
     return prop_crc(record[:-PROP_CRC_BYTES]) == tail
+
+
+def whole(buffer: Buffer, at: int, offset: int, check_prop_crc: bool = True) -> int:
+    """``measure`` with all CRCs the record has: the body's and, when it is there, the CRC property."""
+    size = measure(buffer, at, offset)
+    if size > 0 and check_prop_crc and prop_crc_ok(buffer[at : at + size]) is False:
+        raise BadRecord("crc_mismatch", f"record at {offset}: its CRC property does not match")
+    return size
+
+
+def is_torn(record: Buffer, offset: int) -> bool:
+    """Are the last bytes of a whole record zeros that a write cut short left there?
+
+    The body, and so its CRC, may have come when the properties did not: they end in NUL, or a whole block of
+    the disk in them does, which no client writes.
+    """
+    size, magic = _SIZE_MAGIC.unpack_from(record)
+    body_at = _BODY_LENGTH_AT[record[39] >> 4 & 3]
+    topic_at = body_at + 4 + _INT.unpack_from(record, body_at)[0]
+    if magic == MAGIC_V1:
+        at = topic_at + 1 + record[topic_at] + 2
+    else:
+        at = topic_at + 2 + _SHORT.unpack_from(record, topic_at)[0] + 2
+    if at == size:
+        return False
+    if record[size - 1] == 0:
+        return True
+    first = -(-(offset + at) // 512) * 512 - offset
+    return any(not any(record[block : block + 512]) for block in range(first, size - 511, 512))
 
 
 def blank(left: int) -> bytes:

@@ -1,14 +1,15 @@
 """What is true after a stop, clean or not?
 
     1. queues       entries up to the first that cannot be one; after an unclean stop only those the
-    checkpoint
-                    vouches for, the rest is made again
-    2. CommitLog    from the segment that reaches back far enough, record by record with CRC, to the first
-    that is
-                    not whole and right; there the log ends, and what lies behind is erased
+                    checkpoint vouches for, the rest is made again
+    2. CommitLog    from the segment that reaches back far enough, record by record with CRC. Bytes that are
+                    no record are damage when good records follow and they were safe on disk once, or cannot
+                    be what a cut-off write leaves: they stay, and are noted (store.damage). Else the log ends
+                    there, and what lies behind is erased
     3. queues, index and epochs are cut to that end
     4. confirmed    what the checkpoint or a queue proves, never beyond the end; without a Controller the end
-    5. records up to there are dispatched; queue offsets come from the queues and a scan of all that is behind
+    5. records up to there are dispatched, entries of damaged ones kept; queue offsets come from the queues
+                    and a scan of all that is behind
 
 The segment to start from: after a clean stop the one that holds the end of what the queues know; after an
 unclean one the newest whose first record is 3 s older than what the checkpoint says was flushed everywhere.
@@ -17,23 +18,31 @@ unclean one the newest whose first record is 3 s older than what the checkpoint 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from model.message import TRANSACTION_PREPARED
 from runtime.env import Disk
 from store.checkpoint import Checkpoint
 from store.commit_log import CommitLog
-from store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
+from store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues, is_queue_name
+from store.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, Lost, lost_a_page, resync
 from store.dispatch import Dispatcher
 from store.index_file import Index
 from store.record import (
+    BLANK_BYTES,
     HEAD,
     MAGIC_V1,
     MAGIC_V2,
+    RECORD_BYTES_MIN,
     BadRecord,
-    decode,
+    Dispatch,
+    DispatchParser,
+    is_torn,
     measure,
     prop_crc_ok,
     store_timestamp_of,
+    whole,
 )
 from store.segment import Segment
 
@@ -56,63 +65,71 @@ class Recovered:
 
 
 def recover(
-    disk: Disk,
-    root: str,
     commit_log: CommitLog,
     queues: ConsumeQueues,
     index: Index | None,
     dispatcher: Dispatcher,
+    parser: DispatchParser,
+    damage: DamageLedger,
     checkpoint: Checkpoint,
     *,
     clean: bool,
     controller_mode: bool,
     check_crc: bool,
-    check_prop_crc: bool,
+    now_ms: int,
 ) -> Recovered:
     """Bring all files to one truth. Blocks for as long as the reading takes; raises DiskError, OSError."""
     commit_log.load()
+    damage.load()
     if index is not None:
         index.load()
     if not commit_log.segments:
         queues.destroy()
         if index is not None:
             index.destroy()
+        damage.truncate(0)
         dispatcher.start_at(0, 0)
         return Recovered(clean, 0, 0, 0, 0, "there is no CommitLog")
     log_min = commit_log.min_offset
+    queues.load(None)
+    proven = queues.max_physical
     if clean:
-        queues.load(None)
-        start = _segment_start(commit_log, queues.max_physical)
-        proven = queues.max_physical
+        start = _segment_start(commit_log, proven)
     else:
         start = _unclean_start(commit_log, checkpoint)
         if index is not None and index.files:
             start = min(start, _segment_start(commit_log, max(index.end_offset, 0)))
-        queues.load(None)
-        proven = queues.max_physical
-        queues.truncate(start)
-    scan = _Scan(commit_log, start, check_crc, check_prop_crc)
+    safe_end = _safe_end(queues, checkpoint, clean)
+    is_stale = (lambda offset, last: False) if checkpoint.vouched else _Stale(commit_log, queues, parser)
+    scan = Scan(commit_log, start, safe_end, checkpoint, clean, check_crc, is_stale)
     scan.run()
-    if not clean and scan.bad is None and scan.last_is_torn():
+    if not clean and not scan.damaged and scan.last_is_torn():
         scan.drop_last()
     end = scan.end
-    if scan.bad is not None and scan.goes_on():
-        _set_aside(disk, root, commit_log, end)
+    damage.truncate(end)
+    damage.drop_below(log_min)
+    _forget_mended(commit_log, damage)
+    damage.note(lost_in(commit_log, queues, parser, scan.damaged, now_ms))
+    if not clean:
+        queues.truncate(start)
     # A crash may have kept any page of what was written; a clean stop leaves zeros, or, when a real broker
     # cut its log, what it cut.
     commit_log.cut(end, to_first_zeros=clean)
     commit_log.flushed = start  # what this process found in the page cache is not proven durable yet
     commit_log.sync()
-    queues.truncate(end)
+    again = queues.truncate(end)
+    again += [queue for queue in queues if _drop_stale(commit_log, queue, damage) or queue.cut_short]
     for queue in queues:
-        _drop_stale(commit_log, queue)
         queue.correct_min(log_min)
     if index is not None:
         index.truncate(end)
     confirmed = end
     if controller_mode:
         confirmed = max(min(max(checkpoint.confirm_offset, proven), end), log_min)
-    dispatcher.start_at(max(min(queues.max_physical, end), log_min) if clean else start, confirmed)
+    dispatched = max(min(queues.max_physical, end), log_min) if clean else start
+    # Entries that could not be right were dropped: make them, and what stood behind them, again.
+    dispatched = max(min([dispatched, *(queue.max_physical for queue in again)]), log_min)
+    dispatcher.start_at(_record_start(commit_log, damage, dispatched), confirmed)
     dispatcher.run()
     result = Recovered(clean, start, end, confirmed, scan.records, scan.reason)
     log.info(
@@ -128,24 +145,118 @@ def recover(
     return result
 
 
-def _drop_stale(commit_log: CommitLog, queue: ConsumeQueue) -> None:
-    """Forget last entries whose message is not where they say.
+def _safe_end(queues: ConsumeQueues, checkpoint: Checkpoint, clean: bool) -> int:
+    """The offset below which every byte was safe on disk when the store was last open, 0 when unknown."""
+    if checkpoint.vouched:
+        return checkpoint.master_flushed_offset
+    return queues.max_physical if clean else 0
+
+
+def _record_start(commit_log: CommitLog, damage: DamageLedger, offset: int) -> int:
+    """``offset`` when something starts there, else the start of its segment: an entry's word may be wrong."""
+    if offset >= commit_log.end or damage.at(offset) is not None:
+        return offset
+    try:
+        if measure(commit_log.read(offset, 1 << 16), 0, offset, False) >= 0:
+            return offset
+    except BadRecord:
+        return _segment_start(commit_log, offset)
+    return offset
+
+
+def _forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
+    """Take ranges off the ledger whose bytes are whole: a crash came between a repair and its note."""
+    for item in list(damage.ranges):
+        at = item.begin
+        try:
+            while at < item.until:
+                head = commit_log.read(at, HEAD.size)
+                says = int.from_bytes(head[:4], "big", signed=True)
+                if not 0 < says <= item.until - at:
+                    break
+                size = whole(commit_log.read(at, says), 0, at)
+                if not size:
+                    break
+                at += abs(size)
+        except BadRecord:
+            continue
+        if at == item.until:
+            damage.clear(item)
+
+
+def lost_in(
+    commit_log: CommitLog,
+    queues: ConsumeQueues,
+    parser: DispatchParser,
+    found: list[DamagedRange],
+    now_ms: int,
+) -> list[DamagedRange]:
+    """``found`` with what queue entries, or readable heads, say of the records that were there."""
+    result: list[DamagedRange] = []
+    entries = _entries_in(queues, found)
+    for item in found:
+        lost = {one.offset: one for one in entries if item.begin <= one.offset and _end(one) <= item.until}
+        head = lost_head(commit_log, parser, item.begin, item.until)
+        if head is not None:
+            lost.setdefault(item.begin, head)
+        rows = tuple(lost[offset] for offset in sorted(lost))
+        result.append(DamagedRange(item.begin, item.until, item.kind, now_ms, rows))
+    return result
+
+
+def _end(one: Lost) -> int:
+    return one.offset + one.size
+
+
+def _entries_in(queues: ConsumeQueues, ranges: list[DamagedRange]) -> list[Lost]:
+    if not ranges:
+        return []
+    low, high = ranges[0].begin, ranges[-1].until
+    return [
+        Lost(offset, size, queue.topic, queue.queue_id, at, tags_code)
+        for queue in queues
+        for at, offset, size, tags_code in queue.entries()
+        if low <= offset < high and size != PRE_BLANK_SIZE
+    ]
+
+
+def lost_head(commit_log: CommitLog, parser: DispatchParser, begin: int, until: int) -> Lost | None:
+    """What the damaged record at ``begin`` says of itself, when its parts fit and fill the range."""
+    try:
+        data = commit_log.read(begin, until - begin)
+        if measure(data, 0, begin, False) != until - begin:
+            return None
+    except BadRecord:
+        return None
+    found = parser.one(data, 0, until - begin)
+    if found.sys_flag & TRANSACTION_PREPARED or not is_queue_name(found.topic, found.queue_id):
+        return None
+    return Lost(*found[:6])
+
+
+def _drop_stale(commit_log: CommitLog, queue: ConsumeQueue, damage: DamageLedger) -> bool:
+    """Forget last entries whose message is not where they say; were there any?
 
     A real broker that cut its log leaves the entries of what it cut on disk; once the log has grown past them
     again they look as if they were right.
     """
+    dropped = False
     while queue.max_offset > queue.min_offset:
         index = queue.max_offset - 1
         entry = queue.entry(index)
         if entry is None or entry[1] == PRE_BLANK_SIZE or entry[0] < commit_log.min_offset:
-            return
+            return dropped
+        if any(one[:2] == entry[:2] for item in damage.ranges for one in item.lost):
+            return dropped
         head = commit_log.read(entry[0], HEAD.size) if entry[0] < commit_log.end else b""
         if len(head) == HEAD.size:
             size, _, _, queue_id, _, queue_offset, physical_offset, _, _ = HEAD.unpack(head)
             if (physical_offset, size, queue_id, queue_offset) == (*entry[:2], queue.queue_id, index):
-                return
+                return dropped
         log.warning("%s/%d: entry %d points to another message, dropped", queue.topic, queue.queue_id, index)
         queue.truncate(entry[0])
+        dropped = True
+    return dropped
 
 
 def _segment_start(commit_log: CommitLog, offset: int) -> int:
@@ -157,34 +268,87 @@ def _segment_start(commit_log: CommitLog, offset: int) -> int:
 def _unclean_start(commit_log: CommitLog, checkpoint: Checkpoint) -> int:
     limit_ms = min(checkpoint.physic_timestamp_ms, checkpoint.logics_timestamp_ms) - MARGIN_MS
     for segment in reversed(commit_log.segments):
-        stored_ms = _first_store_time(segment)
+        stored_ms = _first_store_time(segment, commit_log.segment_bytes)
         if stored_ms is not None and stored_ms <= limit_ms:
             return segment.start
     return commit_log.min_offset
 
 
-def _first_store_time(segment: Segment) -> int | None:
-    head = segment.read(76, 0)
-    if HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
+def _first_store_time(segment: Segment, segment_bytes: int) -> int | None:
+    """Store time (ms) of a segment's first record; None when that is not whole: its time may be wrong."""
+    size = int.from_bytes(segment.read(4, 0), "big")
+    if not RECORD_BYTES_MIN <= size <= min(segment_bytes, RECORD_BYTES_MAX):
         return None
-    return store_timestamp_of(head)
+    data = segment.read(size, 0)
+    try:
+        return store_timestamp_of(data) if whole(data, 0, segment.start) > 0 else None
+    except BadRecord:
+        return None
 
 
-class _Scan:
-    """Walks whole records from ``start``; stops at the first that is not whole and right."""
+class _Stale:
+    """Is a good record behind bad bytes the rest of a log that was cut there, and grew over it only in part?
 
-    def __init__(self, commit_log: CommitLog, start: int, check_crc: bool, check_prop_crc: bool) -> None:
+    A real broker does not erase what it cuts. The rest is older than what was written after the cut, and
+    other records have its places in the queues now. Stores written here have no such rest.
+    """
+
+    def __init__(self, commit_log: CommitLog, queues: ConsumeQueues, parser: DispatchParser) -> None:
+        self._log = commit_log
+        self._queues = queues
+        self._parser = parser
+
+    def __call__(self, offset: int, last: int) -> bool:
+        found = self._parsed(offset)
+        if found is None:
+            return False
+        before = self._parsed(last) if last >= 0 else None
+        if before is not None and found.store_timestamp_ms < before.store_timestamp_ms:
+            return True
+        if found.sys_flag & TRANSACTION_PREPARED:
+            return False
+        queue = self._queues.get(found.topic, found.queue_id)
+        entry = queue.entry(found.queue_offset) if queue is not None else None
+        return entry is not None and entry[1] != PRE_BLANK_SIZE and entry[0] != offset
+
+    def _parsed(self, offset: int) -> Dispatch | None:
+        size = int.from_bytes(self._log.read(offset, 4), "big")
+        data = self._log.read(offset, size)
+        try:
+            if measure(data, 0, offset, False) > 0:
+                return self._parser.one(data, 0, size)
+        except BadRecord:
+            return None
+        return None
+
+
+class Scan:
+    """Walks whole records from ``start`` to where the log ends; damage on the way goes into ``damaged``."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        start: int,
+        safe_end: int,
+        checkpoint: Checkpoint,
+        clean: bool,
+        check_crc: bool,
+        is_stale: Callable[[int, int], bool],
+    ) -> None:
         self.records = 0
         self.reason = "the log ends in zeros"
-        self.bad: BadRecord | None = None
-        self._log = commit_log
+        self.damaged: list[DamagedRange] = []
         self.end = start
+        self._log = commit_log
+        self._safe_end = safe_end
+        self._safe_ms = checkpoint.physic_timestamp_ms
+        self._clean = clean
         self._crc = check_crc
-        self._prop_crc = check_prop_crc
+        self._is_stale = is_stale
         self._last_at = -1
 
     def run(self) -> None:
-        """Leave the end of the last good record in ``end``."""
+        """Leave the end of the log in ``end``."""
         for segment in self._log.segments:
             if segment.start == self.end and not self._segment(segment):
                 break
@@ -197,89 +361,121 @@ class _Scan:
         while at < segment_bytes:
             offset = segment.start + at
             try:
-                size = measure(block, at - block_at, offset, self._crc)
-                if size > 0 and self._prop_crc:
-                    self._check_prop_crc(block[at - block_at : at - block_at + size], offset)
+                size = self._measure(block, at - block_at, offset, segment_bytes - at)
             except BadRecord as bad:
-                if any(block[at - block_at : at - block_at + 8]):
-                    self.bad = bad
-                    self.reason = str(bad)
-                return False
+                data = block[at - block_at : at - block_at + BLANK_BYTES]
+                following = self._bad(segment, at, bad, any(data))
+                if following is None:
+                    return False
+                self.end = segment.start + following
+                at = following
+                continue
             if size > 0:
                 self._last_at = offset
                 at += size
                 self.end = offset + size
                 self.records += 1
             elif size < 0:
-                if at - size != segment_bytes:
-                    self.reason = f"the blank at {offset} does not reach the segment's end"
-                    return False
                 self.end = segment.start + segment_bytes
                 return True
-            elif block_at + len(block) == segment_bytes:
-                self.reason = f"the record at {offset} is cut off by the end of its segment"
-                return False
             else:  # the block ends before the record does
                 head = block[at - block_at : at - block_at + 4]
                 want = max(int.from_bytes(head, "big"), BLOCK_BYTES) if len(head) == 4 else BLOCK_BYTES
                 block_at, block = at, segment.read(min(want, segment_bytes - at), at)
         return True
 
-    def _check_prop_crc(self, record: bytes, offset: int) -> None:
-        if prop_crc_ok(record) is False:
-            raise BadRecord("crc_mismatch", f"record at {offset}: its CRC property does not match")
+    def _measure(self, block: bytes, at: int, offset: int, left: int) -> int:
+        """As record.measure; what cannot be in a segment with ``left`` bytes left raises BadRecord."""
+        if left < BLANK_BYTES:
+            raise BadRecord("unreadable_region", f"no blank fits at {offset}")
+        size = measure(block, at, offset, self._crc)
+        if size < 0 and -size != left:
+            raise BadRecord("unreadable_region", f"the blank at {offset} does not reach the segment's end")
+        if size == 0 and at + BLANK_BYTES <= len(block):
+            says = int.from_bytes(block[at : at + 4], "big")
+            if says > min(left, RECORD_BYTES_MAX):
+                raise BadRecord("unreadable_region", f"the record at {offset} says it has {says} bytes")
+        if size > 0:
+            record = block[at : at + size]
+            if self._crc and prop_crc_ok(record) is False:
+                raise BadRecord("crc_mismatch", f"record at {offset}: its CRC property does not match")
+            unsafe = not self._clean and offset >= self._safe_end
+            if unsafe and is_torn(record, offset) and self._next_good(offset + size) is not None:
+                raise BadRecord("unreadable_region", f"the record at {offset} is torn in its properties")
+        return size
+
+    def _next_good(self, offset: int) -> int | None:
+        """The first whole record, or right blank, at or behind ``offset``, in this segment or a later one."""
+        for segment in self._log.segments:
+            if segment.start + self._log.segment_bytes <= offset:
+                continue
+            at = max(offset - segment.start, 0)
+            found = resync(segment.read, segment.start, at - 1, self._log.segment_bytes)
+            if found is not None:
+                return segment.start + found
+            if segment.start > offset:
+                return None  # a whole segment without a record: nothing was ever behind it
+        return None
+
+    def _bad(self, segment: Segment, at: int, bad: BadRecord, written: bool) -> int | None:
+        """Position from which on the segment is good again, its size when the next one is; None: the log ends
+        at ``at``."""
+        offset = segment.start + at
+        segment_bytes = self._log.segment_bytes
+        safe = offset < self._safe_end
+        if not (written or safe):
+            return None
+        self.reason = str(bad)
+        good = self._next_good(offset + 1)
+        if good is not None and self._is_stale(good, self._last_at):
+            self.reason += "; what lies behind was cut off once"
+            return None
+        if good is None:
+            until = self._end_of_last(segment, at) if safe and written else None
+            if until is None:
+                return None
+        else:
+            until = min(good, segment.start + segment_bytes)
+            safe = safe or self._clean or self._was_flushed(good)
+            if not safe and lost_a_page(segment.read, at, until - segment.start):
+                self.reason += "; bytes were lost in a write that a crash cut short"
+                return None
+        self.damaged.append(DamagedRange(offset, until, bad.kind))
+        return until - segment.start
+
+    def _was_flushed(self, good: int) -> bool:
+        """Is the record at ``good`` older than what the checkpoint says was flushed?"""
+        segment = next(s for s in self._log.segments if s.start <= good < s.start + self._log.segment_bytes)
+        head = segment.read(min(76, segment.start + self._log.segment_bytes - good), good - segment.start)
+        if len(head) < 76 or HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
+            return False
+        return store_timestamp_of(head) < self._safe_ms
+
+    def _end_of_last(self, segment: Segment, at: int) -> int | None:
+        """The end of a damaged record nothing follows, when its parts fit or all is known to be safe."""
+        offset = segment.start + at
+        size = int.from_bytes(segment.read(4, at), "big", signed=True)
+        left = self._log.segment_bytes - at
+        if RECORD_BYTES_MIN <= size <= min(left, RECORD_BYTES_MAX):
+            try:
+                if measure(segment.read(size, at), 0, offset, False) == size:
+                    return offset + size
+            except BadRecord as bad:
+                log.debug("%s", bad)
+        known = min(self._safe_end, segment.start + self._log.segment_bytes)
+        return known if offset < known <= offset + RECORD_BYTES_MAX else None
 
     def last_is_torn(self) -> bool:
         """Do the last record's properties end in NUL? Their last bytes never came, though the body, and so
         its CRC, did: what a crash may leave."""
-        if self._last_at < 0:
+        if self._last_at < self._safe_end or self._last_at < 0:
             return False
         size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]
-        return decode(self._log.read(self._last_at, size), check_crc=False).properties.endswith("\0")
+        return is_torn(self._log.read(self._last_at, size), self._last_at)
 
     def drop_last(self) -> None:
         self.end, self.records = self._last_at, self.records - 1
         self.reason = f"the last record, at {self.end}, is torn"
-
-    def goes_on(self) -> bool:
-        """Is there a whole record right behind the bad one? Then it is damage, not the end of the log."""
-        head = self._log.read(self.end, HEAD.size)
-        if len(head) < HEAD.size:
-            return False
-        size = HEAD.unpack_from(head)[0]
-        behind = self.end + size
-        if size <= 0 or behind // self._log.segment_bytes != self.end // self._log.segment_bytes:
-            return False
-        try:
-            return measure(self._log.read(behind, BLOCK_BYTES), 0, behind) > 0
-        except BadRecord:
-            return False
-
-
-def _set_aside(disk: Disk, root: str, commit_log: CommitLog, cut: int) -> None:
-    """Keep a copy of all bytes behind damage before the log is cut there: ``damaged/<cut>/`` under the root.
-
-    A slave gets the messages again from its master; whoever has no replica can still repair from the copy.
-    """
-    directory = f"{root}/damaged/{cut:020}"
-    log.error("the log is damaged at %d and goes on behind: the rest is kept in %s", cut, directory)
-    if disk.is_dir(directory):
-        return  # an earlier start kept it
-    disk.makedirs(directory)
-    for segment in commit_log.segments:
-        if segment.start + commit_log.segment_bytes <= cut:
-            continue
-        target = disk.open(f"{directory}/{segment.start:020}", create=True)
-        try:
-            target.truncate(commit_log.segment_bytes)
-            for at in range(max(cut - segment.start, 0), commit_log.segment_bytes, BLOCK_BYTES):
-                data = segment.read(min(BLOCK_BYTES, commit_log.segment_bytes - at), at)
-                if any(data):
-                    target.pwrite(data, at)
-            target.sync()
-        finally:
-            target.close()
-    disk.sync_dir(directory)
 
 
 def stopped_cleanly(disk: Disk, root: str) -> bool:

@@ -7,6 +7,7 @@ process died; a recovery drops it and it is no damage. Bytes that are no record 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from model.config import StoreConfig
@@ -20,7 +21,13 @@ from store.record import BadRecord, Dispatch, DispatchParser, Record, decode, de
 DAMAGE_MAX: Final = 1000
 
 
-def verify(disk: Disk, root: str, config: StoreConfig | None = None) -> dict[str, Any]:
+Progress = Callable[[int, int], None]
+"""Hears bytes read since the last call, and bytes there are."""
+
+
+def verify(
+    disk: Disk, root: str, config: StoreConfig | None = None, progress: Progress | None = None
+) -> dict[str, Any]:
     """``ok``, ``records``, ``minOffset``, ``maxOffset``, ``confirmOffset``, ``epochs`` and ``damage`` of the
     store at ``root``, JSON-ready; ``tail`` is what recovery will drop behind the end, or None.
 
@@ -28,6 +35,9 @@ def verify(disk: Disk, root: str, config: StoreConfig | None = None) -> dict[str
     cannot be read at all.
     """
     with StoreDirectory(disk, root) as store:
+        if progress is not None:
+            total = sum(segment.size for segment in store.segments())
+            store.progress = lambda size: progress(size, total)
         return _Verification(store, config or StoreConfig()).run()
 
 
@@ -51,6 +61,7 @@ class _Verification:
         known_end = max(checkpoint.confirm_offset, checkpoint.master_flushed_offset)
         if not store.stopped_cleanly or not known_end:
             known_end = max(known_end, self._queues_end())
+        known_end = max([known_end, *(item.until for item in store.damaged())])
         self._log(segments, known_end)
         self._queues(segments[0].start if segments else 0, self._end >= known_end)
         self._index(segments[0].start if segments else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -137,9 +138,18 @@ def test_the_checkpoint_has_4096_bytes_and_keeps_its_values() -> None:
     file.now = Checkpoint(1, 2, 3, 4, 5)
     file.write(file.now.encode())
     after = disk.crash()
-    assert bytes(after.nodes["/store/checkpoint"].cache) == bytes.fromhex(
-        "".join(f"{n:016x}" for n in (1, 2, 3, 4, 5))
-    ) + bytes(4096 - 40)
+    values = bytes.fromhex("".join(f"{n:016x}" for n in (1, 2, 3, 4, 5)))
+    seal = b"KQ01" + crc32(values).to_bytes(4, "big")
+    assert bytes(after.nodes["/store/checkpoint"].cache) == values + seal + bytes(4096 - 48)
     again = CheckpointFile(after, "/store/checkpoint")
     again.load()
-    assert again.now == Checkpoint(1, 2, 3, 4, 5)
+    assert again.now == Checkpoint(1, 2, 3, 4, 5, vouched=True)
+
+
+def test_a_checkpoint_is_believed_whole_or_not_at_all() -> None:
+    ours = Checkpoint(1, 2, 3, 4, 5).encode()
+    assert Checkpoint.decode(ours[:40]) == Checkpoint(1, 2, 3, 4, 5)  # the real broker's: it has no seal
+    for bit in range(40 * 8):
+        rotten = bytearray(ours)
+        rotten[bit // 8] ^= 1 << bit % 8
+        assert Checkpoint.decode(bytes(rotten)) == Checkpoint()

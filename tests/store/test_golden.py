@@ -115,49 +115,6 @@ def test_queues_made_again_from_the_log_are_the_real_brokers_bytes(case: str, tm
     assert not (root / "abort").exists()
 
 
-@pytest.mark.parametrize("case", ["flip-61", "torn-73"])
-def test_a_damaged_store_serves_what_the_real_broker_still_serves(case: str, tmp_path: Path) -> None:
-    root, manifest = golden(case, tmp_path)
-    before = root / "before"
-    verdict = verify(OsDisk(), str(before), golden_config(before, manifest))
-    assert not verdict["ok"]
-    assert manifest["damage"]["physicalOffset"] in [item["physicalOffset"] for item in verdict["damage"]]
-
-    async def run() -> None:
-        store = MessageStore(OsEnv(), golden_config(before, manifest))
-        await store.open()
-        assert store.log.end == manifest["damage"]["physicalOffset"]
-        served = {
-            (r.topic, r.queue_id, r.queue_offset, r.physical_offset, r.size)
-            for queue in store.queues()
-            for r in records_of(store, *queue)
-        }
-        assert served >= {tuple(entry) for entry in manifest["pulledAfter"]}
-        await store.close()
-
-    asyncio.run(run())
-    assert verify(OsDisk(), str(before), golden_config(before, manifest))["ok"]
-
-
-def test_bytes_behind_damage_are_kept_aside_before_the_log_is_cut(tmp_path: Path) -> None:
-    root, manifest = golden("flip-61", tmp_path)
-    before = root / "before"
-    cut = manifest["damage"]["physicalOffset"]
-    segment = int(manifest["settings"]["mappedFileSizeCommitLog"])
-    original = (before / "commitlog" / f"{cut - cut % segment:020}").read_bytes()
-
-    async def run() -> None:
-        store = MessageStore(OsEnv(), golden_config(before, manifest))
-        await store.open()
-        await store.close()
-
-    asyncio.run(run())
-    kept = (before / "damaged" / f"{cut:020}" / f"{cut - cut % segment:020}").read_bytes()
-    assert kept[cut % segment :] == original[cut % segment :]
-    after = (before / "commitlog" / f"{cut - cut % segment:020}").read_bytes()
-    assert not any(after[cut % segment :])
-
-
 def test_replicas_of_a_real_group_open_with_their_epochs_and_confirm_offset(tmp_path: Path) -> None:
     root, _ = golden("ha-81", tmp_path)
 

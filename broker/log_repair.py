@@ -1,0 +1,134 @@
+"""How does a damaged range of this broker's log come back from another replica, and what do we give others?
+
+READ_LOG_RANGE (7701, ours alone; docs/formats/store.md) asks a broker of the same group for bytes of its log.
+It answers only for bytes that are confirmed and not damaged there. A slave asks its master first, then the
+other members; a master asks its slaves, by the addresses the NameServers have. What comes is checked by
+``store/repair`` before it is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from broker.parts import Parts
+from model.errors import DiskError, MqError, Refused
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.headers import need, need_int
+from remoting.service import Connection, RemotingClient
+from runtime.backoff import Backoff
+from store.record import BadRecord
+from store.repair import Wanted
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES: Final = 1 << 20
+CALL_S: Final = 5.0
+RETRY_FIRST_MS: Final = 500
+RETRY_MAX_MS: Final = 30_000
+
+
+class LogRepair:
+    """``run`` is one task for the life of the broker; it rests while nothing is damaged.
+
+    ``members`` gives the addresses of the group's brokers, as far as anybody knows them.
+    """
+
+    def __init__(
+        self, parts: Parts, client: RemotingClient, members: Callable[[], Awaitable[list[str]]]
+    ) -> None:
+        self.members = members
+        self._parts = parts
+        self._client = client
+        self._backoff = Backoff(parts.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        self._wake = asyncio.Event()
+        parts.store.damage.on_change.append(self.soon)
+
+    def soon(self) -> None:
+        """Ask at once: there is new damage, or another master."""
+        self._backoff.reset()
+        self._wake.set()
+
+    # What others ask
+
+    async def read(self, connection: Connection, request: Command) -> Command | None:
+        """Answer READ_LOG_RANGE: up to ``size`` bytes from ``offset``, not crossing a segment."""
+        parts, store = self._parts, self._parts.store
+        if need(request.ext, "brokerName") != parts.config.broker_name:
+            raise Refused(f"this broker is of the group {parts.config.broker_name}")
+        offset, size = need_int(request.ext, "offset"), need_int(request.ext, "size")
+        if not 0 < size <= PIECE_BYTES:
+            raise Refused(f"size={size}: expected 1 to {PIECE_BYTES}")
+        if not store.log.min_offset <= offset < offset + size <= store.confirmed:
+            text = f"[{offset}, {offset + size}) is not in [{store.log.min_offset}, {store.confirmed})"
+            raise Refused(f"{text}, what is confirmed here")
+        if store.damage.overlaps(offset, offset + size):
+            raise Refused(f"[{offset}, {offset + size}) is damaged here, too")
+        return request.reply(body=store.log.read(offset, size))
+
+    # What we ask
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            wait_s: float | None = None
+            if self._parts.store.damage.ranges:
+                await self.once()
+                wait_s = self._backoff.next_s() if self._parts.store.damage.ranges else None
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def once(self) -> int:
+        """Try to mend every range from every replica; returns how many are whole again."""
+        mended = 0
+        for address in await self._peers():
+            for wanted in self._parts.store.repairer.wanted():
+                try:
+                    data = await self._fetch(address, wanted)
+                    await self._parts.store.repairer.mend(wanted, data)
+                except BadRecord as bad:
+                    log.error("%s gave nothing for [%d, %d): %s", address, *_range(wanted), bad)
+                except DiskError as error:
+                    log.error("cannot repair [%d, %d): %s", *_range(wanted), error)
+                    return mended
+                except (MqError, OSError) as error:
+                    log.info("%s does not mend [%d, %d): %s", address, *_range(wanted), error)
+                else:
+                    mended += 1
+        return mended
+
+    async def _peers(self) -> list[str]:
+        """Addresses of the other replicas, the master's first."""
+        own, master = self._parts.config.address, self._parts.standing.master_address
+        found = [master] if master is not None else []
+        try:
+            found += await self.members()
+        except (MqError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.info("nobody tells the members of the group: %s", error)
+        return [address for address in dict.fromkeys(found) if address != own]
+
+    async def _fetch(self, address: str, wanted: Wanted) -> bytes:
+        pieces: list[bytes] = []
+        at = wanted.begin
+        while at < wanted.until:
+            ext = {
+                "brokerName": self._parts.config.broker_name,
+                "offset": str(at),
+                "size": str(min(wanted.until - at, PIECE_BYTES)),
+            }
+            answer = await self._client.call(address, Command(int(Request.READ_LOG_RANGE), ext), CALL_S)
+            if answer.code != Response.SUCCESS or not answer.body:
+                raise Refused(f"{answer.code} {answer.remark or 'no bytes'}", answer.code)
+            pieces.append(answer.body)
+            at += len(answer.body)
+        return b"".join(pieces)
+
+
+def _range(wanted: Wanted) -> tuple[int, int]:
+    return wanted.of.begin, wanted.of.until

@@ -1,0 +1,266 @@
+"""How does a damaged range become whole again, and what must the bytes of a replica prove first?
+
+Bytes for a range are taken when they are whole records from its first byte to its last, each with magic, its
+own physical offset and right CRCs, and when the replica's bytes before and behind the range are the same as
+ours: a replica with another history does not mend this one. They are written in place and synced before the
+ledger forgets the range: a crash in between leaves the range on the ledger, and recovery looks at it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from model.errors import DiskError
+from model.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED
+from runtime.env import Env
+from store.commit_log import CommitLog
+from store.consume_queue import ConsumeQueue, ConsumeQueues
+from store.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, resync
+from store.dispatch import Dispatcher
+from store.health import Health
+from store.index_file import Index
+from store.record import BLANK_BYTES, HEAD, BadRecord, Dispatch, DispatchParser, whole
+from store.recovery import lost_in
+from store.segment import Segment
+
+log = logging.getLogger(__name__)
+
+NEIGHBOUR_BYTES: Final = 256
+"""So much before and behind a range must be the same in the replica that mends it."""
+SEARCH_BYTES_MAX: Final = 4 << 20
+_TAGS_CODE_MIN: Final = -(1 << 31)
+SYNCING: Final = "syncing a repaired range"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to ask a replica for: the bytes [``begin``, ``until``) with their neighbours."""
+
+    begin: int
+    until: int
+    of: DamagedRange
+    before: bytes
+    behind: bytes
+
+
+def check(wanted: Wanted, data: bytes, segment_bytes: int) -> bytes:
+    """The bytes that mend ``wanted.of``, out of what a replica gave for [begin, until).
+
+    Raises BadRecord when they are not whole, or the neighbours differ.
+    """
+    if len(data) != wanted.until - wanted.begin:
+        raise BadRecord("unreadable_region", f"{len(data)} bytes came, not {wanted.until - wanted.begin}")
+    cut = len(wanted.before)
+    stop = len(data) - len(wanted.behind)
+    if data[:cut] != wanted.before or data[stop:] != wanted.behind:
+        text = f"the bytes around [{wanted.of.begin}, {wanted.of.until}) are not ours"
+        raise BadRecord("divergent_suffix", text)
+    inner = data[cut:stop]
+    whole_up_to(inner, wanted.of.begin, segment_bytes)
+    return inner
+
+
+def whole_up_to(data: bytes, offset: int, segment_bytes: int) -> None:
+    """Raise BadRecord unless ``data``, at physical ``offset``, is records (and a right blank) to its end."""
+    at = 0
+    while at < len(data):
+        left = segment_bytes - (offset + at) % segment_bytes
+        size = whole(data, at, offset + at)
+        if size == 0 or (size < 0 and -size != left) or at + abs(size) > len(data):
+            raise BadRecord("unreadable_region", f"no record ends where the one at {offset + at} should")
+        at += abs(size)
+
+
+def _sync(segments: list[Segment]) -> None:
+    for segment in segments:
+        segment.file.sync()
+
+
+class Repairer:
+    """Mends one open store, on the event loop; only the sync runs off it."""
+
+    def __init__(
+        self,
+        env: Env,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        dispatcher: Dispatcher,
+        parser: DispatchParser,
+        damage: DamageLedger,
+        health: Health,
+    ) -> None:
+        self.repaired = 0  # ranges mended since the start
+        self._env = env
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._parser = parser
+        self._damage = damage
+        self._health = health
+
+    def wanted(self) -> list[Wanted]:
+        """What would mend the ranges there are. One longer than any record is left for ``store repair``."""
+        found: list[Wanted] = []
+        for item in self._damage.ranges:
+            if item.until - item.begin > RECORD_BYTES_MAX:
+                continue
+            begin = max(item.begin - NEIGHBOUR_BYTES, self._segment_start(item.begin))
+            while (near := self._damage.at(begin)) is not None and begin < item.begin:
+                begin = near.until
+            stop = min(item.until + NEIGHBOUR_BYTES, self._segment_start(item.until - 1) + self._segment)
+            stop = self._damage.next_begin(item.begin, min(stop, self._log.end))
+            before = self._log.read(begin, item.begin - begin)
+            behind = self._log.read(item.until, stop - item.until) if stop > item.until else b""
+            found.append(Wanted(begin, max(stop, item.until), item, before, behind))
+        return found
+
+    @property
+    def _segment(self) -> int:
+        return self._log.segment_bytes
+
+    def _segment_start(self, offset: int) -> int:
+        return offset - offset % self._segment
+
+    async def mend(self, wanted: Wanted, data: bytes) -> int:
+        """Put a replica's bytes in their place; returns how many records they hold.
+
+        Raises BadRecord when they prove nothing (see ``check``), DiskError when they cannot be written.
+        """
+        item = wanted.of
+        inner = check(wanted, data, self._segment)
+        generation = self._log.generation
+        self._log.overwrite(item.begin, inner)
+        segments = self._log.pinned(item.begin, item.until)
+        try:
+            await self._env.offload(lambda: _sync(segments))
+        except OSError as error:
+            raise self._health.failed(error, SYNCING, sync=True) from error
+        finally:
+            for segment in segments:
+                segment.unpin()
+        if generation != self._log.generation or item not in self._damage.ranges:
+            return 0  # the log was cut meanwhile: there is nothing to be whole
+        found = self._parse(inner, item.begin)
+        self._damage.clear(item)
+        self._enter([one for one in found if one.offset + one.size <= self._dispatcher.dispatched])
+        self.repaired += 1
+        log.warning("repaired [%d, %d): %d records are back", item.begin, item.until, len(found))
+        self._env.events.add("repaired", begin=item.begin, until=item.until, records=len(found))
+        return len(found)
+
+    def _parse(self, data: bytes, offset: int) -> list[Dispatch]:
+        found: list[Dispatch] = []
+        at = 0
+        while at + BLANK_BYTES <= len(data):
+            batch, end = self._parser.parse(data[at:], offset + at, offset + len(data))
+            found += batch
+            if end == offset + at:
+                break
+            at = end - offset
+        return found
+
+    def _enter(self, found: list[Dispatch]) -> None:
+        """Give records behind which dispatch has gone on their places in queues and index."""
+        for item in found:
+            if not item.sys_flag & TRANSACTION_PREPARED:
+                queue = self._queues.open(item.topic, item.queue_id)
+                self.enter(queue, item)
+        if self._index is not None and found:
+            try:
+                self._index.add_late(found)
+            except OSError as error:
+                log.error("indexing what was repaired failed: %s", error)
+
+    def enter(self, queue: ConsumeQueue, item: Dispatch) -> bool:
+        """Make the queue entry of a record what it should be; was it another? Raises DiskError."""
+        try:
+            if item.queue_offset < queue.first_offset:
+                return False
+            if item.queue_offset < queue.max_offset:
+                entry = queue.entry(item.queue_offset)
+                if entry is not None and self._is_fine(entry, queue.queue_id, item):
+                    return False
+                changed = queue.patch(item.queue_offset, item.offset, item.size, item.tags_code)
+                if changed:
+                    self._queues.patched(queue)
+                return changed
+            if queue.put(item.queue_offset, item.offset, item.size, item.tags_code):
+                self._queues.dirty[queue] = None
+                return True
+        except OSError as error:
+            raise DiskError(f"mending {queue.topic}/{queue.queue_id} failed: {error}") from error
+        return False
+
+    def _is_fine(self, entry: tuple[int, int, int], queue_id: int, item: Dispatch) -> bool:
+        """May ``entry`` stand as it is for ``item``? Of two records with one queue offset the first keeps it;
+        when a delayed message is due, and where an extension lies, only the writer knew."""
+        offset, size, tags_code = entry
+        if (offset, size) == (item.offset, item.size):
+            return tags_code == item.tags_code or item.topic == SCHEDULE_TOPIC or tags_code < _TAGS_CODE_MIN
+        return self._is_at(offset, size, queue_id, item.queue_offset)
+
+    def note(self, at: int, bad: BadRecord) -> int:
+        """Write down the damage at ``at``; returns where good records go on. Raises DiskError."""
+        base = self._segment_start(at)
+        until = min(base + self._segment, self._dispatcher.dispatched)
+
+        def read(size: int, position: int) -> bytes:
+            return self._log.read(base + position, size)
+
+        found = resync(read, base, at - base, until - base)
+        item = DamagedRange(at, base + found if found is not None else until, bad.kind)
+        log.error("rot at %d: %s", at, bad)
+        self._damage.note(lost_in(self._log, self._queues, self._parser, [item], self._env.now_ms()))
+        return item.until
+
+    def mend_entry(self, topic: str, queue_id: int, index: int) -> bool:
+        """Look for the record of a queue entry that points nowhere, between those of its neighbours.
+
+        True when the entry was wrong and is right now; else the record itself is damaged, and is noted.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= index < queue.max_offset:
+            return False
+        at = self._log.min_offset
+        for before in range(index - 1, max(queue.min_offset, index - 64) - 1, -1):
+            entry = queue.entry(before)
+            if entry is not None and self._is_at(entry[0], entry[1], queue_id, before):
+                at = entry[0]
+                break
+        stop = min(self._dispatcher.dispatched, at + SEARCH_BYTES_MAX)
+        while at < stop:
+            damaged = self._damage.at(at)
+            if damaged is not None:
+                at = damaged.until
+                continue
+            try:
+                size = self._measure(at)
+            except BadRecord as bad:
+                at = self.note(at, bad)
+                continue
+            if size > 0:
+                item = self._parser.one(self._log.read(at, size), 0, size)
+                if item[2:5] == (topic, queue_id, index):
+                    return self.enter(queue, item)
+            at += abs(size)
+        return False
+
+    def _measure(self, at: int) -> int:
+        says = int.from_bytes(self._log.read(at, 4), "big", signed=True)
+        size = whole(self._log.read(at, min(max(says, BLANK_BYTES), RECORD_BYTES_MAX)), 0, at)
+        if size == 0:
+            raise BadRecord("unreadable_region", f"the record at {at} says it has {says} bytes")
+        return size
+
+    def _is_at(self, offset: int, size: int, queue_id: int, index: int) -> bool:
+        if not self._log.min_offset <= offset < self._log.end:
+            return False
+        head = self._log.read(offset, HEAD.size)
+        if len(head) < HEAD.size:
+            return False
+        says, _, _, queue, _, at, physical, _, _ = HEAD.unpack(head)
+        return (says, queue, at, physical) == (size, queue_id, index, offset)

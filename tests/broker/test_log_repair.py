@@ -1,0 +1,74 @@
+"""The promise of repair: a replica whose disk rots asks another one, and serves every message again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.service import Broker
+from remoting.codes import Request
+from tests.broker.helpers import client_of, eventually, log_records
+from tests.broker.test_group import pair
+
+
+def _rot(broker: Broker, offset: int) -> None:
+    """Flip a bit on disk, below the running broker."""
+    path = Path(broker.config.store_path) / "commitlog" / ("0" * 20)
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes((byte ^ 16,)))
+
+
+@pytest.mark.parametrize("who", ["slave", "master"])
+def test_a_replica_repairs_itself_from_the_other_and_serves_again(tmp_path: Path, who: str) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as client:
+            for number in range(20):
+                assert (await client.send("T", b"m%d" % number)).code == 0
+            await eventually(lambda: two.store.dispatched == one.store.log.end, "all is dispatched")
+            whole = log_records(one)
+            rotten = two if who == "slave" else one
+
+            async def members() -> list[str]:
+                return [one.config.address, two.config.address]
+
+            rotten.repair.members = members
+            _rot(rotten, whole[7].physical_offset + 88)
+            rotten.store.scrub.whole_pass()
+            assert [item["kind"] for item in rotten.status()["damaged"]] == ["crc_mismatch"]
+            await eventually(lambda: not rotten.status()["damaged"], "it is repaired")
+            assert rotten.status()["repaired"] == 1
+            assert log_records(rotten) == whole
+
+    asyncio.run(body())
+
+
+def test_nothing_is_given_that_is_not_confirmed_whole_and_of_the_group(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as client:
+            for number in range(5):
+                await client.send("T", b"m%d" % number)
+            end = one.store.confirmed
+            last = log_records(one)[-1]
+
+            async def ask(offset: int, size: int, name: str = "broker-t") -> tuple[int, str, bytes]:
+                ext = {"brokerName": name, "offset": str(offset), "size": str(size)}
+                answer = await client.call(Request.READ_LOG_RANGE, ext)
+                return answer.code, answer.remark or "", answer.body
+
+            assert (await ask(0, end))[2] == one.store.log.read(0, end)
+            assert "confirmed" in (await ask(0, end + 1))[1]
+            assert "confirmed" in (await ask(-1, 10))[1]
+            assert "expected 1 to" in (await ask(0, 0))[1]
+            assert "group broker-t" in (await ask(0, 10, "another"))[1]
+            _rot(one, last.physical_offset + 88)
+            one.store.scrub.whole_pass()
+            assert "damaged here" in (await ask(last.physical_offset + 5, 10))[1]
+            assert (await ask(0, last.physical_offset))[0] == 0
+            assert two.status()["damaged"] == []
+
+    asyncio.run(body())

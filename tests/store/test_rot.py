@@ -1,0 +1,269 @@
+"""The promise of scrub and repair: whatever bit rots in one of three replicas, all of it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import random
+
+import pytest
+
+from model.message import TRANSACTION_PREPARED
+from store.consume_queue import ENTRY_BYTES
+from store.message_store import MessageStore
+from store.record import BadRecord, Record, walk
+from store.repair import Wanted
+from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.store.support import SEGMENT, config, message, opened, records_of, until
+
+FLIPS = int(os.environ.get("KEELMQ_FLIPS", "150"))
+"""How many flips the long run makes; 2,000 take about two minutes."""
+KEYS = {"append_prop_crc": True}
+
+
+async def write_all_kinds(store: MessageStore, rounds: int = 12) -> None:
+    """Both record versions, transactions, several queues, four segments."""
+    long_group = "%RETRY%" + "g" * 130
+    store.epochs.append(1, 0)
+    for number in range(rounds):
+        for queue_id in range(3):
+            body = f"{number}:{queue_id}".encode().ljust(40 + 37 * (number % 5), b"x")
+            store.put(message(body, queue_id=queue_id, uniq=f"U{number}.{queue_id}", keys=f"k{number}"))
+        store.put(message(b"half", topic="RMQ_SYS_TRANS_HALF_TOPIC"))
+        store.put(message(b"prepared", sys_flag=TRANSACTION_PREPARED))
+        store.put([message(b"retry", topic=long_group), message(b"", topic="Empty")])
+        if number == rounds // 2:
+            store.epochs.append(2, store.log.end)
+    store.confirm(store.log.end)
+    await store.caught_up()
+
+
+def copy_of(disk: FaultyDisk) -> FaultyDisk:
+    after = FaultyDisk()
+    after.nodes = {path: copy.deepcopy(node) for path, node in disk.nodes.items()}
+    after.durable = dict(after.nodes)
+    after.dirs = set(disk.dirs)
+    return after
+
+
+def replica() -> FaultyDisk:
+    async def run() -> FaultyDisk:
+        env = FaultyEnv()
+        async with opened(env, **KEYS) as store:
+            await write_all_kinds(store)
+        return env.disk
+
+    return asyncio.run(run())
+
+
+def everything(store: MessageStore) -> dict[tuple[str, int], list[Record]]:
+    return {queue: records_of(store, *queue) for queue in sorted(store.queues())}
+
+
+async def mend_from(store: MessageStore, peer: MessageStore) -> int:
+    """What the broker does over the wire: ask, check, write."""
+    count = 0
+    for wanted in store.repairer.wanted():
+        count += await store.repairer.mend(wanted, read_log(peer, wanted.begin, wanted.until))
+    return count
+
+
+def read_log(store: MessageStore, begin: int, end: int) -> bytes:
+    return store.log.read(begin, end - begin)
+
+
+def record_bytes(store: MessageStore) -> list[bytes]:
+    """All records of the log, byte for byte, without what lies behind the blanks."""
+    found: list[bytes] = []
+    for segment in store.log.segments:
+        data = store.log.read(segment.start, SEGMENT)
+        at = 0
+        for record in walk(data, segment.start):
+            found.append(data[at : at + record.size])
+            at += record.size
+    return found
+
+
+def test_random_bit_flips_over_all_files_of_one_replica_cost_nothing() -> None:
+    good = replica()
+    chance = random.Random(20)
+
+    async def run() -> tuple[int, int]:
+        in_records = repaired = 0
+        async with opened(FaultyEnv(copy_of(good)), **KEYS) as peer:
+            whole, raw, end = everything(peer), record_bytes(peer), peer.log.end
+            epochs = peer.epochs.entries
+            paths = sorted(path for path, node in good.nodes.items() if node.cache)
+            logs = [path for path in paths if "/commitlog/" in path]
+            for number in range(FLIPS):
+                path = chance.choice(logs if number % 2 else paths)
+                disk = copy_of(good)
+                cache = disk.nodes[path].cache
+                bit = chance.randrange(len(cache) * 8)
+                cache[bit // 8] ^= 1 << bit % 8
+                disk.nodes[path].sync()
+                if chance.random() < 0.5:
+                    disk.open("/store/abort", create=True)
+                what = f"flip {number}: bit {bit % 8} of byte {bit // 8} of {path}"
+                async with opened(FaultyEnv(disk), **KEYS) as store:
+                    assert store.log.end == end, what
+                    store.scrub.whole_pass()
+                    at = bit // 8 + int(path[-20:]) if path in logs else -1
+                    in_record = any(r <= at < r + len(b) for r, b in zip(starts(raw), raw, strict=True))
+                    if in_record:
+                        in_records += 1
+                        assert store.damage.at(at) is not None, what
+                    repaired += len(store.damage.ranges)
+                    await mend_from(store, peer)
+                    assert store.damage.ranges == [], what
+                    assert record_bytes(store) == raw, what
+                    assert everything(store) == whole, what
+                    for topic, queue_id in whole:
+                        assert store.next_offset(topic, queue_id) >= peer.next_offset(topic, queue_id), what
+                    if "epochFile" not in path:
+                        assert store.epochs.entries == epochs, what
+        return in_records, repaired
+
+    in_records, repaired = asyncio.run(run())
+    assert in_records > FLIPS // 5
+    assert repaired >= in_records
+
+
+def starts(raw: list[bytes]) -> list[int]:
+    return [int.from_bytes(record[28:36], "big") for record in raw]
+
+
+def test_a_replica_with_another_history_mends_nothing() -> None:
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env) as store, opened(FaultyEnv(now_ms=1_800_000_000_000)) as other:
+            for one in (store, other):
+                for number in range(9):
+                    one.put(message(f"{number}".rjust(50)))
+                one.confirm(one.log.end)
+                await one.caught_up()
+            node = env.disk.nodes["/store/commitlog/" + "0" * 20]
+            good = bytes(node.cache)
+            at = 4 * (store.log.end // 9) + 95
+            node.cache[at] ^= 1
+            store.scrub.whole_pass()
+            (wanted,) = store.repairer.wanted()
+            assert (wanted.before, wanted.behind) != (b"", b"")
+            with pytest.raises(BadRecord, match="not ours"):
+                await store.repairer.mend(wanted, read_log(other, wanted.begin, wanted.until))
+            with pytest.raises(BadRecord, match="CRC"):
+                await store.repairer.mend(wanted, read_log(store, wanted.begin, wanted.until))
+            with pytest.raises(BadRecord, match="bytes came"):
+                await store.repairer.mend(wanted, b"short")
+            assert len(store.damage.ranges) == 1
+            await store.repairer.mend(wanted, good[wanted.begin : wanted.until])
+            assert bytes(node.cache) == good
+            assert len(records_of(store)) == 9
+
+    asyncio.run(run())
+
+
+def test_a_crash_between_a_repair_and_its_note_is_seen_at_the_next_start() -> None:
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            put = [store.put(message(f"{number}".rjust(50)))[0] for number in range(9)][4]
+            store.confirm(store.log.end)
+            await store.caught_up()
+        node = env.disk.nodes["/store/commitlog/" + "0" * 20]
+        node.cache[put.physical_offset + 95] ^= 1
+        async with opened(env) as store:
+            assert [item.begin for item in store.damage.ranges] == [put.physical_offset]
+        node.cache[put.physical_offset + 95] ^= 1
+        async with opened(env) as store:
+            assert store.damage.ranges == []
+            assert len(records_of(store)) == 9
+
+    asyncio.run(run())
+
+
+def test_repair_gives_a_record_back_its_place_in_queue_and_index_even_when_its_entry_was_lost() -> None:
+    good = replica()
+
+    async def run() -> None:
+        async with opened(FaultyEnv(copy_of(good)), **KEYS) as peer:
+            disk = copy_of(good)
+            (target,) = [r for r in records_of(peer, "T", 1) if r.queue_offset == 5]
+            path = f"/store/commitlog/{target.physical_offset - target.physical_offset % SEGMENT:020}"
+            at = target.physical_offset % SEGMENT
+            disk.nodes[path].cache[at : at + target.size] = b"\xee" * target.size
+            disk.nodes[path].sync()
+            for name in [n for n in disk.nodes if "consumequeue" in n or "/index/" in n or "checkpoint" in n]:
+                disk.remove(name)
+            disk.open("/store/abort", create=True)
+            async with opened(FaultyEnv(disk), **KEYS) as store:
+                assert [r.queue_offset for r in records_of(store, "T", 1)] == [*range(5), *range(6, 12)]
+                assert store.query("T", "U5.1", 9, 0, 1 << 62) == []
+                assert await mend_from(store, peer) == 1
+                assert everything(store) == everything(peer)
+                assert store.query("T", "U5.1", 9, 0, 1 << 62) == peer.query("T", "U5.1", 9, 0, 1 << 62) != []
+            async with opened(FaultyEnv(disk), **KEYS) as store:
+                assert everything(store) == everything(peer)
+                assert store.query("T", "U5.1", 9, 0, 1 << 62) != []
+
+    asyncio.run(run())
+
+
+def test_a_scrub_finds_rot_at_its_rate_and_says_so_once() -> None:
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env, scrub_megabytes_per_s=1000) as store:
+            for number in range(40):
+                store.put(message(f"{number}".rjust(200)))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            heard: list[int] = []
+            store.damage.on_change.append(lambda: heard.append(1))
+            record = records_of(store)[7]
+            env.disk.nodes["/store/commitlog/" + "0" * 20].cache[record.physical_offset + 120] ^= 8
+            await until(lambda: bool(heard))
+            assert [(i.begin, i.until) for i in store.damage.ranges] == [
+                (record.physical_offset, record.physical_offset + record.size)
+            ]
+            store.scrub.whole_pass()
+            assert len(heard) == 1
+
+    asyncio.run(run())
+
+
+def test_a_reader_that_meets_a_wrong_queue_entry_gets_it_mended() -> None:
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env, queue_file_bytes=2000) as store:
+            for number in range(40):
+                store.put(message(f"{number}".rjust(50)))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            await store._housekeeping.flush_queues()
+            env.disk.nodes["/store/consumequeue/T/0/" + "0" * 20].cache[9 * ENTRY_BYTES + 7] ^= 4
+            assert len(records_of(store)) == 39
+            await asyncio.sleep(0.01)
+            assert len(records_of(store)) == 40
+
+    asyncio.run(run())
+
+
+def test_wanted_stays_in_its_segment_and_off_other_damage() -> None:
+    good = replica()
+
+    async def run() -> None:
+        disk = copy_of(good)
+        async with opened(FaultyEnv(disk), **KEYS) as store:
+            first = list(walk(store.log.read(SEGMENT, SEGMENT), SEGMENT))[:2]
+            for record in first:
+                disk.nodes[f"/store/commitlog/{SEGMENT:020}"].cache[
+                    record.physical_offset % SEGMENT + 100
+                ] ^= 1
+            store.scrub.whole_pass()
+            wanted = store.repairer.wanted()
+            assert all(isinstance(item, Wanted) and item.begin >= SEGMENT for item in wanted)
+            assert sum(item.of.until - item.of.begin for item in wanted) == sum(r.size for r in first)
+
+    asyncio.run(run())
+    assert config().segment_bytes == SEGMENT
