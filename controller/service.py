@@ -8,9 +8,10 @@ was cut off answers nothing old.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -21,6 +22,7 @@ from controller.core import (
     ApplyBrokerId,
     CleanBrokers,
     Command,
+    ElectMaster,
     RegisterBroker,
     ReplicaTable,
     encode_command,
@@ -30,7 +32,7 @@ from controller.keeper import Keeper
 from controller.live import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
 from controller.raft import Raft, RaftConfig
 from model.config import ControllerConfig, parse_properties, peers, split_address
-from model.errors import ConfigError, PeerError, Refused, Unknown
+from model.errors import ConfigError, MqError, PeerError, Refused, Unknown
 from remoting import codec
 from remoting.bodies import dumps, loads, loads_object
 from remoting.codes import Request, Response
@@ -42,6 +44,7 @@ log = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
 SECRET_BYTES_MIN: Final = 16
+ASK_END_S: Final = 0.1  # candidates of an election say within so long how far their logs are
 CHANGEABLE: Final = frozenset(
     {
         "scanNotActiveBrokerInterval",
@@ -96,6 +99,7 @@ class Controller:
             self._propose,
             self._announce,
             self._request_id,
+            self._ask_ends,
         )
         self._server = RemotingServer(
             env,
@@ -231,10 +235,44 @@ class Controller:
             max_offset=opt_int(ext, "maxOffset", -1),
             confirm_offset=opt_int(ext, "confirmOffset", -1),
             priority=opt_int(ext, "electionPriority", PRIORITY_LAST),
+            leases=opt_bool(ext, "leases"),
+            all_ack=opt_bool(ext, "allAckInSyncStateSet"),
         )
         if self._live.heartbeat(group, broker_id, beat):
             self._keeper.broker_back()
-        return request.reply(remark="Heart beat success")
+        answer = request.reply(remark="Heart beat success")
+        if "leaseEpoch" in ext:
+            lease_ms = self._keeper.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
+            answer.ext = {"leaseMs": str(lease_ms), "isLeader": flag(self._raft.is_leader)}
+        return answer
+
+    async def _ask_ends(self, name: str, broker_ids: list[int]) -> None:
+        """Note how far the logs of these brokers reach now; one that does not say so soon counts with its
+        last heartbeat."""
+        request = codec.Command(Request.GET_BROKER_EPOCH_CACHE, {"brokerName": name})
+
+        async def ask(broker_id: int, connection: Connection) -> None:
+            try:
+                answer = await connection.call(request, ASK_END_S)
+                if answer.code != Response.SUCCESS:
+                    return
+                body = loads_object(answer.body)
+                end, epochs = body.get("maxOffset"), body.get("epochList")
+                newest = epochs[-1] if isinstance(epochs, list) and epochs else None
+                epoch = newest.get("epoch") if isinstance(newest, dict) else 0
+                if _is_id(end) and _is_id(epoch):
+                    self._live.told_end(name, broker_id, epoch, end)
+            except (MqError, OSError) as error:
+                log.info("broker %d of %s does not say how far its log is: %s", broker_id, name, error)
+
+        asked: list[tuple[int, Connection]] = []
+        for broker_id in broker_ids:
+            beat = self._live.newest(name, broker_id)
+            connection = None if beat is None else self._sessions.get(beat.session)
+            if connection is not None and not connection.closed:
+                asked.append((broker_id, connection))
+        if len(asked) > 1:  # with one candidate there is nothing to compare
+            await asyncio.gather(*(ask(*one) for one in asked))
 
     def _announce(self, name: str) -> None:
         """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group, on the connections they beat on."""
@@ -342,17 +380,18 @@ class Controller:
     async def _elect(self, request: codec.Command) -> Answer:
         ext = request.ext
         name = need(ext, "brokerName")
-        command = self._keeper.command(
-            name,
-            need_int(ext, "brokerId", -1),
-            designate=opt_bool(ext, "designateElect"),
-            restarted=opt_bool(ext, "restarted"),
-            log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
-        )
-        answer = await self._propose(command)
-        if answer.code == SUCCESS:
-            self._keeper.elected(name, answer)
-        return self._told_ha_address(name, answer)
+        broker_id = need_int(ext, "brokerId", -1)
+        designate, restarted = opt_bool(ext, "designateElect"), opt_bool(ext, "restarted")
+        log_epoch = opt_int(ext, "logEpoch", PRIORITY_LAST)
+        if restarted:
+            self._keeper.release(name, broker_id)
+
+        def command() -> ElectMaster:
+            return self._keeper.command(
+                name, broker_id, designate=designate, restarted=restarted, log_epoch=log_epoch
+            )
+
+        return self._told_ha_address(name, await self._keeper.elect(name, command))
 
     async def _register(self, request: codec.Command) -> Answer:
         ext = request.ext
@@ -425,7 +464,7 @@ class Controller:
         return msgspec.structs.replace(answer, ext=self._with_ha_address(name, answer.ext))
 
 
-def _is_id(value: object) -> bool:
+def _is_id(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LONG_MAX
 
 

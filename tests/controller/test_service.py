@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.service import Controller
+from controller.service import ASK_END_S, Controller
 from model.config import ControllerConfig
 from model.errors import ConfigError
 from remoting.bodies import dumps, loads
@@ -32,6 +32,7 @@ class Broker:
         self.ha_address = f"127.0.0.1:{30000 + broker_id}"
         self.timeout_ms = timeout_ms
         self.max_offset = 0
+        self.end_now: int | None = None  # what it answers when it is asked; None = it does not answer
         self.notices: list[Command] = []
         self.client = RemotingClient(OsEnv(), f"broker.{broker_id}", handler=self.on_request)
         self.task: asyncio.Task[None] | None = None
@@ -39,6 +40,9 @@ class Broker:
     async def on_request(self, _connection: Connection, request: Command) -> Command | None:
         if request.code == Request.NOTIFY_BROKER_ROLE_CHANGED:
             self.notices.append(request)
+        if request.code == Request.GET_BROKER_EPOCH_CACHE and self.end_now is not None:
+            epochs = [{"epoch": 1, "startOffset": 0, "endOffset": 2**63 - 1}]
+            return request.reply(body=dumps({"epochList": epochs, "maxOffset": self.end_now}))
         return None
 
     async def call(self, code: int, body: Any = None, **ext: Any) -> Command:
@@ -249,6 +253,40 @@ def test_a_master_that_hangs_up_is_replaced_at_once_and_everybody_is_told(tmp_pa
         assert (first["broker_id"], first["epoch"]) == (1, 1)
         assert (second["group"], second["broker_id"], second["epoch"]) == (G, 3, 2)
         assert lost[0]["at_ms"] <= second["at_ms"]
+
+    run(tmp_path, main)
+
+
+def test_candidates_are_asked_how_far_they_are_now_and_heartbeats_stand_in_for_the_silent(
+    tmp_path: Path,
+) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        two.max_offset, three.max_offset = 2**31 - 1, 100
+        three.end_now = 2**32 + 5  # more than 2 GiB ahead: as ints their difference would be negative
+        await two.beat_once()
+        await three.beat_once()
+        two.freeze()
+        three.freeze()
+        await asyncio.sleep(0.3)
+        begun = asyncio.get_running_loop().time()
+        await one.die()
+        await wait_for(lambda: world.group()["master"] == 3)
+        assert asyncio.get_running_loop().time() - begun >= ASK_END_S, "two was given its time"
+
+    run(tmp_path, main)
+
+
+def test_a_candidate_that_answers_nonsense_counts_with_its_heartbeat(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        two.max_offset, two.end_now = 200, -1
+        three.max_offset, three.end_now = 100, 2**64
+        await two.beat_once()
+        await three.beat_once()
+        await asyncio.sleep(0.3)
+        await one.die()
+        await wait_for(lambda: world.group()["master"] == 2)
 
     run(tmp_path, main)
 
