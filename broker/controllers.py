@@ -179,14 +179,19 @@ class Controllers:
         command = Command(Request.CONTROLLER_GET_REPLICA_INFO, self._group())
         return view_of(await self.call(command), asked_ms)
 
-    async def elect(self, broker_id: int, *, restarted: bool = False, log_epoch: int = 0) -> View:
+    async def elect(
+        self, broker_id: int, *, restarted: bool = False, log_epoch: int = 0, yields: int | None = None
+    ) -> View:
         """Ask for this broker to become master; a master that is there already is an answer, too.
 
         ``restarted``: this broker is the master, but came back from a restart, with a log whose last epoch is
         ``log_epoch``; it asks for a new one, or for another master. Controllers that do not know the field
-        answer as always.
+        answer as always. ``yields``: the master with this id is drained and makes way for ``broker_id``.
         """
-        ext = self._group(brokerId=broker_id, designateElect="false")
+        designate = "false" if yields is None else "true"
+        ext = self._group(brokerId=broker_id, designateElect=designate)
+        if yields is not None:
+            ext["yields"] = str(yields)
         if restarted:
             ext["restarted"] = "true"
             ext["logEpoch"] = str(log_epoch)

@@ -22,6 +22,7 @@ class Lease:
         self.supported: bool | None = None  # None: no Controller answered yet
         self._clock_ms = clock_ms
         self._until_ms = float("-inf")
+        self._given_up_ms = float("-inf")
 
     def begin(self, epoch: int) -> None:
         """Master of ``epoch`` from now on: leases of another epoch say nothing any more."""
@@ -34,9 +35,13 @@ class Lease:
             first, self.supported = self.supported is not False, False
             return first
         self.supported = True
-        if epoch == self.epoch:
+        if epoch == self.epoch and asked_ms > self._given_up_ms:
             self._until_ms = max(self._until_ms, asked_ms + lease_ms)
         return False
+
+    def give_up(self) -> None:
+        """Hold none from now on, not even one whose answer is on its way: another may be elected at once."""
+        self._until_ms, self._given_up_ms = float("-inf"), self._clock_ms()
 
     @property
     def left_ms(self) -> float:

@@ -30,7 +30,7 @@ from model.errors import ConfigError, MqError, Refused, Unknown
 from model.ids import MASTER_ID
 from remoting.codec import Command
 from remoting.codes import Response
-from remoting.headers import opt_int
+from remoting.headers import need_int, opt_int
 from remoting.service import RemotingClient
 from runtime.backoff import Backoff
 from runtime.env import Env
@@ -40,6 +40,9 @@ from store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS: Final = 50
+DRAIN_S: Final = 1.0  # a handover gives the heir so long to catch up
+RESUME_S: Final = 2.0  # a master that handed over and is still master then takes writes again
+YIELD_S: Final = 1.0  # at a stop: time for the Controllers to elect the heir
 LEASE_FIRST_S: Final = 0.3  # a new master waits at most so long for its first lease before it serves
 UNKNOWN_TO_CONTROLLER: Final = (
     Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
@@ -77,6 +80,13 @@ class RoleHost(Protocol):
 
     async def fence(self) -> None:
         """Be neither: take nothing, answer nothing, copy nothing."""
+
+    async def drain(self, heir: int, timeout_s: float) -> bool:
+        """Stay master, take no more writes; whether within ``timeout_s`` all answers have left and the slave
+        ``heir`` has the whole log."""
+
+    def resume(self) -> None:
+        """Take writes again, if still master."""
 
 
 class RoleManager:
@@ -165,6 +175,41 @@ class RoleManager:
         epoch = opt_int(command.ext, "masterEpoch", 0)
         if command.ext.get("masterBrokerId") and epoch > self.epoch:
             self._wake.set()
+
+    async def hand_over_to(self, command: Command) -> int:
+        """The Controllers' leader asks this master to make way (ELECT_MASTER): our log's end, all of it at
+        the heir, bytes.
+
+        Writes are refused and the lease is given up from here on, until another role comes or a moment has
+        passed without one. Raises Refused: nothing changed.
+        """
+        heir, epoch = need_int(command.ext, "brokerId", 0), need_int(command.ext, "masterEpoch", 0)
+        if self.role != "master" or epoch != self.epoch:
+            raise Refused(f"not master of epoch {epoch}", Response.CONTROLLER_INVALID_MASTER)
+        if not await self._host.drain(heir, DRAIN_S):
+            self._host.resume()
+            text = f"broker {heir} does not have the whole log within {DRAIN_S:g} s"
+            raise Refused(text, Response.CONTROLLER_ELECT_MASTER_FAILED)
+        self.lease.give_up()
+        asyncio.get_running_loop().call_later(RESUME_S, self._resume, epoch)
+        return self._store.log.end
+
+    def _resume(self, epoch: int) -> None:
+        if self.role == "master" and self.epoch == epoch:
+            log.warning("%s: nobody took over, it takes writes again", self._config.broker_name)
+            self._host.resume()
+
+    async def yield_to(self, heir: int) -> None:
+        """Have ``heir`` elected: this broker is drained and about to stop. Raises nothing that matters: if it
+        fails, the end of our connection starts an election."""
+        if not self._config.enable_controller_mode or self.broker_id is None or self.role != "master":
+            return
+        self.lease.give_up()
+        try:
+            async with asyncio.timeout(YIELD_S):
+                await self._controllers.elect(heir, yields=self.broker_id)
+        except (MqError, OSError) as error:
+            log.info("%s stops without a handover: %s", self._config.broker_name, error)
 
     def lost(self, address: str) -> None:
         """The connection to ``address`` ended; if the Controllers' leader was there, look for another one."""

@@ -298,12 +298,22 @@ class Keeper:
             self._tasks.spawn(self._begin(), name="begin")
             raise
 
-    async def elect(self, name: str, command: Callable[[], ElectMaster]) -> Answer:
-        """The election a broker or an operator asks for. Raises NotLeader, Unknown, Refused (not now)."""
+    async def elect(
+        self,
+        name: str,
+        command: Callable[[], ElectMaster],
+        make_way: Callable[[], Awaitable[None]] | None = None,
+    ) -> Answer:
+        """The election a broker or an operator asks for. Raises NotLeader, Unknown, Refused (not now).
+
+        ``make_way`` is done first, while no lease is granted: the master is asked to hand over.
+        """
         if name in self._electing:
             raise Refused(f"an election of {name} is under way", ELECT_MASTER_FAILED)
         self._electing.add(name)
         try:
+            if make_way is not None:
+                await make_way()
             await self._ask_candidates(name)
             left_ms = self.lease_left_ms(name, self._chosen(command()))
             if left_ms > 0:

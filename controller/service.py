@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeGuard
 
 import msgspec
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
 SECRET_BYTES_MIN: Final = 16
+MAKE_WAY_S: Final = 1.5  # a master drains within so long, or says no
 ASK_END_S: Final = 0.1  # candidates of an election say within so long how far their logs are
 CHANGEABLE: Final = frozenset(
     {
@@ -267,9 +269,8 @@ class Controller:
 
         asked: list[tuple[int, Connection]] = []
         for broker_id in broker_ids:
-            beat = self._live.newest(name, broker_id)
-            connection = None if beat is None else self._sessions.get(beat.session)
-            if connection is not None and not connection.closed:
+            connection = self._connection(name, broker_id)
+            if connection is not None:
                 asked.append((broker_id, connection))
         if len(asked) > 1:  # with one candidate there is nothing to compare
             await asyncio.gather(*(ask(*one) for one in asked))
@@ -290,10 +291,15 @@ class Controller:
             Request.NOTIFY_BROKER_ROLE_CHANGED, self._with_ha_address(name, ext), dumps(body)
         )
         for broker_id in self._live.alive(name, self._env.monotonic_ms()):
-            beat = self._live.newest(name, broker_id)
-            connection = None if beat is None else self._sessions.get(beat.session)
-            if connection is not None and not connection.closed:
+            connection = self._connection(name, broker_id)
+            if connection is not None:
                 connection.oneway(notice)
+
+    def _connection(self, name: str, broker_id: int) -> Connection | None:
+        """The open connection a broker's newest heartbeat came on."""
+        beat = self._live.newest(name, broker_id)
+        connection = None if beat is None else self._sessions.get(beat.session)
+        return None if connection is None or connection.closed else connection
 
     def _with_ha_address(self, name: str, ext: dict[str, str]) -> dict[str, str]:
         """``ext`` with the address slaves replicate from, if this Controller was told."""
@@ -383,15 +389,46 @@ class Controller:
         broker_id = need_int(ext, "brokerId", -1)
         designate, restarted = opt_bool(ext, "designateElect"), opt_bool(ext, "restarted")
         log_epoch = opt_int(ext, "logEpoch", PRIORITY_LAST)
+        yields = opt_int(ext, "yields", -1)
         if restarted:
             self._keeper.release(name, broker_id)
+        make_way = None
+        group = self._table.groups.get(name)
+        if designate and group is not None and group.master not in (None, broker_id):
+            if yields == group.master:
+                self._keeper.release(name, yields)
+            elif broker_id in group.members:
+                make_way = partial(self._make_way, name, group.master, group.epoch, broker_id)
 
         def command() -> ElectMaster:
             return self._keeper.command(
                 name, broker_id, designate=designate, restarted=restarted, log_epoch=log_epoch
             )
 
-        return self._told_ha_address(name, await self._keeper.elect(name, command))
+        return self._told_ha_address(name, await self._keeper.elect(name, command, make_way))
+
+    async def _make_way(self, name: str, master: int, epoch: int, heir: int) -> None:
+        """Ask a living master to stop taking writes until ``heir`` has all of its log.
+
+        Raises Refused when it cannot. One that does not answer, or does not know the request (a broker of
+        the real RocketMQ), is deposed as it is.
+        """
+        connection = self._connection(name, master)
+        if connection is None:
+            return
+        ext = {"brokerName": name, "brokerId": str(heir), "masterEpoch": str(epoch), "designateElect": "true"}
+        try:
+            answer = await connection.call(codec.Command(Request.CONTROLLER_ELECT_MASTER, ext), MAKE_WAY_S)
+        except (MqError, OSError) as error:
+            log.warning("master %d of %s does not hand over: %s", master, name, error)
+            return
+        if answer.code == Response.SUCCESS:
+            self._keeper.release(name, master)
+        elif answer.code != Response.REQUEST_CODE_NOT_SUPPORTED:
+            raise Refused(
+                f"master {master} of {name} does not hand over: {answer.remark}",
+                Response.CONTROLLER_ELECT_MASTER_FAILED,
+            )
 
     async def _register(self, request: codec.Command) -> Answer:
         ext = request.ext

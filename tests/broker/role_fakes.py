@@ -169,6 +169,7 @@ class FakeHost:
         self.calls: list[tuple[Any, ...]] = []
         self.propose: Propose | None = None
         self.fail_lead = 0
+        self.drains = True
         self._store = store
 
     async def lead(
@@ -195,6 +196,13 @@ class FakeHost:
 
     async def fence(self) -> None:
         self.calls.append(("fence",))
+
+    async def drain(self, heir: int, timeout_s: float) -> bool:
+        self.calls.append(("drain", heir))
+        return self.drains
+
+    def resume(self) -> None:
+        self.calls.append(("resume",))
 
 
 class Life:

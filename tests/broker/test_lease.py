@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.lease import Lease
+from model.errors import Refused
+from remoting.codec import Command
+from remoting.codes import Request
 from tests.broker.role_fakes import FakeControllers, Life
 from tests.ha.group import until
 
@@ -45,6 +48,42 @@ def test_a_lease_of_another_epoch_says_nothing() -> None:
     assert not lease.holds()
     lease.answered(1, 1000, 500)
     assert not lease.holds()
+
+
+def test_a_lease_given_up_does_not_come_back_with_a_late_answer() -> None:
+    clock = Clock()
+    lease = Lease(clock)
+    lease.begin(1)
+    clock.now_ms = 1100
+    lease.give_up()
+    assert not lease.holds()
+    lease.answered(1, 1050, 500)
+    assert not lease.holds()
+    lease.answered(1, 1101, 500)
+    assert lease.holds()
+
+
+def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_how_far_its_log_is(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with FakeControllers() as controllers:
+            controllers.lease_ms = 60_000
+            async with Life(tmp_path, controllers) as life:
+                await life.becomes("master", 1)
+                ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
+                life.host.drains = False
+                with pytest.raises(Refused, match="whole log"):
+                    await life.role.hand_over_to(ask)
+                assert life.host.calls[-2:] == [("drain", 2), ("resume",)]
+                assert life.ha.entitled()
+                with pytest.raises(Refused, match="not master of epoch 2"):
+                    await life.role.hand_over_to(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
+                life.host.drains, controllers.lease_ms = True, 0
+                assert await life.role.hand_over_to(ask) == life.store.log.end
+                assert not life.ha.entitled()
+
+    asyncio.run(body())
 
 
 def test_a_controller_without_leases_is_told_once_and_asks_for_nothing() -> None:
