@@ -179,14 +179,19 @@ class Controllers:
         command = Command(Request.CONTROLLER_GET_REPLICA_INFO, self._group())
         return view_of(await self.call(command), asked_ms)
 
-    async def elect(self, broker_id: int, *, restarted: bool = False, log_epoch: int = 0) -> View:
+    async def elect(
+        self, broker_id: int, *, restarted: bool = False, log_epoch: int = 0, yields: int | None = None
+    ) -> View:
         """Ask for this broker to become master; a master that is there already is an answer, too.
 
         ``restarted``: this broker is the master, but came back from a restart, with a log whose last epoch is
         ``log_epoch``; it asks for a new one, or for another master. Controllers that do not know the field
-        answer as always.
+        answer as always. ``yields``: the master with this id is drained and makes way for ``broker_id``.
         """
-        ext = self._group(brokerId=broker_id, designateElect="false")
+        designate = "false" if yields is None else "true"
+        ext = self._group(brokerId=broker_id, designateElect=designate)
+        if yields is not None:
+            ext["yields"] = str(yields)
         if restarted:
             ext["restarted"] = "true"
             ext["logEpoch"] = str(log_epoch)
@@ -217,14 +222,38 @@ class Controllers:
 
     # Heartbeats
 
-    def beat(self, ext: dict[str, str]) -> None:
-        """Send one heartbeat to every Controller, oneway; one that cannot be reached delays none of the
-        others."""
+    def beat(self, ext: dict[str, str], *, skip: str | None = None) -> None:
+        """Send one heartbeat to every Controller but ``skip``, oneway; one that cannot be reached delays
+        none of the others."""
         command = Command(Request.BROKER_HEARTBEAT, ext)
         for address in self.all():
-            if address not in self._beating and not self._hung_up:
+            if address not in self._beating and address != skip and not self._hung_up:
                 self._beating.add(address)
                 self._tasks.spawn(self._beat(address, command), name=f"beat.{address}")
+
+    async def ask_lease(self, ext: dict[str, str], timeout_s: float) -> tuple[float, int | None]:
+        """Send a heartbeat that asks the leader for a lease: when it was sent (Env.monotonic_ms), and how
+        many ms from then on are granted, None from a Controller without leases.
+
+        Raises ConnectionError or Unknown when there is no answer, Refused when it is a no.
+        """
+        leader = self.leader or await self._find()
+        if self._hung_up:
+            raise ConnectionError("this broker has left the Controllers")
+        asked_ms = self._env.monotonic_ms()
+        try:
+            answer = await self._client.call(leader, Command(Request.BROKER_HEARTBEAT, ext), timeout_s)
+        except (OSError, Unknown):
+            if self.leader == leader:
+                self.leader = None  # perhaps another one leads by now; its connection may stay
+            raise
+        if answer.code != Response.SUCCESS:
+            raise Refused(answer.remark or f"the Controller answered {answer.code}", answer.code)
+        if "leaseMs" not in answer.ext:
+            return asked_ms, None
+        if answer.ext.get("isLeader") == "false" and self.leader == leader:
+            self.leader = None
+        return asked_ms, need_int(answer.ext, "leaseMs", 0)
 
     async def beat_leader(self, ext: dict[str, str]) -> None:
         """Send a heartbeat to the leader before whatever is sent to it next. Raises ConnectionError."""

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, Protocol
 
 from broker.controllers import Controllers, View
 from broker.identity import Application, Identity
+from broker.lease import Lease
 from broker.registration import FENCED
 from ha.service import HaService, Propose
 from model.config import BrokerConfig
@@ -29,7 +30,7 @@ from model.errors import ConfigError, MqError, Refused, Unknown
 from model.ids import MASTER_ID
 from remoting.codec import Command
 from remoting.codes import Response
-from remoting.headers import opt_int
+from remoting.headers import need_int, opt_int
 from remoting.service import RemotingClient
 from runtime.backoff import Backoff
 from runtime.env import Env
@@ -39,6 +40,10 @@ from store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS: Final = 50
+DRAIN_S: Final = 1.0  # a handover gives the heir so long to catch up
+RESUME_S: Final = 2.0  # a master that handed over and is still master then takes writes again
+YIELD_S: Final = 1.0  # at a stop: time for the Controllers to elect the heir
+LEASE_FIRST_S: Final = 0.3  # a new master waits at most so long for its first lease before it serves
 UNKNOWN_TO_CONTROLLER: Final = (
     Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
     Response.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
@@ -76,6 +81,13 @@ class RoleHost(Protocol):
     async def fence(self) -> None:
         """Be neither: take nothing, answer nothing, copy nothing."""
 
+    async def drain(self, heir: int, timeout_s: float) -> bool:
+        """Stay master, take no more writes; whether within ``timeout_s`` all answers have left and the slave
+        ``heir`` has the whole log."""
+
+    def resume(self) -> None:
+        """Take writes again, if still master."""
+
 
 class RoleManager:
     """This broker's life with the Controllers, or its one role without them.
@@ -108,6 +120,10 @@ class RoleManager:
         self._host = host
         self._controllers = Controllers(env, config, client)
         self._identity = Identity(env.disk, config)
+        self.lease = Lease(env.monotonic_ms)
+        self._renewing = False
+        self._lease_held = False
+        self._lease_timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks("role")
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -129,13 +145,17 @@ class RoleManager:
             return
         self.broker_id = self._identity.broker_id()
         self._tasks.spawn(self._live(), name="life")
-        period_s = self._config.broker_heartbeat_ms / 1000
+        # A lease is 0.8 of the timeout: four questions fit into it.
+        timeout_ms = self._config.controller_heartbeat_timeout_ms
+        period_s = min(self._config.broker_heartbeat_ms, timeout_ms / 5) / 1000
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
 
     async def stop(self) -> None:
         """No more heartbeats, no more changes of role; the Controllers see the connection end. Idempotent."""
         if self._store_broke in self._store.on_broken:
             self._store.on_broken.remove(self._store_broke)
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
         await self._tasks.cancel()
         await self._controllers.stop()
         if self._config.enable_controller_mode:
@@ -158,6 +178,41 @@ class RoleManager:
         epoch = opt_int(command.ext, "masterEpoch", 0)
         if command.ext.get("masterBrokerId") and epoch > self.epoch:
             self._wake.set()
+
+    async def hand_over_to(self, command: Command) -> int:
+        """The Controllers' leader asks this master to make way (ELECT_MASTER): our log's end, all of it at
+        the heir, bytes.
+
+        Writes are refused and the lease is given up from here on, until another role comes or a moment has
+        passed without one. Raises Refused: nothing changed.
+        """
+        heir, epoch = need_int(command.ext, "brokerId", 0), need_int(command.ext, "masterEpoch", 0)
+        if self.role != "master" or epoch != self.epoch:
+            raise Refused(f"not master of epoch {epoch}", Response.CONTROLLER_INVALID_MASTER)
+        if not await self._host.drain(heir, DRAIN_S):
+            self._host.resume()
+            text = f"broker {heir} does not have the whole log within {DRAIN_S:g} s"
+            raise Refused(text, Response.CONTROLLER_ELECT_MASTER_FAILED)
+        self.lease.give_up()
+        asyncio.get_running_loop().call_later(RESUME_S, self._resume, epoch)
+        return self._store.log.end
+
+    def _resume(self, epoch: int) -> None:
+        if self.role == "master" and self.epoch == epoch:
+            log.warning("%s: nobody took over, it takes writes again", self._config.broker_name)
+            self._host.resume()
+
+    async def yield_to(self, heir: int) -> None:
+        """Have ``heir`` elected: this broker is drained and about to stop. Raises nothing that matters: if it
+        fails, the end of our connection starts an election."""
+        if not self._config.enable_controller_mode or self.broker_id is None or self.role != "master":
+            return
+        self.lease.give_up()
+        try:
+            async with asyncio.timeout(YIELD_S):
+                await self._controllers.elect(heir, yields=self.broker_id)
+        except (MqError, OSError) as error:
+            log.info("%s stops without a handover: %s", self._config.broker_name, error)
 
     def lost(self, address: str) -> None:
         """The connection to ``address`` ended; if the Controllers' leader was there, look for another one."""
@@ -182,6 +237,7 @@ class RoleManager:
             "controller": self._controllers.leader,
             "registered": self._registered,
             "reason": self.reason or self._ha.needs_reseed,
+            "lease": self._lease_status(),
             "following": self._ha.status()["following"],
         }
 
@@ -334,6 +390,11 @@ class RoleManager:
             # A log from before there were Controllers: all of it belongs to the first epoch, or no slave
             # could ever be given its beginning.
             self._store.epochs.append(view.epoch, self._store.log.min_offset)
+        self.lease.begin(view.epoch)
+        self._ha.entitled = self.lease.holds
+        # Before it serves, so that it refuses nobody for want of one; without an answer it serves all the
+        # same, and asks again with every heartbeat.
+        await self._renew(broker_id, LEASE_FIRST_S)
         propose = partial(self._propose, broker_id, view.epoch)
         await self._host.lead(broker_id, view.epoch, view.members, view.set_epoch, propose)
         self._became("master", view.epoch, self._config.address)
@@ -386,8 +447,62 @@ class RoleManager:
     # Heartbeats
 
     def _beat(self) -> None:
-        if self._registered and self._broken is None and self.broker_id is not None:
-            self._controllers.beat(self._heartbeat(self.broker_id))
+        if not self._registered or self._broken is not None or self.broker_id is None:
+            return
+        leader = self._controllers.leader
+        if self.role == "master" and self.lease.supported is not False:
+            if not self._renewing:
+                timeout_s = self._config.controller_heartbeat_timeout_ms / 5000
+                self._tasks.spawn(self._renew(self.broker_id, timeout_s), name="renew")
+        else:
+            leader = None
+        self._controllers.beat(self._heartbeat(self.broker_id), skip=leader)
+
+    async def _renew(self, broker_id: int, timeout_s: float) -> None:
+        """Ask for a lease; no answer is noted, and asked for again with the next heartbeat."""
+        self._renewing = True
+        epoch = self.lease.epoch
+        try:
+            ext = self._heartbeat(broker_id) | {"leaseEpoch": str(epoch)}
+            async with asyncio.timeout(timeout_s):
+                asked_ms, lease_ms = await self._controllers.ask_lease(ext, timeout_s)
+        except (MqError, OSError) as error:  # TimeoutError is an OSError
+            log.debug("%s: no lease: %s", self._config.broker_name, error)
+            return
+        finally:
+            self._renewing = False
+        if self.lease.answered(epoch, asked_ms, lease_ms):
+            log.warning(
+                "%s: the Controllers grant no leases, so this master does not notice when it is cut off from"
+                " them: the rules of the original RocketMQ apply",
+                self._config.broker_name,
+            )
+        if self.lease.holds():
+            self._ha.renewed()
+        elif lease_ms == 0:
+            self._wake.set()  # the leader knows another master or epoch, or does not lead
+        self._watch_lease()
+
+    def _watch_lease(self) -> None:
+        """Tell when a master's lease ended and when it is there again."""
+        held = self.lease.holds()
+        if held != self._lease_held and self.role == "master":
+            self._env.events.add("lease_renewed" if held else "lease_ended", epoch=self.lease.epoch)
+            if not held:
+                log.warning("%s: the lease of epoch %d ended", self._config.broker_name, self.lease.epoch)
+        self._lease_held = held
+        if self._lease_timer is not None:
+            self._lease_timer.cancel()
+            self._lease_timer = None
+        if held and self.lease.supported:
+            delay_s = self.lease.left_ms / 1000 + 0.001
+            self._lease_timer = asyncio.get_running_loop().call_later(delay_s, self._watch_lease)
+
+    def _lease_status(self) -> dict[str, Any] | None:
+        if self.role != "master" or self.lease.supported is None:
+            return None
+        left_ms = self.lease.left_ms if self.lease.supported else None
+        return {"supported": self.lease.supported, "leftMs": left_ms and round(left_ms)}
 
     def _heartbeat(self, broker_id: int) -> dict[str, str]:
         last = self._store.epochs.last
@@ -405,6 +520,8 @@ class RoleManager:
             "heartbeatTimeoutMills": config.controller_heartbeat_timeout_ms,
             "electionPriority": config.election_priority,
             "haServerAddr": config.ha_address,
+            "leases": "true",
+            "allAckInSyncStateSet": str(self._ha.all_ack).lower(),
         }
         return {name: str(value) for name, value in fields.items()}
 

@@ -38,7 +38,7 @@ from model.config import BrokerConfig
 from model.errors import DiskError
 from remoting.codec import Command
 from remoting.codes import Request
-from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from remoting.service import Connection, Handler, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 from store.message_store import MessageStore
@@ -50,6 +50,7 @@ RECENT_MS: Final = 600_000
 DELAY_OFFSETS_WRITE_S: Final = 5.0
 DRAIN_S: Final = 1.0  # at a stop: time for answers that wait for slaves or the disk
 DRAIN_STEP_S: Final = 0.01
+HANDOVER_STEP_S: Final = 0.002
 
 
 class Broker:
@@ -84,7 +85,7 @@ class Broker:
             self.parking,
         )
         self.client = RemotingClient(
-            env, f"broker {config.broker_name}", handler=self._handle, on_close=self._link_lost
+            env, f"broker {config.broker_name}", handler=self._handle_asked, on_close=self._link_lost
         )
         self.role = RoleManager(env, config, self.store, self.ha, self.client, self)
         self.registration = Registration(
@@ -113,6 +114,7 @@ class Broker:
         )
         self.handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
         self.handlers[int(Request.READ_LOG_RANGE)] = self.repair.read
+        self._asked: dict[int, Handler] = {int(Request.CONTROLLER_ELECT_MASTER): self._hand_over}
         self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
         self._admin.on_config.append(self.hot.forget_routes)
         self.server = RemotingServer(
@@ -185,12 +187,15 @@ class Broker:
         if self._stopping:
             return
         self._stopping = True
+        heir = self._heir() if self.standing.is_master else None
         # No more writes, while replication goes on until the answers under way have left: the successor then
         # has all of them, and is elected as soon as the Controllers see this broker hang up.
         standing = self.standing
         standing.set("fenced", broker_id=standing.broker_id, epoch=standing.epoch, master_address=None)
         self.server.go_away()
-        await self._drain()
+        await self._drain(heir)
+        if heir is not None:
+            await self.role.yield_to(heir)
         await self.role.stop()
         await self.registration.stop()
         self._pulls.release_all()
@@ -237,10 +242,10 @@ class Broker:
         self.topics.on_change.append(lambda names: self.registration.soon())
         self.registration.on_master.append(self.role.ha_address_of)
 
-    async def _drain(self) -> None:
-        """Take no more sends, and let the answers under way leave."""
+    async def _drain(self, heir: int | None) -> None:
+        """Take no more sends; let the answers under way leave, and ``heir`` get the end of the log."""
         for _ in range(int(DRAIN_S / DRAIN_STEP_S)):
-            if not len(self.parking):
+            if not len(self.parking) and (heir is None or self._end_of(heir) == self.store.log.end):
                 return
             await asyncio.sleep(DRAIN_STEP_S)
 
@@ -310,6 +315,27 @@ class Broker:
             self.parts.locks.clear()
         self._pulls.release_all()
 
+    async def drain(self, heir: int, timeout_s: float) -> bool:
+        """Take no more writes; whether in time all answers left and slave ``heir`` has the whole log."""
+        self.standing.handing_over = True
+        for _ in range(max(int(timeout_s / HANDOVER_STEP_S), 1)):
+            if not len(self.parking) and self._end_of(heir) == self.store.log.end:
+                return True
+            await asyncio.sleep(HANDOVER_STEP_S)
+        return False
+
+    def resume(self) -> None:
+        """Take writes again, if still master."""
+        self.standing.handing_over = False
+
+    def _end_of(self, slave: int) -> int | None:
+        return next((s["ackOffset"] for s in self.ha.slaves() if s["id"] == slave), None)
+
+    def _heir(self) -> int | None:
+        """The slave of the SyncStateSet that is furthest, the one with the smallest id among equals."""
+        able = [s for s in self.ha.slaves() if s["id"] in self.ha.members and s["ackOffset"] is not None]
+        return min(able, key=lambda s: (-s["ackOffset"], s["id"]))["id"] if able else None
+
     def _recent_queues(self) -> list[tuple[str, int]]:
         """Queues whose newest message is at most ``RECENT_MS`` older than the newest of all.
 
@@ -345,6 +371,17 @@ class Broker:
             raise unsupported(request)
         return await handler(connection, request)
 
+    async def _handle_asked(self, connection: Connection, request: Command) -> Command | None:
+        """Requests on connections this broker made itself: from Controllers and NameServers."""
+        handler = self._asked.get(request.code)
+        if handler is not None:
+            return await handler(connection, request)
+        return await self._handle(connection, request)
+
+    async def _hand_over(self, connection: Connection, request: Command) -> Command:
+        end = await self.role.hand_over_to(request)
+        return request.reply(ext={"maxOffset": str(end)})
+
     async def _role_changed(self, connection: Connection, request: Command) -> Command | None:
         await self.role.notice(request)
         return None if request.is_oneway else request.reply()
@@ -355,7 +392,7 @@ class Broker:
 
     def _refuse_hot(self) -> bool:
         return (
-            self.standing.role != "master"
+            self.standing.refuse() is not None
             or self._stopping
             or self.store.writable is not None
             or self.ha.refuse() is not None

@@ -15,6 +15,7 @@ Role = Literal["master", "slave", "fenced"]
 
 SYSTEM_BUSY: Final = 2
 SERVICE_NOT_AVAILABLE: Final = 14
+HANDING_OVER: Final = "service not available now: this master hands over to another broker"
 
 
 class Standing:
@@ -25,6 +26,7 @@ class Standing:
         self.broker_id = -1
         self.epoch = 0
         self.master_address: str | None = None
+        self.handing_over = False  # still master, but takes no more writes
         self.on_change: list[Callable[[], None]] = []
 
     @property
@@ -34,6 +36,7 @@ class Standing:
     def set(self, role: Role, *, broker_id: int, epoch: int, master_address: str | None) -> None:
         before = (self.role, self.broker_id, self.epoch, self.master_address)
         self.role = role
+        self.handing_over = False
         self.broker_id = broker_id
         self.epoch = epoch
         self.master_address = master_address
@@ -44,7 +47,7 @@ class Standing:
     def refuse(self) -> Refused | None:
         """Why a write cannot be taken, in the words the original uses, or None."""
         if self.role == "master":
-            return None
+            return Refused(HANDING_OVER, SERVICE_NOT_AVAILABLE) if self.handing_over else None
         if self.role == "slave":
             where = f" of {self.master_address}" if self.master_address else ""
             return Refused(f"[REJECTREQUEST]this broker is a slave{where}: send to the master", SYSTEM_BUSY)

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "controller": ("admin.commands:controller", "Run a Controller of its own."),
     "broker": ("admin.commands:broker", "Run a broker."),
     "cluster": ("admin.commands:cluster", "A cluster of real processes on this machine."),
+    "group": ("admin.group_commands:group", "One broker group: hand it over to another master."),
     "store": ("admin.store_commands:store", "Look into a store directory, ours or RocketMQ's."),
     "drill": ("chaos.commands:drill", "Inject a fault, measure the failover, check that nothing is lost."),
     "audit": ("audit.commands:audit", "Compare the stores of all replicas; ends in a verdict."),

@@ -37,7 +37,10 @@ Entry = tuple[bytes, Natural, Natural]
 class AppendEntries(
     msgspec.Struct, frozen=True, tag_field="type", tag="append_entries", forbid_unknown_fields=True
 ):
-    """The leader's entries after ``prevLogIdx``, or a piece (data, first, last) of its snapshot."""
+    """The leader's entries after ``prevLogIdx``, or a piece (data, first, last) of its snapshot.
+
+    ``sent_us``: the leader's clock when it sent this; the answer repeats it.
+    """
 
     term: Natural
     commit_index: Natural
@@ -45,15 +48,18 @@ class AppendEntries(
     prevLogTerm: Natural | None = None
     entries: tuple[Entry, ...] = ()
     serialized: tuple[bytes, bool, bool] | None = None
+    sent_us: Natural = 0
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ack", forbid_unknown_fields=True):
-    """A follower's answer: it holds the log below ``next_index``, or wants it from there (``reset``)."""
+    """A follower's answer: it holds the log below ``next_index``, or wants it from there (``reset``).
+    ``sent_us``: of the message this answers, so the sender was still followed at that time."""
 
     term: Natural
     next_index: Natural
     reset: bool
     success: bool
+    sent_us: Natural = 0
 
 
 class RequestVote(

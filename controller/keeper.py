@@ -12,12 +12,22 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from controller.core import NOBODY, SUCCESS, Answer, Command, ElectMaster, Group, ReplicaTable
+from controller.core import (
+    ELECT_MASTER_FAILED,
+    NOBODY,
+    SUCCESS,
+    Answer,
+    Command,
+    ElectMaster,
+    Group,
+    ReplicaTable,
+)
 from controller.elect import PRIORITY_LAST, choose
-from controller.live import Broker, Liveness
+from controller.lease import Leases, matters
+from controller.live import Broker, Heartbeat, Liveness
 from controller.raft import NotLeader, Raft
 from model.config import ControllerConfig
-from model.errors import MqError
+from model.errors import MqError, Refused, Unknown
 from runtime.env import Env
 from runtime.tasks import Tasks
 
@@ -30,7 +40,7 @@ class Keeper:
     """Elections this Controller starts by itself.
 
     ``propose`` commits a command and returns the table's answer; ``announce(group)`` tells the brokers of the
-    group who their master is.
+    group who their master is; ``ask_ends(group, ids)`` notes how far these brokers' logs reach now.
     """
 
     def __init__(
@@ -43,6 +53,7 @@ class Keeper:
         propose: Callable[[Command], Awaitable[Answer]],
         announce: Callable[[str], None],
         request_id: Callable[[], str],
+        ask_ends: Callable[[str, list[int]], Awaitable[None]],
     ) -> None:
         self._env = env
         self._config = config
@@ -52,6 +63,9 @@ class Keeper:
         self._propose = propose
         self._announce = announce
         self._request_id = request_id
+        self._ask_ends = ask_ends
+        self._leases = Leases()
+        self._again_ms = float("inf")  # a lease that held an election up is over then
         self._tasks = Tasks(f"controller.{config.self_id}.keeper")
         self._wake = asyncio.Event()
         self._look_now = False
@@ -75,6 +89,7 @@ class Keeper:
         if self._raft.is_leader and self._led_term != self._raft.term:
             self._led_term = self._raft.term
             self._live.lead(self._env.monotonic_ms())
+            self._leases.lead(self._env.monotonic_ms())
             self._tasks.spawn(self._begin(), name="begin")
 
     def broker_back(self) -> None:
@@ -133,13 +148,14 @@ class Keeper:
             self._wake.clear()
             now_ms = self._env.monotonic_ms()
             self.brokers_lost(self._live.expired(now_ms))
-            if self._look_now or now_ms >= look_ms:
+            if self._look_now or now_ms >= min(look_ms, self._again_ms):
                 self._look_now = False
+                self._again_ms = float("inf")
                 look_ms = now_ms + self._config.scan_inactive_master_ms
                 for name, group in sorted(self._table.groups.items()):
                     self._check(name, group)
             expiry_ms = self._live.next_expiry_ms()
-            until_ms = min(look_ms, now_ms + self._config.scan_not_active_ms)
+            until_ms = min(look_ms, self._again_ms, now_ms + self._config.scan_not_active_ms)
             if expiry_ms is not None:
                 until_ms = min(until_ms, expiry_ms + 1)
             timer = asyncio.get_running_loop().call_later(max(until_ms - now_ms, 1) / 1000, self._wake.set)
@@ -161,8 +177,62 @@ class Keeper:
                 )
         elif self._candidate(name, group) is None:
             return
+        if self._held(name):
+            return
         self._electing.add(name)
         self._tasks.spawn(self._elect(name), name=f"elect.{name}")
+
+    def _held(self, name: str) -> bool:
+        """Whether the former master's lease holds the election up; then it is looked at again in time."""
+        left_ms = self.lease_left_ms(name, self._chosen(self.command(name)))
+        if left_ms > 0:
+            self._again_ms = min(self._again_ms, self._env.monotonic_ms() + left_ms)
+            self._wake.set()
+        return left_ms > 0
+
+    def lease_left_ms(self, name: str, chosen: int | None) -> float:
+        """How long a lease may still let another broker confirm what ``chosen`` lacks; 0 = elect now."""
+        group = self._table.groups.get(name)
+        if group is None or chosen is None or group.virgin:
+            return 0.0
+        # Without a master it is one of the members that led, and may not know that it was deposed.
+        holders = [group.master] if group.master is not None else group.members
+        untils = [0.0]
+        for holder in holders:
+            beat = self._live.newest(name, holder)
+            if holder != chosen and matters(beat, group.members, chosen):
+                untils.append(self._leases.until_ms((name, holder), beat) - self._env.monotonic_ms())
+        return max(untils)
+
+    def _chosen(self, command: ElectMaster) -> int | None:
+        group = self._table.groups.get(command.group)
+        if group is None:
+            return None
+        return choose(
+            members=group.members,
+            replicas=group.replicas,
+            alive=command.alive,
+            presumed=command.presumed,
+            master=group.master,
+            preferred=command.broker_id if command.designate else None,
+            ends=command.ends,
+            unclean=command.unclean,
+        )
+
+    def grant(self, name: str, broker_id: int, epoch: int, beat: Heartbeat) -> int:
+        """The lease for the master of ``epoch``, in ms from the sending of its heartbeat; 0 = none."""
+        group = self._table.groups.get(name)
+        if group is None or (group.master, group.epoch) != (broker_id, epoch):
+            return 0
+        # An election under way may depose it, and its outcome may be unknown until the next barrier.
+        if not self._raft.is_leader or self._ready_term != self._raft.term or name in self._electing:
+            return 0
+        now_ms, followed_ms = self._env.monotonic_ms(), self._raft.followed_ms()
+        return self._leases.grant((name, broker_id), beat.timeout_ms, followed_ms=followed_ms, now_ms=now_ms)
+
+    def release(self, name: str, broker_id: int) -> None:
+        """The broker says that it does not act as master, so its lease holds nothing up any more."""
+        self._leases.release((name, broker_id))
 
     def _candidate(self, name: str, group: Group) -> int | None:
         now_ms = self._env.monotonic_ms()
@@ -184,8 +254,12 @@ class Keeper:
                     await asyncio.sleep(RETRY_S)
                 if not self._raft.is_leader:
                     return
+                await self._ask_candidates(name)
+                group = self._table.groups.get(name)
+                if group is None or self._recovered(name, group) or self._held(name):
+                    return
                 try:
-                    answer = await self._propose(self.command(name))
+                    answer = await self._proposed(self.command(name))
                 except NotLeader:
                     return
                 except MqError as error:
@@ -202,6 +276,56 @@ class Keeper:
             log.error("Controller %s: %s has no master: %s", self._config.self_id, name, answer.remark)
         # What happened while the election was under way: the new master may be lost already.
         self._look()
+
+    def _recovered(self, name: str, group: Group) -> bool:
+        """The master was heard again while the candidates were asked."""
+        master = group.master
+        return master is not None and self._live.is_presumed(name, master, self._env.monotonic_ms())
+
+    async def _ask_candidates(self, name: str) -> None:
+        group = self._table.groups.get(name)
+        if group is not None:
+            able = group.replicas if self._config.elect_unclean_master else group.members
+            alive = self._live.alive(name, self._env.monotonic_ms())
+            await self._ask_ends(name, [i for i in alive if i in able and i != group.master])
+
+    async def _proposed(self, command: ElectMaster) -> Answer:
+        try:
+            return await self._propose(command)
+        except Unknown:
+            # It may still be applied: no lease before a barrier has passed it.
+            self._ready_term = 0
+            self._tasks.spawn(self._begin(), name="begin")
+            raise
+
+    async def elect(
+        self,
+        name: str,
+        command: Callable[[], ElectMaster],
+        make_way: Callable[[], Awaitable[None]] | None = None,
+    ) -> Answer:
+        """The election a broker or an operator asks for. Raises NotLeader, Unknown, Refused (not now).
+
+        ``make_way`` is done first, while no lease is granted: the master is asked to hand over.
+        """
+        if name in self._electing:
+            raise Refused(f"an election of {name} is under way", ELECT_MASTER_FAILED)
+        self._electing.add(name)
+        try:
+            if make_way is not None:
+                await make_way()
+            await self._ask_candidates(name)
+            left_ms = self.lease_left_ms(name, self._chosen(command()))
+            if left_ms > 0:
+                text = f"the lease of the former master of {name} holds for {left_ms:.0f} ms"
+                raise Refused(text, ELECT_MASTER_FAILED)
+            answer = await self._proposed(command())
+        finally:
+            self._electing.discard(name)
+        if answer.code == SUCCESS:
+            self.elected(name, answer)
+        self._look()
+        return answer
 
     def command(
         self,

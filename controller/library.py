@@ -90,13 +90,19 @@ class Peer(_LibraryPeer):  # type: ignore[misc]
 class Outbox(_LibraryTransport):  # type: ignore[misc]
     """The library's way out: what is said is first on the disk."""
 
-    def __init__(self, journal: Journal, send: Callable[[str, bytes], bool]) -> None:
+    def __init__(
+        self, journal: Journal, send: Callable[[str, bytes], bool], clock_ms: Callable[[], float]
+    ) -> None:
         super().__init__(None, None, [])
         self._journal = journal
+        self._clock_ms = clock_ms
         self._send = send
         self.transfer = False
 
     def send(self, peer: Peer, message: Message | dict[str, Any]) -> bool:
+        if isinstance(message, dict) and message["type"] == "append_entries":
+            # Before the sync, which may take long: too early is the safe side.
+            message["sent_us"] = int(self._clock_ms() * 1000)
         self._journal.sync()
         if self.transfer and isinstance(message, dict) and message["type"] == "request_vote":
             message["transfer"] = True

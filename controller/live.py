@@ -8,7 +8,7 @@ broker itself asked for. Times are monotonic milliseconds, given by the caller.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.elect import PRIORITY_LAST, End
@@ -35,6 +35,8 @@ class Heartbeat:
     max_offset: int = -1
     confirm_offset: int = -1
     priority: int = PRIORITY_LAST
+    leases: bool = False  # acts as master with a lease only (keelmq)
+    all_ack: bool = False  # as master, waits for every member of its SyncStateSet
 
     @property
     def end(self) -> End:
@@ -120,6 +122,12 @@ class Liveness:
 
     def newest(self, group: str, broker_id: int) -> Heartbeat | None:
         return self._beats.get((group, broker_id))
+
+    def told_end(self, group: str, broker_id: int, epoch: int, max_offset: int) -> None:
+        """The broker was asked how far its log reaches."""
+        beat = self._beats.get((group, broker_id))
+        if beat is not None:
+            self._beats[group, broker_id] = replace(beat, epoch=epoch, max_offset=max_offset)
 
     def ends(self, group: str) -> dict[int, End]:
         """How far the logs of the group's brokers reach, as last heard."""

@@ -112,8 +112,12 @@ class Node(library.SyncObj):  # type: ignore[misc]
         store_snapshot: Callable[[bytes], None],
         snapshot: Snapshot | None,
         compact_entries: int,
+        clock_ms: Callable[[], float] | None = None,
     ) -> None:
-        """``snapshot``: what the disk holds, already checked; ``store_snapshot`` makes bytes durable."""
+        """``snapshot``: what the disk holds, already checked; ``store_snapshot`` makes bytes durable.
+
+        ``clock_ms``: for what ``followed_ms`` says; by default the loop's.
+        """
         self._journal = journal
         self._chance = chance
         self._apply_entry = apply
@@ -122,6 +126,9 @@ class Node(library.SyncObj):  # type: ignore[misc]
         self._store_snapshot = store_snapshot
         self._compact_entries = compact_entries
         self._timing = timing
+        self._clock_ms = clock_ms or (lambda: self._now() * 1000)
+        self._answers_us = 0  # ``sent_us`` of the leader's message being answered
+        self._proofs: tuple[int, dict[str, int]] = (0, {})  # term -> newest ``sent_us`` each peer answered
         self._heard_leader = -1e9  # when the current leader last spoke
         self._votes: tuple[int, set[str]] = (0, set())
         self._pre_votes: set[str] = set()
@@ -129,7 +136,7 @@ class Node(library.SyncObj):  # type: ignore[misc]
         self._ticked = 1e9  # when ``tick`` was last called
         self._incoming: bytearray | None = None
         self._queue: deque[tuple[bytes, Done]] = deque()
-        self._outbox = Outbox(journal, send)
+        self._outbox = Outbox(journal, send, self._clock_ms)
         self.peers = {peer: Peer(peer) for peer in sorted(others)}
         conf = library.SyncObjConf(
             autoTick=False,
@@ -216,6 +223,22 @@ class Node(library.SyncObj):  # type: ignore[misc]
         found = self._SyncObj__raftLeader
         return None if found is None else str(found.id)
 
+    def followed_ms(self) -> float | None:
+        """The newest time at which a majority certainly still followed this leader; None if not known.
+
+        A vote for another term comes later than the voter's answer in this one, so whoever leads next began
+        to lead after this time. Measured from the sending of what was answered, on ``clock_ms``.
+        """
+        if not self.leads():
+            return None
+        needed = (len(self.peers) + 1) // 2
+        if needed == 0:
+            return self._clock_ms()
+        term, proofs = self._proofs
+        if term != self.raftCurrentTerm or len(proofs) < needed:
+            return None
+        return sorted(proofs.values(), reverse=True)[needed - 1] / 1000
+
     def hand_over(self) -> str | None:
         """Ask the follower with the longest log to stand for election at once: its id, or None."""
         matched = self._SyncObj__raftMatchIndex
@@ -254,6 +277,7 @@ class Node(library.SyncObj):  # type: ignore[misc]
 
     def _on_append(self, sender: Peer, message: AppendEntries) -> None:
         _check_entries(message)
+        self._answers_us = message.sent_us
         if message.term < self.raftCurrentTerm:
             self._ack(sender, reset=False, success=False)  # tells a deposed leader that it is
             return
@@ -358,6 +382,11 @@ class Node(library.SyncObj):  # type: ignore[misc]
             self._step_down(message.term)
         if not self.leads() or message.term != self.raftCurrentTerm:
             return
+        if self._proofs[0] != message.term:
+            self._proofs = (message.term, {})
+        if 0 < message.sent_us <= self._clock_ms() * 1000:
+            known = self._proofs[1].get(sender.id, 0)
+            self._proofs[1][sender.id] = max(known, message.sent_us)
         if message.next_index > self._journal.last_index + 1:
             if message.success:
                 raise PeerError(f"acknowledges entry {message.next_index - 1}, which does not exist")
@@ -474,7 +503,7 @@ class Node(library.SyncObj):  # type: ignore[misc]
 
     def _ack(self, to: Peer, *, reset: bool, success: bool, next_index: int | None = None) -> None:
         after = self._journal.last_index + 1 if next_index is None else next_index
-        self._outbox.send(to, Ack(self.raftCurrentTerm, after, reset, success))
+        self._outbox.send(to, Ack(self.raftCurrentTerm, after, reset, success, self._answers_us))
 
     # in place of the library's own methods
 

@@ -172,6 +172,13 @@ class Raft:
         """Whether this member leads, as far as it knows: another may already lead a later term."""
         return self._node is not None and not self._dead and self._node.leads()
 
+    def followed_ms(self) -> float | None:
+        """The newest ``Env.monotonic_ms`` at which a majority certainly followed this leader, or None.
+
+        Whoever leads next began to after that.
+        """
+        return None if self._node is None or self._dead else self._node.followed_ms()
+
     @property
     def term(self) -> int:
         return 0 if self._node is None else int(self._node.raftCurrentTerm)
@@ -422,6 +429,7 @@ class Raft:
             store_snapshot=store,
             snapshot=snapshot,
             compact_entries=self._config.compact_entries,
+            clock_ms=self._env.monotonic_ms,
         )
         journal.sync()
 

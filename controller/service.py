@@ -8,9 +8,11 @@ was cut off answers nothing old.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
@@ -21,6 +23,7 @@ from controller.core import (
     ApplyBrokerId,
     CleanBrokers,
     Command,
+    ElectMaster,
     RegisterBroker,
     ReplicaTable,
     encode_command,
@@ -30,7 +33,7 @@ from controller.keeper import Keeper
 from controller.live import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
 from controller.raft import Raft, RaftConfig
 from model.config import ControllerConfig, parse_properties, peers, split_address
-from model.errors import ConfigError, PeerError, Refused, Unknown
+from model.errors import ConfigError, MqError, PeerError, Refused, Unknown
 from remoting import codec
 from remoting.bodies import dumps, loads, loads_object
 from remoting.codes import Request, Response
@@ -42,6 +45,8 @@ log = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
 SECRET_BYTES_MIN: Final = 16
+MAKE_WAY_S: Final = 1.5  # a master drains within so long, or says no
+ASK_END_S: Final = 0.1  # candidates of an election say within so long how far their logs are
 CHANGEABLE: Final = frozenset(
     {
         "scanNotActiveBrokerInterval",
@@ -96,6 +101,7 @@ class Controller:
             self._propose,
             self._announce,
             self._request_id,
+            self._ask_ends,
         )
         self._server = RemotingServer(
             env,
@@ -231,10 +237,43 @@ class Controller:
             max_offset=opt_int(ext, "maxOffset", -1),
             confirm_offset=opt_int(ext, "confirmOffset", -1),
             priority=opt_int(ext, "electionPriority", PRIORITY_LAST),
+            leases=opt_bool(ext, "leases"),
+            all_ack=opt_bool(ext, "allAckInSyncStateSet"),
         )
         if self._live.heartbeat(group, broker_id, beat):
             self._keeper.broker_back()
-        return request.reply(remark="Heart beat success")
+        answer = request.reply(remark="Heart beat success")
+        if "leaseEpoch" in ext:
+            lease_ms = self._keeper.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
+            answer.ext = {"leaseMs": str(lease_ms), "isLeader": flag(self._raft.is_leader)}
+        return answer
+
+    async def _ask_ends(self, name: str, broker_ids: list[int]) -> None:
+        """Note how far the logs of these brokers reach now; one that does not say so soon counts with its
+        last heartbeat."""
+        request = codec.Command(Request.GET_BROKER_EPOCH_CACHE, {"brokerName": name})
+
+        async def ask(broker_id: int, connection: Connection) -> None:
+            try:
+                answer = await connection.call(request, ASK_END_S)
+                if answer.code != Response.SUCCESS:
+                    return
+                body = loads_object(answer.body)
+                end, epochs = body.get("maxOffset"), body.get("epochList")
+                newest = epochs[-1] if isinstance(epochs, list) and epochs else None
+                epoch = newest.get("epoch") if isinstance(newest, dict) else 0
+                if _is_id(end) and _is_id(epoch):
+                    self._live.told_end(name, broker_id, epoch, end)
+            except (MqError, OSError) as error:
+                log.info("broker %d of %s does not say how far its log is: %s", broker_id, name, error)
+
+        asked: list[tuple[int, Connection]] = []
+        for broker_id in broker_ids:
+            connection = self._connection(name, broker_id)
+            if connection is not None:
+                asked.append((broker_id, connection))
+        if len(asked) > 1:  # with one candidate there is nothing to compare
+            await asyncio.gather(*(ask(*one) for one in asked))
 
     def _announce(self, name: str) -> None:
         """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group, on the connections they beat on."""
@@ -252,10 +291,15 @@ class Controller:
             Request.NOTIFY_BROKER_ROLE_CHANGED, self._with_ha_address(name, ext), dumps(body)
         )
         for broker_id in self._live.alive(name, self._env.monotonic_ms()):
-            beat = self._live.newest(name, broker_id)
-            connection = None if beat is None else self._sessions.get(beat.session)
-            if connection is not None and not connection.closed:
+            connection = self._connection(name, broker_id)
+            if connection is not None:
                 connection.oneway(notice)
+
+    def _connection(self, name: str, broker_id: int) -> Connection | None:
+        """The open connection a broker's newest heartbeat came on."""
+        beat = self._live.newest(name, broker_id)
+        connection = None if beat is None else self._sessions.get(beat.session)
+        return None if connection is None or connection.closed else connection
 
     def _with_ha_address(self, name: str, ext: dict[str, str]) -> dict[str, str]:
         """``ext`` with the address slaves replicate from, if this Controller was told."""
@@ -342,17 +386,49 @@ class Controller:
     async def _elect(self, request: codec.Command) -> Answer:
         ext = request.ext
         name = need(ext, "brokerName")
-        command = self._keeper.command(
-            name,
-            need_int(ext, "brokerId", -1),
-            designate=opt_bool(ext, "designateElect"),
-            restarted=opt_bool(ext, "restarted"),
-            log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
-        )
-        answer = await self._propose(command)
-        if answer.code == SUCCESS:
-            self._keeper.elected(name, answer)
-        return self._told_ha_address(name, answer)
+        broker_id = need_int(ext, "brokerId", -1)
+        designate, restarted = opt_bool(ext, "designateElect"), opt_bool(ext, "restarted")
+        log_epoch = opt_int(ext, "logEpoch", PRIORITY_LAST)
+        yields = opt_int(ext, "yields", -1)
+        if restarted:
+            self._keeper.release(name, broker_id)
+        make_way = None
+        group = self._table.groups.get(name)
+        if designate and group is not None and group.master not in (None, broker_id):
+            if yields == group.master:
+                self._keeper.release(name, yields)
+            elif broker_id in group.members:
+                make_way = partial(self._make_way, name, group.master, group.epoch, broker_id)
+
+        def command() -> ElectMaster:
+            return self._keeper.command(
+                name, broker_id, designate=designate, restarted=restarted, log_epoch=log_epoch
+            )
+
+        return self._told_ha_address(name, await self._keeper.elect(name, command, make_way))
+
+    async def _make_way(self, name: str, master: int, epoch: int, heir: int) -> None:
+        """Ask a living master to stop taking writes until ``heir`` has all of its log.
+
+        Raises Refused when it cannot. One that does not answer, or does not know the request (a broker of
+        the real RocketMQ), is deposed as it is.
+        """
+        connection = self._connection(name, master)
+        if connection is None:
+            return
+        ext = {"brokerName": name, "brokerId": str(heir), "masterEpoch": str(epoch), "designateElect": "true"}
+        try:
+            answer = await connection.call(codec.Command(Request.CONTROLLER_ELECT_MASTER, ext), MAKE_WAY_S)
+        except (MqError, OSError) as error:
+            log.warning("master %d of %s does not hand over: %s", master, name, error)
+            return
+        if answer.code == Response.SUCCESS:
+            self._keeper.release(name, master)
+        elif answer.code != Response.REQUEST_CODE_NOT_SUPPORTED:
+            raise Refused(
+                f"master {master} of {name} does not hand over: {answer.remark}",
+                Response.CONTROLLER_ELECT_MASTER_FAILED,
+            )
 
     async def _register(self, request: codec.Command) -> Answer:
         ext = request.ext
@@ -425,7 +501,7 @@ class Controller:
         return msgspec.structs.replace(answer, ext=self._with_ha_address(name, answer.ext))
 
 
-def _is_id(value: object) -> bool:
+def _is_id(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LONG_MAX
 
 

@@ -12,7 +12,7 @@ Two promises, whatever answers of the Controller are late or lost:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -69,9 +69,11 @@ class SyncSet:
         ack_count: int,
         not_catchup_ms: int,
         now_ms: float,
+        entitled: Callable[[], bool] = lambda: True,
     ) -> None:
         """``all_ack``: answers wait for every member; otherwise for ``ack_count`` members, the master
-        included."""
+        included. ``entitled``: whether no other master can be there now; asked whenever bytes could be
+        confirmed without the acknowledgement of everyone who could be elected."""
         self.self_id = self_id
         self.epoch = epoch
         self.epoch_start = epoch_start
@@ -83,6 +85,7 @@ class SyncSet:
         self._all_ack = all_ack
         self._ack_count = ack_count
         self._not_catchup_ms = not_catchup_ms
+        self._entitled = entitled
         self._slaves: dict[int, _Slave] = {}
         self._pending: Proposal | None = None
         self._doubtful: list[Proposal] = []
@@ -236,6 +239,21 @@ class SyncSet:
             slave.courted_ms = -1.0
         self._changed()
 
+    def renewed(self) -> None:
+        """``entitled`` is true again: confirm what waited for it."""
+        self._advance()
+
+    def vouched(self, now_ms: float, within_ms: float) -> bool:
+        """Whether every broker that could be elected acknowledged all there was ``within_ms`` ago: none of
+        them was elected by then, and they are there to acknowledge what comes."""
+        if not self._all_ack or not self._counted:
+            return False
+        for broker_id in self._counted:
+            slave = self._slaves.get(broker_id)
+            if slave is None or slave.end < 0 or now_ms - slave.caught_up_ms > within_ms:
+                return False
+        return True
+
     # For status
 
     @property
@@ -277,6 +295,8 @@ class SyncSet:
             self._advance()
 
     def _advance(self) -> None:
+        if not (self._all_ack and self._counted) and not self._entitled():
+            return
         slowest = self.end
         for broker_id in self._counted:
             slave = self._slaves.get(broker_id)

@@ -30,6 +30,7 @@ CONFIRM_PUSH_S: Final = 0.02
 """A newer confirmOffset waits at most so long for a data frame to carry it."""
 STRANGERS_MAX: Final = 64
 """Connections on the HA port that have not finished their handshake; one more is turned away."""
+NO_LEASE: Final = "service not available now: no word from the Controllers that this broker still is master"
 
 Propose = Callable[[frozenset[int], int], Awaitable[tuple[frozenset[int], int] | None]]
 """Ask the Controller for a SyncStateSet, given the epoch of the set it replaces: the set and epoch it holds
@@ -51,6 +52,9 @@ class HaService:
         self.role = Role.FENCED
         self.sync: SyncSet | None = None
         self.on_replicated: list[Callable[[int], None]] = []
+        self.entitled: Callable[[], bool] = lambda: True
+        """Whether no other master can be there now: ``broker.lease``; without Controllers always."""
+        self._vouch_ms = max(config.controller_heartbeat_timeout_ms * 0.8, config.ha_heartbeat_ms * 1.5)
         self._env = env
         self._store = store
         self._config = config
@@ -115,7 +119,6 @@ class HaService:
         else:
             await self._leave()
             config = self._config
-            counts = config.all_ack_in_sync_state_set and config.broker_role != "ASYNC_MASTER"
             self.sync = SyncSet(
                 self_id,
                 epoch=epoch,
@@ -124,10 +127,11 @@ class HaService:
                 set_epoch=set_epoch,
                 end=self._store.log.end,
                 confirmed=self._store.confirmed,
-                all_ack=counts,
+                all_ack=self.all_ack,
                 ack_count=1 if config.broker_role == "ASYNC_MASTER" else config.in_sync_replicas,
                 not_catchup_ms=config.ha_not_catchup_ms,
                 now_ms=now_ms,
+                entitled=lambda: self.entitled(),
             )
             self._replicated = 0
             self.role = Role.MASTER
@@ -184,6 +188,11 @@ class HaService:
         return self._replicated
 
     @property
+    def all_ack(self) -> bool:
+        """Whether this broker, as master, waits for every member of the SyncStateSet."""
+        return self._config.all_ack_in_sync_state_set and self._config.broker_role != "ASYNC_MASTER"
+
+    @property
     def members(self) -> frozenset[int]:
         return self.sync.members if self.sync is not None else frozenset()
 
@@ -203,8 +212,22 @@ class HaService:
         """Why this slave's log cannot be continued from its master's, or None."""
         return self._follower.needs_reseed if self._follower is not None else None
 
+    def renewed(self) -> None:
+        """``entitled`` says yes again: what waited for that is confirmed and answered now."""
+        if self.sync is not None:
+            self.sync.renewed()
+            self._publish()
+
     def refuse(self) -> Refused | None:
-        """The answer to a write while fewer members than minInSyncReplicas are in sync, else None."""
+        """The answer to a write that could not be confirmed: the lease ended and not every member is there,
+        or fewer members than minInSyncReplicas are in sync. Else None."""
+        sync = self.sync
+        if (
+            sync is not None
+            and not self.entitled()
+            and not sync.vouched(self._env.monotonic_ms(), self._vouch_ms)
+        ):
+            return Refused(NO_LEASE, 14)
         if self.sync is not None and len(self.sync.members) < self._config.min_in_sync_replicas:
             needed = self._config.min_in_sync_replicas
             return Refused(f"in-sync replicas not enough: {len(self.sync.members)} of {needed}", 1)

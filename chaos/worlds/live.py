@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from admin.cluster import POLL_S, ClusterNotReady, LocalCluster
+from admin.handover import CannotHandOver, hand_over
 from admin.layout import CLUSTER, Node
-from client.admin import AdminClient
-from model.errors import MqError, Refused
+from model.errors import MqError
 from runtime.env import Env
 
 GONE_S: Final = 10.0
@@ -188,23 +188,12 @@ class LiveWorld:
             await asyncio.sleep(POLL_S)
 
     async def _hand_over(self, victim: Victim) -> None:
-        """Ask the Controller to make a slave of the SyncStateSet master: the one with the longest log."""
+        """What ``keelmq group handover`` does."""
         controllers = [node.controller_address for node in self._cluster.layout.namesrvs]
-        async with AdminClient(self._env, self.namesrv) as admin:
-            state = (await admin.sync_state(controllers, [self.group])).get(self.group)
-            if state is None or state.master is None:
-                raise CannotDrill(f"the Controller knows no master of {self.group}")
-            heirs = sorted(i for i in state.in_sync if i != state.master)
-            if not heirs:
-                raise CannotDrill(f"no slave of {self.group} is in the SyncStateSet")
-            try:
-                master, _ = await admin.elect(controllers, CLUSTER, self.group, heirs[0])
-            except Refused as error:
-                raise CannotDrill(f"the Controller refuses to hand {self.group} over: {error}") from None
-            if master != heirs[0]:
-                raise CannotDrill(
-                    f"the Controller made broker {master} master of {self.group}, not {heirs[0]}"
-                )
+        try:
+            await hand_over(self._env, self.namesrv, controllers, CLUSTER, self.group)
+        except CannotHandOver as error:
+            raise CannotDrill(str(error)) from None
 
 
 def _events(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:

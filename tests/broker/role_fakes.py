@@ -35,6 +35,7 @@ class FakeControllers:
     def __init__(self, count: int = 1) -> None:
         self.table = ReplicaTable()
         self.leader = 0
+        self.lease_ms: int | None = None  # None: as the real RocketMQ, which knows no leases
         self.ports = [free_port() for _ in range(count)]
         self.alive: dict[int, Connection] = {}
         self.beats: list[tuple[int, dict[str, str]]] = []  # (index of the Controller, ext)
@@ -97,7 +98,9 @@ class FakeControllers:
             self.beats.append((index, ext))
             if index == self.leader:
                 self.alive[int(ext["brokerId"])] = connection
-            return None
+            if self.lease_ms is None:
+                return request.reply(remark="Heart beat success")
+            return request.reply(ext={"leaseMs": str(self.lease_ms if index == self.leader else 0)})
         if request.code == Request.CONTROLLER_GET_METADATA_INFO:
             leader = f"127.0.0.1:{self.ports[self.leader]}" if self.leader >= 0 else ""
             is_leader = "true" if index == self.leader else "false"
@@ -166,6 +169,7 @@ class FakeHost:
         self.calls: list[tuple[Any, ...]] = []
         self.propose: Propose | None = None
         self.fail_lead = 0
+        self.drains = True
         self._store = store
 
     async def lead(
@@ -192,6 +196,13 @@ class FakeHost:
 
     async def fence(self) -> None:
         self.calls.append(("fence",))
+
+    async def drain(self, heir: int, timeout_s: float) -> bool:
+        self.calls.append(("drain", heir))
+        return self.drains
+
+    def resume(self) -> None:
+        self.calls.append(("resume",))
 
 
 class Life:

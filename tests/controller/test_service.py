@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.service import Controller
+from controller.service import ASK_END_S, Controller
 from model.config import ControllerConfig
 from model.errors import ConfigError
 from remoting.bodies import dumps, loads
@@ -32,6 +32,9 @@ class Broker:
         self.ha_address = f"127.0.0.1:{30000 + broker_id}"
         self.timeout_ms = timeout_ms
         self.max_offset = 0
+        self.makes_way: int | None = None  # the code it answers when asked to hand over; None = no answer
+        self.asked_to_make_way: list[Command] = []
+        self.end_now: int | None = None  # what it answers when it is asked; None = it does not answer
         self.notices: list[Command] = []
         self.client = RemotingClient(OsEnv(), f"broker.{broker_id}", handler=self.on_request)
         self.task: asyncio.Task[None] | None = None
@@ -39,6 +42,12 @@ class Broker:
     async def on_request(self, _connection: Connection, request: Command) -> Command | None:
         if request.code == Request.NOTIFY_BROKER_ROLE_CHANGED:
             self.notices.append(request)
+        if request.code == Request.CONTROLLER_ELECT_MASTER and self.makes_way is not None:
+            self.asked_to_make_way.append(request)
+            return request.reply(self.makes_way, remark="behind")
+        if request.code == Request.GET_BROKER_EPOCH_CACHE and self.end_now is not None:
+            epochs = [{"epoch": 1, "startOffset": 0, "endOffset": 2**63 - 1}]
+            return request.reply(body=dumps({"epochList": epochs, "maxOffset": self.end_now}))
         return None
 
     async def call(self, code: int, body: Any = None, **ext: Any) -> Command:
@@ -253,6 +262,40 @@ def test_a_master_that_hangs_up_is_replaced_at_once_and_everybody_is_told(tmp_pa
     run(tmp_path, main)
 
 
+def test_candidates_are_asked_how_far_they_are_now_and_heartbeats_stand_in_for_the_silent(
+    tmp_path: Path,
+) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        two.max_offset, three.max_offset = 2**31 - 1, 100
+        three.end_now = 2**32 + 5  # more than 2 GiB ahead: as ints their difference would be negative
+        await two.beat_once()
+        await three.beat_once()
+        two.freeze()
+        three.freeze()
+        await asyncio.sleep(0.3)
+        begun = asyncio.get_running_loop().time()
+        await one.die()
+        await wait_for(lambda: world.group()["master"] == 3)
+        assert asyncio.get_running_loop().time() - begun >= ASK_END_S, "two was given its time"
+
+    run(tmp_path, main)
+
+
+def test_a_candidate_that_answers_nonsense_counts_with_its_heartbeat(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        two.max_offset, two.end_now = 200, -1
+        three.max_offset, three.end_now = 100, 2**64
+        await two.beat_once()
+        await three.beat_once()
+        await asyncio.sleep(0.3)
+        await one.die()
+        await wait_for(lambda: world.group()["master"] == 2)
+
+    run(tmp_path, main)
+
+
 def test_a_master_that_falls_silent_is_replaced_after_its_timeout(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         one, _, _ = await world.brokers_up(3, timeout_ms=600)
@@ -304,6 +347,29 @@ def test_a_handover_to_a_designated_member(tmp_path: Path) -> None:
         answer = await two.elect(designate=True)
         assert (answer.code, answer.ext["masterBrokerId"]) == (0, "2")
         await wait_for(lambda: three.notices and three.notices[-1].ext["masterBrokerId"] == "2")
+
+    run(tmp_path, main)
+
+
+def test_a_living_master_is_asked_to_make_way_and_may_say_no(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3)
+        one.makes_way = Response.CONTROLLER_ELECT_MASTER_FAILED
+        refused = await two.elect(designate=True)
+        assert refused.code == Response.CONTROLLER_ELECT_MASTER_FAILED
+        assert "behind" in (refused.remark or "")
+        assert world.group()["master"] == 1
+        asked = one.asked_to_make_way[0].ext
+        assert (asked["brokerId"], asked["masterEpoch"]) == ("2", "1")
+        one.makes_way = Response.SUCCESS
+        assert (await two.elect(designate=True)).ext["masterBrokerId"] == "2"
+        # A real broker does not know the request: it is deposed as it is. Three is no member any more.
+        two.makes_way = Response.REQUEST_CODE_NOT_SUPPORTED
+        assert (await two.alter([1, 2], 2, 3)).code == Response.SUCCESS
+        assert (await three.elect(designate=True)).code == Response.CONTROLLER_ELECT_MASTER_FAILED
+        assert two.asked_to_make_way == []
+        assert (await one.elect(designate=True)).ext["masterBrokerId"] == "1"
+        assert len(two.asked_to_make_way) == 1
 
     run(tmp_path, main)
 

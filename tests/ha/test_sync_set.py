@@ -164,6 +164,47 @@ def test_a_lone_master_confirms_what_it_has() -> None:
     assert (sync.confirmed, sync.replicated) == (80, 80)
 
 
+def test_a_lone_master_confirms_nothing_while_another_may_have_been_elected() -> None:
+    entitled = True
+    sync = SyncSet(
+        SELF,
+        epoch=1,
+        epoch_start=0,
+        members=frozenset({SELF}),
+        set_epoch=1,
+        end=50,
+        confirmed=0,
+        all_ack=True,
+        ack_count=1,
+        not_catchup_ms=NOT_CATCHUP_MS,
+        now_ms=0.0,
+        entitled=lambda: entitled,
+    )
+    assert sync.replicated == 50
+    entitled = False
+    sync.appended(80)
+    assert (sync.confirmed, sync.replicated) == (50, 50)
+    entitled = True
+    sync.renewed()
+    assert (sync.confirmed, sync.replicated) == (80, 80)
+
+
+def test_members_vouch_for_their_master_while_they_acknowledge_all_there_is() -> None:
+    sync = with_slaves(2, 3)
+    assert sync.vouched(1000, 1000)
+    assert not sync.vouched(1001, 1000), "silent"
+    sync.appended(200)
+    sync.acked(2, 200, 1500)
+    sync.acked(3, 100, 1500)
+    assert not sync.vouched(1500, 1000), "3 has not got what was there when it was level last"
+    sync.acked(3, 200, 1600)
+    assert sync.vouched(1600, 1000)
+    sync.disconnected(3)
+    assert not sync.vouched(1600, 1000)
+    assert not sync_set(end=50).vouched(0, 1000), "a lone master has nobody to vouch"
+    assert not with_slaves(2, all_ack=False).vouched(0, 1000)
+
+
 def test_every_member_must_acknowledge_before_a_byte_is_confirmed() -> None:
     sync = with_slaves(2, 3)
     sync.appended(200)

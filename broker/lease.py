@@ -1,0 +1,54 @@
+"""May this master still believe that it is the only one?
+
+The Controllers' leader answers a master's heartbeat with a number of milliseconds, counted from the moment
+the heartbeat was *sent*. A Controller of the real RocketMQ answers without one: then there are no leases, and
+the original's rules hold. Pure: time comes from the clock given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Lease:
+    """What the Controllers granted for one epoch.
+
+    In: ``begin``, ``answered``. Out: ``holds``. Holds: never longer than granted, also across a pause of this
+    process, because each question looks at the clock.
+    """
+
+    def __init__(self, clock_ms: Callable[[], float]) -> None:
+        self.epoch = 0
+        self.supported: bool | None = None  # None: no Controller answered yet
+        self._clock_ms = clock_ms
+        self._until_ms = float("-inf")
+        self._given_up_ms = float("-inf")
+
+    def begin(self, epoch: int) -> None:
+        """Master of ``epoch`` from now on: leases of another epoch say nothing any more."""
+        if epoch != self.epoch:
+            self.epoch, self._until_ms = epoch, float("-inf")
+
+    def answered(self, epoch: int, asked_ms: float, lease_ms: int | None) -> bool:
+        """The leader's answer to a heartbeat sent at ``asked_ms``; whether leases turned out not to exist."""
+        if lease_ms is None:
+            first, self.supported = self.supported is not False, False
+            return first
+        self.supported = True
+        if epoch == self.epoch and asked_ms > self._given_up_ms:
+            self._until_ms = max(self._until_ms, asked_ms + lease_ms)
+        return False
+
+    def give_up(self) -> None:
+        """Hold none from now on, not even one whose answer is on its way: another may be elected at once."""
+        self._until_ms, self._given_up_ms = float("-inf"), self._clock_ms()
+
+    @property
+    def left_ms(self) -> float:
+        """Infinite without leases."""
+        if self.supported is False:
+            return float("inf")
+        return max(self._until_ms - self._clock_ms(), 0.0)
+
+    def holds(self) -> bool:
+        return self.supported is False or self._clock_ms() < self._until_ms

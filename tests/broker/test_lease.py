@@ -1,0 +1,128 @@
+"""The promise of broker.lease: never held longer than granted from the sending on, and only in its epoch."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.lease import Lease
+from model.errors import Refused
+from remoting.codec import Command
+from remoting.codes import Request
+from tests.broker.role_fakes import FakeControllers, Life
+from tests.ha.group import until
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 500), st.integers(0, 400)), max_size=20))
+def test_it_holds_exactly_until_the_latest_end_granted(steps: list[tuple[int, int, int]]) -> None:
+    clock = Clock()
+    lease = Lease(clock)
+    lease.begin(1)
+    end_ms = 0.0
+    for delay_ms, pause_ms, granted_ms in steps:
+        asked_ms = clock.now_ms
+        clock.now_ms += delay_ms  # the answer takes its time, and the lease does not begin with it
+        lease.answered(1, asked_ms, granted_ms)
+        end_ms = max(end_ms, asked_ms + granted_ms)
+        clock.now_ms += pause_ms
+        assert lease.holds() is (clock.now_ms < end_ms)
+
+
+def test_a_lease_of_another_epoch_says_nothing() -> None:
+    clock = Clock()
+    lease = Lease(clock)
+    lease.begin(1)
+    lease.answered(1, 1000, 500)
+    assert lease.holds()
+    lease.begin(2)
+    assert not lease.holds()
+    lease.answered(1, 1000, 500)
+    assert not lease.holds()
+
+
+def test_a_lease_given_up_does_not_come_back_with_a_late_answer() -> None:
+    clock = Clock()
+    lease = Lease(clock)
+    lease.begin(1)
+    clock.now_ms = 1100
+    lease.give_up()
+    assert not lease.holds()
+    lease.answered(1, 1050, 500)
+    assert not lease.holds()
+    lease.answered(1, 1101, 500)
+    assert lease.holds()
+
+
+def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_how_far_its_log_is(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with FakeControllers() as controllers:
+            controllers.lease_ms = 60_000
+            async with Life(tmp_path, controllers) as life:
+                await life.becomes("master", 1)
+                ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
+                life.host.drains = False
+                with pytest.raises(Refused, match="whole log"):
+                    await life.role.hand_over_to(ask)
+                assert life.host.calls[-2:] == [("drain", 2), ("resume",)]
+                assert life.ha.entitled()
+                with pytest.raises(Refused, match="not master of epoch 2"):
+                    await life.role.hand_over_to(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
+                life.host.drains, controllers.lease_ms = True, 0
+                assert await life.role.hand_over_to(ask) == life.store.log.end
+                assert not life.ha.entitled()
+
+    asyncio.run(body())
+
+
+def test_a_controller_without_leases_is_told_once_and_asks_for_nothing() -> None:
+    lease = Lease(Clock())
+    lease.begin(1)
+    assert not lease.holds(), "nobody answered yet"
+    assert lease.answered(1, 1000, None)
+    assert not lease.answered(1, 1500, None)
+    assert lease.holds()
+
+
+def test_a_master_of_a_real_controller_serves_and_warns_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master")
+            beats = len(controllers.beats)
+            await until(lambda: len(controllers.beats) > beats + 3, "it beats on")
+            assert life.ha.entitled()
+
+    asyncio.run(body())
+    assert sum("grant no leases" in record.message for record in caplog.records) == 1
+
+
+def test_a_master_asks_for_leases_and_loses_its_own_without_answers(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with FakeControllers() as controllers:
+            controllers.lease_ms = 200
+            async with Life(tmp_path, controllers, controller_heartbeat_timeout_ms=250) as life:
+                await life.becomes("master")
+                assert life.ha.entitled()
+                asked = [ext for _, ext in controllers.beats if "leaseEpoch" in ext]
+                assert asked[0]["leaseEpoch"] == "1"
+                assert (asked[0]["leases"], asked[0]["allAckInSyncStateSet"]) == ("true", "true")
+                controllers.lease_ms = 0
+                await until(lambda: not life.ha.entitled(), "the lease ends")
+                assert life.role.role == "master"
+                controllers.lease_ms = 200
+                await until(life.ha.entitled, "it is granted again")
+
+    asyncio.run(body())

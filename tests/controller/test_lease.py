@@ -1,0 +1,139 @@
+"""The promise of controller.lease: whoever is elected where it matters is elected after the lease ended."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.codec import Ack, AppendEntries
+from controller.lease import DRIFT, DURATION_MAX_MS, SHARE, Leases, duration_ms, matters
+from controller.live import Heartbeat
+from remoting.codes import Request, Response
+from tests.controller.simulated import wait_for
+from tests.controller.test_raft_rules import Lab
+from tests.controller.test_raft_rules import run as alone
+from tests.controller.test_service import World, run
+
+ONE = ("g", 1)
+BEAT = Heartbeat(session=1, at_ms=0, timeout_ms=3000, leases=True, all_ack=True)
+
+
+@given(
+    followed=st.floats(0, 1000),
+    heard=st.floats(0, 3000),
+    transit=st.floats(0, 2000),
+    led=st.floats(0, 3000),
+    slow=st.floats(1 - DRIFT / 2, 1 + DRIFT / 2),
+)
+def test_no_lease_outlives_what_this_leader_or_the_next_one_waits_for(
+    followed: float, heard: float, transit: float, led: float, slow: float
+) -> None:
+    """A question sent at ``now - transit``, answered with a proof of ``followed``; the next leader leads
+    after that proof; the broker's clock runs at another speed."""
+    now = followed + heard
+    mine, next_one = Leases(), Leases()
+    mine.lead(0)
+    granted_ms = mine.grant(ONE, 3000, followed_ms=followed, now_ms=now)
+    if granted_ms == 0:
+        return
+    ends = now - transit + granted_ms * slow
+    assert ends <= mine.until_ms(ONE, BEAT) + 0.001
+    next_one.lead(followed + led)
+    assert ends <= next_one.until_ms(ONE, BEAT) + 0.001
+
+
+def test_a_silent_masters_lease_ends_before_its_silence_counts() -> None:
+    for timeout_ms in (100, 3000, 10_000, 600_000):
+        assert duration_ms(timeout_ms) * (1 + DRIFT) < timeout_ms
+    assert duration_ms(600_000) == DURATION_MAX_MS
+
+
+def test_nothing_is_granted_without_a_recent_majority() -> None:
+    leases = Leases()
+    leases.lead(0)
+    assert leases.grant(ONE, 3000, followed_ms=None, now_ms=10) == 0
+    assert leases.grant(ONE, 3000, followed_ms=0, now_ms=3000 * SHARE) == 0
+    assert leases.grant(ONE, 3000, followed_ms=0, now_ms=3000 * SHARE - 50) == 50
+
+
+def test_a_new_leader_assumes_the_longest_lease_and_a_release_ends_it() -> None:
+    leases = Leases()
+    leases.lead(1000)
+    assert leases.until_ms(ONE, None) == 1000 + DURATION_MAX_MS * (1 + DRIFT)
+    assert leases.until_ms(ONE, replace(BEAT, leases=False)) < 0, "a broker of the real RocketMQ has none"
+    leases.release(ONE)
+    assert leases.until_ms(ONE, BEAT) < 0
+
+
+@pytest.mark.parametrize(
+    ("beat", "chosen", "expected"),
+    [
+        (BEAT, 2, False),
+        (BEAT, 3, True),  # unclean: the old master does not wait for it
+        (replace(BEAT, all_ack=False), 2, True),
+        (None, 2, True),
+    ],
+)
+def test_a_lease_matters_where_the_old_master_needs_no_word_of_the_new_one(
+    beat: Heartbeat | None, chosen: int, expected: bool
+) -> None:
+    assert matters(beat, [1, 2], chosen) is expected
+
+
+def test_a_leader_counts_itself_followed_since_what_the_answers_answer_was_sent() -> None:
+    async def main() -> None:
+        lab = Lab()
+        await lab.lead()
+        node = lab.node
+        assert node.followed_ms() is None
+        first = next(m for _, m in lab.said if isinstance(m, AppendEntries))
+        assert first.sent_us > 0
+        await asyncio.sleep(0.01)
+        node.received("b", Ack(first.term, 2, False, True, first.sent_us))
+        assert node.followed_ms() == first.sent_us / 1000
+        node.received("c", Ack(first.term, 2, False, True, 10**15))
+        assert node.followed_ms() == first.sent_us / 1000, "nothing is believed that was not sent yet"
+
+    alone(main)
+
+
+def test_only_the_master_of_the_epoch_is_granted_a_lease_by_the_leader(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, _ = await world.brokers_up(3)
+
+        async def lease(broker_id: int, epoch: int, address: str) -> str:
+            asked = one.heartbeat(brokerId=broker_id, leaseEpoch=epoch, leases="true")
+            return (await one.client.call(address, asked, 3)).ext["leaseMs"]
+
+        leader = world.leader_address()
+        await wait_for(lambda: world.leader() is not None)
+        assert 0 < int(await lease(1, 1, leader)) <= 3000 * SHARE
+        assert await lease(1, 2, leader) == "0"
+        assert await lease(2, 1, leader) == "0"
+        other = next(a for a in world.addresses.values() if a != leader)
+        assert await lease(1, 1, other) == "0"
+        assert (await two.elect(designate=True)).code == Response.SUCCESS
+        assert await lease(1, 1, leader) == "0", "deposed"
+
+    run(tmp_path, main, count=3)
+
+
+def test_an_election_waits_for_the_lease_of_a_master_that_may_count_alone(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, _ = await world.brokers_up(3, timeout_ms=2000)
+        one.freeze()
+        asked = one.heartbeat(leaseEpoch=1, leases="true", allAckInSyncStateSet="false")
+        granted = int((await one.client.call(world.leader_address(), asked, 3)).ext["leaseMs"])
+        begun = asyncio.get_running_loop().time()
+        await one.die()
+        await wait_for(lambda: bool(world.named("master_lost")))
+        early = await two.call(Request.CONTROLLER_ELECT_MASTER, brokerId=2, designateElect="false")
+        assert early.code == Response.CONTROLLER_ELECT_MASTER_FAILED
+        assert "lease" in (early.remark or "")
+        await wait_for(lambda: world.group()["master"] in (2, 3))
+        assert asyncio.get_running_loop().time() - begun > granted / 1000 * 0.9
+
+    run(tmp_path, main)

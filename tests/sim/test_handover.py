@@ -1,0 +1,157 @@
+"""The promise of a handover: the heir has everything, no send fails for good, and it is over in a moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import pytest
+
+from admin.handover import CannotHandOver, HandedOver, hand_over
+from broker.service import Broker
+from chaos.clients import ClientSender
+from chaos.history import Happened
+from chaos.workload import Load, ProducerLoad, queues_of
+from chaos.worlds.sim import GROUP
+from client.admin import AdminClient
+from tests.sim.test_lease import ALONE, World
+
+pytestmark = pytest.mark.sim
+
+
+class Traffic:
+    """Producers on every queue of a topic; ``world.cluster.history`` has what became of each send."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.load = world, Load()
+        self.producers: list[ProducerLoad] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def begin(self) -> None:
+        cluster = self.world.cluster
+        node, env = cluster.client("admin")
+
+        async def create() -> None:
+            async with AdminClient(env, cluster.namesrv_addresses) as admin:
+                await admin.create_topic(self.load.topic, self.load.queues, brokers=[GROUP])
+
+        await cluster.inside(node, create())
+        for number in range(self.load.producers):
+            name = f"p{number}"
+            node, env = cluster.client(name)
+            sender = ClientSender(env, name, cluster.namesrv_addresses)
+            queues, chance = queues_of(self.load, GROUP), cluster.chance(name)
+            producer = ProducerLoad(name, sender, queues, self.load, cluster.history, cluster.clock, chance)
+
+            async def produce(sender: ClientSender = sender, producer: ProducerLoad = producer) -> None:
+                await sender.start()
+                await producer.run()
+
+            self.producers.append(producer)
+            self.tasks.append(cluster.inside(node, produce(), name=name))
+
+    async def end(self) -> set[str]:
+        """How the sends ended, each kind once."""
+        for producer in self.producers:
+            producer.stop()
+        await asyncio.wait(self.tasks, timeout=15)
+        return {send.outcome for send in self.world.cluster.history.sends()}
+
+
+async def handed_over(world: World, heir: int | None = None) -> HandedOver:
+    node, env = world.cluster.client(f"operator{len(world.cluster.nodes)}")
+    cluster = world.cluster
+    work = hand_over(
+        env, cluster.namesrv_addresses, cluster.controller_addresses, "DefaultCluster", GROUP, heir
+    )
+    return await cluster.inside(node, work)
+
+
+def under_load(world: World, act: Callable[[World], Awaitable[None]]) -> set[str]:
+    outcomes: set[str] = set()
+
+    async def main() -> None:
+        traffic = Traffic(world)
+        await traffic.begin()
+        await asyncio.sleep(1.5)
+        await act(world)
+        await asyncio.sleep(1.5)
+        outcomes.update(await traffic.end())
+        assert await world.cluster.until(world.cluster.converged, 20.0) is None
+
+    world.run(main)
+    return outcomes
+
+
+def ended(world: World) -> list[Happened]:
+    return [e for e in world.cluster.history.happened() if e.name == "promoted"]
+
+
+@pytest.mark.parametrize("broker", [{}, ALONE])
+def test_a_handover_under_load_fails_no_send_and_waits_for_no_lease(broker: dict[str, str]) -> None:
+    world = World(11, broker)
+
+    async def act(world: World) -> None:
+        old = world.cluster.master()
+        done = await handed_over(world)
+        assert done.took_ms < 1000
+        # The answer comes with the election; the notice is on its way.
+        assert await world.cluster.until(lambda: "same" if world.cluster.master() == old else None, 1) is None
+
+    assert under_load(world, act) == {"ok"}
+    assert len(ended(world)) == 2
+
+
+@pytest.mark.parametrize("broker", [{}, ALONE])
+def test_a_master_told_to_stop_hands_over_first(broker: dict[str, str]) -> None:
+    world = World(12, broker)
+
+    async def act(world: World) -> None:
+        cluster = world.cluster
+        old = cluster.master()
+        assert old is not None
+        begun_ms = cluster.clock()
+        assert cluster.stop(old) is not None
+        assert await cluster.until(lambda: None if cluster.master() not in (None, old) else "old", 3) is None
+        assert world.times("master_lost") == [], "elected before its connection ended"
+        assert world.times("master_elected")[-1] - begun_ms < 1000, "no lease was waited for"
+        assert await cluster.until(lambda: None if cluster.nodes[old].state == "down" else "up", 5) is None
+        cluster.start(old)
+
+    # What was on its way when the old master closed its sockets has no answer; nothing was refused for good.
+    assert under_load(world, act) <= {"ok", "unknown"}
+
+
+def test_a_heir_that_cannot_catch_up_is_not_elected_and_the_master_serves_on() -> None:
+    world = World(13)
+
+    async def act(world: World) -> None:
+        cluster = world.cluster
+        old = cluster.master()
+        assert old is not None
+        broker = cast(Broker, cluster.nodes[old].server)
+        heir = next(i for i in broker.ha.members if i != broker.standing.broker_id)
+        name = next(n for n, s in cluster.brokers().items() if s["brokerId"] == heir)
+        cluster.cut(old, name)
+        with pytest.raises(CannotHandOver, match="does not have the whole log"):
+            await handed_over(world, heir)
+        assert cluster.master() == old
+        assert not broker.standing.handing_over
+        cluster.fabric.heal_all()
+
+    assert "fail" not in under_load(world, act)
+    assert len(ended(world)) == 1
+
+
+def test_only_a_member_of_the_set_inherits() -> None:
+    world = World(14)
+
+    async def main() -> None:
+        master = world.cluster.brokers()[world.cluster.master() or ""]["brokerId"]
+        with pytest.raises(CannotHandOver, match="already"):
+            await handed_over(world, master)
+        with pytest.raises(CannotHandOver, match="not in the SyncStateSet"):
+            await handed_over(world, 9)
+
+    world.run(main)

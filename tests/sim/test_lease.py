@@ -1,0 +1,195 @@
+"""The promise of leases: a master that may have a successor acknowledges nothing alone, and resumes later."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.lease import Lease
+from chaos.history import History
+from chaos.worlds.sim import BROKER_PORT, SimCluster, WorldConfig
+from model.errors import MqError
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.service import RemotingClient
+
+pytestmark = pytest.mark.sim
+ALONE = {"allAckInSyncStateSet": "false", "inSyncReplicas": "1"}
+LEASE_MS = 2400  # 0.8 of the brokers' heartbeat timeout
+SEND = {
+    "producerGroup": "p",
+    "topic": "TBW102",
+    "defaultTopic": "TBW102",
+    "defaultTopicQueueNums": "4",
+    "queueId": "0",
+    "sysFlag": "0",
+    "bornTimestamp": "0",
+    "flag": "0",
+    "properties": "",
+    "reconsumeTimes": "0",
+    "unitMode": "false",
+    "batch": "false",
+}
+
+
+class World:
+    """A full cluster, and a client that keeps sending to one broker, whatever the routes say."""
+
+    def __init__(self, seed: int, broker: dict[str, str] | None = None) -> None:
+        self.cluster = SimCluster(seed, WorldConfig(broker=broker or {}), History())
+        self.answers: list[tuple[float, int | None]] = []  # when asked, code; None = no answer
+
+    def run(self, main: Callable[[], Awaitable[None]]) -> None:
+        async def inside() -> None:
+            for node in [*self.cluster.of("namesrv"), *self.cluster.of("broker")]:
+                self.cluster.start(node.name)
+            assert await self.cluster.until(self.cluster.converged, 20.0) is None
+            await main()
+
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self.cluster.loop.run_until_complete(inside())
+        finally:
+            self.cluster.close()
+            if collecting:
+                gc.enable()
+
+    def send_to(self, broker: str) -> None:
+        node, env = self.cluster.client("sender")
+        client = RemotingClient(env, "sender")
+        address = f"{self.cluster.nodes[broker].host}:{BROKER_PORT}"
+
+        async def send() -> None:
+            while True:
+                begun_ms = self.cluster.clock()
+                code: int | None = None
+                try:
+                    code = (await client.call(address, Command(Request.SEND_MESSAGE, dict(SEND), b"x"))).code
+                except (MqError, OSError):
+                    client.drop(address)
+                self.answers.append((begun_ms, code))
+                await asyncio.sleep(0.02)
+
+        self.cluster.inside(node, send(), name="send")
+
+    def cut_off(self, broker: str) -> None:
+        """From Controllers and brokers, which see its connections end; not from clients."""
+        cluster = self.cluster
+        for other in [*cluster.of("namesrv"), *cluster.of("broker")]:
+            if other.name != broker:
+                cluster.cut(broker, other.name)
+                cluster.fabric.reset(cluster.nodes[broker].host, other.host)
+
+    def times(self, event: str) -> list[float]:
+        return [e.at_ms for e in self.cluster.history.happened() if e.name == event]
+
+    def codes(self, since_ms: float) -> set[int | None]:
+        return {code for begun_ms, code in self.answers if begun_ms >= since_ms}
+
+
+def cut_off_and_healed(seed: int) -> World:
+    world = World(seed, ALONE)
+
+    async def main() -> None:
+        cluster = world.cluster
+        old = cluster.master()
+        assert old is not None
+        world.send_to(old)
+        await asyncio.sleep(1)
+        world.cut_off(old)
+        await asyncio.sleep(6)
+        cluster.fabric.heal_all()
+        assert await cluster.until(cluster.converged, 20.0) is None
+
+    world.run(main)
+    return world
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_master_cut_off_with_its_clients_says_ok_to_nobody_after_its_successor_was_elected(
+    seed: int,
+) -> None:
+    world = cut_off_and_healed(seed)
+    elected_ms = world.times("master_elected")[-1]
+    assert Response.SUCCESS in world.codes(0)
+    assert Response.SUCCESS not in world.codes(elected_ms)
+    assert Response.SERVICE_NOT_AVAILABLE in world.codes(elected_ms), "refused at once, not left to time out"
+    assert world.times("lease_ended")[0] <= elected_ms
+
+
+def test_without_the_lease_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lease, "holds", lambda self: True)
+    world = cut_off_and_healed(0)
+    assert Response.SUCCESS in world.codes(world.times("master_elected")[-1])
+
+
+@pytest.mark.parametrize(("broker", "waits"), [({}, False), (ALONE, True)])
+def test_the_successor_of_a_dead_master_waits_only_where_a_living_one_could_confirm_alone(
+    broker: dict[str, str], waits: bool
+) -> None:
+    world = World(5, broker)
+
+    async def main() -> None:
+        cluster = world.cluster
+        master = cluster.master()
+        assert master is not None
+        killed_ms = cluster.clock()
+        cluster.kill(master)
+        await asyncio.sleep(4)
+        elected_ms = world.times("master_elected")[-1]
+        assert elected_ms > killed_ms
+        assert (elected_ms - killed_ms > LEASE_MS / 2) is waits
+        assert elected_ms - killed_ms < LEASE_MS * 1.1
+
+    world.run(main)
+
+
+def test_a_master_whose_members_answer_serves_on_while_every_controller_is_dead() -> None:
+    world = World(6)
+
+    async def main() -> None:
+        cluster = world.cluster
+        master = cluster.master()
+        assert master is not None
+        world.send_to(master)
+        for node in cluster.of("namesrv"):
+            cluster.kill(node.name)
+        await asyncio.sleep(8)
+        assert world.codes(0) == {Response.SUCCESS}
+        assert world.times("lease_ended")
+
+    world.run(main)
+
+
+def test_a_lone_master_without_controllers_stops_and_resumes_by_itself() -> None:
+    world = World(7)
+
+    async def main() -> None:
+        cluster = world.cluster
+        master = cluster.master()
+        assert master is not None
+        for node in cluster.of("broker"):
+            if node.name != master:
+                cluster.kill(node.name)
+        assert await cluster.until(lambda: None if len(cluster.members()) == 1 else "not alone", 10) is None
+        world.send_to(master)
+        await asyncio.sleep(0.5)
+        assert world.codes(0) == {Response.SUCCESS}
+        killed_ms = cluster.clock()
+        for node in cluster.of("namesrv"):
+            cluster.kill(node.name)
+        await asyncio.sleep(4)
+        assert world.codes(killed_ms + LEASE_MS) == {Response.SERVICE_NOT_AVAILABLE}
+        for node in cluster.of("namesrv"):
+            cluster.start(node.name)
+        await asyncio.sleep(6)
+        begun_ms = cluster.clock()
+        await asyncio.sleep(0.5)
+        assert world.codes(begun_ms) == {Response.SUCCESS}
+        assert len(world.times("lease_renewed")) >= 1
+
+    world.run(main)
