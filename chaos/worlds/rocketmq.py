@@ -114,7 +114,7 @@ def java(
 
 
 def mqadmin(
-    namesrv: str, *arguments: str, user_home: Path, timeout_s: float = 60
+    namesrv: str, *arguments: str, user_home: Path, timeout_s: float = 180
 ) -> subprocess.CompletedProcess[str]:
     """Run the real mqadmin against ``namesrv`` and return what it printed."""
     command = java(

@@ -45,7 +45,7 @@ class Cluster:
     controllers: str
     scratch: Path
 
-    def driver(self, *arguments: str, timeout_s: float = 90) -> subprocess.CompletedProcess[str]:
+    def driver(self, *arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
         """Run ``ClientDriver``: the unmodified Java client."""
         classes = rocketmq.compile_java(Path(__file__).parent / "java" / "ClientDriver.java")
         command = rocketmq.java(

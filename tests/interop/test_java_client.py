@@ -6,7 +6,7 @@ import pytest
 
 from tests.interop.conftest import Cluster, facts
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 def _create(cluster: Cluster, topic: str, queues: int = 4) -> None:
@@ -46,7 +46,7 @@ def test_oneway_sends_and_a_batch_are_read_by_a_group_of_two_that_share_the_queu
     batch = cluster.driver("batch", topic, "10")
     assert batch.returncode == 0, batch.stdout + batch.stderr
     assert cluster.driver("sync", topic, "20").returncode == 0
-    done = cluster.driver("group", topic, "60", "InteropGroupOfTwo", "60", timeout_s=120)
+    done = cluster.driver("group", topic, "60", "InteropGroupOfTwo", "150")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     read = facts(done.stdout, "read")
     expected = (

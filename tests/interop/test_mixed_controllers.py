@@ -11,7 +11,7 @@ import pytest
 from tests.interop.conftest import mqadmin_all
 from tests.interop.mixed import GROUP, MixedCluster, assert_all_is_well, kill_the_master, rejoin, running
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

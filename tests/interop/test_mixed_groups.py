@@ -21,7 +21,7 @@ from tests.interop.mixed import (
     running,
 )
 
-pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 def _start(cluster: MixedCluster, leader: str, others: str, count: int) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.interop.conftest import Cluster, mqadmin_all
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 def test_cluster_list_shows_the_master_and_both_slaves(cluster: Cluster) -> None:

@@ -15,7 +15,7 @@ from admin.layout import free_base_port
 from chaos.worlds import rocketmq
 from tests.interop.conftest import ROOT, facts
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 _SEGMENT = {"mappedFileSizeCommitLog": 1048576}
 _TOPIC = "Exchange"
@@ -46,7 +46,7 @@ def _driver(namesrv: str, home: Path, *arguments: str) -> subprocess.CompletedPr
     command = rocketmq.java(
         "ClientDriver", arguments[0], namesrv, *arguments[1:], classes=classes, user_home=home
     )
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 @contextmanager

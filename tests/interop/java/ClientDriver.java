@@ -187,7 +187,7 @@ public class ClientDriver {
             return again ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
-        long end = System.currentTimeMillis() + 40_000;
+        long end = System.currentTimeMillis() + 120_000;
         boolean all = false;
         while (System.currentTimeMillis() < end && !all) {
             Thread.sleep(200);
