@@ -198,8 +198,9 @@ class Keeper:
         group = self._table.groups.get(name)
         if group is None or chosen is None or group.virgin:
             return 0.0
-        # Without a master it is one of the members that led, and may not know that it was deposed.
-        holders = [group.master] if group.master is not None else group.members
+        # Without a master it is one of the members that led, or one that was removed, and it may not know.
+        deposed = {*group.members, *self._leases.holders(name)}
+        holders = [group.master] if group.master is not None else sorted(deposed)
         untils = [0.0]
         for holder in holders:
             beat = self._live.newest(name, holder)
