@@ -21,7 +21,7 @@ from remoting import bodies
 from remoting.bodies import ObjectKey, queue_key
 from remoting.codec import VERSION, Command
 from remoting.codes import Request, Response
-from remoting.headers import need, need_int, opt_bool
+from remoting.headers import flag, need, need_int, opt_bool
 from remoting.service import Connection
 
 log = logging.getLogger(__name__)
@@ -351,12 +351,16 @@ class AdminProcessor:
         return request.reply(body=bodies.dumps(body))
 
     async def epochs(self, connection: Connection, request: Command) -> Command:
-        """The epochs of our log; each ends where the next begins, the last never."""
+        """The epochs of our log; each ends where the next begins, the last never.
+
+        ``following`` (ours): whether this slave still hears its master; Controllers ask before an election.
+        """
         if not self._config.enable_controller_mode:
             raise Refused("this request only for controllerMode", Response.SYSTEM_ERROR)
         entries = list(self._parts.store.epochs.entries)
         ends = [entry.start for entry in entries[1:]] + [EPOCH_END]
         return request.reply(
+            ext={"following": flag(self._parts.ha.follows)},
             body=bodies.dumps(
                 {
                     "brokerId": self._parts.standing.broker_id,
@@ -368,7 +372,7 @@ class AdminProcessor:
                     ],
                     "maxOffset": self._parts.store.log.end,
                 }
-            )
+            ),
         )
 
     async def exchange_ha_info(self, connection: Connection, request: Command) -> Command:

@@ -43,6 +43,7 @@ RETRY_FIRST_MS: Final = 50
 DRAIN_S: Final = 1.0  # a handover gives the heir so long to catch up
 RESUME_S: Final = 2.0  # a master that handed over and is still master then takes writes again
 YIELD_S: Final = 1.0  # at a stop: time for the Controllers to elect the heir
+HURRY_MS: Final = 100.0  # a lost connection is made anew at once, but not more often than this
 LEASE_FIRST_S: Final = 0.3  # a new master waits at most so long for its first lease before it serves
 UNKNOWN_TO_CONTROLLER: Final = (
     Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
@@ -121,6 +122,8 @@ class RoleManager:
         self._controllers = Controllers(env, config, client)
         self._identity = Identity(env.disk, config)
         self.lease = Lease(env.monotonic_ms)
+        self._hurried_ms = float("-inf")
+        self._stopping = False
         self._renewing = False
         self._lease_held = False
         self._lease_timer: asyncio.TimerHandle | None = None
@@ -152,6 +155,7 @@ class RoleManager:
 
     async def stop(self) -> None:
         """No more heartbeats, no more changes of role; the Controllers see the connection end. Idempotent."""
+        self._stopping = True
         if self._store_broke in self._store.on_broken:
             self._store.on_broken.remove(self._store_broke)
         if self._lease_timer is not None:
@@ -219,6 +223,11 @@ class RoleManager:
         if address == self._controllers.leader:
             self._controllers.leader = None
             self._wake.set()
+        now_ms = self._env.monotonic_ms()
+        if address in self._controllers.all() and now_ms - self._hurried_ms >= HURRY_MS:
+            # Perhaps only the connection was lost: be heard again before we are taken for dead.
+            self._hurried_ms = now_ms
+            self._beat()
 
     def ha_address_of(self, master_address: str, ha_address: str) -> None:
         """A NameServer told the HA address of a master; Controllers of the real RocketMQ do not."""
@@ -447,7 +456,7 @@ class RoleManager:
     # Heartbeats
 
     def _beat(self) -> None:
-        if not self._registered or self._broken is not None or self.broker_id is None:
+        if not self._registered or self._broken is not None or self.broker_id is None or self._stopping:
             return
         leader = self._controllers.leader
         if self.role == "master" and self.lease.supported is not False:

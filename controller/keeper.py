@@ -34,13 +34,16 @@ from runtime.tasks import Tasks
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.05
+BACK_MS: Final = 300.0  # a master whose connection ended, but whom its slaves still hear, may come back
+BACK_STEP_S: Final = 0.02
 
 
 class Keeper:
     """Elections this Controller starts by itself.
 
     ``propose`` commits a command and returns the table's answer; ``announce(group)`` tells the brokers of the
-    group who their master is; ``ask_ends(group, ids)`` notes how far these brokers' logs reach now.
+    group who their master is; ``ask(group, ids)`` notes how far these brokers' logs reach now; whether one of
+    them still hears the master.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Keeper:
         propose: Callable[[Command], Awaitable[Answer]],
         announce: Callable[[str], None],
         request_id: Callable[[], str],
-        ask_ends: Callable[[str, list[int]], Awaitable[None]],
+        ask: Callable[[str, list[int]], Awaitable[bool]],
     ) -> None:
         self._env = env
         self._config = config
@@ -63,7 +66,7 @@ class Keeper:
         self._propose = propose
         self._announce = announce
         self._request_id = request_id
-        self._ask_ends = ask_ends
+        self._ask = ask
         self._leases = Leases()
         self._again_ms = float("inf")  # a lease that held an election up is over then
         self._tasks = Tasks(f"controller.{config.self_id}.keeper")
@@ -195,8 +198,9 @@ class Keeper:
         group = self._table.groups.get(name)
         if group is None or chosen is None or group.virgin:
             return 0.0
-        # Without a master it is one of the members that led, and may not know that it was deposed.
-        holders = [group.master] if group.master is not None else group.members
+        # Without a master it is one of the members that led, or one that was removed, and it may not know.
+        deposed = {*group.members, *self._leases.holders(name)}
+        holders = [group.master] if group.master is not None else sorted(deposed)
         untils = [0.0]
         for holder in holders:
             beat = self._live.newest(name, holder)
@@ -254,7 +258,7 @@ class Keeper:
                     await asyncio.sleep(RETRY_S)
                 if not self._raft.is_leader:
                     return
-                await self._ask_candidates(name)
+                await self._ask_whether_it_is_gone(name)
                 group = self._table.groups.get(name)
                 if group is None or self._recovered(name, group) or self._held(name):
                     return
@@ -282,12 +286,25 @@ class Keeper:
         master = group.master
         return master is not None and self._live.is_presumed(name, master, self._env.monotonic_ms())
 
-    async def _ask_candidates(self, name: str) -> None:
+    async def _ask_whether_it_is_gone(self, name: str) -> None:
+        """Ask the candidates. While one of them still hears a master whose connection ended, the master lives
+        and may be back in a moment: a process that dies takes all its connections with it."""
+        until_ms = self._env.monotonic_ms() + BACK_MS
+        while await self._ask_candidates(name):
+            group = self._table.groups.get(name)
+            if group is None or group.master is None or not self._live.hung_up(name, group.master):
+                return
+            if self._env.monotonic_ms() >= until_ms:
+                return
+            await asyncio.sleep(BACK_STEP_S)
+
+    async def _ask_candidates(self, name: str) -> bool:
         group = self._table.groups.get(name)
-        if group is not None:
-            able = group.replicas if self._config.elect_unclean_master else group.members
-            alive = self._live.alive(name, self._env.monotonic_ms())
-            await self._ask_ends(name, [i for i in alive if i in able and i != group.master])
+        if group is None:
+            return False
+        able = group.replicas if self._config.elect_unclean_master else group.members
+        alive = self._live.alive(name, self._env.monotonic_ms())
+        return await self._ask(name, [i for i in alive if i in able and i != group.master])
 
     async def _proposed(self, command: ElectMaster) -> Answer:
         try:

@@ -58,6 +58,10 @@ class Leases:
         """The broker itself said that it does not act as master any more."""
         self._until[broker] = float("-inf")
 
+    def holders(self, group: str) -> list[int]:
+        """Brokers this Controller granted a lease to, sorted; it may be over."""
+        return sorted(broker_id for name, broker_id in self._until if name == group)
+
     def until_ms(self, broker: Broker, beat: Heartbeat | None) -> float:
         """When the broker's last lease is over at the latest. ``beat``: its newest heartbeat, if any."""
         if beat is not None and not beat.leases:

@@ -112,6 +112,10 @@ class Liveness:
             return known.timeout_ms
         return max((beat.timeout_ms for beat in self._beats.values()), default=DEFAULT_TIMEOUT_MS)
 
+    def hung_up(self, group: str, broker_id: int) -> bool:
+        """Whether its connection ended, rather than that it fell silent."""
+        return (group, broker_id) in self._closed
+
     def alive(self, group: str, now_ms: float) -> list[int]:
         """Ids of the group's brokers that are alive, sorted."""
         return sorted(i for name, i in self._beats if name == group and self.is_alive(group, i, now_ms))

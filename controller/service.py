@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
 SECRET_BYTES_MIN: Final = 16
 MAKE_WAY_S: Final = 1.5  # a master drains within so long, or says no
-ASK_END_S: Final = 0.1  # candidates of an election say within so long how far their logs are
+ASK_S: Final = 0.1  # candidates of an election say within so long how far their logs are
 CHANGEABLE: Final = frozenset(
     {
         "scanNotActiveBrokerInterval",
@@ -101,7 +101,7 @@ class Controller:
             self._propose,
             self._announce,
             self._request_id,
-            self._ask_ends,
+            self._ask_brokers,
         )
         self._server = RemotingServer(
             env,
@@ -248,32 +248,28 @@ class Controller:
             answer.ext = {"leaseMs": str(lease_ms), "isLeader": flag(self._raft.is_leader)}
         return answer
 
-    async def _ask_ends(self, name: str, broker_ids: list[int]) -> None:
-        """Note how far the logs of these brokers reach now; one that does not say so soon counts with its
-        last heartbeat."""
+    async def _ask_brokers(self, name: str, broker_ids: list[int]) -> bool:
+        """Note how far the logs of these brokers reach now, one that does not say so soon counts with its
+        last heartbeat; whether one of them says that it still hears its master."""
         request = codec.Command(Request.GET_BROKER_EPOCH_CACHE, {"brokerName": name})
 
-        async def ask(broker_id: int, connection: Connection) -> None:
+        async def ask(broker_id: int, connection: Connection) -> bool:
             try:
-                answer = await connection.call(request, ASK_END_S)
-                if answer.code != Response.SUCCESS:
-                    return
-                body = loads_object(answer.body)
-                end, epochs = body.get("maxOffset"), body.get("epochList")
-                newest = epochs[-1] if isinstance(epochs, list) and epochs else None
-                epoch = newest.get("epoch") if isinstance(newest, dict) else 0
-                if _is_id(end) and _is_id(epoch):
-                    self._live.told_end(name, broker_id, epoch, end)
+                answer = await connection.call(request, ASK_S)
+                body = loads_object(answer.body) if answer.code == Response.SUCCESS else {}
             except (MqError, OSError) as error:
                 log.info("broker %d of %s does not say how far its log is: %s", broker_id, name, error)
+                return False
+            end, epochs = body.get("maxOffset"), body.get("epochList")
+            newest = epochs[-1] if isinstance(epochs, list) and epochs else None
+            epoch = newest.get("epoch") if isinstance(newest, dict) else 0
+            if _is_id(end) and _is_id(epoch):
+                self._live.told_end(name, broker_id, epoch, end)
+            return answer.ext.get("following") == "true"
 
-        asked: list[tuple[int, Connection]] = []
-        for broker_id in broker_ids:
-            connection = self._connection(name, broker_id)
-            if connection is not None:
-                asked.append((broker_id, connection))
-        if len(asked) > 1:  # with one candidate there is nothing to compare
-            await asyncio.gather(*(ask(*one) for one in asked))
+        connections = [(broker_id, self._connection(name, broker_id)) for broker_id in broker_ids]
+        asked = [ask(broker_id, found) for broker_id, found in connections if found is not None]
+        return any(await asyncio.gather(*asked))
 
     def _announce(self, name: str) -> None:
         """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group, on the connections they beat on."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ha.core import SyncSet
 from ha.master import SlaveLink
-from ha.slave import Follower, patience_ms
+from ha.slave import Follower, State, patience_ms
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
 from runtime.backoff import Backoff
@@ -191,6 +191,11 @@ class HaService:
     def all_ack(self) -> bool:
         """Whether this broker, as master, waits for every member of the SyncStateSet."""
         return self._config.all_ack_in_sync_state_set and self._config.broker_role != "ASYNC_MASTER"
+
+    @property
+    def follows(self) -> bool:
+        """Whether this slave's link to its master works."""
+        return self._follower is not None and self._follower.state is State.FOLLOWING
 
     @property
     def members(self) -> frozenset[int]:

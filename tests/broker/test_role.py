@@ -127,6 +127,33 @@ def test_heartbeats_go_to_every_controller_and_say_how_far_the_log_is(tmp_path: 
     asyncio.run(run())
 
 
+def test_heartbeats_reach_a_leader_that_is_not_among_the_configured_addresses(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers(3) as controllers:
+            controllers.leader = 2
+            known = ";".join(controllers.addresses.split(";")[:2])
+            async with Life(tmp_path, controllers, controller_addr=known) as life:
+                await life.becomes("master", 1)
+                await until(lambda: {index for index, _ in controllers.beats} == {0, 1, 2})
+
+    asyncio.run(run())
+
+
+def test_a_connection_lost_to_a_controller_is_made_anew_without_waiting_for_the_next_beat(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        rarely = {"broker_heartbeat_ms": 600_000, "controller_heartbeat_timeout_ms": 3_000_000}
+        async with FakeControllers() as controllers, Life(tmp_path, controllers, **rarely) as life:
+            await life.becomes("master", 1)
+            await until(lambda: 1 in controllers.alive)
+            first = controllers.alive[1]
+            first.close()
+            await until(lambda: controllers.alive.get(1, first) is not first)
+
+    asyncio.run(run())
+
+
 def test_a_dead_controller_delays_no_heartbeat_to_the_others(tmp_path: Path) -> None:
     async def run() -> None:
         async with FakeControllers(1) as controllers:

@@ -121,6 +121,23 @@ def test_only_the_master_of_the_epoch_is_granted_a_lease_by_the_leader(tmp_path:
     run(tmp_path, main, count=3)
 
 
+def test_the_lease_of_a_living_master_that_was_removed_still_counts(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, _ = await world.brokers_up(3, timeout_ms=60_000)
+        one.freeze()
+        asked = one.heartbeat(leaseEpoch=1, leases="true", allAckInSyncStateSet="false")
+        assert int((await one.client.call(world.leader_address(), asked, 3)).ext["leaseMs"]) > 0
+        removed = await two.call(
+            Request.CLEAN_BROKER_DATA, brokerControllerIdsToClean="1", isCleanLivingBroker="true"
+        )
+        assert removed.code == Response.SUCCESS
+        early = await two.call(Request.CONTROLLER_ELECT_MASTER, brokerId=2, designateElect="false")
+        assert "lease" in (early.remark or "")
+        assert world.group()["master"] is None
+
+    run(tmp_path, main)
+
+
 def test_an_election_waits_for_the_lease_of_a_master_that_may_count_alone(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         one, two, _ = await world.brokers_up(3, timeout_ms=2000)

@@ -68,7 +68,8 @@ class World:
                 begun_ms = self.cluster.clock()
                 code: int | None = None
                 try:
-                    code = (await client.call(address, Command(Request.SEND_MESSAGE, dict(SEND), b"x"))).code
+                    command = Command(Request.SEND_MESSAGE, dict(SEND), b"x")
+                    code = (await client.call(address, command, 10.0)).code
                 except (MqError, OSError):
                     client.drop(address)
                 self.answers.append((begun_ms, code))
@@ -125,6 +126,29 @@ def test_without_the_lease_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lease, "holds", lambda self: True)
     world = cut_off_and_healed(0)
     assert Response.SUCCESS in world.codes(world.times("master_elected")[-1])
+
+
+def test_a_master_that_was_frozen_past_its_lease_does_not_say_ok_to_what_waited_in_its_socket() -> None:
+    world = World(3, ALONE)
+
+    async def main() -> None:
+        cluster = world.cluster
+        old = cluster.master()
+        assert old is not None
+        world.send_to(old)
+        await asyncio.sleep(1)
+        cluster.pause(old)
+        paused_ms = cluster.clock()
+        await asyncio.sleep(5)
+        elected_ms = world.times("master_elected")[-1]
+        assert elected_ms > paused_ms
+        cluster.resume(old)
+        await asyncio.sleep(2)
+        late = [code for begun_ms, code in world.answers if paused_ms < begun_ms < elected_ms]
+        assert late, "a request waited in its socket while it was frozen"
+        assert Response.SUCCESS not in world.codes(paused_ms)
+
+    world.run(main)
 
 
 @pytest.mark.parametrize(("broker", "waits"), [({}, False), (ALONE, True)])

@@ -1,0 +1,157 @@
+"""The promise to users who were bitten by the original's Controller: docs/pain-points.md, rows B16 to B31."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from broker.service import Broker
+from chaos.worlds.sim_faults import Nemesis
+from controller.keeper import Keeper
+from model.errors import Unknown
+from remoting.codes import Response
+from tests.sim.test_lease import World
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_b26_a_master_that_only_lost_its_connections_to_the_controllers_stays_master(seed: int) -> None:
+    """The close says that it died; its slaves say that it lives, and it is back in a moment."""
+    world = World(seed)
+
+    async def main() -> None:
+        cluster = world.cluster
+        master = cluster.master()
+        assert master is not None
+        world.send_to(master)
+        await asyncio.sleep(1)
+        host = cluster.nodes[master].host
+        for node in cluster.of("namesrv"):
+            assert cluster.fabric.reset(host, node.host) > 0
+        await asyncio.sleep(3)
+        assert cluster.master() == master
+        assert len(world.times("master_elected")) == 1
+        assert world.codes(0) == {Response.SUCCESS}
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("direction", ["out", "in", "both"])
+def test_b26_a_master_the_controllers_leader_cannot_hear_is_replaced_once(direction: str) -> None:
+    world = World(21)
+
+    async def main() -> None:
+        cluster = world.cluster
+        leader, master = cluster.leader(), cluster.master()
+        assert leader is not None
+        assert master is not None
+        cluster.cut(master, leader, direction)
+        await asyncio.sleep(15)
+        assert len(world.times("master_elected")) <= 2
+        assert await cluster.until(lambda: None if cluster.master() else "no master", 1) is None
+        cluster.fabric.heal_all()
+        assert await cluster.until(cluster.converged, 20) is None
+        assert len(world.times("master_elected")) <= 2
+
+    world.run(main)
+
+
+def test_b18_an_election_that_fails_is_tried_again_until_there_is_a_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(22)
+    failed = 0
+
+    async def main() -> None:
+        cluster = world.cluster
+        master = cluster.master()
+        assert master is not None
+        propose = Keeper._proposed
+
+        async def fail(self: Keeper, command: object) -> object:
+            nonlocal failed
+            if failed < 7:
+                failed += 1
+                raise Unknown("the log could not be appended to")
+            return await propose(self, command)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Keeper, "_proposed", fail)
+        cluster.kill(master)
+        reason = await cluster.until(lambda: None if cluster.master() not in (None, master) else "none", 30)
+        assert reason is None
+        assert failed == 7, "more than the tries of one election"
+
+    world.run(main)
+
+
+def test_b17_a_slave_the_new_controller_leader_never_heard_may_still_be_elected() -> None:
+    """Every Controller hears every broker, so a change of leader forgets nobody."""
+    world = World(23)
+
+    async def main() -> None:
+        cluster = world.cluster
+        leader, master = cluster.leader(), cluster.master()
+        assert leader is not None
+        assert master is not None
+        cluster.kill(leader)
+        assert (
+            await cluster.until(lambda: None if cluster.leader() not in (None, leader) else "none", 5) is None
+        )
+        cluster.kill(master)
+        killed_ms = cluster.clock()
+        assert (
+            await cluster.until(lambda: None if cluster.master() not in (None, master) else "none", 5) is None
+        )
+        assert world.times("master_elected")[-1] - killed_ms < 1000
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_b16_the_late_end_of_an_old_connection_evicts_nobody(seed: int) -> None:
+    """A cut holds the end of the old connections back until the broker has long had new ones."""
+    world = World(seed)
+
+    async def main() -> None:
+        cluster = world.cluster
+        master = cluster.master()
+        assert master is not None
+        broker = cast(Broker, cluster.nodes[master].server)
+        for node in cluster.of("namesrv"):
+            cluster.cut(master, node.name, "out")
+        for address in cluster.controller_addresses:
+            broker.client.drop(address)
+        await asyncio.sleep(0.05)
+        cluster.fabric.heal_all()
+        await asyncio.sleep(5)
+        assert cluster.master() == master
+        assert len(world.times("master_elected")) == 1
+
+    world.run(main)
+
+
+def test_b31_a_broker_without_controllers_serves_its_status_says_why_and_joins_when_they_come() -> None:
+    world = World(24)
+
+    async def main() -> None:
+        cluster = world.cluster
+        nemesis = Nemesis(cluster, [])
+        victim = nemesis.resolve("slave")
+        assert victim is not None
+        for name in [*(node.name for node in cluster.of("namesrv")), victim]:
+            cluster.kill(name)
+        cluster.start(victim)
+        await asyncio.sleep(5)
+        server = cluster.nodes[victim].server
+        assert server is not None
+        assert server.status()["role"] == "fenced"
+        assert "none of the Controllers" in (server.health() or "")
+        for node in cluster.of("namesrv"):
+            cluster.start(node.name)
+        assert await cluster.until(cluster.converged, 20) is None
+        assert server.health() is None
+
+    world.run(main)
