@@ -30,18 +30,20 @@ from controller.keeper import Keeper
 from controller.live import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
 from controller.raft import Raft, RaftConfig
 from model.config import ControllerConfig, parse_properties, peers, split_address
-from model.errors import ConfigError, PeerError, Refused, Unknown
+from model.errors import ConfigError, MqError, PeerError, Refused, Unknown
 from remoting import codec
 from remoting.bodies import dumps, loads, loads_object
 from remoting.codes import Request, Response
 from remoting.headers import INT_MAX, LONG_MAX, flag, need, need_int, opt_bool, opt_int
-from remoting.service import Connection, RemotingServer, unsupported
+from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env, read_file
+from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
 SECRET_BYTES_MIN: Final = 16
+NOTICE_S: Final = 1.0
 CHANGEABLE: Final = frozenset(
     {
         "scanNotActiveBrokerInterval",
@@ -115,6 +117,8 @@ class Controller:
             Request.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
             Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
         }
+        self._client = RemotingClient(env, f"controller.{config.self_id}")
+        self._tasks = Tasks(f"controller.{config.self_id}.notices")
         self._stopped = False
 
     async def start(self) -> None:
@@ -135,6 +139,8 @@ class Controller:
         self._stopped = True
         await self._raft.stop()
         await self._keeper.stop()
+        await self._tasks.cancel()
+        await self._client.close()
         await self._server.stop()
 
     @property
@@ -237,7 +243,11 @@ class Controller:
         return request.reply(remark="Heart beat success")
 
     def _announce(self, name: str) -> None:
-        """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group, on the connections they beat on."""
+        """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group.
+
+        Ours hear it on the connection they beat on; a real broker, which tells no HA address, only on its own
+        port, and would otherwise notice by its next look: up to 5 s later.
+        """
         group = self._table.groups.get(name)
         if group is None or group.master is None or not self._config.notify_role_changed:
             return
@@ -253,9 +263,20 @@ class Controller:
         )
         for broker_id in self._live.alive(name, self._env.monotonic_ms()):
             beat = self._live.newest(name, broker_id)
-            connection = None if beat is None else self._sessions.get(beat.session)
-            if connection is not None and not connection.closed:
+            replica = group.replicas.get(broker_id)
+            if beat is None or replica is None:
+                continue
+            connection = self._sessions.get(beat.session)
+            if not beat.ha_address and not replica.ha_address:
+                self._tasks.spawn(self._tell(replica.address, notice), name=f"notice.{replica.address}")
+            elif connection is not None and not connection.closed:
                 connection.oneway(notice)
+
+    async def _tell(self, address: str, notice: codec.Command) -> None:
+        try:
+            await self._client.oneway(address, notice, NOTICE_S)
+        except (OSError, MqError, ValueError) as error:
+            log.info("Controller %s: no notice to %s: %s", self._config.self_id, address, error)
 
     def _with_ha_address(self, name: str, ext: dict[str, str]) -> dict[str, str]:
         """``ext`` with the address slaves replicate from, if this Controller was told."""
