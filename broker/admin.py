@@ -159,6 +159,10 @@ class AdminProcessor:
     async def delay_offsets(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=bodies.dumps_dialect(self._delays.to_json()))
 
+    async def request_modes(self, connection: Connection, request: Command) -> Command:
+        """Which topics and groups consume by pop: none here. Real slaves copy this table."""
+        return request.reply(body=bodies.dumps({"messageRequestModeMap": {}}))
+
     async def system_topics(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=bodies.dumps({"topicList": sorted(self._parts.topics.system)}))
 

@@ -70,6 +70,7 @@ def handlers(
         Request.GET_BROKER_CONFIG: admin.get_config,
         Request.GET_BROKER_RUNTIME_INFO: admin.runtime,
         Request.GET_ALL_DELAY_OFFSET: admin.delay_offsets,
+        Request.GET_ALL_MESSAGE_REQUEST_MODE: admin.request_modes,
         Request.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.system_topics,
         Request.GET_TOPIC_STATS_INFO: admin.topic_stats,
         Request.GET_CONSUME_STATS: admin.consume_stats,

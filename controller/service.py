@@ -38,8 +38,9 @@ from remoting import codec
 from remoting.bodies import dumps, loads, loads_object
 from remoting.codes import Request, Response
 from remoting.headers import INT_MAX, LONG_MAX, flag, need, need_int, opt_bool, opt_int
-from remoting.service import Connection, RemotingServer, unsupported
+from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env, read_file
+from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented nam
 SECRET_BYTES_MIN: Final = 16
 MAKE_WAY_S: Final = 1.5  # a master drains within so long, or says no
 ASK_S: Final = 0.1  # candidates of an election say within so long how far their logs are
+NOTICE_S: Final = 1.0
 CHANGEABLE: Final = frozenset(
     {
         "scanNotActiveBrokerInterval",
@@ -121,6 +123,8 @@ class Controller:
             Request.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
             Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
         }
+        self._client = RemotingClient(env, f"controller.{config.self_id}")
+        self._tasks = Tasks(f"controller.{config.self_id}.notices")
         self._stopped = False
 
     async def start(self) -> None:
@@ -141,6 +145,8 @@ class Controller:
         self._stopped = True
         await self._raft.stop()
         await self._keeper.stop()
+        await self._tasks.cancel()
+        await self._client.close()
         await self._server.stop()
 
     @property
@@ -272,7 +278,11 @@ class Controller:
         return any(await asyncio.gather(*asked))
 
     def _announce(self, name: str) -> None:
-        """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group, on the connections they beat on."""
+        """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group.
+
+        Ours hear it on the connection they beat on; a real broker, which tells no HA address, only on its own
+        port, and would otherwise notice by its next look: up to 5 s later.
+        """
         group = self._table.groups.get(name)
         if group is None or group.master is None or not self._config.notify_role_changed:
             return
@@ -287,8 +297,14 @@ class Controller:
             Request.NOTIFY_BROKER_ROLE_CHANGED, self._with_ha_address(name, ext), dumps(body)
         )
         for broker_id in self._live.alive(name, self._env.monotonic_ms()):
+            beat = self._live.newest(name, broker_id)
+            replica = group.replicas.get(broker_id)
+            if beat is None or replica is None:
+                continue
             connection = self._connection(name, broker_id)
-            if connection is not None:
+            if not beat.ha_address and not replica.ha_address:
+                self._tasks.spawn(self._tell(replica.address, notice), name=f"notice.{replica.address}")
+            elif connection is not None:
                 connection.oneway(notice)
 
     def _connection(self, name: str, broker_id: int) -> Connection | None:
@@ -296,6 +312,12 @@ class Controller:
         beat = self._live.newest(name, broker_id)
         connection = None if beat is None else self._sessions.get(beat.session)
         return None if connection is None or connection.closed else connection
+
+    async def _tell(self, address: str, notice: codec.Command) -> None:
+        try:
+            await self._client.oneway(address, notice, NOTICE_S)
+        except (OSError, MqError, ValueError) as error:
+            log.info("Controller %s: no notice to %s: %s", self._config.self_id, address, error)
 
     def _with_ha_address(self, name: str, ext: dict[str, str]) -> dict[str, str]:
         """``ext`` with the address slaves replicate from, if this Controller was told."""

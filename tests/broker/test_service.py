@@ -245,6 +245,8 @@ def test_a_message_sent_back_returns_after_its_delay_and_then_is_a_dead_letter(t
             assert (dead.body, dead.reconsume_times) == (b"try me", 2)
             assert property_of(dead.properties, "RETRY_TOPIC") == "T"
             await eventually(lambda: broker.delays.table == {1: 1}, "what was delivered is noted")
+            modes = await client.call(Request.GET_ALL_MESSAGE_REQUEST_MODE)
+            assert modes.body == b'{"messageRequestModeMap":{}}', "real slaves copy it, too"
             delays = await client.call(Request.GET_ALL_DELAY_OFFSET)
             assert bodies.loads(delays.body)["offsetTable"] == {"1": 1}
 

@@ -14,7 +14,7 @@ from model.errors import ConfigError
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
 from remoting.codes import Request, Response
-from remoting.service import Connection, RemotingClient
+from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 from tests.controller.ports import free_ports
 from tests.controller.simulated import wait_for
@@ -292,6 +292,32 @@ def test_a_candidate_that_answers_nonsense_counts_with_its_heartbeat(tmp_path: P
         await asyncio.sleep(0.3)
         await one.die()
         await wait_for(lambda: world.group()["master"] == 2)
+
+    run(tmp_path, main)
+
+
+def test_a_broker_that_tells_no_ha_address_hears_of_an_election_on_its_own_port(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        (one,) = await world.brokers_up(1, timeout_ms=60_000)
+        real = Broker(world, 2)
+        real.ha_address = ""
+        heard: list[Command] = []
+
+        async def on_request(_connection: Connection, request: Command) -> Command | None:
+            heard.append(request)
+            return None
+
+        server = RemotingServer(OsEnv(), "real", on_request)
+        real.address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        world.brokers.append(real)
+        await real.join()
+        assert (await one.alter([1, 2], 1, 1)).code == 0
+        await one.die()
+        await wait_for(lambda: heard)
+        await server.stop()
+        assert heard[0].code == Request.NOTIFY_BROKER_ROLE_CHANGED
+        assert heard[0].ext["masterBrokerId"] == "2"
+        assert real.notices == [], "on the other connection it would be an unknown request to it"
 
     run(tmp_path, main)
 

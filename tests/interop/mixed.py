@@ -49,7 +49,6 @@ REAL_BROKER: Final = {
     "brokerRole": "SLAVE",
     # Looks every second instead of every five, so that a test need not wait; the HA link keeps its defaults.
     "brokerHeartbeatInterval": 500,
-    "syncBrokerMetadataPeriod": 1000,
     "syncControllerMetadataPeriod": 2000,
     "checkSyncStateSetPeriod": 1000,
     "registerNameServerPeriod": 10000,
@@ -502,6 +501,15 @@ def assert_all_is_well(cluster: MixedCluster) -> None:
     cluster.wait_level()
     assert assert_same_logs(cluster) > 0
     assert assert_nothing_acked_is_gone(cluster, cluster.loads) > 0
+    for broker in cluster.brokers:
+        unknown = [line for line in said_by_real(cluster, broker) if "not supported" in line]
+        assert not unknown, f"{broker.name}: {unknown[:5]}"
+
+
+def said_by_real(cluster: MixedCluster, broker: Server) -> list[str]:
+    """The log lines of a real broker; none of one of ours."""
+    logs = (cluster.directory / broker.name / "logs" / "rocketmqlogs").glob("*.log")
+    return [line for path in sorted(logs) for line in path.read_text(errors="replace").splitlines()]
 
 
 def put_load(cluster: MixedCluster, count: int) -> None:
