@@ -42,6 +42,7 @@ from store.record import (
 )
 from store.recovery import Recovered, recover
 from store.repair import Repairer
+from store.reserve import Reserve
 from store.retention import ROUND_S, Retention
 from store.scrub import Scrub
 
@@ -121,6 +122,8 @@ class MessageStore:
         self.retention = Retention(env, config, self, self._health)
         self._offsets: dict[tuple[str, int], int] = {}
         self._last_stamp_ms = 0
+        self._reserve = Reserve(disk, self.root, config.disk_reserve_megabytes << 20)
+        self._health.on_full.append(self._reserve.release)
         self._housekeeping = Housekeeping(
             env,
             self.log,
@@ -129,6 +132,7 @@ class MessageStore:
             self._dispatcher,
             self.checkpoint,
             self._health,
+            self._reserve,
             config.flush_queue_interval_ms,
         )
         self._lock: Lock | None = None
@@ -179,6 +183,7 @@ class MessageStore:
         finally:
             abort.close()
         disk.sync_dir(self.root)
+        self._reserve.take()
         self.checkpoint.load()
         self.epochs.load()
         recovered = recover(

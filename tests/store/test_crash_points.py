@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass, field
+from typing import Any
 
 from model.errors import DiskError
 from store.message_store import MessageStore
@@ -20,7 +21,11 @@ from tests.store.support import SEGMENT, config, message, records_of
 SEEDS = int(os.environ.get("KEELMQ_CRASH_SEEDS", "2"))
 """Pictures a write; 22 give more than 5,000 crash points."""
 NEVER_MS = 3_600_000
-MANUAL = {"flush_interval_ms": NEVER_MS, "flush_queue_interval_ms": NEVER_MS, "queue_file_bytes": 2000}
+MANUAL: dict[str, Any] = {
+    "flush_interval_ms": NEVER_MS,
+    "flush_queue_interval_ms": NEVER_MS,
+    "queue_file_bytes": 2000,
+}
 WRITES = ("pwrite", "truncate", "allocate", "sync", "sync_dir")
 
 
