@@ -115,6 +115,7 @@ class MessageStore:
             self.repairer,
             config.scrub_megabytes_per_s << 20,
         )
+        self._dispatcher.on_bad = self.repairer.note_ahead
         self._reader.on_rot.append(self._rotten)
         self.epochs = EpochFile(disk, config.epoch_file_path or f"{self.root}/epochFileCheckpoint")
         self.checkpoint = CheckpointFile(disk, f"{self.root}/checkpoint")

@@ -187,6 +187,8 @@ class Repairer:
                 changed = queue.patch(item.queue_offset, item.offset, item.size, item.tags_code)
                 if changed:
                     self._queues.patched(queue)
+                    if item.queue_offset < queue.min_offset:  # the queue had to begin behind it
+                        queue.correct_min(self._log.min_offset)
                 return changed
             if queue.put(item.queue_offset, item.offset, item.size, item.tags_code):
                 self._queues.dirty[queue] = None
@@ -206,16 +208,30 @@ class Repairer:
     def note(self, at: int, bad: BadRecord) -> int:
         """Write down the damage at ``at``; returns where good records go on. Raises DiskError."""
         base = self._segment_start(at)
-        until = min(base + self._segment, self._dispatcher.dispatched)
+        stop = min(base + self._segment, self._dispatcher.dispatched)
+        found = self._next_good(at, stop)
+        return self._note(at, found if found is not None else stop, bad)
 
-        def read(size: int, position: int) -> bytes:
-            return self._log.read(base + position, size)
+    def note_ahead(self, at: int, until: int, bad: BadRecord) -> bool:
+        """Write down bytes at ``at`` that dispatch met, if good records follow before ``until``: a slave that
+        copied a damaged log meets them. Raises DiskError."""
+        stop = min(self._segment_start(at) + self._segment, until)
+        found = self._next_good(at, stop)
+        if found is None:
+            return False
+        self._note(at, found, bad)
+        return True
 
-        found = resync(read, base, at - base, until - base)
-        item = DamagedRange(at, base + found if found is not None else until, bad.kind)
+    def _next_good(self, at: int, stop: int) -> int | None:
+        base = self._segment_start(at)
+        found = resync(lambda size, p: self._log.read(base + p, size), base, at - base, stop - base)
+        return base + found if found is not None else None
+
+    def _note(self, at: int, until: int, bad: BadRecord) -> int:
         log.error("rot at %d: %s", at, bad)
+        item = DamagedRange(at, until, bad.kind)
         self._damage.note(lost_in(self._log, self._queues, self._parser, [item], self._env.now_ms()))
-        return item.until
+        return until
 
     def mend_entry(self, topic: str, queue_id: int, index: int) -> bool:
         """Look for the record of a queue entry that points nowhere, between those of its neighbours.

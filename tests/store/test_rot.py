@@ -9,6 +9,7 @@ import random
 
 import pytest
 
+from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
 from store.consume_queue import ENTRY_BYTES
 from store.message_store import MessageStore
@@ -206,6 +207,41 @@ def test_repair_gives_a_record_back_its_place_in_queue_and_index_even_when_its_e
             async with opened(FaultyEnv(disk), **KEYS) as store:
                 assert everything(store) == everything(peer)
                 assert store.query("T", "U5.1", 9, 0, 1 << 62) != []
+
+    asyncio.run(run())
+
+
+def test_a_slave_that_copied_a_damaged_log_dispatches_the_rest_and_mends_it_later() -> None:
+    good = replica()
+
+    async def run() -> None:
+        async with opened(FaultyEnv(good), **KEYS) as master, opened(FaultyEnv(), **KEYS) as slave:
+            raw = bytearray(read_log(master, 0, SEGMENT))
+            records = list(walk(bytes(raw), 0))
+            bad = records[5]
+            raw[bad.physical_offset + 5] ^= 1  # its magic
+            for at in range(0, master.log.end, SEGMENT):
+                slave.append_raw(at, bytes(raw) if at == 0 else read_log(master, at, at + SEGMENT))
+            slave.confirm(slave.log.end)
+            await slave.caught_up()
+            assert slave.writable is None
+            assert [(i.begin, i.until) for i in slave.damage.ranges] == [
+                (bad.physical_offset, bad.physical_offset + bad.size)
+            ]
+            assert slave.dispatched == master.dispatched
+            await mend_from(slave, master)
+            assert everything(slave) == everything(master)
+
+    asyncio.run(run())
+
+
+def test_bytes_nothing_good_follows_still_break_the_store() -> None:
+    async def run() -> None:
+        async with opened(FaultyEnv()) as store:
+            store.append_raw(0, b"\x11" * 500)
+            store.confirm(500)
+            with pytest.raises(DiskError):
+                await store.caught_up()
 
     asyncio.run(run())
 
