@@ -235,6 +235,28 @@ def test_a_slave_that_copied_a_damaged_log_dispatches_the_rest_and_mends_it_late
     asyncio.run(run())
 
 
+def test_an_answer_that_comes_after_a_cut_overwrites_nothing() -> None:
+    good = replica()
+
+    async def run() -> None:
+        disk = copy_of(good)
+        async with opened(FaultyEnv(good), **KEYS) as peer, opened(FaultyEnv(disk), **KEYS) as store:
+            records = list(walk(read_log(store, SEGMENT, 2 * SEGMENT), SEGMENT))
+            at = records[3].physical_offset
+            disk.nodes[f"/store/commitlog/{SEGMENT:020}"].cache[at % SEGMENT + 100] ^= 1
+            store.scrub.whole_pass()
+            (wanted,) = store.repairer.wanted()
+            answer = read_log(peer, wanted.begin, wanted.until)
+            store.truncate(records[2].physical_offset)
+            for number in range(5):
+                store.put(message(f"new {number}", queue_id=number))
+            now = read_log(store, SEGMENT, store.log.end)
+            assert await store.repairer.mend(wanted, answer) == 0
+            assert read_log(store, SEGMENT, store.log.end) == now
+
+    asyncio.run(run())
+
+
 def test_bytes_nothing_good_follows_still_break_the_store() -> None:
     async def run() -> None:
         async with opened(FaultyEnv()) as store:
