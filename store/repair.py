@@ -265,7 +265,29 @@ class Repairer:
                 if item[2:5] == (topic, queue_id, index):
                     return self.enter(queue, item)
             at += abs(size)
+        self._doubt(queue, index)
         return False
+
+    def _doubt(self, queue: ConsumeQueue, index: int) -> None:
+        """The record entry ``index`` names says it is another one, and the one it should be is nowhere.
+
+        When no entry names it by what it says, its head is rotten: no CRC covers that by default.
+        """
+        entry = queue.entry(index)
+        if entry is None or not self._log.min_offset <= entry[0] < self._dispatcher.dispatched:
+            return
+        offset, size, _ = entry
+        try:
+            if self._measure(offset) != size:
+                return
+        except BadRecord:
+            return
+        says = self._parser.one(self._log.read(offset, size), 0, size)
+        other = self._queues.get(says.topic, says.queue_id)
+        named = other.entry(says.queue_offset) if other is not None and says.queue_offset >= 0 else None
+        if says[2:5] != (queue.topic, queue.queue_id, index) and (named is None or named[0] != offset):
+            text = f"record at {offset} says it is {says.topic}/{says.queue_id} {says.queue_offset}"
+            self._note(offset, offset + size, BadRecord("bytes_differ", text))
 
     def _measure(self, at: int) -> int:
         says = int.from_bytes(self._log.read(at, 4), "big", signed=True)

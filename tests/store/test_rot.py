@@ -307,6 +307,32 @@ def test_a_reader_that_meets_a_wrong_queue_entry_gets_it_mended() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("byte", [15, 27])  # queue id, queue offset: no CRC covers them by default
+def test_a_reader_that_meets_a_rotten_head_has_the_record_repaired(byte: int) -> None:
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            for number in range(20):
+                store.put(message(f"{number}".rjust(50)))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            before = records_of(store)
+            node = env.disk.nodes["/store/commitlog/" + "0" * 20]
+            good = bytes(node.cache)
+            at = before[7].physical_offset
+            node.cache[at + byte] ^= 64
+            assert len(records_of(store)) == 19
+            await asyncio.sleep(0.01)
+            assert [(i.begin, i.until, i.kind) for i in store.damage.ranges] == [
+                (at, at + before[7].size, "bytes_differ")
+            ]
+            for wanted in store.repairer.wanted():
+                await store.repairer.mend(wanted, good[wanted.begin : wanted.until])
+            assert records_of(store) == before
+
+    asyncio.run(run())
+
+
 def test_wanted_stays_in_its_segment_and_off_other_damage() -> None:
     good = replica()
 
