@@ -21,6 +21,15 @@ from runtime.env import Env
 from store.message_store import MessageStore
 
 
+def not_available(reason: str) -> str:
+    """The remark RocketMQ gives with code 14, with our reason where it has the fill levels."""
+    return (
+        "service not available now. It may be caused by one of the following reasons: "
+        f"the broker's disk is full [{reason}], messages are put to the slave, "
+        "message store has been shut down, etc."
+    )
+
+
 @dataclass
 class Parts:
     env: Env
@@ -46,6 +55,5 @@ class Parts:
             return refused
         reason = self.store.writable
         if reason is not None:
-            text = f"service not available now: {reason}; the disk may be full or broken, or the store closed"
-            return Refused(text, Response.SERVICE_NOT_AVAILABLE)
+            return Refused(not_available(reason), Response.SERVICE_NOT_AVAILABLE)
         return self.ha.refuse()

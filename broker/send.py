@@ -12,7 +12,7 @@ import struct
 from typing import Final
 
 from broker.hotpath import born_host
-from broker.parts import Parts
+from broker.parts import Parts, not_available
 from broker.plain import extra_properties, is_special, send_ext
 from broker.properties import changed, closed, has, int_property
 from broker.topics import HALF_TOPIC
@@ -159,7 +159,7 @@ class SendProcessor:
         try:
             puts = self._parts.store.put(messages if len(messages) > 1 else messages[0])
         except DiskError as error:
-            raise Refused(f"service not available now: {error}", Response.SERVICE_NOT_AVAILABLE) from error
+            raise Refused(not_available(str(error)), Response.SERVICE_NOT_AVAILABLE) from error
         self._parts.stats.put(len(puts), sum(put.size for put in puts))
         return puts
 

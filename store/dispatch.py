@@ -19,7 +19,7 @@ from store.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, ConsumeQu
 from store.damage import DamageLedger
 from store.health import Health
 from store.index_file import Index
-from store.record import HEAD, Dispatch, DispatchParser
+from store.record import HEAD, BadRecord, Dispatch, DispatchParser, measure
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,8 @@ class Dispatcher:
         self._health = health
         self._on_arrive = on_arrive
         self._damage = damage
+        self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
+        """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
         self._remembered: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
         self._remembered_count = 0
         self._scheduled = False
@@ -191,7 +193,15 @@ class Dispatcher:
             return
         until = self._damage.next_begin(at, until)
         data = self._log.read(at, min(READ_BYTES, until - at))
-        found, end = self._parser.parse(data, at, until)
+        try:
+            found, end = self._parser.parse(data, at, until)
+        except BadRecord as bad:
+            end = _whole_until(data, at)
+            if end == at:
+                if not self.on_bad(at, until, bad):
+                    raise
+                return
+            found, end = self._parser.parse(data[: end - at], at, end)
         if end == at and len(data) >= 8:
             size = abs(HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))[0])
             if size > len(data) and at + size <= until:  # a record longer than one reading
@@ -255,3 +265,14 @@ class Dispatcher:
             queue.flush()
         except OSError as error:
             self._health.failed(error, WRITING_QUEUES)
+
+
+def _whole_until(data: bytes, offset: int) -> int:
+    """Where the first bytes of ``data`` that are no record lie; its first byte is physical ``offset``."""
+    at = 0
+    try:
+        while (size := measure(data, at, offset + at, False)) > 0:
+            at += size
+    except BadRecord:
+        return offset + at
+    return offset + at

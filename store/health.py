@@ -21,6 +21,8 @@ class Health:
         self.broken: str | None = None
         self.silent = True  # while opening and closing, when calls may run off the loop, no hook is called
         self.on_broken: list[Callable[[DiskError], None]] = []
+        self.on_full: list[Callable[[], None]] = []
+        """Called when space begins to lack."""
         self._full: dict[str, str] = {}
 
     @property
@@ -49,7 +51,11 @@ class Health:
         """
         text = f"{doing} failed: {error.strerror or error}"
         if error.errno in _NO_SPACE and not sync:
+            had_room = not self.out_of_space
             self._full[doing] = text
+            if had_room:
+                for hook in self.on_full:
+                    hook()
             return DiskError(text)
         return self.broke(text)
 

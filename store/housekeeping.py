@@ -16,12 +16,14 @@ from store.consume_queue import ConsumeQueues
 from store.dispatch import WRITING_INDEX, WRITING_QUEUES, Dispatcher
 from store.health import Health
 from store.index_file import Index
+from store.reserve import Reserve
 from store.segment import Segment
 
 log = logging.getLogger(__name__)
 
 INDEX_FLUSH_S = 10.0
 SYNCING_QUEUES = "syncing ConsumeQueues"
+RESERVED = "the reserve"
 WRITING_CHECKPOINT = "writing the checkpoint"
 
 
@@ -37,6 +39,7 @@ class Housekeeping:
         dispatcher: Dispatcher,
         checkpoint: CheckpointFile,
         health: Health,
+        reserve: Reserve,
         interval_ms: int,
     ) -> None:
         self._env = env
@@ -46,6 +49,7 @@ class Housekeeping:
         self._dispatcher = dispatcher
         self._checkpoint = checkpoint
         self._health = health
+        self._reserve = reserve
         self._interval_s = interval_ms / 1000
         self._mark = (0, 0, 0)  # log.generation, log.end, store time of a record below it: of the last turn
 
@@ -54,8 +58,7 @@ class Housekeeping:
         since_index_s = 0.0
         while await pause(self._interval_s) and self._health.broken is None:
             try:
-                if self._health.out_of_space:
-                    self._log.retry_space()
+                await self._look_at_space()
                 await self.flush_queues()
                 since_index_s += self._interval_s
                 if since_index_s >= INDEX_FLUSH_S:
@@ -64,6 +67,15 @@ class Housekeeping:
                 await self.write_checkpoint()
             except OSError as error:
                 self._health.failed(error, WRITING_CHECKPOINT)
+
+    async def _look_at_space(self) -> None:
+        reserve = self._reserve
+        if reserve.held and reserve.is_low():
+            self._health.full(RESERVED, "the disk is full: what is left is kept for role changes")
+            reserve.release()
+        elif self._health.out_of_space and await self._env.offload(reserve.take):
+            self._health.room(RESERVED)
+            self._log.retry_space()
 
     async def flush_queues(self) -> None:
         """Write and sync buffered queue entries; the sync runs off the loop."""

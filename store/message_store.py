@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from model.config import StoreConfig
@@ -21,7 +21,7 @@ from store.checkpoint import CheckpointFile
 from store.commit_log import CommitLog
 from store.consume_queue import ConsumeQueues, is_queue_name
 from store.damage import DamageLedger
-from store.dispatch import READ_BYTES, Dispatcher, OnArrive
+from store.dispatch import Dispatcher, OnArrive
 from store.epoch_file import EpochFile
 from store.flush import Flusher
 from store.health import Health
@@ -30,10 +30,8 @@ from store.index_file import Index
 from store.reading import Got, Reader
 from store.record import (
     BLANK_BYTES,
-    HEAD,
     OVERHEAD_BYTES_MAX,
     RECORD_BYTES_MIN,
-    BadRecord,
     Dispatch,
     DispatchParser,
     NewMessage,
@@ -42,8 +40,10 @@ from store.record import (
 )
 from store.recovery import Recovered, recover
 from store.repair import Repairer
+from store.reserve import Reserve
 from store.retention import ROUND_S, Retention
 from store.scrub import Scrub
+from store.walker import Walker
 
 log = logging.getLogger(__name__)
 
@@ -114,13 +114,17 @@ class MessageStore:
             self.repairer,
             config.scrub_megabytes_per_s << 20,
         )
+        self._dispatcher.on_bad = self.repairer.note_ahead
         self._reader.on_rot.append(self._rotten)
+        self._walker = Walker(self.log, self._parser, self.damage)
         self.epochs = EpochFile(disk, config.epoch_file_path or f"{self.root}/epochFileCheckpoint")
         self.checkpoint = CheckpointFile(disk, f"{self.root}/checkpoint")
         self._flusher = Flusher(env, self.log, self._health, config.flush_interval_ms, self.on_flush)
         self.retention = Retention(env, config, self, self._health)
         self._offsets: dict[tuple[str, int], int] = {}
         self._last_stamp_ms = 0
+        self._reserve = Reserve(disk, self.root, config.disk_reserve_megabytes << 20)
+        self._health.on_full.append(self._reserve.release)
         self._housekeeping = Housekeeping(
             env,
             self.log,
@@ -129,6 +133,7 @@ class MessageStore:
             self._dispatcher,
             self.checkpoint,
             self._health,
+            self._reserve,
             config.flush_queue_interval_ms,
         )
         self._lock: Lock | None = None
@@ -179,6 +184,7 @@ class MessageStore:
         finally:
             abort.close()
         disk.sync_dir(self.root)
+        self._reserve.take()
         self.checkpoint.load()
         self.epochs.load()
         recovered = recover(
@@ -408,7 +414,7 @@ class MessageStore:
         """Does a record, or the blank, start there? A last one whose bytes are not all there counts."""
         if offset <= self.dispatched:
             return offset == self.dispatched or self._reader.starts_record(offset)
-        return any(end == offset for _, end in self._parsed(self.dispatched, offset, stop_bad=True))
+        return any(end == offset for _, end in self._walker.parsed(self.dispatched, offset, stop_bad=True))
 
     def _cut(self, offset: int) -> None:
         try:
@@ -435,7 +441,7 @@ class MessageStore:
     def truncate_partial_tail(self) -> int:
         """Drop a record at the end that is not there as a whole; returns the new end. Raises DiskError."""
         end = self.dispatched
-        for _, stop in self._parsed(end, self.log.end, stop_bad=True):
+        for _, stop in self._walker.parsed(end, self.log.end, stop_bad=True):
             end = stop
         if end < self.log.end:
             log.info("dropping the partial record [%d, %d)", end, self.log.end)
@@ -464,7 +470,7 @@ class MessageStore:
     def rebuild_queue_offsets(self) -> None:
         """Make the table of next queue offsets from the queues and every record behind them."""
         offsets = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
-        for found, _ in self._parsed(self.dispatched, self.log.end):
+        for found, _ in self._walker.parsed(self.dispatched, self.log.end):
             for item in found:
                 if not item.sys_flag & TRANSACTION_PREPARED:
                     key = (item.topic, item.queue_id)
@@ -487,49 +493,6 @@ class MessageStore:
             for key in offsets:
                 if ends.get(key, 0) <= item.begin:
                     offsets[key] += unknown // RECORD_BYTES_MIN
-
-    def _parsed(self, at: int, end: int, *, stop_bad: bool = False) -> Iterator[tuple[list[Dispatch], int]]:
-        """Batches of whole records in [at, end) and where each batch ends; a partial last one is left out.
-
-        Damaged ranges come as the records lost there. ``stop_bad`` ends at bytes that are no record, else
-        they raise BadRecord.
-        """
-        want = READ_BYTES
-        while at < end:
-            damaged = self.damage.at(at)
-            if damaged is not None and damaged.until <= end:
-                at = damaged.until
-                yield [one.dispatch() for one in damaged.lost], at
-                continue
-            data = self.log.read(at, min(want, self.damage.next_begin(at, end) - at))
-            try:
-                found, stop = self._parser.parse(data, at, end)
-            except BadRecord:
-                if stop_bad:
-                    yield from self._parsed_singly(data, at)
-                    return
-                raise
-            if stop > at:
-                at, want = stop, READ_BYTES
-                yield found, at
-                continue
-            size = int(HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))[0]) if len(data) >= 4 else 0
-            if not len(data) < size <= end - at:
-                return
-            want = size
-
-    def _parsed_singly(self, data: bytes, at: int) -> Iterator[tuple[list[Dispatch], int]]:
-        begin = 0
-        while begin < len(data):
-            size = int.from_bytes(data[begin : begin + 4], "big")
-            try:
-                found, stop = self._parser.parse(data[begin : begin + size], at + begin, at + begin + size)
-            except BadRecord:
-                return
-            if stop == at + begin:
-                return
-            yield found, stop
-            begin = stop - at
 
     # -- reading ---------------------------------------------------------------------------------------
 

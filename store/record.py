@@ -246,10 +246,18 @@ def prop_crc_ok(record: Buffer) -> bool | None:
     return prop_crc(record[:-PROP_CRC_BYTES]) == tail
 
 
-def whole(buffer: Buffer, at: int, offset: int, check_prop_crc: bool = True) -> int:
+def has_prop_crc(buffer: Buffer, end: int) -> bool:
+    """Does a record that ends at ``end`` look as if it had a CRC property? Cheap; one byte may be wrong."""
+    at = end - PROP_CRC_BYTES
+    return (
+        bytes(buffer[at : at + 4]) == PROP_CRC_NAME[:4] or bytes(buffer[at + 4 : at + 9]) == PROP_CRC_NAME[4:]
+    )
+
+
+def whole(buffer: Buffer, at: int, offset: int) -> int:
     """``measure`` with all CRCs the record has: the body's and, when it is there, the CRC property."""
     size = measure(buffer, at, offset)
-    if size > 0 and check_prop_crc and prop_crc_ok(buffer[at : at + size]) is False:
+    if size > 0 and has_prop_crc(buffer, at + size) and prop_crc_ok(buffer[at : at + size]) is False:
         raise BadRecord("crc_mismatch", f"record at {offset}: its CRC property does not match")
     return size
 

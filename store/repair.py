@@ -132,6 +132,8 @@ class Repairer:
         """
         item = wanted.of
         inner = check(wanted, data, self._segment)
+        if item not in self._damage.ranges:
+            return 0  # cut or mended while the answer was on its way: other bytes may stand there now
         generation = self._log.generation
         self._log.overwrite(item.begin, inner)
         segments = self._log.pinned(item.begin, item.until)
@@ -187,6 +189,8 @@ class Repairer:
                 changed = queue.patch(item.queue_offset, item.offset, item.size, item.tags_code)
                 if changed:
                     self._queues.patched(queue)
+                    if item.queue_offset < queue.min_offset:  # the queue had to begin behind it
+                        queue.correct_min(self._log.min_offset)
                 return changed
             if queue.put(item.queue_offset, item.offset, item.size, item.tags_code):
                 self._queues.dirty[queue] = None
@@ -206,16 +210,30 @@ class Repairer:
     def note(self, at: int, bad: BadRecord) -> int:
         """Write down the damage at ``at``; returns where good records go on. Raises DiskError."""
         base = self._segment_start(at)
-        until = min(base + self._segment, self._dispatcher.dispatched)
+        stop = min(base + self._segment, self._dispatcher.dispatched)
+        found = self._next_good(at, stop)
+        return self._note(at, found if found is not None else stop, bad)
 
-        def read(size: int, position: int) -> bytes:
-            return self._log.read(base + position, size)
+    def note_ahead(self, at: int, until: int, bad: BadRecord) -> bool:
+        """Write down bytes at ``at`` that dispatch met, if good records follow before ``until``: a slave that
+        copied a damaged log meets them. Raises DiskError."""
+        stop = min(self._segment_start(at) + self._segment, until)
+        found = self._next_good(at, stop)
+        if found is None:
+            return False
+        self._note(at, found, bad)
+        return True
 
-        found = resync(read, base, at - base, until - base)
-        item = DamagedRange(at, base + found if found is not None else until, bad.kind)
+    def _next_good(self, at: int, stop: int) -> int | None:
+        base = self._segment_start(at)
+        found = resync(lambda size, p: self._log.read(base + p, size), base, at - base, stop - base)
+        return base + found if found is not None else None
+
+    def _note(self, at: int, until: int, bad: BadRecord) -> int:
         log.error("rot at %d: %s", at, bad)
+        item = DamagedRange(at, until, bad.kind)
         self._damage.note(lost_in(self._log, self._queues, self._parser, [item], self._env.now_ms()))
-        return item.until
+        return until
 
     def mend_entry(self, topic: str, queue_id: int, index: int) -> bool:
         """Look for the record of a queue entry that points nowhere, between those of its neighbours.
@@ -247,7 +265,29 @@ class Repairer:
                 if item[2:5] == (topic, queue_id, index):
                     return self.enter(queue, item)
             at += abs(size)
+        self._doubt(queue, index)
         return False
+
+    def _doubt(self, queue: ConsumeQueue, index: int) -> None:
+        """The record entry ``index`` names says it is another one, and the one it should be is nowhere.
+
+        When no entry names it by what it says, its head is rotten: no CRC covers that by default.
+        """
+        entry = queue.entry(index)
+        if entry is None or not self._log.min_offset <= entry[0] < self._dispatcher.dispatched:
+            return
+        offset, size, _ = entry
+        try:
+            if self._measure(offset) != size:
+                return
+        except BadRecord:
+            return
+        says = self._parser.one(self._log.read(offset, size), 0, size)
+        other = self._queues.get(says.topic, says.queue_id)
+        named = other.entry(says.queue_offset) if other is not None and says.queue_offset >= 0 else None
+        if says[2:5] != (queue.topic, queue.queue_id, index) and (named is None or named[0] != offset):
+            text = f"record at {offset} says it is {says.topic}/{says.queue_id} {says.queue_offset}"
+            self._note(offset, offset + size, BadRecord("bytes_differ", text))
 
     def _measure(self, at: int) -> int:
         says = int.from_bytes(self._log.read(at, 4), "big", signed=True)

@@ -31,6 +31,7 @@ def config(root: str = "/store", **keys: Any) -> StoreConfig:
         "index_entries": 200,
         "flush_interval_ms": 5,
         "flush_queue_interval_ms": 5,
+        "disk_reserve_megabytes": 0,
     }
     return StoreConfig(**(values | keys))
 

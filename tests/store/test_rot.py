@@ -9,6 +9,7 @@ import random
 
 import pytest
 
+from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
 from store.consume_queue import ENTRY_BYTES
 from store.message_store import MessageStore
@@ -210,6 +211,63 @@ def test_repair_gives_a_record_back_its_place_in_queue_and_index_even_when_its_e
     asyncio.run(run())
 
 
+def test_a_slave_that_copied_a_damaged_log_dispatches_the_rest_and_mends_it_later() -> None:
+    good = replica()
+
+    async def run() -> None:
+        async with opened(FaultyEnv(good), **KEYS) as master, opened(FaultyEnv(), **KEYS) as slave:
+            raw = bytearray(read_log(master, 0, SEGMENT))
+            records = list(walk(bytes(raw), 0))
+            bad = records[5]
+            raw[bad.physical_offset + 5] ^= 1  # its magic
+            for at in range(0, master.log.end, SEGMENT):
+                slave.append_raw(at, bytes(raw) if at == 0 else read_log(master, at, at + SEGMENT))
+            slave.confirm(slave.log.end)
+            await slave.caught_up()
+            assert slave.writable is None
+            assert [(i.begin, i.until) for i in slave.damage.ranges] == [
+                (bad.physical_offset, bad.physical_offset + bad.size)
+            ]
+            assert slave.dispatched == master.dispatched
+            await mend_from(slave, master)
+            assert everything(slave) == everything(master)
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_comes_after_a_cut_overwrites_nothing() -> None:
+    good = replica()
+
+    async def run() -> None:
+        disk = copy_of(good)
+        async with opened(FaultyEnv(good), **KEYS) as peer, opened(FaultyEnv(disk), **KEYS) as store:
+            records = list(walk(read_log(store, SEGMENT, 2 * SEGMENT), SEGMENT))
+            at = records[3].physical_offset
+            disk.nodes[f"/store/commitlog/{SEGMENT:020}"].cache[at % SEGMENT + 100] ^= 1
+            store.scrub.whole_pass()
+            (wanted,) = store.repairer.wanted()
+            answer = read_log(peer, wanted.begin, wanted.until)
+            store.truncate(records[2].physical_offset)
+            for number in range(5):
+                store.put(message(f"new {number}", queue_id=number))
+            now = read_log(store, SEGMENT, store.log.end)
+            assert await store.repairer.mend(wanted, answer) == 0
+            assert read_log(store, SEGMENT, store.log.end) == now
+
+    asyncio.run(run())
+
+
+def test_bytes_nothing_good_follows_still_break_the_store() -> None:
+    async def run() -> None:
+        async with opened(FaultyEnv()) as store:
+            store.append_raw(0, b"\x11" * 500)
+            store.confirm(500)
+            with pytest.raises(DiskError):
+                await store.caught_up()
+
+    asyncio.run(run())
+
+
 def test_a_scrub_finds_rot_at_its_rate_and_says_so_once() -> None:
     async def run() -> None:
         env = FaultyEnv()
@@ -245,6 +303,32 @@ def test_a_reader_that_meets_a_wrong_queue_entry_gets_it_mended() -> None:
             assert len(records_of(store)) == 39
             await asyncio.sleep(0.01)
             assert len(records_of(store)) == 40
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("byte", [15, 27])  # queue id, queue offset: no CRC covers them by default
+def test_a_reader_that_meets_a_rotten_head_has_the_record_repaired(byte: int) -> None:
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            for number in range(20):
+                store.put(message(f"{number}".rjust(50)))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            before = records_of(store)
+            node = env.disk.nodes["/store/commitlog/" + "0" * 20]
+            good = bytes(node.cache)
+            at = before[7].physical_offset
+            node.cache[at + byte] ^= 64
+            assert len(records_of(store)) == 19
+            await asyncio.sleep(0.01)
+            assert [(i.begin, i.until, i.kind) for i in store.damage.ranges] == [
+                (at, at + before[7].size, "bytes_differ")
+            ]
+            for wanted in store.repairer.wanted():
+                await store.repairer.mend(wanted, good[wanted.begin : wanted.until])
+            assert records_of(store) == before
 
     asyncio.run(run())
 

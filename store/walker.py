@@ -1,0 +1,61 @@
+"""Which records lie in a stretch of the log, dispatched or not?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from store.commit_log import CommitLog
+from store.damage import DamageLedger
+from store.dispatch import READ_BYTES
+from store.record import HEAD, BadRecord, Dispatch, DispatchParser
+
+
+class Walker:
+    """Parses the log in pieces; damaged ranges come as the records lost there."""
+
+    def __init__(self, log: CommitLog, parser: DispatchParser, damage: DamageLedger) -> None:
+        self._log = log
+        self._parser = parser
+        self._damage = damage
+
+    def parsed(self, at: int, end: int, *, stop_bad: bool = False) -> Iterator[tuple[list[Dispatch], int]]:
+        """Batches of whole records in [at, end) and where each batch ends; a partial last one is left out.
+
+        ``stop_bad`` ends at bytes that are no record, else they raise BadRecord.
+        """
+        want = READ_BYTES
+        while at < end:
+            damaged = self._damage.at(at)
+            if damaged is not None and damaged.until <= end:
+                at = damaged.until
+                yield [one.dispatch() for one in damaged.lost], at
+                continue
+            data = self._log.read(at, min(want, self._damage.next_begin(at, end) - at))
+            try:
+                found, stop = self._parser.parse(data, at, end)
+            except BadRecord:
+                if stop_bad:
+                    yield from self._singly(data, at)
+                    return
+                raise
+            if stop > at:
+                at, want = stop, READ_BYTES
+                yield found, at
+                continue
+            size = int(HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))[0]) if len(data) >= 4 else 0
+            if not len(data) < size <= end - at:
+                return
+            want = size
+
+    def _singly(self, data: bytes, at: int) -> Iterator[tuple[list[Dispatch], int]]:
+        begin = 0
+        while begin < len(data):
+            size = int.from_bytes(data[begin : begin + 4], "big")
+            try:
+                found, stop = self._parser.parse(data[begin : begin + size], at + begin, at + begin + size)
+            except BadRecord:
+                return
+            if stop == at + begin:
+                return
+            yield found, stop
+            begin = stop - at
