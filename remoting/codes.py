@@ -142,6 +142,9 @@ class Request(IntEnum):
     CONTROLLER_GET_NEXT_BROKER_ID = 1012
     CONTROLLER_APPLY_BROKER_ID = 1013
 
+    # keelmq's own: a real broker answers that it does not know it
+    KEELMQ_COPY_TABLES = 32101
+
 
 class Response(IntEnum):
     """What an answer says."""

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from broker.service import Broker
 from remoting.codes import Request
 from tests.broker.helpers import client_of, eventually, log_records, running
@@ -89,9 +91,13 @@ def test_the_successor_goes_on_where_the_master_ended(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(tmp_path: Path) -> None:
+def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def body() -> None:
         async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
+            await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
+            monkeypatch.setattr(one.parts.copies, "changed", lambda name: None)
             assert (await client.send("JustMade", b"kept")).code == 0
             assert two.topics.get("JustMade") is None
             await one.fence()
