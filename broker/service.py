@@ -414,4 +414,6 @@ class Broker:
             return self.store.writable
         if self.standing.role == "fenced":
             return f"fenced: {self.role.reason or 'no role from the Controller'}"
+        if self.ha.needs_reseed is not None:
+            return f"needs a re-seed: {self.ha.needs_reseed}"
         return None

@@ -152,3 +152,35 @@ def test_an_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
             assert acked <= {r.queue_offset for r in log_records(two)}
 
     asyncio.run(body())
+
+
+def test_a_broker_whose_log_cannot_be_continued_says_so_and_with_auto_reseed_starts_anew(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        keys = {"slaveSyncMetadataPeriod": "30"}
+        async with running(tmp_path / "one", **keys) as one, running(tmp_path / "two", **keys) as two:
+            async with client_of(two) as client:
+                await two.lead(2, 7, frozenset({2}), 1, None)
+                await client.send("Elsewhere", b"another history")
+            await two.fence()
+            await one.lead(1, 8, frozenset({1}), 1, None)
+            async with client_of(one) as client:
+                for number in range(5):
+                    await client.send("T", b"m%d" % number)
+            await two.follow(2, 8, one.config.address, one.config.ha_address)
+            await eventually(lambda: two.ha.needs_reseed is not None, "it tells")
+            assert (two.health() or "").startswith("needs a re-seed: no consistent point")
+            kept = log_records(two)
+            two.config.auto_reseed = True
+            await eventually(lambda: two.store.log.end == one.store.log.end, "it copied the master's log")
+            assert log_records(two) == log_records(one)
+            assert two.health() is None
+            (aside,) = two.status()["life"]["following"]["putAside"]
+            segment = (Path(aside) / "commitlog" / f"{0:020d}").read_bytes()
+            assert kept[0].body in segment
+            async with client_of(two) as client:
+                await eventually(lambda: two.topics.get("T") is not None, "the tables came, too")
+                assert len(await client.pull_until("T", 0, 5)) == 5
+
+    asyncio.run(body())
