@@ -95,6 +95,7 @@ class SlaveLink(asyncio.Protocol):
     ) -> None:
         self.broker_id = 0
         self.learner = False
+        self.prompt = True
         self.address = "?"
         self.end = -1  # acknowledged, bytes; -1 before the first ack
         self.next = -1  # the next byte to send; -1 before the first ack
@@ -323,6 +324,7 @@ class ClassicLink(SlaveLink):
             env, store, host, batch_bytes=batch_bytes, segment_bytes=segment_bytes, budget=budget
         )
         self.broker_id = number
+        self.prompt = False  # it may be a real slave: that one breathes every 5 s
         self._from_last_file = from_last_file
         self._reader = ReportReader()
 

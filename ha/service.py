@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ha.core import ConnectedSet, SyncSet
 from ha.master import Budget, ClassicLink, SlaveLink
-from ha.slave import Follower
+from ha.slave import Follower, patience_ms
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
 from runtime.backoff import Backoff
@@ -384,8 +384,9 @@ class HaService:
     def _tick(self) -> None:
         now_ms = self._env.monotonic_ms()
         for link in [*self._links.values(), *self._strangers]:
-            if now_ms - link.last_read_ms > self._config.ha_housekeeping_ms:
-                link.close(f"silent for {self._config.ha_housekeeping_ms} ms")
+            silence_ms = patience_ms(self._config, foreign=not link.prompt)
+            if now_ms - link.last_read_ms > silence_ms:
+                link.close(f"silent for {silence_ms} ms")
             elif now_ms - link.last_write_ms >= self._config.ha_heartbeat_ms:
                 link.heartbeat()
         if self.sync is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ha.classic_codec import TransferReader, encode_report
 from ha.codec import (
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS = 50
 RETRY_MAX_MS = 1000
+FOREIGN_SILENCE_MS: Final = 20_000
+"""A real broker breathes every 5 s, and gives its peers so long: ``haHousekeepingInterval``."""
 
 
 class State(enum.StrEnum):
@@ -218,6 +220,11 @@ class Follower:
         finally:
             self._link = None
             link.end(MqError("stopped"))
+
+
+def patience_ms(config: BrokerConfig, *, foreign: bool) -> int:
+    """After how much silence of the other side a link ends, ms."""
+    return max(config.ha_housekeeping_ms, FOREIGN_SILENCE_MS) if foreign else config.ha_housekeeping_ms
 
 
 def cut_epochs(store: MessageStore, offset: int) -> None:
@@ -420,6 +427,8 @@ class ClassicMasterLink(MasterLink):
     ) -> None:
         super().__init__(env, store, config, follower, handshake)
         self._reader = TransferReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
+        # Nobody says which kind of broker he is.
+        self._silence_ms = patience_ms(config, foreign=True)
 
     def _greet(self, transport: asyncio.Transport) -> None:
         store = self._store

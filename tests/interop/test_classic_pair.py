@@ -69,7 +69,6 @@ def test_a_real_broker_and_ours_replicate_the_classic_way(
             brokerRole="SLAVE" if ours == "master" else "SYNC_MASTER",
             inSyncReplicas=2,
             mappedFileSizeCommitLog=SEGMENT,
-            haSendHeartbeatInterval=1000,
             registerNameServerPeriod=10000,
         )
         role = {"brokerId": 0} if ours == "master" else {"brokerId": 1, "brokerRole": "SLAVE"}
@@ -103,6 +102,12 @@ def test_a_real_broker_and_ours_replicate_the_classic_way(
             assert made.code == 0, made.remark
             # inSyncReplicas=2: each answer waited for the other kind of broker.
             await send_all(client, master)
+            # A real broker is silent for 5 s; that must not end the link.
+            links = [entry["id"] for entry in broker.ha.slaves()]
+            await asyncio.sleep(7)
+            assert [entry["id"] for entry in broker.ha.slaves()] == links
+            if ours == "slave":
+                assert broker.ha.status()["following"]["state"] == "following"
             end = broker.store.log.end
             if ours == "slave":
                 assert broker.topics.get("T") is not None or await _copied(broker)
