@@ -142,8 +142,8 @@ class Request(IntEnum):
     CONTROLLER_GET_NEXT_BROKER_ID = 1012
     CONTROLLER_APPLY_BROKER_ID = 1013
 
-    # keelmq's own: a real broker answers that it does not know it
-    KEELMQ_COPY_TABLES = 32101
+    # ours: between keelmq brokers only, in a range RocketMQ has no codes in
+    KEELMQ_COPY_TABLES = 7702
 
 
 class Response(IntEnum):

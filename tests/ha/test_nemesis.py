@@ -118,9 +118,13 @@ class Story:
         logs = {contents(node.store) for node in group.nodes.values()}
         assert len(logs) == 1
         assert logs.pop().startswith(self.acknowledged)
-        # An epoch without a byte travels with a heartbeat: it may come after the last byte.
-        epochs = group.master.store.epochs
-        await until(lambda: all(n.store.epochs.entries == epochs.entries for n in group.nodes.values()))
+
+        def same_epochs() -> bool:
+            first, *others = [node.store.epochs.entries for node in group.nodes.values()]
+            return all(other == first for other in others)
+
+        # An epoch without a byte reaches a slave with the next frame, which may be a heartbeat.
+        await until(same_epochs, "all know the same epochs")
 
 
 async def tell(group: Group, seed: int, steps: int) -> None:
