@@ -260,6 +260,7 @@ class AdminProcessor:
         for name in names:
             if not name.startswith(RETRY_PREFIX):
                 self._parts.offsets.clone_group(source, target, name)
+        await self._parts.copies.settle()
         return request.reply()
 
     async def reset_offset(self, connection: Connection, request: Command) -> Command:
@@ -292,6 +293,7 @@ class AdminProcessor:
                 offset = held
             parts.offsets.commit(group, name, queue_id, max(0, offset))
             table[queue_key(name, self._config.broker_name, queue_id)] = max(0, offset)
+        await parts.copies.settle()
         body = bodies.dumps_dialect({"offsetTable": table})
         online = parts.clients.consumers.get(group)
         for member in list(online.members.values()) if online is not None else []:

@@ -1,7 +1,9 @@
 """How do topics, groups and offsets of a master reach its slaves?
 
-A slave asks its master every ``slaveSyncMetadataPeriod``, and at once after a change of role: topics (21),
-groups (201), consumer offsets (43), delay offsets (45). A table replaces the slave's own as a whole.
+A slave asks its master for what changed, and the master answers when something did (``broker/copies``).
+A real master does not know that request: of it the slave copies whole tables every
+``slaveSyncMetadataPeriod``, and at once after a change of role: topics (21), groups (201), consumer offsets
+(43), delay offsets (45).
 """
 
 from __future__ import annotations
@@ -9,17 +11,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
+from broker.copies import HOLD_MS_MAX
 from broker.delay import DelayOffsets
 from broker.parts import Parts
-from model.errors import MqError
+from model.errors import MqError, PeerError
 from remoting import bodies
 from remoting.codec import Command
 from remoting.codes import Request, Response
+from remoting.headers import need, need_int
 from remoting.service import RemotingClient
+from runtime.backoff import Backoff
+from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
+
+CALL_S: Final = 3.0
+RETRY_FIRST_MS: Final = 50
 
 
 class MetadataSync:
@@ -30,42 +39,62 @@ class MetadataSync:
         self._client = client
         self._wake = asyncio.Event()
         self._failing = False
-        self._tables: list[tuple[Request, Callable[[dict[str, Any]], bool]]] = [
-            (Request.GET_ALL_TOPIC_CONFIG, parts.topics.adopt),
-            (Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, parts.groups.adopt),
-            (Request.GET_ALL_CONSUMER_OFFSET, parts.offsets.adopt),
-            (Request.GET_ALL_DELAY_OFFSET, delays.adopt),
+        self._run_seen = ("", -1)  # the master's process and the revision of its tables we have
+        self._whole_only: str | None = None  # a master that does not know KEELMQ_COPY_TABLES
+        self._tasks = Tasks("metadata")
+        self._turn: asyncio.Task[bool] | None = None
+        self._tables: list[tuple[str, Request, Callable[[dict[str, Any]], bool]]] = [
+            ("topics", Request.GET_ALL_TOPIC_CONFIG, parts.topics.adopt),
+            ("groups", Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, parts.groups.adopt),
+            ("offsets", Request.GET_ALL_CONSUMER_OFFSET, parts.offsets.adopt),
+            ("delays", Request.GET_ALL_DELAY_OFFSET, delays.adopt),
         ]
 
     def soon(self) -> None:
-        """Copy at once: the role or the master changed."""
+        """Copy everything at once: the role or the master changed."""
+        self._run_seen = ("", -1)
+        self._whole_only = None
         self._wake.set()
+        if self._turn is not None:
+            # A held question to a former master must not delay the first one to its successor.
+            self._turn.cancel()
 
     async def run(self) -> None:
+        backoff = Backoff(self._parts.env.random, RETRY_FIRST_MS, 1000)
         while True:
             self._wake.clear()
-            await self.once()
+            turn = self._turn = self._tasks.spawn(self.once(), name="turn")
             try:
-                async with asyncio.timeout(self._parts.config.slave_metadata_ms / 1000):
+                await asyncio.wait((turn,))
+            finally:
+                turn.cancel()
+            if turn.cancelled():
+                continue
+            if turn.result() and self._whole_only is None:
+                backoff.reset()
+                continue
+            rest_s = self._parts.config.slave_metadata_ms / 1000
+            if self._failing:
+                rest_s = min(rest_s, backoff.next_s())
+            try:
+                async with asyncio.timeout(rest_s):
                     await self._wake.wait()
             except TimeoutError:
                 continue
 
     async def once(self) -> bool:
-        """Copy all tables; False when there was no master or it did not answer."""
+        """Copy what changed, waiting for a change if there is none; False when there was no master or it did
+        not answer."""
         standing = self._parts.standing
         master = standing.master_address
         if standing.role != "slave" or master is None:
+            self._failing = False
             return False
         try:
-            for code, adopt in self._tables:
-                answer = await self._client.call(master, Command(int(code)))
-                if answer.code != Response.SUCCESS:
-                    raise MqError(f"{code.name} answered {answer.code}: {answer.remark}")
-                table = bodies.loads_object(answer.body)
-                if standing.role != "slave" or standing.master_address != master:
-                    return False  # promoted, or moved to another master, while the answer was on its way
-                adopt(table)
+            if self._whole_only == master:
+                await self._copy_whole(master)
+            else:
+                await self._copy_changes(master)
         except (MqError, OSError, ValueError, TypeError, AttributeError) as error:
             if not self._failing:
                 log.warning("cannot copy the tables of the master at %s: %s", master, error)
@@ -73,3 +102,50 @@ class MetadataSync:
             return False
         self._failing = False
         return True
+
+    async def _copy_changes(self, master: str) -> None:
+        run, seen = self._run_seen
+        hold_ms = min(self._parts.config.slave_metadata_ms, HOLD_MS_MAX)
+        ext = {
+            "brokerId": str(self._parts.standing.broker_id),
+            "run": run or "none",
+            "seen": str(seen),
+            "waitMs": str(hold_ms),
+        }
+        command = Command(int(Request.KEELMQ_COPY_TABLES), ext)
+        answer = await self._client.call(master, command, CALL_S + hold_ms / 1000)
+        if answer.code == Response.REQUEST_CODE_NOT_SUPPORTED:
+            log.info(
+                "the master at %s is a real one: its tables are copied as a whole from time to time", master
+            )
+            self._whole_only = master
+            await self._copy_whole(master)
+            return
+        if answer.code != Response.SUCCESS:
+            raise MqError(f"copying tables answered {answer.code}: {answer.remark}")
+        body = bodies.loads_object(answer.body)
+        told = (need(answer.ext, "run"), need_int(answer.ext, "revision", 0))
+        if not self._follows(master) or self._run_seen != (run, seen):
+            return
+        for name, _, adopt in self._tables:
+            table = body.get(name)
+            if isinstance(table, dict):
+                adopt(table)
+            elif table is not None:
+                raise PeerError(f"the table {name} of the master is a {type(table).__name__}")
+        self._run_seen = told
+
+    async def _copy_whole(self, master: str) -> None:
+        for _, code, adopt in self._tables:
+            answer = await self._client.call(master, Command(int(code)), CALL_S)
+            if answer.code != Response.SUCCESS:
+                raise MqError(f"{code.name} answered {answer.code}: {answer.remark}")
+            table = bodies.loads_object(answer.body)
+            if not self._follows(master):
+                return
+            adopt(table)
+
+    def _follows(self, master: str) -> bool:
+        """False when we were promoted, or moved to another master, while an answer was on its way."""
+        standing = self._parts.standing
+        return standing.role == "slave" and standing.master_address == master

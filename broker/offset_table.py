@@ -23,6 +23,9 @@ class OffsetTable:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
+        self.mark = 0
+        """Counts the changes since this process began; ``changed_since`` takes one of its values."""
         self.version = DataVersion()
         self.on_change: list[Callable[[], None]] = []
 
@@ -39,7 +42,7 @@ class OffsetTable:
         queues = self._table.setdefault((topic, group), {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self._changed()
+            self._changed((topic, group))
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         return dict(self._table.get((topic, group), {}))
@@ -64,7 +67,7 @@ class OffsetTable:
         for key in keys:
             del self._table[key]
         if keys:
-            self._changed()
+            self._changed(*keys)
 
     def clamp(self, end: Callable[[str, int], int]) -> int:
         """Cut offsets beyond ``end(topic, queue)`` back to it; returns how many were.
@@ -72,33 +75,49 @@ class OffsetTable:
         After an election the log may be shorter than what consumers committed at the old master: an offset
         beyond the end would skip every message written in between.
         """
-        cut = 0
-        for (topic, _), queues in self._table.items():
+        cut = []
+        for key, queues in self._table.items():
             for queue_id, offset in queues.items():
-                last = end(topic, queue_id)
+                last = end(key[0], queue_id)
                 if offset > last:
                     queues[queue_id] = last
-                    cut += 1
+                    cut.append(key)
         if cut:
-            self._changed()
-        return cut
+            self._changed(*cut)
+        return len(cut)
 
     def clone_group(self, source: str, target: str, topic: str) -> None:
         queues = self._table.get((topic, source))
         if queues:
             self._table.setdefault((topic, target), {}).update(queues)
-            self._changed()
+            self._changed((topic, target))
 
     def adopt(self, wrapper: dict[str, Any]) -> bool:
-        """Replace the table by a master's (answer of 43); True when it differed."""
+        """Replace the table by a master's (answer of 43), or with ``part`` only the entries it names; True
+        when that changed anything. An entry without queues was dropped at the master."""
         table = _parse(wrapper.get("offsetTable") or {})
+        if wrapper.get("part"):
+            table = {key: queues for key, queues in {**self._table, **table}.items() if queues}
         if table == self._table:
             return False
         self._table = table
+        # Slaves of ours, should we become master, begin with the whole table.
+        self._moved.clear()
         self.version = DataVersion.from_json(wrapper.get("dataVersion"))
         for hook in self.on_change:
             hook()
         return True
+
+    def changed_since(self, mark: int | None) -> dict[str, Any]:
+        """What ``adopt`` of a table as of ``mark`` needs to become this one; None: the whole table."""
+        if mark is None or mark > self.mark:
+            return self.to_json()
+        changed: dict[str, dict[int, int]] = {}
+        for key in reversed(self._moved):
+            if self._moved[key] <= mark:
+                break
+            changed[SEPARATOR.join(key)] = dict(self._table.get(key, {}))
+        return {"dataVersion": self.version.to_json(), "offsetTable": changed, "part": True}
 
     def to_json(self) -> dict[str, Any]:
         topics: dict[str, list[str]] = {}
@@ -112,7 +131,11 @@ class OffsetTable:
             },
         }
 
-    def _changed(self) -> None:
+    def _changed(self, *keys: tuple[str, str]) -> None:
+        self.mark += 1
+        for key in keys:
+            self._moved.pop(key, None)  # to the end, so that the newest are found without a search
+            self._moved[key] = self.mark
         self.version = self.version.next(self._now_ms())
         for hook in self.on_change:
             hook()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker.clients import Clients
+from broker.copies import Copies
 from broker.groups import Groups
 from broker.locks import QueueLocks
 from broker.offset_table import OffsetTable
@@ -47,6 +48,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         self.store_host = encode_host(self.config.address)
+        self.copies = Copies(self.env, self.config, self.standing, self.ha)
 
     def refuse_write(self) -> Refused | None:
         """Why no write can be taken now, or None."""

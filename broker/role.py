@@ -26,7 +26,7 @@ from broker.lease import Lease
 from broker.registration import FENCED
 from ha.service import HaService, Propose
 from model.config import BrokerConfig
-from model.errors import ConfigError, MqError, Refused, Unknown
+from model.errors import MqError, Refused, Unknown
 from model.ids import MASTER_ID
 from remoting.codec import Command
 from remoting.codes import Response
@@ -91,7 +91,7 @@ class RoleHost(Protocol):
 
 
 class RoleManager:
-    """This broker's life with the Controllers, or its one role without them.
+    """This broker's life with the Controllers, or the role its configuration gives it without them.
 
     ``on_change`` hears every change of role, master or epoch; the NameServers are to be told then.
     ``on_no_ha_address`` hears again and again that this slave does not know where its master replicates
@@ -140,11 +140,14 @@ class RoleManager:
     async def start(self) -> None:
         """Take up the work; returns before there is a role when Controllers decide.
 
-        Raises ConfigError when the configuration or the store's identity cannot be right, DiskError.
+        Raises ConfigError when the store's identity cannot be right, DiskError.
         """
         self._store.on_broken.append(self._store_broke)
         if not self._config.enable_controller_mode:
-            await self._lead_alone()
+            if self._config.broker_role == "SLAVE":
+                await self._follow_configured()
+            else:
+                await self._lead_alone()
             return
         self.broker_id = self._identity.broker_id()
         self._tasks.spawn(self._live(), name="life")
@@ -231,6 +234,9 @@ class RoleManager:
 
     def ha_address_of(self, master_address: str, ha_address: str) -> None:
         """A NameServer told the HA address of a master; Controllers of the real RocketMQ do not."""
+        if not self._config.enable_controller_mode:
+            self._tasks.spawn(self._follow_named(master_address, ha_address), name="classic master")
+            return
         if self._ha_hints.get(master_address) != ha_address:
             self._ha_hints = {master_address: ha_address}
             if self.role == "slave" and self._ha_address is None and self.master_address == master_address:
@@ -253,13 +259,30 @@ class RoleManager:
     # Without Controllers
 
     async def _lead_alone(self) -> None:
-        if self._config.broker_role == "SLAVE" or self._config.broker_id > 0:
-            raise ConfigError(
-                "brokerRole=SLAVE needs a Controller (classic slaves come later): set enableControllerMode"
-            )
         self.broker_id = MASTER_ID
         await self._host.lead(MASTER_ID, 0, frozenset({MASTER_ID}), 0, None)
         self._became("master", 0, self._config.address)
+
+    async def _follow_configured(self) -> None:
+        """Classic slave: its id is configured, its master is where the configuration or a NameServer says.
+
+        The master's own address, from which tables are copied, is known from a NameServer only.
+        """
+        self.broker_id = self._config.broker_id
+        self._ha_address = self._config.ha_master_address or None
+        await self._host.follow(self.broker_id, 0, None, self._ha_address)
+        self._became("slave", 0, None)
+
+    async def _follow_named(self, master_address: str, ha_address: str) -> None:
+        async with self._changing:
+            if self._broken is not None or self.role != "slave" or self.broker_id is None:
+                return
+            ha_address = self._config.ha_master_address or ha_address
+            if (master_address, ha_address) == (self.master_address, self._ha_address):
+                return
+            await self._host.follow(self.broker_id, 0, master_address, ha_address)
+            self._ha_address = ha_address
+            self._became("slave", 0, master_address)
 
     # With Controllers
 

@@ -115,6 +115,7 @@ class Broker:
         self.handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
         self.handlers[int(Request.READ_LOG_RANGE)] = self.repair.read
         self._asked: dict[int, Handler] = {int(Request.CONTROLLER_ELECT_MASTER): self._hand_over}
+        self.handlers[int(Request.KEELMQ_COPY_TABLES)] = self.parts.copies.question
         self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
         self._admin.on_config.append(self.hot.forget_routes)
         self.server = RemotingServer(
@@ -241,6 +242,15 @@ class Broker:
         self.role.on_no_ha_address.append(self.registration.soon)
         self.topics.on_change.append(lambda names: self.registration.soon())
         self.registration.on_master.append(self.role.ha_address_of)
+        copies, offsets = self.parts.copies, self.offsets
+        copies.add("topics", lambda known: (self.topics.to_json(), 0))
+        copies.add("groups", lambda known: (self.groups.to_json(), 0))
+        copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
+        copies.add("delays", lambda known: (self.delays.to_json(), 0), gathered=True)
+        self.topics.on_change.append(lambda names: copies.changed("topics"))
+        self.groups.on_change.append(lambda: copies.changed("groups"))
+        offsets.on_change.append(lambda: copies.changed("offsets"))
+        self.delays.on_change.append(lambda: copies.changed("delays"))
 
     async def _drain(self, heir: int | None) -> None:
         """Take no more sends; let the answers under way leave, and ``heir`` get the end of the log."""
@@ -426,6 +436,7 @@ class Broker:
             "flushedOffset": store.log.flushed,
             "dispatchedOffset": store.dispatched,
             "slaves": self.ha.slaves(),
+            "tableCopies": self.parts.copies.status(),
             "master": standing.master_address,
             "putTotal": self.parts.stats.put_total,
             "getTotal": self.parts.stats.get_total,
@@ -449,4 +460,6 @@ class Broker:
             return self.store.writable
         if self.standing.role == "fenced":
             return f"fenced: {self.role.reason or 'no role from the Controller'}"
+        if self.ha.needs_reseed is not None:
+            return f"needs a re-seed: {self.ha.needs_reseed}"
         return None

@@ -22,7 +22,10 @@ _EMPTY_VERSION: Final = {"counter": 0, "stateVersion": 0, "timestamp": 0}
 
 
 class TableProcessor:
-    """Answers the requests that change or list the two tables."""
+    """Answers the requests that change or list the two tables.
+
+    A change is answered when the in-sync slaves have it: a failover right after the answer keeps it.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -45,6 +48,7 @@ class TableProcessor:
         topic.attributes = _attributes(dict(held.attributes) if held else {}, ext.get("attributes") or "")
         self._check_topic(topic.name)
         self._parts.topics.put(topic)
+        await self._parts.copies.settle()
         return request.reply()
 
     async def put_topics(self, connection: Connection, request: Command) -> Command:
@@ -60,6 +64,7 @@ class TableProcessor:
                 raise Refused(f"{topic.name}: at most {QUEUES_MAX} queues", Response.INVALID_PARAMETER)
         if topics:
             self._parts.topics.put(*topics)
+            await self._parts.copies.settle()
         return request.reply()
 
     async def delete_topic(self, connection: Connection, request: Command) -> Command:
@@ -69,6 +74,7 @@ class TableProcessor:
             raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
         self._parts.topics.delete(name)
         self._parts.offsets.drop_topic(name)
+        await self._parts.copies.settle()
         return request.reply()
 
     async def all_topics(self, connection: Connection, request: Command) -> Command:
@@ -104,6 +110,7 @@ class TableProcessor:
     async def put_group(self, connection: Connection, request: Command) -> Command:
         self._need_master()
         self._parts.groups.put(_group(bodies.loads_object(request.body)))
+        await self._parts.copies.settle()
         return request.reply()
 
     async def put_groups(self, connection: Connection, request: Command) -> Command:
@@ -114,6 +121,7 @@ class TableProcessor:
         groups = [_group(group) for group in raw]
         if groups:
             self._parts.groups.put(*groups)
+            await self._parts.copies.settle()
         return request.reply()
 
     async def delete_group(self, connection: Connection, request: Command) -> Command:
@@ -122,6 +130,7 @@ class TableProcessor:
         self._parts.groups.delete(name)
         if opt_bool(request.ext, "cleanOffset"):
             self._parts.offsets.drop_group(name)
+        await self._parts.copies.settle()
         return request.reply()
 
     async def all_groups(self, connection: Connection, request: Command) -> Command:

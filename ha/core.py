@@ -8,6 +8,8 @@ Two promises, whatever answers of the Controller are late or lost:
   Controller may hold has acknowledged. So whoever is elected from it has every confirmed byte.
 * ``replicated`` (answers to producers leave up to it) counts members of the SyncStateSet only: never a
   learner, never a slave that merely connects.
+
+``ConnectedSet`` is what is left of it in a group without Controller.
 """
 
 from __future__ import annotations
@@ -69,11 +71,16 @@ class SyncSet:
         ack_count: int,
         not_catchup_ms: int,
         now_ms: float,
+        majority_of: int = 0,
+        flushed: int | None = None,
         entitled: Callable[[], bool] = lambda: True,
     ) -> None:
         """``all_ack``: answers wait for every member; otherwise for ``ack_count`` members, the master
-        included. ``entitled``: whether no other master can be there now; asked whenever bytes could be
-        confirmed without the acknowledgement of everyone who could be elected."""
+        included. ``majority_of``: they wait for members that are a majority of so many replicas, in the set
+        or not, and of all that are known; 0 = no majority mode. ``flushed``: how far the own log is on disk,
+        when that counts (SYNC_FLUSH), else None. ``entitled``: whether no other master can be there now;
+        asked whenever bytes could be confirmed without the acknowledgement of everyone who could be
+        elected."""
         self.self_id = self_id
         self.epoch = epoch
         self.epoch_start = epoch_start
@@ -82,8 +89,11 @@ class SyncSet:
         self.end = end
         self.confirmed = min(confirmed, end)
         self.replicated = 0
-        self._all_ack = all_ack
+        # A majority may confirm what a member of the set lacks: then not everyone was asked.
+        self._all_ack = all_ack and not majority_of
         self._ack_count = ack_count
+        self._majority_of = majority_of
+        self._flushed = flushed
         self._not_catchup_ms = not_catchup_ms
         self._entitled = entitled
         self._slaves: dict[int, _Slave] = {}
@@ -102,6 +112,12 @@ class SyncSet:
         """The master's own log reaches ``end``."""
         self.end = end
         self._advance()
+
+    def flushed(self, flushed: int) -> None:
+        """The master's own log is on disk up to ``flushed``; heard with SYNC_FLUSH only."""
+        if self._flushed is not None:
+            self._flushed = flushed
+            self._advance()
 
     def connected(self, broker_id: int, now_ms: float, *, learner: bool = False, prompt: bool = True) -> None:
         """A slave made itself known; a former connection of the same id no longer counts.
@@ -254,6 +270,14 @@ class SyncSet:
                 return False
         return True
 
+    @property
+    def needed(self) -> int:
+        """Members an answer waits for at least, the master included; with ``all_ack`` it waits for all."""
+        if not self._majority_of:
+            return self._ack_count
+        known = {self.self_id, *self.members, *(b for b, s in self._slaves.items() if not s.learner)}
+        return max(self._ack_count, max(self._majority_of, len(known)) // 2 + 1)
+
     # For status
 
     @property
@@ -297,7 +321,9 @@ class SyncSet:
     def _advance(self) -> None:
         if not (self._all_ack and self._counted) and not self._entitled():
             return
-        slowest = self.end
+        # With SYNC_FLUSH the master is a replica like the others: what only its memory holds is not safe to
+        # read, because it is gone when all of them lose power.
+        slowest = self._own
         for broker_id in self._counted:
             slave = self._slaves.get(broker_id)
             slowest = min(slowest, slave.end if slave is not None else -1)
@@ -312,14 +338,77 @@ class SyncSet:
         if replicated > self.replicated:
             self.replicated = replicated
 
+    @property
+    def _own(self) -> int:
+        return self.end if self._flushed is None else min(self.end, self._flushed)
+
     def _nth_highest(self) -> int:
-        if self._ack_count <= 1:
-            return self.end
-        ends = [self.end, *(self._slaves[b].end for b in self._countable)]
-        if len(ends) < self._ack_count:
+        needed = self.needed
+        if needed <= 1:
+            return self._own
+        ends = [self._own, *(self._slaves[b].end for b in self._countable)]
+        if len(ends) < needed:
             return -1
         ends.sort(reverse=True)
-        return ends[self._ack_count - 1]
+        return ends[needed - 1]
+
+
+class ConnectedSet(SyncSet):
+    """The same questions in a group without Controller: nobody is elected, so every connected slave counts.
+
+    ``replicated`` waits for ``ack_count`` brokers, or a majority; ``confirmed`` is the log's end (with
+    SYNC_FLUSH as far as it is on disk), as in the original: the master stays master, so nothing a consumer
+    has read is ever cut from its log by a successor.
+    """
+
+    def __init__(
+        self,
+        self_id: int,
+        *,
+        end: int,
+        confirmed: int,
+        ack_count: int,
+        majority_of: int,
+        now_ms: float,
+        flushed: int | None = None,
+    ) -> None:
+        super().__init__(
+            self_id,
+            epoch=0,
+            epoch_start=0,
+            members=frozenset({self_id}),
+            set_epoch=0,
+            end=end,
+            confirmed=confirmed,
+            all_ack=False,
+            ack_count=ack_count,
+            not_catchup_ms=0,
+            now_ms=now_ms,
+            majority_of=majority_of,
+            flushed=flushed,
+        )
+
+    def tick(self, now_ms: float) -> None:
+        """Nothing depends on time."""
+
+    def wanted(self, now_ms: float) -> frozenset[int]:
+        return self.members
+
+    def _court(self, broker_id: int, slave: _Slave, now_ms: float) -> None:
+        """There is no set to invite anyone to."""
+
+    def _changed(self, *, advance: bool = True) -> None:
+        self._countable = tuple(sorted(self._slaves))
+        members = frozenset({self.self_id, *self._countable})
+        if members != self.members:
+            self.members = members
+            self.set_epoch += 1
+        if advance:
+            self._advance()
+
+    def _advance(self) -> None:
+        self.confirmed = max(self.confirmed, self._own)
+        self.replicated = max(self.replicated, self._nth_highest())
 
 
 def consistent_point(

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from ha.classic_codec import ReportReader, encode_header
 from ha.codec import (
     Ack,
     SlaveHandshake,
@@ -27,6 +28,35 @@ TURN_BYTES: Final = 256 * 1024
 """Log bytes one slave is written in one turn of the loop; the others and the clients come in between."""
 WINDOW_BYTES: Final = 1024 * 1024
 """Bytes that may wait in one slave's send buffer; above it nothing more is read from the disk for it."""
+
+
+class Budget:
+    """Log bytes all slaves together may be sent in a second (``maxHaTransferByteInSecond``); 0 = no limit.
+
+    A burst of one tenth of a second may go at once.
+    """
+
+    def __init__(self, bytes_per_s: int, now_ms: Callable[[], float]) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._burst = max(bytes_per_s / 10, 1.0)
+        self._left = self._burst
+        self._now_ms = now_ms
+        self._at_ms = now_ms()
+
+    def take(self, wanted: int) -> int:
+        """How many of ``wanted`` bytes may go now; they count as sent."""
+        if not self._bytes_per_s:
+            return wanted
+        now_ms = self._now_ms()
+        self._left = min(self._burst, self._left + (now_ms - self._at_ms) * self._bytes_per_s / 1000)
+        self._at_ms = now_ms
+        taken = min(wanted, int(self._left))
+        self._left -= taken
+        return taken
+
+    def wait_s(self) -> float:
+        """Seconds until it is worth while to ask again."""
+        return self._burst / 2 / self._bytes_per_s if self._bytes_per_s else 0.0
 
 
 class Host(Protocol):
@@ -54,7 +84,14 @@ class SlaveLink(asyncio.Protocol):
     """
 
     def __init__(
-        self, env: Env, store: MessageStore, host: Host, *, batch_bytes: int, segment_bytes: int
+        self,
+        env: Env,
+        store: MessageStore,
+        host: Host,
+        *,
+        batch_bytes: int,
+        segment_bytes: int,
+        budget: Budget,
     ) -> None:
         self.broker_id = 0
         self.learner = False
@@ -70,8 +107,9 @@ class SlaveLink(asyncio.Protocol):
         self._host = host
         self._batch_bytes = batch_bytes
         self._segment_bytes = segment_bytes
+        self._budget = budget
         self._from_last_file = False
-        self._reader = SlaveReader()
+        self._reader: SlaveReader | ReportReader = SlaveReader()
         self._transport: asyncio.Transport | None = None
         self._told: tuple[int, int] | None = None  # the label of the last frame
         self._paused = False
@@ -114,11 +152,11 @@ class SlaveLink(asyncio.Protocol):
     def _read(self, data: bytes) -> None:
         for frame in self._reader.feed(data):
             if isinstance(frame, SlaveHandshake):
-                self._handshake(frame)
+                self._shake_hands(frame)
             else:
                 self._ack(frame)
 
-    def _handshake(self, frame: SlaveHandshake) -> None:
+    def _shake_hands(self, frame: SlaveHandshake) -> None:
         sync = self._host.sync
         if sync is None:
             raise PeerError("this broker is not master any more")
@@ -126,7 +164,7 @@ class SlaveLink(asyncio.Protocol):
             raise PeerError(f"a slave claims to be broker {frame.broker_id}, which is this master")
         epochs = epochs_of(self._store)
         if not epochs:
-            raise PeerError("this log has no epochs: slaves need a master with enableControllerMode=true")
+            raise PeerError("this log has no epochs: nothing to compare a slave's log with")
         self.broker_id, self.learner, self.prompt = frame.broker_id, frame.learner, frame.prompt
         self._from_last_file = frame.from_last_file
         self._host.greeted(self)
@@ -174,26 +212,35 @@ class SlaveLink(asyncio.Protocol):
         sync = self._host.sync
         if self._gone or sync is None:
             return
-        epochs = epochs_of(self._store)
+        epochs = self._epochs()
         parts: list[bytes] = []
-        left = TURN_BYTES
+        left = self._budget.take(min(TURN_BYTES, end - self.next))
+        if left <= 0:
+            self._later(self._budget.wait_s())
+            return
         while self.next < end and left > 0:
-            size, (epoch, start) = label(epochs, self.next, min(self._batch_bytes, end - self.next))
+            size, (epoch, start) = label(epochs, self.next, min(self._batch_bytes, end - self.next, left))
             data = self._store.log.read(self.next, size)
             if not data:
                 raise MqError(f"the log has nothing at {self.next}, its end is {end}")
             if len(data) < size:  # the end of a segment
                 size, (epoch, start) = label(epochs, self.next, len(data))
             for before in missed(epochs, self.next, self._told, (epoch, start)):
-                parts.append(encode_transfer_header(self.next, 0, *before, sync.confirmed))
+                parts.append(self._frame(self.next, 0, *before, sync.confirmed))
             self._told = (epoch, start)
-            parts += (encode_transfer_header(self.next, size, epoch, start, sync.confirmed), data)
+            parts += (self._frame(self.next, size, epoch, start, sync.confirmed), data)
             self.next += size
             left -= size
         self.sent_confirmed = sync.confirmed
         self._write(parts)
-        if self.next < end and not self._paused and self._again is None:
-            self._again = asyncio.get_running_loop().call_soon(self._pump_again)
+        if self.next < end and not self._paused:
+            self._later(0)
+
+    def _later(self, wait_s: float) -> None:
+        if self._again is None:
+            loop = asyncio.get_running_loop()
+            later, soon = loop.call_later, loop.call_soon
+            self._again = later(wait_s, self._pump_again) if wait_s > 0 else soon(self._pump_again)
 
     def _pump_again(self) -> None:
         self._again = None
@@ -207,10 +254,16 @@ class SlaveLink(asyncio.Protocol):
         sync = self._host.sync
         if self.next < 0 or self._paused or sync is None:
             return
-        _, (epoch, start) = label(epochs_of(self._store), self.next, 0)
+        _, (epoch, start) = label(self._epochs(), self.next, 0)
         self._told = (epoch, start)
         self.sent_confirmed = sync.confirmed
-        self._write([encode_transfer_header(self.next, 0, epoch, start, sync.confirmed)])
+        self._write([self._frame(self.next, 0, epoch, start, sync.confirmed)])
+
+    def _frame(self, offset: int, size: int, epoch: int, start: int, confirmed: int) -> bytes:
+        return encode_transfer_header(offset, size, epoch, start, confirmed)
+
+    def _epochs(self) -> Sequence[tuple[int, int]]:
+        return epochs_of(self._store)
 
     def _look_for_gap(self) -> None:
         begin = self._store.log.min_offset
@@ -246,3 +299,59 @@ class SlaveLink(asyncio.Protocol):
         if reason is not None:
             log.warning("HA connection of slave %d at %s ended: %s", self.broker_id, self.address, reason)
         self._transport.abort()
+
+
+class ClassicLink(SlaveLink):
+    """One slave's connection in a group without Controller: its first 8 bytes say where its log ends.
+
+    Nobody says who he is, so slaves have numbers in the order they connected. To an empty slave the whole log
+    is sent; with ``from_last_file`` only from its last segment on, as the original does.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        store: MessageStore,
+        host: Host,
+        *,
+        batch_bytes: int,
+        segment_bytes: int,
+        number: int,
+        from_last_file: bool,
+        budget: Budget,
+    ) -> None:
+        super().__init__(
+            env, store, host, batch_bytes=batch_bytes, segment_bytes=segment_bytes, budget=budget
+        )
+        self.broker_id = number
+        self.prompt = False  # it may be a real slave: that one breathes every 5 s
+        self._from_last_file = from_last_file
+        self._reader = ReportReader()
+
+    def _ack(self, frame: Ack) -> None:
+        if self.next < 0:
+            own_end = self._store.log.end
+            if frame.end > own_end:
+                # The frame tells the slave why; a real one closes at it, too.
+                self._write([encode_header(own_end, 0)])
+                log.warning(
+                    "the slave at %s has a log up to %d, ours ends at %d: it does not belong to this one",
+                    self.address,
+                    frame.end,
+                    own_end,
+                )
+                if self._transport is not None:
+                    self._transport.close()
+                return
+            self._host.greeted(self)
+        super()._ack(frame)
+
+    def _frame(self, offset: int, size: int, epoch: int, start: int, confirmed: int) -> bytes:
+        return encode_header(offset, size)
+
+    def _epochs(self) -> Sequence[tuple[int, int]]:
+        return _NO_EPOCHS
+
+
+_NO_EPOCHS: Final = ((0, 0),)
+"""What a log without epochs is taken for: one, from the beginning."""

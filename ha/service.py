@@ -12,8 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ha.core import SyncSet
-from ha.master import SlaveLink
+from ha.core import ConnectedSet, SyncSet
+from ha.master import Budget, ClassicLink, SlaveLink
 from ha.slave import Follower, State, patience_ms
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
@@ -70,6 +70,10 @@ class HaService:
         self._pump_soon = False
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._replicated = 0
+        self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self._numbers = 0  # of classic slaves, in the order they connected
+        limit = config.ha_bytes_per_s_max if config.ha_flow_control else 0
+        self._budget = Budget(limit, env.monotonic_ms)
 
     async def start(self) -> None:
         """Listen on the HA port. Raises OSError when it is taken."""
@@ -77,6 +81,7 @@ class HaService:
             self._accept, self._config.bind_address, self._config.ha_port
         )
         self._store.on_append.append(self._appended)
+        self._store.on_flush.append(self._flushed)
         self._tasks.spawn(every(self._tick_s(), self._tick, what="the HA housekeeping"), name="tick")
 
     async def stop(self) -> None:
@@ -86,6 +91,7 @@ class HaService:
             self._listener = None
         if self._appended in self._store.on_append:
             self._store.on_append.remove(self._appended)
+            self._store.on_flush.remove(self._flushed)
         await self.become_fenced()
         await self._tasks.cancel()
 
@@ -106,7 +112,8 @@ class HaService:
     ) -> None:
         """Serve slaves as master of ``epoch``, whose entry the store's epoch file already has.
 
-        A master elected again keeps its slaves' connections. ``propose`` None: no Controller, the set stays.
+        A master elected again keeps its slaves' connections. ``propose`` None: the set stays. Epoch 0: there
+        is no Controller, slaves speak the classic protocol and count while they are connected.
         """
         now_ms = self._env.monotonic_ms()
         last = self._store.epochs.last
@@ -119,20 +126,37 @@ class HaService:
         else:
             await self._leave()
             config = self._config
-            self.sync = SyncSet(
-                self_id,
-                epoch=epoch,
-                epoch_start=epoch_start,
-                members=frozenset(members),
-                set_epoch=set_epoch,
-                end=self._store.log.end,
-                confirmed=self._store.confirmed,
-                all_ack=self.all_ack,
-                ack_count=1 if config.broker_role == "ASYNC_MASTER" else config.in_sync_replicas,
-                not_catchup_ms=config.ha_not_catchup_ms,
-                now_ms=now_ms,
-                entitled=lambda: self.entitled(),
-            )
+            asynchronous = config.broker_role == "ASYNC_MASTER"
+            ack_count = 1 if asynchronous else config.in_sync_replicas
+            majority_of = config.total_replicas if config.majority_ack else 0
+            flushed = self._store.log.flushed if self._sync_flush else None
+            if epoch == 0:
+                self.sync = ConnectedSet(
+                    self_id,
+                    end=self._store.log.end,
+                    confirmed=self._store.confirmed,
+                    ack_count=ack_count,
+                    majority_of=majority_of,
+                    now_ms=now_ms,
+                    flushed=flushed,
+                )
+            else:
+                self.sync = SyncSet(
+                    self_id,
+                    epoch=epoch,
+                    epoch_start=epoch_start,
+                    members=frozenset(members),
+                    set_epoch=set_epoch,
+                    end=self._store.log.end,
+                    confirmed=self._store.confirmed,
+                    all_ack=self.all_ack,
+                    ack_count=ack_count,
+                    not_catchup_ms=config.ha_not_catchup_ms,
+                    now_ms=now_ms,
+                    majority_of=majority_of,
+                    flushed=flushed,
+                    entitled=lambda: self.entitled(),
+                )
             self._replicated = 0
             self.role = Role.MASTER
             if propose is not None:
@@ -149,14 +173,20 @@ class HaService:
         self.foreign_master = foreign
 
     async def become_slave(self, self_id: int, epoch: int, master_ha_address: str | None) -> None:
-        """Follow the master of ``epoch``; None: wait until its HA address is known (call again with it)."""
-        if self.role is not Role.SLAVE or self._follower is None or self._follower.broker_id != self_id:
+        """Follow the master of ``epoch``; None: wait until its HA address is known (call again with it).
+
+        Epoch 0: there is no Controller, and the master speaks the classic protocol.
+        """
+        classic = epoch == 0
+        follower = self._follower
+        if follower is None or (follower.broker_id, follower.classic) != (self_id, classic):
             await self._leave()
-            self._follower = Follower(self._env, self._store, self._config, self_id)
+            follower = Follower(self._env, self._store, self._config, self_id, classic=classic)
+            self._follower = follower
             self.role = Role.SLAVE
-        self._follower.epoch = epoch
-        self._follower.foreign = self.foreign_master
-        self._follower.follow(master_ha_address)
+        follower.epoch = epoch
+        follower.foreign = self.foreign_master
+        follower.follow(master_ha_address)
 
     async def become_fenced(self) -> None:
         """Neither master nor slave: no acks, no appends, answers waiting for replication stay unanswered."""
@@ -190,7 +220,9 @@ class HaService:
     @property
     def all_ack(self) -> bool:
         """Whether this broker, as master, waits for every member of the SyncStateSet."""
-        return self._config.all_ack_in_sync_state_set and self._config.broker_role != "ASYNC_MASTER"
+        config = self._config
+        asynchronous = config.broker_role == "ASYNC_MASTER"
+        return config.all_ack_in_sync_state_set and not asynchronous and not config.majority_ack
 
     @property
     def follows(self) -> bool:
@@ -224,18 +256,21 @@ class HaService:
             self._publish()
 
     def refuse(self) -> Refused | None:
-        """The answer to a write that could not be confirmed: the lease ended and not every member is there,
-        or fewer members than minInSyncReplicas are in sync. Else None."""
+        """The answer to a write that could not be confirmed, or None.
+
+        Either the lease ended and not every member is there, or fewer members than minInSyncReplicas, or than
+        a majority in majority mode, are in sync.
+        """
         sync = self.sync
-        if (
-            sync is not None
-            and not self.entitled()
-            and not sync.vouched(self._env.monotonic_ms(), self._vouch_ms)
-        ):
+        if sync is None:
+            return None
+        if not self.entitled() and not sync.vouched(self._env.monotonic_ms(), self._vouch_ms):
             return Refused(NO_LEASE, 14)
-        if self.sync is not None and len(self.sync.members) < self._config.min_in_sync_replicas:
-            needed = self._config.min_in_sync_replicas
-            return Refused(f"in-sync replicas not enough: {len(self.sync.members)} of {needed}", 1)
+        needed = self._config.min_in_sync_replicas
+        if self._config.majority_ack:
+            needed = max(needed, sync.needed)
+        if len(sync.members) < needed:
+            return Refused(f"in-sync replicas not enough: {len(sync.members)} of {needed}", 1)
         return None
 
     def adopt(
@@ -271,13 +306,29 @@ class HaService:
     # The master's links (ha.master.Host)
 
     def _accept(self) -> SlaveLink:
-        link = SlaveLink(
-            self._env,
-            self._store,
-            self,
-            batch_bytes=self._config.ha_batch_bytes,
-            segment_bytes=self._config.segment_bytes,
-        )
+        config = self._config
+        link: SlaveLink
+        if isinstance(self.sync, ConnectedSet):
+            self._numbers += 1
+            link = ClassicLink(
+                self._env,
+                self._store,
+                self,
+                batch_bytes=config.ha_batch_bytes,
+                segment_bytes=config.segment_bytes,
+                number=self._numbers,
+                from_last_file=config.sync_from_last_file,
+                budget=self._budget,
+            )
+        else:
+            link = SlaveLink(
+                self._env,
+                self._store,
+                self,
+                batch_bytes=config.ha_batch_bytes,
+                segment_bytes=config.segment_bytes,
+                budget=self._budget,
+            )
         if len(self._strangers) >= STRANGERS_MAX:
             # The oldest one has had the most time to say who it is.
             next(iter(self._strangers)).close("too many connections without a handshake")
@@ -318,10 +369,17 @@ class HaService:
             return
         self.sync.appended(end)
         self._publish()
+        if self._sync_flush:
+            self._store.sync_to(end)
         if self._links and not self._pump_soon:
             # Everything appended in this turn of the loop goes out together.
             self._pump_soon = True
             asyncio.get_running_loop().call_soon(self._pump)
+
+    def _flushed(self, flushed: int) -> None:
+        if self.sync is not None and self._sync_flush:
+            self.sync.flushed(flushed)
+            self._publish()
 
     def _pump(self) -> None:
         self._pump_soon = False

@@ -8,6 +8,7 @@ import enum
 import logging
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ha.classic_codec import TransferReader, encode_report
 from ha.codec import (
     BODY_BYTES_MAX,
     MasterHandshake,
@@ -48,28 +49,41 @@ class State(enum.StrEnum):
 
 
 class NeedsReseedError(MqError):
-    """This log cannot be continued from the master's; only an empty one can. The text says why."""
+    """This log cannot be continued from the master's, which ends at ``master_end``; only an empty one can.
+
+    The text says why.
+    """
+
+    def __init__(self, text: str, master_end: int) -> None:
+        super().__init__(text)
+        self.master_end = master_end
 
 
 class Follower:
     """The slave's side of the HA link, for as long as this broker is a slave.
 
     It connects again for ever, with bounded waits, and at once when the master's address changes. A log
-    that cannot be continued is kept and reported (``NEEDS_RESEED``); an empty one is filled from the
-    master's first byte.
+    that cannot be continued is kept and reported (``NEEDS_RESEED``), or with ``autoReseed`` put aside; an
+    empty one is filled from the master's first byte.
 
     A ``foreign`` master, one that may be a real RocketMQ broker, is given the time its own kind takes
     between heartbeats. And as it records no epoch that starts where the one before it does, its newest epoch
     may be older than ours although it was elected after all we know of: the Controller's word counts then.
     """
 
-    def __init__(self, env: Env, store: MessageStore, config: BrokerConfig, broker_id: int) -> None:
+    def __init__(
+        self, env: Env, store: MessageStore, config: BrokerConfig, broker_id: int, *, classic: bool = False
+    ) -> None:
+        """``classic``: a group without Controller, with its own protocol."""
+        self.classic = classic
         self.state = State.NO_MASTER
         self.reason: str | None = None
         self.address: str | None = None
         self.broker_id = broker_id
         self.epoch = 0
         self.foreign = False
+        self.aside: list[str] = []
+        """Where logs went that could not be continued, in the life of this process."""
         self._env = env
         self._store = store
         self._config = config
@@ -113,7 +127,12 @@ class Follower:
         return self.reason if self.state is State.NEEDS_RESEED else None
 
     def status(self) -> dict[str, Any]:
-        return {"state": self.state.value, "master": self.address, "reason": self.reason}
+        return {
+            "state": self.state.value,
+            "master": self.address,
+            "reason": self.reason,
+            "putAside": list(self.aside),
+        }
 
     def connected(self) -> None:
         """A connection was made. What is wrong stays visible until the link works."""
@@ -143,6 +162,8 @@ class Follower:
                 await self._session(address)
             except NeedsReseedError as error:
                 self._note(State.NEEDS_RESEED, error)
+                if self._put_aside(error):
+                    continue
             except (MqError, OSError, ValueError) as error:
                 broken = self._store.writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
@@ -152,6 +173,34 @@ class Follower:
                     await self._moved.wait()
             except TimeoutError:
                 continue
+
+    def _put_aside(self, error: NeedsReseedError) -> bool:
+        """With ``autoReseed``: begin with an empty log; whether that was done.
+
+        Not when the master lacks bytes we know to be confirmed: then it is perhaps the master that should be
+        re-seeded, and an operator decides.
+        """
+        store = self._store
+        if not self._config.auto_reseed or self._halted:
+            return False
+        if error.master_end < store.confirmed:
+            self._note(
+                State.NEEDS_RESEED,
+                MqError(
+                    f"{error}; not put aside: {store.confirmed} bytes here are confirmed, more than there"
+                ),
+            )
+            return False
+        end = store.log.end
+        try:
+            aside = store.put_aside()
+        except DiskError as problem:
+            self._note(State.BROKEN, problem)
+            return False
+        log.warning("the log up to %d was put aside in %s; copying the master's: %s", end, aside, error)
+        self._env.events.add("reseeding", reason=str(error), aside=aside)
+        self.aside.append(aside)
+        return True
 
     def _note(self, state: State, error: Exception) -> None:
         text = str(error) or type(error).__name__
@@ -167,7 +216,8 @@ class Follower:
         end = self._store.truncate_partial_tail()
         cut_epochs(self._store, end + 1)
         host, port = split_address(address)
-        link = MasterLink(self._env, self._store, self._config, self, self._handshake)
+        kind = ClassicMasterLink if self.classic else MasterLink
+        link = kind(self._env, self._store, self._config, self, self._handshake)
         _, link = await self._env.network.connect(lambda: link, host, port, timeout_s=3.0)
         self._link = link
         try:
@@ -211,7 +261,7 @@ class MasterLink(asyncio.Protocol):
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._idle_ms = config.ha_heartbeat_ms
         self._silence_ms = patience_ms(config, foreign=follower.foreign)
-        self._reader = MasterReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
+        self._reader: MasterReader | TransferReader = MasterReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
         self._transport: asyncio.Transport | None = None
         self._greeted = False
         self._epochs: tuple[tuple[int, int], ...] = ()  # the master's, as of the handshake
@@ -227,9 +277,12 @@ class MasterLink(asyncio.Protocol):
             self._transport.abort()
             return
         self._follower.connected()
-        # One write: a real master parses a handshake as soon as 12 of its 16 bytes are there.
-        self._transport.write(encode_slave_handshake(self._handshake))
+        self._greet(self._transport)
         self._arm()
+
+    def _greet(self, transport: asyncio.Transport) -> None:
+        # One write: a real master parses a handshake as soon as 12 of its 16 bytes are there.
+        transport.write(encode_slave_handshake(self._handshake))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -285,7 +338,8 @@ class MasterLink(asyncio.Protocol):
         elif point is None or point < store.log.min_offset:
             raise NeedsReseedError(
                 f"no consistent point: our epochs are {_text(mine)} up to {end}, "
-                f"the master's {_text(frame.epochs)} up to {frame.end}"
+                f"the master's {_text(frame.epochs)} up to {frame.end}",
+                frame.end,
             )
         else:
             if point < end:
@@ -295,7 +349,7 @@ class MasterLink(asyncio.Protocol):
                 except DiskError as error:
                     if store.writable is not None:
                         raise
-                    raise NeedsReseedError(f"the log cannot be cut at {point}: {error}") from error
+                    raise NeedsReseedError(f"the log cannot be cut at {point}: {error}", frame.end) from error
             # The log first: epochs without their bytes are harmless, bytes of a forgotten epoch are not.
             cut_epochs(store, point)
         self._greeted, self._epochs = True, frame.epochs
@@ -319,7 +373,9 @@ class MasterLink(asyncio.Protocol):
         end = store.log.end
         if frame.offset != end and not (self._empty and end == store.log.min_offset):
             if frame.offset > end:
-                raise NeedsReseedError(f"the master sends from {frame.offset}, our log ends at {end}")
+                raise NeedsReseedError(
+                    f"the master sends from {frame.offset}, our log ends at {end}", frame.offset
+                )
             raise PeerError(f"the master sent offset {frame.offset}, our log ends at {end}")
         last = store.epochs.last
         if last is None or frame.epoch > last.epoch:
@@ -354,7 +410,10 @@ class MasterLink(asyncio.Protocol):
         if end > self._reported or (always and (end == self._reported or self._reported < 0)):
             self._reported = end
             self._last_write_ms = self._env.monotonic_ms()
-            self._transport.write(encode_ack(end))
+            self._transport.write(self._report(end))
+
+    def _report(self, end: int) -> bytes:
+        return encode_ack(end)
 
     def _arm(self) -> None:
         period_s = min(self._idle_ms, self._silence_ms / 2) / 1000
@@ -368,6 +427,51 @@ class MasterLink(asyncio.Protocol):
         if now_ms - self._last_write_ms >= self._idle_ms:
             self.report(always=True)
         self._arm()
+
+
+class ClassicMasterLink(MasterLink):
+    """The link in a group without Controller: no epochs to compare, so a log that differs in the middle is
+    not noticed here (``keelmq audit`` does), one that is longer than its master's is."""
+
+    def __init__(
+        self,
+        env: Env,
+        store: MessageStore,
+        config: BrokerConfig,
+        follower: Follower,
+        handshake: SlaveHandshake,
+    ) -> None:
+        super().__init__(env, store, config, follower, handshake)
+        self._reader = TransferReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
+        # Nobody says which kind of broker he is.
+        self._silence_ms = patience_ms(config, foreign=True)
+
+    def _greet(self, transport: asyncio.Transport) -> None:
+        store = self._store
+        self._empty = store.log.end == store.log.min_offset
+        self._greeted = True
+        if self._sync_flush and store.log.flushed < store.log.end:
+            store.sync_to(store.log.end)
+        self.report(always=True)
+
+    def _append(self, frame: Transfer) -> None:
+        store = self._store
+        end = store.log.end
+        if frame.offset != end and not (self._empty and end == store.log.min_offset):
+            raise NeedsReseedError(
+                f"our log ends at {end}, the master's goes on at {frame.offset}: "
+                + (
+                    "the range between is gone there" if frame.offset > end else "it is not the log we copied"
+                ),
+                frame.offset,
+            )
+        if frame.body:
+            store.append_raw(frame.offset, frame.body)
+            self._empty = False
+        store.confirm(store.log.end)
+
+    def _report(self, end: int) -> bytes:
+        return encode_report(end)
 
 
 def _text(epochs: object) -> str:

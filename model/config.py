@@ -312,12 +312,23 @@ class BrokerConfig(StoreConfig):
     all_ack_in_sync_state_set: bool = key(
         "allAckInSyncStateSet", True, "an answer needs every member of the SyncStateSet", was=False
     )
+    majority_ack: bool = key(
+        "majorityAck", False, "an answer needs a majority of totalReplicas, instead of every member"
+    )
     async_learner: bool = key("asyncLearner", False)
     sync_from_last_file: bool = key("syncFromLastFile", False)
     election_priority: int = key("brokerElectionPriority", 2147483647, "lower wins")
     slave_timeout_ms: int = key("slaveTimeout", 3000, "an answer waits for slaves at most")
     ha_heartbeat_ms: int = key("haSendHeartbeatInterval", 1000, was=5000)
     ha_housekeeping_ms: int = key("haHousekeepingInterval", 5000, was=20000)
+    ha_master_address: str = key(
+        "haMasterAddress", "", "classic slave: HA address of its master; empty = as NameServers tell"
+    )
+    ha_flow_control: bool = key("haFlowControlEnable", False, "limit what slaves are sent")
+    ha_bytes_per_s_max: int = key("maxHaTransferByteInSecond", 104857600, "to all slaves together")
+    auto_reseed: bool = key(
+        "autoReseed", False, "a slave whose log cannot be continued puts it aside and copies the master's"
+    )
     ha_batch_bytes: int = key("haTransferBatchSize", 32768)
     ha_not_catchup_ms: int = key(
         "haMaxTimeSlaveNotCatchup",
@@ -361,6 +372,20 @@ class BrokerConfig(StoreConfig):
         )
         _need(self.min_in_sync_replicas >= 1, "minInSyncReplicas must be at least 1")
         _need(self.in_sync_replicas >= 1, "inSyncReplicas must be at least 1")
+        _need(self.total_replicas >= 1, "totalReplicas must be at least 1")
+        _need(self.ha_bytes_per_s_max >= 1024, "maxHaTransferByteInSecond must be at least 1024")
+        _need(
+            not (self.majority_ack and self.broker_role == "ASYNC_MASTER"),
+            "majorityAck=true needs brokerRole=SYNC_MASTER: an ASYNC_MASTER waits for nobody",
+        )
+        addresses(self.ha_master_address)
+        if not self.enable_controller_mode:
+            slave = self.broker_role == "SLAVE"
+            _need(
+                self.broker_id > 0 if slave else self.broker_id <= 0,
+                f"brokerRole={self.broker_role} with brokerId={self.broker_id}: without a Controller a slave"
+                " has brokerRole=SLAVE and a brokerId above 0, a master neither",
+            )
 
     @property
     def address(self) -> str:

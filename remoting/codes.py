@@ -144,6 +144,7 @@ class Request(IntEnum):
 
     # ours: between keelmq brokers only, in a range RocketMQ has no codes in
     READ_LOG_RANGE = 7701
+    KEELMQ_COPY_TABLES = 7702
 
 
 class Response(IntEnum):

@@ -61,6 +61,10 @@ class CommitLog:
         """Offset of the first byte kept: the start of the oldest segment."""
         return self._dir.segments[0].start if self._dir.segments else self.end
 
+    def segment_names(self) -> list[str]:
+        """File names of the segments, oldest first."""
+        return [segment.path.rpartition("/")[2] for segment in self._dir.segments]
+
     @property
     def room(self) -> int:
         """Bytes the next record may take in this segment; what a blank needs is already off."""
@@ -355,15 +359,21 @@ class CommitLog:
         if segment is not None:
             self._use(segment)
 
-    def reset(self, offset: int) -> None:
-        """Drop every byte; the log is empty and goes on at ``offset``, the start of a segment. Blocks."""
+    def reset(self, offset: int, aside: str | None = None) -> None:
+        """Drop every byte; the log is empty and goes on at ``offset``, the start of a segment. Blocks.
+
+        The segments move to the directory ``aside`` if one is given, the newest first: a crash in between
+        leaves a log that is only shorter.
+        """
         if offset % self.segment_bytes:
             raise ValueError(f"{offset} is not the start of a segment of {self.segment_bytes} bytes")
         self.generation += 1
         try:
             self._drop_next()
             while self._dir.segments:
-                self._dir.remove(self._dir.segments[-1])
+                self._dir.remove(self._dir.segments[-1], aside)
+                if aside is not None:
+                    self._env.disk.sync_dir(aside)
                 self._dir.sync_dir()
         except OSError as error:
             raise self._health.failed(error, "emptying the CommitLog", sync=True) from error

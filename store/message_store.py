@@ -15,7 +15,7 @@ from typing import NamedTuple
 from model.config import StoreConfig
 from model.errors import DiskError, Refused
 from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
-from runtime.env import Buffer, Env, Lock
+from runtime.env import Buffer, Env, Lock, write_file
 from runtime.tasks import Tasks
 from store.checkpoint import CheckpointFile
 from store.commit_log import CommitLog
@@ -23,6 +23,7 @@ from store.consume_queue import ConsumeQueues, is_queue_name
 from store.damage import DamageLedger
 from store.dispatch import Dispatcher, OnArrive
 from store.epoch_file import EpochFile
+from store.epoch_file import encode as encode_epochs
 from store.flush import Flusher
 from store.health import Health
 from store.housekeeping import Housekeeping
@@ -448,14 +449,39 @@ class MessageStore:
             self._cut(end)
         return self.log.end
 
-    def reset(self, offset: int = 0, *, keep_epochs: bool = False) -> None:
+    def put_aside(self) -> str:
+        """``reset``, but the log and its epochs are kept in a directory beside it, whose path is returned.
+
+        The first ``.before-reseed``, ``.before-reseed-2``, ... that has none of the segments yet: what a
+        crash interrupted goes on in the same one. Blocks. Raises DiskError.
+        """
+        disk = self._env.disk
+        names = set(self.log.segment_names())
+        number = 1
+        while True:
+            aside = f"{self.root}/.before-reseed" + (f"-{number}" if number > 1 else "")
+            if not names & set(disk.listdir(f"{aside}/commitlog")):
+                break
+            number += 1
+        try:
+            disk.makedirs(f"{aside}/commitlog")
+            disk.sync_dir(aside)
+            disk.sync_dir(self.root)
+            if self.epochs.entries and not disk.exists(f"{aside}/epochFileCheckpoint"):
+                write_file(disk, f"{aside}/epochFileCheckpoint", encode_epochs(self.epochs.entries))
+        except OSError as error:
+            raise self._health.failed(error, "putting the log aside") from error
+        self.reset(aside=f"{aside}/commitlog")
+        return aside
+
+    def reset(self, offset: int = 0, *, keep_epochs: bool = False, aside: str | None = None) -> None:
         """Drop every message; the log goes on, empty, at ``offset``, the start of a segment. Blocks.
 
-        Raises ValueError, DiskError.
+        The log's segments move to ``aside`` if given. Raises ValueError, DiskError.
         """
         try:
             self._unvouch(0)
-            self.log.reset(offset)
+            self.log.reset(offset, aside)
             self.damage.truncate(0)
             self._queues.destroy()
             if self._index is not None:

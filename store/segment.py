@@ -161,11 +161,15 @@ class SegmentDir:
         """A segment object for ``start``; neither made on disk nor part of the list yet."""
         return Segment(self._disk, f"{self.path}/{start:0{NAME_DIGITS}}", start, self._pool)
 
-    def remove(self, segment: Segment) -> None:
-        """Take ``segment`` off the list and off the disk; the directory is synced by the caller."""
+    def remove(self, segment: Segment, aside: str | None = None) -> None:
+        """Take ``segment`` off the list and off the disk, or into the directory ``aside``; the directories
+        are synced by the caller."""
         self.segments.remove(segment)
         segment.retire()
-        self._disk.remove(segment.path)
+        if aside is None:
+            self._disk.remove(segment.path)
+        else:
+            self._disk.replace(segment.path, f"{aside}/{segment.path.rpartition('/')[2]}")
 
     def sync_dir(self) -> None:
         """Make the names in the directory durable, and its own."""

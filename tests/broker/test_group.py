@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from broker.service import Broker
 from remoting.codes import Request
 from tests.broker.helpers import client_of, eventually, log_records, running
@@ -89,9 +91,13 @@ def test_the_successor_goes_on_where_the_master_ended(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(tmp_path: Path) -> None:
+def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def body() -> None:
         async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
+            await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
+            monkeypatch.setattr(one.parts.copies, "changed", lambda name: None)
             assert (await client.send("JustMade", b"kept")).code == 0
             assert two.topics.get("JustMade") is None
             await one.fence()
@@ -144,5 +150,37 @@ def test_an_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
                 int(a.ext["queueOffset"]) for a in answers if not isinstance(a, BaseException) and a.code == 0
             }
             assert acked <= {r.queue_offset for r in log_records(two)}
+
+    asyncio.run(body())
+
+
+def test_a_broker_whose_log_cannot_be_continued_says_so_and_with_auto_reseed_starts_anew(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        keys = {"slaveSyncMetadataPeriod": "30"}
+        async with running(tmp_path / "one", **keys) as one, running(tmp_path / "two", **keys) as two:
+            async with client_of(two) as client:
+                await two.lead(2, 7, frozenset({2}), 1, None)
+                await client.send("Elsewhere", b"another history")
+            await two.fence()
+            await one.lead(1, 8, frozenset({1}), 1, None)
+            async with client_of(one) as client:
+                for number in range(5):
+                    await client.send("T", b"m%d" % number)
+            await two.follow(2, 8, one.config.address, one.config.ha_address)
+            await eventually(lambda: two.ha.needs_reseed is not None, "it tells")
+            assert (two.health() or "").startswith("needs a re-seed: no consistent point")
+            kept = log_records(two)
+            two.config.auto_reseed = True
+            await eventually(lambda: two.store.log.end == one.store.log.end, "it copied the master's log")
+            assert log_records(two) == log_records(one)
+            assert two.health() is None
+            (aside,) = two.status()["life"]["following"]["putAside"]
+            segment = (Path(aside) / "commitlog" / f"{0:020d}").read_bytes()
+            assert kept[0].body in segment
+            async with client_of(two) as client:
+                await eventually(lambda: two.topics.get("T") is not None, "the tables came, too")
+                assert len(await client.pull_until("T", 0, 5)) == 5
 
     asyncio.run(body())

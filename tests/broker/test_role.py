@@ -399,16 +399,29 @@ def test_a_definite_no_to_a_proposal_is_none_and_silence_is_unknown(tmp_path: Pa
     asyncio.run(run())
 
 
-def test_without_controllers_a_broker_leads_alone_and_a_slave_is_refused(tmp_path: Path) -> None:
+def test_without_controllers_a_broker_leads_alone(tmp_path: Path) -> None:
     async def run() -> None:
         async with Life(tmp_path, None) as life:
             assert life.host.calls == [("lead", 0, 0)]
             assert life.role.registration_id == 0
-        slave = Life(tmp_path, None, broker_role="SLAVE")
-        with pytest.raises(ConfigError, match="enableControllerMode"):
-            await slave.role.start()
-        await slave.role.stop()
-        await slave.client.close()
+
+    asyncio.run(run())
+
+
+def test_without_controllers_a_slave_follows_the_master_a_nameserver_names(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with Life(tmp_path, None, broker_role="SLAVE", broker_id=3) as life:
+            assert life.role.registration_id == 3
+            life.role.ha_address_of("10.0.0.1:10911", "10.0.0.1:10912")
+            await until(lambda: life.role.master_address == "10.0.0.1:10911")
+            life.role.ha_address_of("10.0.0.1:10911", "10.0.0.1:10912")
+            life.role.ha_address_of("10.0.0.2:10911", "10.0.0.2:10912")
+            await until(lambda: life.role.master_address == "10.0.0.2:10911")
+            assert life.host.calls == [
+                ("follow", 0, None, None),
+                ("follow", 0, "10.0.0.1:10911", "10.0.0.1:10912"),
+                ("follow", 0, "10.0.0.2:10911", "10.0.0.2:10912"),
+            ]
 
     asyncio.run(run())
 

@@ -69,6 +69,7 @@ class FakeStore:
         self.auto_flush = True
         self.cuts: list[int] = []
         self.fail_appends = False
+        self.put_asides: list[bytes] = []
         self._record_bytes = record_bytes
 
     def grow(self, data: bytes) -> None:
@@ -100,6 +101,13 @@ class FakeStore:
         del self.log.data[offset - self.log.min_offset :]
         self.confirmed = min(self.confirmed, offset)
         self.log.flushed = min(self.log.flushed, offset)
+
+    def put_aside(self) -> str:
+        self.put_asides.append(bytes(self.log.data))
+        self.log.data.clear()
+        self.log.min_offset = self.log.flushed = self.confirmed = 0
+        self.epochs.entries = []
+        return f"/aside-{len(self.put_asides)}"
 
     def truncate_partial_tail(self) -> int:
         extra = self.log.end % self._record_bytes

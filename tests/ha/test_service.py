@@ -6,7 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from ha.master import Budget
 from ha.slave import State
 from model.errors import Unknown
 from tests.ha.fakes import FakeStore
@@ -146,6 +149,55 @@ def test_a_dead_slave_leaves_at_once_and_writes_go_on() -> None:
     asyncio.run(run())
 
 
+def test_two_slaves_that_die_together_leave_together_and_writes_go_on() -> None:
+    async def run() -> None:
+        async with Group(Node(1), Node(2), Node(3)) as group:
+            await group.elect(1)
+            await group.full()
+            await asyncio.gather(group.nodes[2].ha.stop(), group.nodes[3].ha.stop())
+            group.master.store.grow(b"0123456789")
+            await until(lambda: group.members == {1}, "neither removal undoes the other")
+            await until(lambda: group.master.ha.replicated == 10)
+            assert group.proposals[-1] == {1}
+
+    asyncio.run(run())
+
+
+def test_a_frozen_slave_leaves_the_set_while_its_connection_stays_open() -> None:
+    """Sent is not acknowledged: the original counts it as caught up until the connection times out."""
+
+    async def run() -> None:
+        quick = {"ha_not_catchup_ms": 300, "ha_housekeeping_ms": 60_000}
+        async with Group(Node(1, **quick), Node(2, ha_housekeeping_ms=60_000)) as group:
+            await group.elect(1)
+            await group.full()
+            frozen = group.nodes[2].ha._follower
+            assert frozen is not None
+            assert frozen._link is not None
+            assert frozen._link._transport is not None
+            frozen._link._transport.pause_reading()
+            group.master.store.grow(b"0123456789")
+            await until(lambda: group.members == {1}, "it leaves")
+            await until(lambda: group.master.ha.replicated == 10, "and the answer does")
+            assert [slave["id"] for slave in group.master.ha.slaves()] == [2], "still connected"
+
+    asyncio.run(run())
+
+
+def test_a_fresh_group_has_confirmed_nothing_and_takes_its_first_record() -> None:
+    async def run() -> None:
+        async with Group(Node(1), Node(2)) as group:
+            await group.elect(1)
+            await group.full()
+            assert [node.store.confirmed for node in group.nodes.values()] == [0, 0], "0, not -1"
+            assert group.master.ha.replicated == 0
+            group.master.store.grow(b"0123456789")
+            await group.level()
+            assert group.master.store.confirmed == 10
+
+    asyncio.run(run())
+
+
 def test_a_refused_proposal_is_made_again_and_holds_nobody_meanwhile() -> None:
     async def run() -> None:
         async with Group(Node(1), Node(2)) as group:
@@ -184,6 +236,19 @@ def test_min_in_sync_replicas_refuses_until_a_slave_joined() -> None:
             await group.follow(2)
             await group.full()
             assert group.master.ha.refuse() is None
+
+    asyncio.run(run())
+
+
+def test_in_majority_mode_writes_are_refused_while_no_majority_is_in_sync() -> None:
+    async def run() -> None:
+        async with Group(Node(1, majority_ack=True, total_replicas=3), Node(2), Node(3)) as group:
+            await group.elect(1, followers=False)
+            refused = group.master.ha.refuse()
+            assert refused is not None
+            assert "1 of 2" in str(refused)
+            await group.follow(2)
+            await until(lambda: group.master.ha.refuse() is None, "two of three are in sync")
 
     asyncio.run(run())
 
@@ -253,6 +318,96 @@ def test_a_slave_with_a_foreign_log_says_so_and_keeps_it() -> None:
             assert group.members == {1}
 
     asyncio.run(run())
+
+
+def test_with_auto_reseed_a_foreign_log_is_put_aside_and_the_masters_is_copied() -> None:
+    async def run() -> None:
+        foreign = FakeStore()
+        foreign.log.data += b"something " * 3
+        foreign.epochs.append(7, 0)
+        foreign.confirmed = 20
+        async with Group(Node(1), Node(2, foreign, auto_reseed=True)) as group:
+            group.epoch = 7
+            group.master_id = 1
+            group.nodes[1].store.grow(b"0123456789" * 9)
+            group.nodes[1].store.epochs.append(1, 0)
+            await group.elect(1)
+            await group.full()
+            group.assert_identical()
+            assert foreign.put_asides == [b"something " * 3]
+            slave = group.nodes[2]
+            assert slave.ha.status()["following"]["putAside"] == ["/aside-1"]
+            assert slave.ha.needs_reseed is None
+            assert [event.name for event in slave.env.events] == ["reseeding"]
+
+    asyncio.run(run())
+
+
+def test_auto_reseed_puts_nothing_aside_that_its_master_lacks() -> None:
+    """An empty broker elected uncleanly must not make the others give up what they confirmed."""
+
+    async def run() -> None:
+        foreign = FakeStore()
+        foreign.log.data += b"something " * 3
+        foreign.epochs.append(7, 0)
+        foreign.confirmed = 20
+        async with Group(Node(1), Node(2, foreign, auto_reseed=True)) as group:
+            group.epoch = 7
+            await group.elect(1)
+            slave = group.nodes[2].ha
+            await until(lambda: "not put aside" in (slave.needs_reseed or ""))
+            assert bytes(foreign.log.data) == b"something " * 3
+
+    asyncio.run(run())
+
+
+def test_with_auto_reseed_a_slave_whose_range_is_gone_copies_from_the_masters_first_byte() -> None:
+    async def run() -> None:
+        async with Group(Node(1), Node(2, auto_reseed=True)) as group:
+            await group.elect(1, followers=False)
+            master = group.master.store
+            behind = group.nodes[2].store
+            behind.log.data += b"0123456789" * 10
+            behind.epochs.append(1, 0)
+            behind.confirmed = 100
+            master.grow(b"0123456789" * 2000)
+            del master.log.data[:8192]
+            master.log.min_offset = 8192
+            await group.follow(2)
+            await group.full()
+            assert behind.log.min_offset == 8192
+            assert behind.put_asides == [b"0123456789" * 10]
+
+    asyncio.run(run())
+
+
+def test_flow_control_bounds_what_slaves_are_sent_a_second() -> None:
+    async def run() -> None:
+        limit = {"ha_flow_control": True, "ha_bytes_per_s_max": 100_000}
+        async with Group(Node(1, **limit), Node(2)) as group:
+            await group.elect(1)
+            await group.full()
+            begin_ms = group.master.env.monotonic_ms()
+            group.master.store.grow(b"0123456789" * 5000)
+            await group.full()
+            # 50 000 bytes at 100 000 a second, one tenth of a second at once.
+            assert group.master.env.monotonic_ms() - begin_ms >= 300
+            group.assert_identical()
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.integers(0, 1 << 20)), max_size=50))
+def test_a_budget_never_gives_more_than_its_rate(asks: list[tuple[int, int]]) -> None:
+    now_ms = 0.0
+    budget = Budget(100_000, lambda: now_ms)
+    given_bytes = 0
+    for wait_ms, wanted in asks:
+        now_ms += wait_ms
+        taken = budget.take(wanted)
+        assert 0 <= taken <= wanted
+        given_bytes += taken
+        assert given_bytes <= 10_000 + now_ms * 100 + 1
 
 
 def test_a_first_master_that_confirmed_nothing_follows_one_that_has_none_of_it() -> None:
@@ -338,10 +493,11 @@ def test_a_broker_that_is_not_master_turns_slaves_away() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("mode", ["all", "count", "async"])
+@pytest.mark.parametrize("mode", ["all", "count", "majority", "async"])
 def test_what_an_answer_waits_for_follows_the_mode(mode: str) -> None:
     settings: dict[str, dict[str, Any]] = {
         "all": {},
+        "majority": {"majority_ack": True, "total_replicas": 3},
         "count": {"all_ack_in_sync_state_set": False, "in_sync_replicas": 2},
         "async": {"broker_role": "ASYNC_MASTER"},
     }

@@ -19,6 +19,8 @@ def sync_set(
     all_ack: bool = True,
     ack_count: int = 1,
     epoch_start: int = 0,
+    majority_of: int = 0,
+    flushed: int | None = None,
 ) -> SyncSet:
     return SyncSet(
         SELF,
@@ -32,12 +34,14 @@ def sync_set(
         ack_count=ack_count,
         not_catchup_ms=NOT_CATCHUP_MS,
         now_ms=0.0,
+        majority_of=majority_of,
+        flushed=flushed,
     )
 
 
-def with_slaves(*slaves: int, all_ack: bool = True, ack_count: int = 1) -> SyncSet:
+def with_slaves(*slaves: int, all_ack: bool = True, ack_count: int = 1, majority_of: int = 0) -> SyncSet:
     """A master whose slaves are all members and level at 100."""
-    sync = sync_set({SELF, *slaves}, end=100, all_ack=all_ack, ack_count=ack_count)
+    sync = sync_set({SELF, *slaves}, end=100, all_ack=all_ack, ack_count=ack_count, majority_of=majority_of)
     for slave in slaves:
         sync.connected(slave, 0)
         sync.acked(slave, 100, 0)
@@ -401,3 +405,58 @@ def test_a_master_elected_again_forgets_proposals_of_its_former_epoch() -> None:
     sync.elected(2, 100, frozenset({SELF}), 5, 0)
     assert (sync.epoch, sync.set_epoch, sync.proposed) == (2, 5, frozenset())
     assert sync.slave_ends() == {2: 100}
+
+
+def test_in_majority_mode_an_answer_needs_a_majority_of_all_replicas_whatever_the_set_holds() -> None:
+    sync = with_slaves(2, 3, majority_of=3)
+    sync.appended(200)
+    assert sync.replicated == 100, "the master alone is one of three"
+    sync.acked(2, 200, 1)
+    assert (sync.replicated, sync.confirmed) == (200, 100), "consumers wait for every member"
+    sync.adopt(frozenset({SELF}), 2)
+    sync.appended(300)
+    sync.acked(2, 300, 2)
+    assert sync.replicated == 200, "the set has shrunk to the master: no answer leaves"
+    assert sync.needed == 2
+
+
+def test_in_majority_mode_replicas_that_were_not_counted_on_raise_the_majority() -> None:
+    sync = with_slaves(2, 3, majority_of=3)
+    assert sync.needed == 2
+    sync.connected(4, 1)
+    sync.connected(5, 1, learner=True)
+    assert sync.needed == 3, "four replicas now; a learner is none"
+
+
+@given(
+    st.sampled_from([3, 5]),
+    st.lists(st.tuples(st.sampled_from(["append", "ack", "drop", "join", "set"]), st.integers(2, 5))),
+)
+def test_no_answer_leaves_without_a_majority(size: int, steps: list[tuple[str, int]]) -> None:
+    sync = sync_set({SELF}, majority_of=size)
+    held: dict[int, int] = {}
+    set_epoch = 1
+    for step, who in steps:
+        before = sync.replicated
+        if step == "append":
+            sync.appended(sync.end + who)
+        elif step == "join":
+            sync.connected(who, 0)
+        elif step == "ack" and who in sync.slave_ends():
+            sync.acked(who, sync.end, 0)
+            held[who] = sync.end
+        elif step == "drop":
+            sync.disconnected(who)
+        elif step == "set":
+            set_epoch += 1
+            sync.adopt(frozenset(range(1, who + 1)), set_epoch)
+        if sync.replicated > before:
+            holders = 1 + sum(end >= sync.replicated for end in held.values())
+            assert holders * 2 > size
+
+
+def test_with_sync_flush_nothing_is_confirmed_that_only_the_masters_memory_holds() -> None:
+    sync = sync_set({SELF}, end=100, flushed=60)
+    assert (sync.confirmed, sync.replicated) == (60, 60)
+    sync.flushed(100)
+    assert (sync.confirmed, sync.replicated) == (100, 100)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -557,3 +558,42 @@ def test_zeros_of_a_body_are_not_taken_for_a_torn_tail() -> None:
             assert store.log.end == len(encode(message(bytes(100), properties=""), 0, 0, 0))
 
     asyncio.run(run())
+
+
+def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
+    """Killed before any one operation, the segments lie in the log or aside, and the store opens."""
+
+    async def put_aside(store: MessageStore, at: int) -> bool:
+        await fill(store, 120, size=200, queues=1)
+        store.epochs.append(1, 0)
+        store.sync_to(store.log.end)
+        await until(lambda: store.log.flushed == store.log.end)
+        calls = itertools.count()
+        disk = cast(FaultyDisk, store._env.disk)
+        disk.fail = lambda what, path: errno.EIO if next(calls) >= at else None
+        with suppress(DiskError):
+            store.put_aside()
+            return True
+        return False
+
+    for at in range(100):
+        env = FaultyEnv()
+        done: list[bool] = []
+
+        async def run(env: FaultyEnv = env, done: list[bool] = done, at: int = at) -> None:
+            async def work(store: MessageStore) -> None:
+                done.append(await put_aside(store, at))
+
+            await abandoned(env, work)
+
+        asyncio.run(run())
+        for disk in (env.disk.killed(), env.disk.crash()):
+            log, aside = (set(disk.listdir(f"/store/{name}commitlog")) for name in ("", ".before-reseed/"))
+            assert log | aside >= {f"{n * SEGMENT:020d}" for n in range(4)}
+            end, bodies = _records_on(disk)
+            assert [body.split(b":")[0] for body in bodies] == [str(n).encode() for n in range(len(bodies))]
+            if done[0]:
+                assert end == 0
+        if done[0]:
+            return
+    raise AssertionError("never done")

@@ -1,0 +1,56 @@
+"""The promises of a master and a slave without Controller: found by the NameServer, copied, read from."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from broker.service import Broker
+from model.config import NamesrvConfig
+from namesrv.service import NameServer
+from remoting.codes import Request
+from runtime.os_env import OsEnv
+from tests.broker.helpers import client_of, config_for, eventually, free_port, log_records
+from tests.broker.test_copies import commit, topic
+
+
+def test_a_classic_slave_finds_its_master_copies_all_and_serves_consumers(tmp_path: Path) -> None:
+    async def body() -> None:
+        env = OsEnv(seed=1)
+        namesrv_port = free_port()
+        namesrv = NameServer(env, NamesrvConfig(listen_port=namesrv_port))
+        await namesrv.start()
+        keys = {"namesrvAddr": f"127.0.0.1:{namesrv_port}", "registerNameServerPeriod": "100"}
+        master = Broker(env, config_for(tmp_path / "m", inSyncReplicas=2, brokerId=0, **keys))
+        slave = Broker(env, config_for(tmp_path / "s", brokerRole="SLAVE", brokerId=1, **keys))
+        try:
+            await slave.start()
+            assert slave.status()["role"] == "slave"
+            await master.start()
+            await eventually(lambda: len(master.ha.members) == 2, "the slave is connected")
+            await eventually(
+                lambda: slave.topics.version == master.topics.version, "the slave copied the tables"
+            )
+            async with client_of(master) as client, client_of(slave) as reader:
+                assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+                assert slave.topics.table["T"] == master.topics.table["T"], "answered means copied"
+                for number in range(10):
+                    assert (await client.send("T", b"m%d" % number)).code == 0
+                    assert slave.store.log.end == master.store.log.end
+                assert log_records(slave) == log_records(master)
+                read = await reader.pull_until("T", 0, 10)
+                assert [r.body for r in read] == [b"m%d" % number for number in range(10)]
+                assert (await reader.send("T")).code != 0, "writes go to the master"
+                await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 7))
+                await eventually(lambda: slave.offsets.get("cg", "T", 0) == 7, "the offset is copied")
+                assert namesrv.status()["brokers"] == {
+                    "broker-t": {"0": master.config.address, "1": slave.config.address}
+                }
+                await master.stop()
+                assert [r.body for r in await reader.pull_until("T", 9, 1)] == [b"m9"]
+        finally:
+            await slave.stop()
+            await master.stop()
+            await namesrv.stop()
+
+    asyncio.run(body())

@@ -1,0 +1,246 @@
+"""The promises of copied tables: what was answered about topics and groups is on the in-sync slaves, and a
+consumer's progress follows within a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from broker.copies import OFFSETS_BOUND_MS
+from broker.service import Broker
+from remoting import bodies
+from remoting.codes import Request, Response
+from tests.broker.helpers import Client, client_of, eventually, log_records, running
+from tests.broker.test_group import pair
+
+NEVER = "3600000"
+"""A period so long that nothing a test sees comes from it."""
+
+
+def topic(name: str, queues: int = 3) -> dict[str, str]:
+    return {
+        "topic": name,
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "defaultTopic": "TBW102",
+        "topicFilterType": "SINGLE_TAG",
+    }
+
+
+def commit(group: str, name: str, offset: int) -> dict[str, str]:
+    return {"consumerGroup": group, "topic": name, "queueId": "0", "commitOffset": str(offset)}
+
+
+@contextlib.asynccontextmanager
+async def copied(path: Path, **keys: str) -> AsyncIterator[tuple[Broker, Broker, Client]]:
+    """A pair whose slave has the master's tables, and a client of the master."""
+    keys = {"slaveSyncMetadataPeriod": NEVER, **keys}
+    async with pair(path, **keys) as (one, two), client_of(one) as client:
+        await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
+        yield one, two, client
+
+
+def test_a_topic_created_right_before_a_failover_exists_on_the_new_master(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            for number in range(20):
+                answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic(f"T{number}"))
+                assert answer.code == 0
+                assert two.topics.table[f"T{number}"] == one.topics.table[f"T{number}"]
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            assert two.topics.table["T19"].write_queues == 3
+
+    asyncio.run(body())
+
+
+def test_changes_and_deletions_of_topics_and_groups_are_on_the_slave_when_they_are_answered(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            group = bodies.dumps({"groupName": "readers", "retryMaxTimes": 3})
+            listed = bodies.dumps({"topicConfigList": [{"topicName": "L1"}, {"topicName": "L2"}]})
+            steps = [
+                (Request.UPDATE_AND_CREATE_TOPIC, topic("T"), b""),
+                (Request.UPDATE_AND_CREATE_TOPIC, topic("T", 5), b""),
+                (Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, listed),
+                (Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group),
+                (Request.DELETE_TOPIC_IN_BROKER, {"topic": "L1"}, b""),
+                (Request.DELETE_SUBSCRIPTIONGROUP, {"groupName": "readers", "cleanOffset": "true"}, b""),
+            ]
+            for code, ext, data in steps:
+                assert (await client.call(code, ext, data)).code == 0
+                assert two.topics.table == one.topics.table
+                assert two.groups.table == one.groups.table
+            assert "L1" not in two.topics.table
+            assert "readers" not in two.groups.table
+
+    asyncio.run(body())
+
+
+def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path, slaveTimeout="200") as (one, two, client):
+            table = one.parts.copies
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
+            # The slave's log follows on, but it asks for no tables any more.
+            two.client.drop(one.config.address)
+            two.standing.set("slave", broker_id=2, epoch=1, master_address=None)
+            answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
+            assert answer.code == Response.SYSTEM_ERROR
+            assert "in-sync slaves [2]" in (answer.remark or "")
+            one.ha.adopt(frozenset({1}), 3)
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+            assert table.revision > 0
+
+    asyncio.run(body())
+
+
+def test_a_consumers_progress_is_on_the_slave_within_the_bound(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            assert (await client.send("T")).code == 0
+            # Offsets that change all the time: each is copied within the bound, however many follow it.
+            committed: list[tuple[float, int]] = []
+            late: list[tuple[int, int]] = []
+            for offset in range(150):
+                await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", offset))
+                now_ms = one.env.monotonic_ms()
+                committed.append((now_ms, offset))
+                held = two.offsets.get("readers", "T", 0)
+                # Twice the bound: this machine may be busy with other things.
+                due = [o for at_ms, o in committed if now_ms - at_ms > 2 * OFFSETS_BOUND_MS]
+                if due and (held is None or held < due[-1]):
+                    late.append((held or 0, due[-1]))
+                await asyncio.sleep(0.004)
+            assert len(late) < 15, late
+            await eventually(lambda: two.offsets.get("readers", "T", 0) == 149, "the last one")
+
+    asyncio.run(body())
+
+
+def test_consumer_offsets_survive_a_failover_and_do_not_go_back_when_it_comes_after_the_bound(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            for number in range(10):
+                await client.send("T", b"m%d" % number)
+            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 10))
+            await eventually(lambda: two.offsets.get("readers", "T", 0) == 10, "the offset is copied")
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            async with client_of(two) as other:
+                asked = {"consumerGroup": "readers", "topic": "T", "queueId": "0"}
+                answer = await other.call(Request.QUERY_CONSUMER_OFFSET, asked)
+                assert (answer.code, answer.ext["offset"]) == (0, "10")
+            # And the way back: the former master takes what was committed at its successor.
+            await one.follow(1, 2, two.config.address, two.config.ha_address)
+            async with client_of(two) as other:
+                await other.send("T", b"m10")
+                await other.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 11))
+            await eventually(lambda: one.offsets.get("readers", "T", 0) == 11, "copied back")
+
+    asyncio.run(body())
+
+
+def test_a_reset_of_offsets_is_on_the_slave_when_it_is_answered(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (_, two, client):
+            await client.send("T")
+            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 1))
+            ext = {"topic": "T", "group": "readers", "timestamp": "0", "isForce": "true", "offset": "0"}
+            answer = await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, {**ext, "queueId": "0"})
+            assert answer.code == 0
+            assert two.offsets.get("readers", "T", 0) == 0
+
+    asyncio.run(body())
+
+
+def test_after_an_unclean_election_no_consumer_offset_lies_beyond_its_queue(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            for number in range(5):
+                await client.send("T", b"m%d" % number)
+            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 5))
+            await eventually(lambda: two.offsets.get("readers", "T", 0) == 5, "the offset is copied")
+            await one.fence()
+            await two.fence()
+            # Two messages of the five never reached the broker that leads now.
+            fourth = log_records(two)[3]
+            two.store.truncate(fourth.physical_offset)
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            assert two.offsets.get("readers", "T", 0) == 3
+
+    asyncio.run(body())
+
+
+def test_only_changed_entries_travel_and_dropped_ones_disappear(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for group in ("one", "two"):
+                broker.offsets.commit(group, "T", 0, 1)
+            ask = {"brokerId": "7", "run": "none", "seen": "-1", "waitMs": "1000"}
+            first = await client.call(Request.KEELMQ_COPY_TABLES, ask)
+            assert set(json.loads(first.body.replace(b"{0:", b'{"0":'))["offsets"]["offsetTable"]) == {
+                "T@one",
+                "T@two",
+            }
+            ask |= {"run": first.ext["run"], "seen": first.ext["revision"]}
+            waiting = asyncio.ensure_future(client.call(Request.KEELMQ_COPY_TABLES, ask))
+            await asyncio.sleep(0.05)
+            assert not waiting.done(), "nothing changed"
+            broker.offsets.commit("one", "T", 0, 2)
+            broker.offsets.drop_group("two")
+            second = bodies.loads_object((await waiting).body)
+            assert set(second) == {"offsets"}
+            assert second["offsets"]["part"] is True
+            assert {k: dict(v) for k, v in second["offsets"]["offsetTable"].items()} == {
+                "T@one": {"0": 2},
+                "T@two": {},
+            }
+
+    asyncio.run(body())
+
+
+def test_of_a_master_that_does_not_know_the_question_whole_tables_are_copied(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path, slaveSyncMetadataPeriod="50") as (one, two), client_of(one) as client:
+            del one.handlers[int(Request.KEELMQ_COPY_TABLES)]
+            two.metadata.soon()
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code in (0, 1)
+            await eventually(lambda: two.topics.get("T") is not None, "copied the old way")
+
+    asyncio.run(body())
+
+
+def test_a_question_with_nonsense_is_refused_and_moves_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for ext in (
+                {},
+                {"brokerId": "x", "run": "r", "seen": "0", "waitMs": "1"},
+                {"brokerId": "1", "run": "r", "seen": "0", "waitMs": "99999999"},
+            ):
+                assert (await client.call(Request.KEELMQ_COPY_TABLES, ext)).code != 0
+            # A receipt for what was never told is none.
+            forged = {"brokerId": "1", "run": "r", "seen": "999999", "waitMs": "0"}
+            assert (await client.call(Request.KEELMQ_COPY_TABLES, forged)).code == 0
+            assert broker.parts.copies.status()["slaves"]["1"]["seen"] == -1
+
+    asyncio.run(body())
+
+
+def test_a_broker_that_is_not_master_answers_no_question(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (_, two, _client), client_of(two) as client:
+            ask = {"brokerId": "7", "run": "none", "seen": "-1", "waitMs": "0"}
+            answer = await client.call(Request.KEELMQ_COPY_TABLES, ask)
+            assert answer.code == Response.SYSTEM_ERROR
+
+    asyncio.run(body())
