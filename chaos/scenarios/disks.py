@@ -7,6 +7,7 @@ import random
 from chaos.faults import DiskFull, FlipBit, Kill, PowerFail, Restart, Step, SyncError, ordered, then
 from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan, Scenario
+from chaos.workload import Load
 
 SYNC_FLUSH = {"flushDiskType": "SYNC_FLUSH"}
 
@@ -53,14 +54,17 @@ def _sync_error(rng: random.Random) -> Plan:
             [Step(at + 3500, Restart("=bad"))],
         ]
         broker = rng.choice((SYNC_FLUSH, {}))
-    else:
-        # Everywhere: no other replica makes up for what one of them lost.
-        parts = []
-        for name in ("b1", "b2", "b3"):
-            parts.append([Step(at + rng.randint(0, 20), SyncError(name)), Step(at + 2000, PowerFail(name))])
-            parts.append([Step(at + 2500 + rng.randint(0, 500), Restart(name))])
-        broker = SYNC_FLUSH
-    return Plan(ordered(*parts), load_ms=8000, broker=broker, errors_expected=True, **ground(rng))
+        return Plan(ordered(*parts), load_ms=8000, broker=broker, errors_expected=True, **ground(rng))
+    # Everywhere: no other replica makes up for what one of them lost. Syncs are slow and bodies fill pages,
+    # so that the three lose the same bytes, and nothing written later makes their pages dirty again.
+    parts = []
+    for name in ("b1", "b2", "b3"):
+        parts.append([Step(at + rng.randint(0, 10), SyncError(name)), Step(at + 2000, PowerFail(name))])
+        parts.append([Step(at + 2500 + rng.randint(0, 500), Restart(name))])
+    drawn = ground(rng)
+    drawn["offload_ms"] = (20.0, 60.0)
+    load = Load(body_bytes=(2000, 6000))
+    return Plan(ordered(*parts), load=load, load_ms=8000, broker=SYNC_FLUSH, errors_expected=True, **drawn)
 
 
 def _flipped_bit(rng: random.Random) -> Plan:
