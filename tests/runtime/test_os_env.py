@@ -1,0 +1,88 @@
+"""The promise of the production world: files as asked for, one process a lock, tasks with an owner."""
+
+import asyncio
+import errno
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.env import read_file, write_file
+from runtime.os_env import OsEnv
+from runtime.tasks import Tasks
+
+
+def test_a_file_is_replaced_whole_and_its_former_content_stays_as_backup(tmp_path: Path) -> None:
+    disk = OsEnv().disk
+    path = str(tmp_path / "a.json")
+    write_file(disk, path, b"one", backup=True)
+    assert not disk.exists(path + ".bak")
+    write_file(disk, path, b"two", backup=True)
+    assert read_file(disk, path) == b"two"
+    assert read_file(disk, path + ".bak") == b"one"
+    assert disk.listdir(str(tmp_path)) == ["a.json", "a.json.bak"]
+
+
+def test_reads_end_at_the_end_and_writes_go_where_they_are_sent(tmp_path: Path) -> None:
+    file = OsEnv().disk.open(str(tmp_path / "f"), create=True)
+    file.allocate(8192)
+    assert file.size() == 8192
+    file.pwrite(b"abc", 8190)
+    assert file.pread(10, 8190) == b"abc"
+    assert file.pread(10, 9000) == b""
+    file.sync()
+    file.close()
+
+
+def test_opening_what_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        OsEnv().disk.open(str(tmp_path / "none"))
+    assert OsEnv().disk.listdir(str(tmp_path / "none")) == []
+
+
+def test_a_lock_keeps_another_process_out_until_it_is_released(tmp_path: Path) -> None:
+    path = str(tmp_path / "lock")
+    code = (
+        "import sys\n"
+        "from runtime.os_env import OsEnv\n"
+        "try:\n"
+        "    OsEnv().disk.lock(sys.argv[1])\n"
+        "except OSError as error:\n"
+        "    sys.exit(error.errno)\n"
+    )
+
+    def other_process() -> int:
+        root = Path(__file__).resolve().parents[2]
+        return subprocess.run([sys.executable, "-c", code, path], cwd=root, timeout=60).returncode
+
+    lock = OsEnv().disk.lock(path)
+    assert other_process() in (errno.EAGAIN, errno.EACCES)
+    lock.release()
+    assert other_process() == 0
+
+
+def test_a_task_that_fails_is_heard_and_the_others_end_with_their_owner(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        heard: list[BaseException] = []
+        tasks = Tasks("owner", heard.append)
+
+        async def fail() -> None:
+            raise ValueError("broken")
+
+        tasks.spawn(fail(), name="bad")
+        endless = tasks.spawn(asyncio.sleep(3600), name="endless")
+        await asyncio.sleep(0.01)
+        assert [str(error) for error in heard] == ["broken"]
+        await tasks.cancel()
+        assert endless.cancelled()
+        silent = Tasks("silent")
+        silent.spawn(fail(), name="bad")
+        await asyncio.sleep(0.01)
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(run())
+    assert "silent.bad failed" in caplog.text
