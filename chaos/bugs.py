@@ -18,7 +18,7 @@ from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ER
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER
 from chaos.scenarios.operations import ISOLATED_LEADER
 from chaos.scenarios.outsiders import ONLY_OUTSIDERS
-from chaos.scenarios.partitions import CUT_LINKS
+from chaos.scenarios.partitions import TWO_ROOMS
 from chaos.scenarios.plan import Scenario
 from controller.core import ElectMaster, Group, ReplicaTable
 from controller.raft import Raft
@@ -184,7 +184,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "fastest_slave_is_enough": Bug(
         "an answer waits for one member of the SyncStateSet instead of all",
-        CUT_LINKS,
+        TWO_ROOMS,
         SyncSet,
         "_advance",
         _fastest_slave,

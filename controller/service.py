@@ -259,9 +259,9 @@ class Controller:
         last heartbeat; whether one of them says that it still hears its master."""
         request = codec.Command(Request.GET_BROKER_EPOCH_CACHE, {"brokerName": name})
 
-        async def ask(broker_id: int, connection: Connection) -> bool:
+        async def ask(broker_id: int) -> bool:
             try:
-                answer = await connection.call(request, ASK_S)
+                answer = await self._call_broker(name, broker_id, request, ASK_S)
                 body = loads_object(answer.body) if answer.code == Response.SUCCESS else {}
             except (MqError, OSError) as error:
                 log.info("broker %d of %s does not say how far its log is: %s", broker_id, name, error)
@@ -273,9 +273,32 @@ class Controller:
                 self._live.told_end(name, broker_id, epoch, end)
             return answer.ext.get("following") == "true"
 
-        connections = [(broker_id, self._connection(name, broker_id)) for broker_id in broker_ids]
-        asked = [ask(broker_id, found) for broker_id, found in connections if found is not None]
-        return any(await asyncio.gather(*asked))
+        return any(await asyncio.gather(*(ask(broker_id) for broker_id in broker_ids)))
+
+    async def _call_broker(
+        self, name: str, broker_id: int, request: codec.Command, timeout_s: float
+    ) -> codec.Command:
+        """Ask a broker: ours on the connection it beats on, a real one on its own port, where it listens.
+
+        Raises ConnectionError when it cannot be reached, Unknown.
+        """
+        if self._is_ours(name, broker_id):
+            connection = self._connection(name, broker_id)
+            if connection is None:
+                raise ConnectionError("its connection is closed")
+            return await connection.call(request, timeout_s)
+        group = self._table.groups.get(name)
+        replica = None if group is None else group.replicas.get(broker_id)
+        if replica is None:
+            raise ConnectionError("it is not registered")
+        return await self._client.call(replica.address, request, timeout_s)
+
+    def _is_ours(self, name: str, broker_id: int) -> bool:
+        """Whether a broker is keelmq's: it tells an HA address, a real one does not."""
+        beat = self._live.newest(name, broker_id)
+        group = self._table.groups.get(name)
+        replica = None if group is None else group.replicas.get(broker_id)
+        return bool(beat and beat.ha_address) or bool(replica and replica.ha_address)
 
     def _announce(self, name: str) -> None:
         """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group.
@@ -297,12 +320,9 @@ class Controller:
             Request.NOTIFY_BROKER_ROLE_CHANGED, self._with_ha_address(name, ext), dumps(body)
         )
         for broker_id in self._live.alive(name, self._env.monotonic_ms()):
-            beat = self._live.newest(name, broker_id)
             replica = group.replicas.get(broker_id)
-            if beat is None or replica is None:
-                continue
             connection = self._connection(name, broker_id)
-            if not beat.ha_address and not replica.ha_address:
+            if replica is not None and not self._is_ours(name, broker_id):
                 self._tasks.spawn(self._tell(replica.address, notice), name=f"notice.{replica.address}")
             elif connection is not None:
                 connection.oneway(notice)
@@ -428,11 +448,11 @@ class Controller:
     async def _make_way(self, name: str, master: int, epoch: int, heir: int) -> None:
         """Ask a living master to stop taking writes until ``heir`` has all of its log.
 
-        Raises Refused when it cannot. One that does not answer, or does not know the request (a broker of
-        the real RocketMQ), is deposed as it is.
+        Raises Refused when it cannot. One that does not answer, or is a broker of the real RocketMQ, which
+        does not know the request, is deposed as it is.
         """
         connection = self._connection(name, master)
-        if connection is None:
+        if connection is None or not self._is_ours(name, master):
             return
         ext = {"brokerName": name, "brokerId": str(heir), "masterEpoch": str(epoch), "designateElect": "true"}
         try:

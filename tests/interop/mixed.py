@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from admin.layout import make_secret
+from admin.layout import free_base_port, make_secret
 from chaos.worlds import rocketmq
 from client.admin import AdminClient, SyncState
 from client.message import Message, Queue, SendStatus
@@ -124,7 +124,7 @@ class MixedCluster:
     """NameServers with Controllers of one kind, and one group of brokers of any kinds."""
 
     directory: Path
-    base_port: int
+    base_port: int = field(default_factory=partial(free_base_port, 150))
     servers: list[Server] = field(default_factory=list)
     brokers: list[Server] = field(default_factory=list)
     namesrvs: list[str] = field(default_factory=list)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def real_brokers(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
     """Three real brokers under three keelmq NameServers with Controllers."""
-    cluster = MixedCluster(tmp_path_factory.mktemp("real-brokers"), 24000)
+    cluster = MixedCluster(tmp_path_factory.mktemp("real-brokers"))
     cluster.add_keelmq_controllers(3)
     for _ in range(3):
         cluster.add_broker("real")
@@ -63,7 +63,7 @@ def test_mqadmin_moves_the_master_and_forgets_a_dead_broker(real_brokers: MixedC
 @pytest.fixture(scope="module")
 def real_controllers(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
     """Three keelmq brokers under three real NameServers with embedded Controllers."""
-    cluster = MixedCluster(tmp_path_factory.mktemp("real-controllers"), 24200)
+    cluster = MixedCluster(tmp_path_factory.mktemp("real-controllers"))
     cluster.add_real_controllers(3)
     for _ in range(3):
         cluster.add_broker("keelmq")

@@ -37,7 +37,7 @@ def _start(cluster: MixedCluster, leader: str, others: str, count: int) -> None:
 @pytest.fixture(scope="module")
 def real_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
     """One real broker, the first master, and two keelmq brokers; keelmq Controllers."""
-    cluster = MixedCluster(tmp_path_factory.mktemp("real-master"), 24400)
+    cluster = MixedCluster(tmp_path_factory.mktemp("real-master"))
     cluster.add_keelmq_controllers(3)
     with running(cluster):
         _start(cluster, "real", "keelmq", 2)
@@ -47,7 +47,7 @@ def real_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def keelmq_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
     """One keelmq broker, the first master, and two real brokers; a real Controller."""
-    cluster = MixedCluster(tmp_path_factory.mktemp("keelmq-master"), 24600)
+    cluster = MixedCluster(tmp_path_factory.mktemp("keelmq-master"))
     cluster.add_real_controllers(1)
     with running(cluster):
         _start(cluster, "keelmq", "real", 2)
