@@ -55,11 +55,6 @@ def is_ours(pid: int | None, conf: Path) -> bool:
     return state not in ("", "Z", "X") and str(conf) in arguments
 
 
-def is_frozen(pid: int) -> bool:
-    """Stopped by SIGSTOP."""
-    return _look(pid)[1] == "T"
-
-
 def _look(pid: int) -> tuple[list[str], str]:
     """(arguments, state letter) of a process; empty when there is none."""
     proc = Path(f"/proc/{pid}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -110,13 +109,3 @@ def _from_parquet(path: str) -> pa.Table:
         else:
             columns.append(pa.array([-1] * n, field.type))
     return pa.table(columns, schema=LEDGER)
-
-
-def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
-    """Write ledger rows as JSON lines; returns how many."""
-    count = 0
-    with path.open("w") as file:
-        for row in rows:
-            file.write(json.dumps(row, separators=(",", ":")) + "\n")
-            count += 1
-    return count

@@ -132,9 +132,6 @@ class View:
     replica: int
     equal: tuple[tuple[int, int], ...]  # stretches taken from the base, ascending and apart
 
-    def takes_base(self, offset: int) -> bool:
-        return any(a <= offset < b for a, b in self.equal)
-
 
 @dataclass(frozen=True, slots=True)
 class Tail:

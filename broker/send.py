@@ -42,7 +42,7 @@ from model.message import (
 from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE, TopicConfig, topic_name_error
 from remoting import codec
 from remoting.codec import Command
-from remoting.codes import Request, Response
+from remoting.codes import Response
 from remoting.headers import SendBackHeader, SendHeader
 from remoting.service import Connection
 from store.message_store import Put
@@ -359,7 +359,3 @@ class SendProcessor:
 
     def _store_host_flag(self) -> int:
         return STORE_HOST_V6 if len(self._parts.store_host) == 20 else 0
-
-
-def is_send(code: int) -> bool:
-    return code in (Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE)

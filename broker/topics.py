@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from model.config import BrokerConfig
 from model.errors import Refused
-from model.message import RETRY_PREFIX, SCHEDULE_TOPIC
+from model.message import SCHEDULE_TOPIC
 from model.topic import (
     AUTO_CREATE_TOPIC,
     PERM_INHERIT,
@@ -146,9 +146,6 @@ class Topics:
         )
         self.put(topic)
         return topic
-
-    def is_retry(self, name: str) -> bool:
-        return name.startswith(RETRY_PREFIX)
 
     def set_epoch(self, epoch: int) -> None:
         """A new master's table is newer than any its predecessor made, whatever the counters say."""

@@ -188,10 +188,6 @@ class Raft:
         return 0 if self._node is None else int(self._node.raftCommitIndex)
 
     @property
-    def applied_index(self) -> int:
-        return 0 if self._node is None else int(self._node.raftLastApplied)
-
-    @property
     def peers(self) -> list[str]:
         """Ids of the other members there is a link to."""
         return self._transport.peers

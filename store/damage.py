@@ -70,11 +70,6 @@ class DamagedRange:
     found_ms: int = 0
     lost: tuple[Lost, ...] = ()
 
-    @property
-    def accounted(self) -> bool:
-        """Is every record that was here known?"""
-        return sum(item.size for item in self.lost) >= self.until - self.begin
-
     def to_json(self) -> dict[str, Any]:
         return {
             "begin": self.begin,

@@ -255,19 +255,6 @@ class StoreDirectory:
             key_hash, offset, seconds, _ = ix.ENTRY.unpack(raw)
             yield IndexEntry(path, number, key_hash, offset, seconds)
 
-    def index_find(
-        self, topic: str, key: str, slots: int, entries_max: int, begin_ms: int = 0, end_ms: int = 1 << 62
-    ) -> Iterator[int]:
-        """Physical offsets the index files name for a key, newest first; only the hash was compared."""
-        key_hash = ix.KeyHash()(topic, key)
-        for path in reversed(self.index_files()):
-            file = ix.IndexFile(self._disk, path, slots, entries_max)
-            try:
-                file.load()
-                yield from file.find(key_hash, begin_ms, end_ms)
-            finally:
-                file.close()
-
     def epochs(self) -> list[EpochEntry]:
         """The epochs; none when there is no file. Raises DiskError when it is damaged."""
         if not self._disk.exists(self._epoch_path):

@@ -150,16 +150,6 @@ class Dispatch(NamedTuple):
     sys_flag: int
 
 
-def topic_bytes(topic: str) -> bytes:
-    """Length and bytes of a topic as a record holds it (v1 up to 127 bytes, else v2)."""
-    raw = topic.encode("utf-8", "surrogateescape")
-    if len(raw) <= 127:
-        return bytes((len(raw),)) + raw
-    if len(raw) > TOPIC_BYTES_MAX:
-        raise Refused(f"the topic has {len(raw)} bytes, longest is {TOPIC_BYTES_MAX}", 13)
-    return _SHORT.pack(len(raw)) + raw
-
-
 def encode(
     message: NewMessage,
     queue_offset: int,

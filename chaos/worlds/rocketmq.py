@@ -153,8 +153,35 @@ def call(
     return json.loads(rest[:header_bytes]), rest[header_bytes:]
 
 
+class ServerProcess:
+    """A server in its own directory, with its output in the file ``out`` there: how it is ended and read."""
+
+    directory: Path
+    process: subprocess.Popen[bytes] | None
+
+    def send_signal(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> None:
+        if self.process is None:
+            return
+        self.send_signal(signal.SIGCONT)
+        self.send_signal(number)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
+        self.process = None
+
+    def tail(self) -> str:
+        out = self.directory / "out"
+        return out.read_text(errors="replace")[-3000:] if out.exists() else ""
+
+
 @dataclass
-class Node:
+class Node(ServerProcess):
     """One JVM: its configuration, output and process."""
 
     name: str
@@ -177,26 +204,6 @@ class Node:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-
-    def send_signal(self, number: int) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> None:
-        if self.process is None:
-            return
-        self.send_signal(signal.SIGCONT)
-        self.send_signal(number)
-        try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10)
-        self.process = None
-
-    def tail(self) -> str:
-        out = self.directory / "out"
-        return out.read_text(errors="replace")[-3000:] if out.exists() else ""
 
 
 def wait_until(what: str, holds: Callable[[], bool], timeout_s: float) -> None:

@@ -60,11 +60,6 @@ class Life:
 _life: contextvars.ContextVar[Life | None] = contextvars.ContextVar("keelmq_life", default=None)
 
 
-def current_life() -> Life | None:
-    """The life whose code is running, or None for the world's own."""
-    return _life.get()
-
-
 class _SimTask(asyncio.Task[T]):
     """A task whose hash is its number: a set of tasks has the same order in every run of a seed."""
 

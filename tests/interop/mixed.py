@@ -70,7 +70,7 @@ class Server(Protocol):
 
 
 @dataclass
-class KeelmqNode:
+class KeelmqNode(rocketmq.ServerProcess):
     """One server of this checkout: its role on the command line and its settings."""
 
     name: str
@@ -94,26 +94,6 @@ class KeelmqNode:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 start_new_session=True,
             )
-
-    def send_signal(self, number: int) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
-
-    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> None:
-        if self.process is None:
-            return
-        self.send_signal(signal.SIGCONT)
-        self.send_signal(number)
-        try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10)
-        self.process = None
-
-    def tail(self) -> str:
-        out = self.directory / "out"
-        return out.read_text(errors="replace")[-3000:] if out.exists() else ""
 
 
 _T = TypeVar("_T")
