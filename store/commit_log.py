@@ -172,6 +172,8 @@ class CommitLog:
         try:
             self._env.disk.makedirs(self._dir.path)
             segment.create().allocate(self.segment_bytes)
+            # Before there is a next one: a log with a segment that is too short in its middle does not open.
+            segment.file.sync()
         except OSError as error:
             segment.retire()
             raise self._health.failed(error, ALLOCATING) from error

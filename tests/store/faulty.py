@@ -35,7 +35,15 @@ class _Node:
         for page in sorted(self.dirty):
             if keep():
                 node.disk[page * PAGE : (page + 1) * PAGE] = self.cache[page * PAGE : (page + 1) * PAGE]
+        if len(self.cache) != len(self.disk) and keep():
+            # The size is written on its own: it is the old one, or already the new one.
+            del node.disk[min(len(self.cache), len(self.disk)) :]
         node.cache = bytearray(node.disk)
+        return node
+
+    def copy(self) -> _Node:
+        node = _Node()
+        node.cache, node.disk, node.dirty = bytearray(self.cache), bytearray(self.disk), set(self.dirty)
         return node
 
 
@@ -104,7 +112,8 @@ class _Lock:
 
 
 class FaultyDisk:
-    """``fail`` is asked before each pread, pwrite, truncate, allocate, sync, sync_dir: an errno fails it."""
+    """``fail`` is asked before each pread, pwrite, truncate, allocate, sync, sync_dir, remove, replace: an
+    errno fails it."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, _Node] = {}
@@ -124,17 +133,41 @@ class FaultyDisk:
             raise OSError(number, os.strerror(number), path)
 
     def crash(self, seed: int | None = None) -> FaultyDisk:
-        """The disk after a power failure: unsynced pages are gone, or with ``seed`` each by chance."""
+        """The disk after a power failure: what was not synced is gone.
+
+        With ``seed`` each page of 512 bytes, each file's size, and each directory's names are by chance the
+        old or the new ones: records and pages of the file system's 4096 are torn.
+        """
         chance = random.Random(seed)
+
+        def keep() -> bool:
+            return seed is not None and chance.random() < 0.5
+
+        names = dict(self.durable)
+        if seed is not None:
+            changed = [
+                p for p in {**self.durable, **self.nodes} if self.durable.get(p) is not self.nodes.get(p)
+            ]
+            for directory in sorted({path.rpartition("/")[0] for path in changed}):
+                if keep():
+                    names = {p: node for p, node in names.items() if p.rpartition("/")[0] != directory}
+                    names |= {p: node for p, node in self.nodes.items() if p.rpartition("/")[0] == directory}
         after = FaultyDisk()
-        kept = {
-            path: node.after_crash(lambda: seed is not None and chance.random() < 0.5)
-            for path, node in sorted(self.durable.items())
-        }
+        kept = {path: node.after_crash(keep) for path, node in sorted(names.items())}
         after.nodes, after.durable = dict(kept), dict(kept)
         after.dirs = set(self.dirs)
         after.now_ms = self.now_ms
         return after
+
+    def copy(self) -> FaultyDisk:
+        """This disk as it is now, what is not synced included."""
+        twins = {id(node): node.copy() for node in (*self.nodes.values(), *self.durable.values())}
+        other = FaultyDisk()
+        other.nodes = {path: twins[id(node)] for path, node in self.nodes.items()}
+        other.durable = {path: twins[id(node)] for path, node in self.durable.items()}
+        other.dirs = set(self.dirs)
+        other.now_ms = self.now_ms
+        return other
 
     def killed(self) -> FaultyDisk:
         """The disk after the process was killed: the page cache is still there."""
@@ -170,6 +203,7 @@ class FaultyDisk:
     def remove(self, path: str) -> None:
         if path not in self.nodes:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        self.check("remove", path)
         del self.nodes[path]
 
     def rmtree(self, path: str) -> None:
@@ -178,6 +212,7 @@ class FaultyDisk:
         self.dirs = {d for d in self.dirs if d != path and not d.startswith(path + "/")}
 
     def replace(self, source: str, target: str) -> None:
+        self.check("replace", target)
         self.nodes[target] = self.nodes.pop(source)
 
     def sync_dir(self, path: str) -> None:

@@ -466,6 +466,8 @@ def test_all_who_wait_for_a_sync_share_one() -> None:
     async def run() -> None:
         env = FaultyEnv()
         async with opened(env, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000) as store:
+            store.put(message())
+            store.log.sync()
             syncs = env.disk.syncs
             for _ in range(30):
                 store.put(message())
