@@ -194,7 +194,8 @@ class LocalCluster:
                 return f"waiting for the master of {group} to take over"
             for node in self.layout.namesrvs:
                 routed = ((views[node.name] or {}).get("brokers") or {}).get(group) or {}
-                if _by_id(routed).get(0) != master.get("address"):
+                shared = (master.get("groupAddress") or {}).get("address")
+                if _by_id(routed).get(0) != (shared or master.get("address")):
                     return f"{node.name} has no route to the master of {group} yet"
         return ""
 

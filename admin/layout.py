@@ -132,7 +132,9 @@ class Layout:
             self.settings.setdefault(role, {})[key] = value.strip()
 
     def conf(self, node: Node, directory: Path) -> dict[str, str]:
-        """RocketMQ keys and texts ``node`` is started with."""
+        """RocketMQ keys and texts ``node`` is started with. Raises ConfigError."""
+        if self.groups > 1 and self.settings.get("broker", {}).get("groupAddress"):
+            raise ConfigError("groupAddress is one group's own: with several groups give each its own file")
         own = self._broker(node, directory) if node.role == "broker" else self._namesrv(node, directory)
         return {**own, **self.settings.get(node.role, {})}
 

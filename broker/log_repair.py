@@ -111,7 +111,9 @@ class LogRepair:
             found += await self.members()
         except (MqError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.info("nobody tells the members of the group: %s", error)
-        return [address for address in dict.fromkeys(found) if address != own]
+        # Under the group address a master would ask itself.
+        ours = (own, self._parts.config.group_address)
+        return [address for address in dict.fromkeys(found) if address not in ours]
 
     async def _fetch(self, address: str, wanted: Wanted) -> bytes:
         pieces: list[bytes] = []

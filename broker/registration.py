@@ -2,6 +2,9 @@
 
 REGISTER_BROKER (103) goes to every NameServer at start, on each change of role or topics, when a connection
 was lost, and each ``registerNameServerPeriod``; UNREGISTER_BROKER (104) when the broker stops or is fenced.
+A master with a ``groupAddress`` registers that one. It is never unregistered, for it may be the successor's
+by now: the end of the connection it was registered on takes it back, which a NameServer ignores when another
+broker has registered the same address since.
 Each NameServer has a task of its own, so a dead one delays no other. Source of the body: Apache RocketMQ 5.x,
 ``remoting/protocol/body/RegisterBrokerBody``.
 """
@@ -16,6 +19,7 @@ from zlib import crc32
 
 from model.config import BrokerConfig, addresses
 from model.errors import MqError, Refused
+from model.ids import MASTER_ID
 from model.topic import DataVersion
 from remoting.bodies import dumps, loads_object
 from remoting.codec import Command
@@ -40,7 +44,7 @@ class Registration:
 
     ``topics`` gives the topic table (``{"dataVersion": .., "topicConfigTable": ..}``, stateVersion = the
     master's epoch); ``broker_id`` the id to register with: 0 while master, the Controller's id while slave,
-    ``FENCED``.
+    ``FENCED``; ``entitled`` whether a master may still believe that it is the only one.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class Registration:
         client: RemotingClient,
         topics: Callable[[], dict[str, Any]],
         broker_id: Callable[[], int],
+        entitled: Callable[[], bool] = lambda: True,
     ) -> None:
         self.on_master: list[Callable[[str, str], None]] = []
         """Hear the master's address and HA address when a NameServer tells them to this slave."""
@@ -57,6 +62,7 @@ class Registration:
         self._client = client
         self._topics = topics
         self._broker_id = broker_id
+        self._entitled = entitled
         self._tasks = Tasks("registration")
         self._servers = [_Server(address, env) for address in addresses(config.namesrv_addr)]
 
@@ -140,8 +146,17 @@ class Registration:
 
     async def _register(self, server: _Server) -> None:
         broker_id = self._broker_id()
+        address = self._config.route_address if broker_id == MASTER_ID else self._config.address
+        former = server.registered_address
+        if address == self._config.group_address and not self._entitled():
+            # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. The
+            # lease, or another role, comes with a call of ``soon``.
+            return
+        if former == self._config.group_address != address:
+            self._hang_up(server)
+            former = None
         body = self._body()
-        ext = self._ext(broker_id) | {
+        ext = self._ext(broker_id, address) | {
             "haServerAddr": self._config.ha_address,
             "enableActingMaster": "false",
             # Never compressed: the original's NameServer is told "not compressed" even when it is.
@@ -151,7 +166,9 @@ class Registration:
         answer = await self._client.call(server.address, Command(Request.REGISTER_BROKER, ext, body), CALL_S)
         if answer.code != Response.SUCCESS:
             raise Refused(f"registration refused: {answer.code} {answer.remark or ''}".strip(), answer.code)
-        server.registered_id = broker_id
+        server.registered_id, server.registered_address = broker_id, address
+        if former not in (None, address):
+            await self._unregister_address(server, broker_id, former)
         master, ha_address = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
         if broker_id != 0 and master and ha_address:
             for hook in self.on_master:
@@ -165,15 +182,26 @@ class Registration:
             log.info("NameServer %s was not told of our end: %s", server.address, error)
 
     async def _unregister(self, server: _Server) -> None:
-        command = Command(Request.UNREGISTER_BROKER, self._ext(server.registered_id))
-        await self._client.call(server.address, command, CALL_S)
-        server.registered_id = FENCED
+        address = server.registered_address
+        if address is not None and address == self._config.group_address:
+            self._hang_up(server)
+        elif address is not None:
+            await self._unregister_address(server, server.registered_id, address)
+        server.registered_id, server.registered_address = FENCED, None
 
-    def _ext(self, broker_id: int) -> dict[str, str]:
+    async def _unregister_address(self, server: _Server, broker_id: int, address: str) -> None:
+        command = Command(Request.UNREGISTER_BROKER, self._ext(broker_id, address))
+        await self._client.call(server.address, command, CALL_S)
+
+    def _hang_up(self, server: _Server) -> None:
+        self._client.drop(server.address)
+        server.registered_id, server.registered_address = FENCED, None
+
+    def _ext(self, broker_id: int, address: str) -> dict[str, str]:
         return {
             "clusterName": self._config.cluster_name,
             "brokerName": self._config.broker_name,
-            "brokerAddr": self._config.address,
+            "brokerAddr": address,
             "brokerId": str(broker_id),
         }
 
@@ -194,4 +222,5 @@ class _Server:
         self.wake = asyncio.Event()
         self.backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         self.registered_id = FENCED
+        self.registered_address: str | None = None
         self.failing = False

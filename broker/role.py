@@ -93,7 +93,8 @@ class RoleHost(Protocol):
 class RoleManager:
     """This broker's life with the Controllers, or the role its configuration gives it without them.
 
-    ``on_change`` hears every change of role, master or epoch; the NameServers are to be told then.
+    ``on_change`` hears every change of role, master or epoch, and that a lease is there again; the
+    NameServers are to be told then.
     ``on_no_ha_address`` hears again and again that this slave does not know where its master replicates
     from; only a NameServer that the master has registered at can tell (``ha_address_of``).
     """
@@ -239,7 +240,10 @@ class RoleManager:
             return
         if self._ha_hints.get(master_address) != ha_address:
             self._ha_hints = {master_address: ha_address}
-            if self.role == "slave" and self._ha_address is None and self.master_address == master_address:
+            of_group = master_address == self._config.group_address
+            if self.role == "slave" and (
+                of_group or (self._ha_address is None and self.master_address == master_address)
+            ):
                 self._wake.set()
 
     def status(self) -> dict[str, Any]:
@@ -435,7 +439,9 @@ class RoleManager:
         address = view.master_address
         ha_address = view.master_ha_address
         if ha_address is None and address is not None:
-            ha_address = self._ha_hints.get(address)
+            # Under a group address a NameServer does not say which broker the hint is of: one that is late is
+            # refused there, and the next registration brings another.
+            ha_address = self._ha_hints.get(address) or self._ha_hints.get(self._config.group_address)
         if ha_address is None and address == self.master_address and self.role == "slave":
             ha_address = self._ha_address
         wanted = ("slave", view.epoch, address, ha_address)
@@ -520,6 +526,8 @@ class RoleManager:
         held = self.lease.holds()
         if held != self._lease_held and self.role == "master":
             self._env.events.add("lease_renewed" if held else "lease_ended", epoch=self.lease.epoch)
+            for hook in self.on_change if held else ():
+                hook()  # a registration may have waited for it
             if not held:
                 log.warning("%s: the lease of epoch %d ended", self._config.broker_name, self.lease.epoch)
         self._lease_held = held

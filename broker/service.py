@@ -13,6 +13,7 @@ from typing import Any, Final
 from broker.admin import AdminProcessor
 from broker.delay import DelayOffsets, DelayService
 from broker.files import ConfigFile
+from broker.group_address import GroupAddress
 from broker.groups import Groups
 from broker.heartbeats import ClientProcessor
 from broker.hotpath import HotPath
@@ -89,7 +90,12 @@ class Broker:
         )
         self.role = RoleManager(env, config, self.store, self.ha, self.client, self)
         self.registration = Registration(
-            env, config, self.client, self.topics.to_json, lambda: self.role.registration_id
+            env,
+            config,
+            self.client,
+            self.topics.to_json,
+            lambda: self.role.registration_id,
+            entitled=self.role.lease.holds,
         )
         self.sender = SendProcessor(self.parts)
         self._pulls = PullProcessor(self.parts)
@@ -118,15 +124,8 @@ class Broker:
         self.handlers[int(Request.KEELMQ_COPY_TABLES)] = self.parts.copies.question
         self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
         self._admin.on_config.append(self.hot.forget_routes)
-        self.server = RemotingServer(
-            env,
-            f"broker {config.broker_name}",
-            self._handle,
-            fast=self.hot,
-            on_close=self._closed,
-            frame_bytes_max=config.frame_bytes_max,
-            idle_s=config.server_channel_max_idle_s,
-        )
+        self.server = self._make_server(f"broker {config.broker_name}")
+        self.group_address = GroupAddress(env, config, self._make_server)
         self.port = 0
         self._tasks = Tasks(f"broker {config.broker_name}")
         self._master_tasks = Tasks(f"broker {config.broker_name} master")
@@ -191,18 +190,21 @@ class Broker:
         heir = self._heir() if self.standing.is_master else None
         # No more writes, while replication goes on until the answers under way have left: the successor then
         # has all of them, and is elected as soon as the Controllers see this broker hang up.
+        self.group_address.hold(True)
         standing = self.standing
         standing.set("fenced", broker_id=standing.broker_id, epoch=standing.epoch, master_address=None)
         self.server.go_away()
         await self._drain(heir)
         if heir is not None:
             await self.role.yield_to(heir)
+        self.group_address.leave()
         await self.role.stop()
         await self.registration.stop()
         self._pulls.release_all()
         await self._master_tasks.cancel()
         await self._tasks.cancel()
         await self.server.stop()
+        await self.group_address.stop()
         self.parking.drop()
         await self.client.close()
         await self.ha.stop()
@@ -252,6 +254,17 @@ class Broker:
         offsets.on_change.append(lambda: copies.changed("offsets"))
         self.delays.on_change.append(lambda: copies.changed("delays"))
 
+    def _make_server(self, name: str) -> RemotingServer:
+        return RemotingServer(
+            self.env,
+            name,
+            self._handle,
+            fast=self.hot,
+            on_close=self._closed,
+            frame_bytes_max=self.config.frame_bytes_max,
+            idle_s=self.config.server_channel_max_idle_s,
+        )
+
     async def _drain(self, heir: int | None) -> None:
         """Take no more sends; let the answers under way leave, and ``heir`` get the end of the log."""
         for _ in range(int(DRAIN_S / DRAIN_STEP_S)):
@@ -296,6 +309,7 @@ class Broker:
             self._master_tasks.spawn(self._transactions.run(), name="transactions")
             self.env.events.add("promoted", epoch=epoch)
             log.info("broker %s is master of epoch %d", self.config.broker_name, epoch)
+            await self.group_address.open()
 
     async def follow(
         self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
@@ -316,6 +330,7 @@ class Broker:
     async def _step_down(self, role: Any, broker_id: int, epoch: int, master_address: str | None) -> None:
         was_master = self.standing.is_master
         # First of all nothing more is taken or answered OK, then the rest may take its time.
+        self.group_address.hold(True)
         self.standing.set(role, broker_id=broker_id, epoch=epoch, master_address=master_address)
         if was_master:
             self.parking.drop()
@@ -324,10 +339,12 @@ class Broker:
             await self._master_tasks.cancel()
             self.parts.locks.clear()
         self._pulls.release_all()
+        self.group_address.leave()
 
     async def drain(self, heir: int, timeout_s: float) -> bool:
         """Take no more writes; whether in time all answers left and slave ``heir`` has the whole log."""
         self.standing.handing_over = True
+        self.group_address.hold(True)
         for _ in range(max(int(timeout_s / HANDOVER_STEP_S), 1)):
             if not len(self.parking) and self._end_of(heir) == self.store.log.end:
                 return True
@@ -337,6 +354,7 @@ class Broker:
     def resume(self) -> None:
         """Take writes again, if still master."""
         self.standing.handing_over = False
+        self.group_address.hold(False)
 
     def _end_of(self, slave: int) -> int | None:
         return next((s["ackOffset"] for s in self.ha.slaves() if s["id"] == slave), None)
@@ -426,6 +444,7 @@ class Broker:
             "group": self.config.broker_name,
             "cluster": self.config.cluster_name,
             "address": self.config.address,
+            "groupAddress": self.group_address.status(),
             "haAddress": self.config.ha_address,
             "epoch": standing.epoch,
             "syncStateSet": sorted(self.ha.members),

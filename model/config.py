@@ -299,6 +299,9 @@ class BrokerConfig(StoreConfig):
     broker_name: str = key("brokerName", "broker-a", "name of the broker group")
     broker_id: int = key("brokerId", -1, "0 = master, > 0 = slave; -1 = the Controller gives it", was=0)
     broker_ip1: str = key("brokerIP1", "127.0.0.1", "address clients are told")
+    group_address: str = key(
+        "groupAddress", "", "host:port that stays that of the group's master, whoever it is; empty = none"
+    )
     broker_ip2: str = key("brokerIP2", "", "address slaves are told; empty = brokerIP1")
     broker_role: str = key(
         "brokerRole", "SYNC_MASTER", "ASYNC_MASTER, SYNC_MASTER or SLAVE", was="ASYNC_MASTER"
@@ -379,6 +382,7 @@ class BrokerConfig(StoreConfig):
             "majorityAck=true needs brokerRole=SYNC_MASTER: an ASYNC_MASTER waits for nobody",
         )
         addresses(self.ha_master_address)
+        self._check_group_address()
         if not self.enable_controller_mode:
             slave = self.broker_role == "SLAVE"
             _need(
@@ -386,6 +390,25 @@ class BrokerConfig(StoreConfig):
                 f"brokerRole={self.broker_role} with brokerId={self.broker_id}: without a Controller a slave"
                 " has brokerRole=SLAVE and a brokerId above 0, a master neither",
             )
+
+    def _check_group_address(self) -> None:
+        if not self.group_address:
+            return
+        _need(
+            len(addresses(self.group_address)) == 1,
+            f"groupAddress={self.group_address}: expected one address",
+        )
+        _need(self.enable_controller_mode, "groupAddress needs enableControllerMode=true")
+        port = split_address(self.group_address)[1]
+        _need(
+            0 < port < 65536 and port not in (self.listen_port, self.listen_port - 2, self.ha_port),
+            f"groupAddress={self.group_address}: needs a port of its own, on which only the master listens",
+        )
+
+    @property
+    def route_address(self) -> str:
+        """What NameServers have under id 0 while this broker is master."""
+        return self.group_address or self.address
 
     @property
     def address(self) -> str:

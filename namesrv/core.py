@@ -132,7 +132,7 @@ class RouteTable:
     # brokers come and go
 
     def register(self, broker: Registration, session: int, now_ms: int) -> Registered:
-        """Take a broker in, or renew it. Raises Refused for one that must register differently."""
+        """Take a broker in, or renew it."""
         group = self._groups.get(broker.group)
         listed = dict(group.addresses) if group else {}
         min_before = min(listed, default=0)
@@ -143,11 +143,15 @@ class RouteTable:
         if held_by and moved and self._live[held_by].version.state_version > broker.version.state_version:
             # A deposed master still believes in itself: its epoch is older than that of the one listed.
             return Registered(notices=tuple(self.unregister(broker.address)))
-        if held_by is None and len(broker.topics) == 1:
-            raise Refused(
-                f"{broker.group} id {broker.broker_id} is not registered yet and names one topic only: "
-                "register the whole topic table first"
-            )
+        known = self._live.get(broker.address)
+        if (
+            held_by == broker.address
+            and known is not None
+            and known.session != session
+            and known.version.state_version > broker.version.state_version
+        ):
+            # The same at an address that belongs to the group: its newest master has it.
+            return Registered()
         notices = self._leave_other_groups(broker)
         if group is None:
             group = self._groups[broker.group] = _Group(broker.cluster, {})

@@ -73,6 +73,7 @@ class Owner:
         self.frame_bytes_max = frame_bytes_max
         self.idle_s = idle_s
         self.going_away = False
+        self.held = False
         self.stopped = False
         self.tasks = Tasks(name)
         self.connections: dict[Connection, None] = {}  # in order of arrival
@@ -82,6 +83,12 @@ class Owner:
         """Close what has been silent, half a frame, or closing for too long. ``now``: the loop's clock."""
         for connection in list(self.connections):
             connection.check(now)
+
+    def hold(self, held: bool) -> None:
+        """Read nothing more from any connection while ``held``."""
+        self.held = held
+        for connection in self.connections:
+            connection.regulate()
 
     async def stop(self) -> None:
         """Send what is written, end all connections and requests; takes at most ``CLOSING_S``."""
@@ -187,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
         """Read nothing more from the peer while ``held``: what it asked for waits for something else."""
         if held != self._held:
             self._held = held
-            self._regulate()
+            self.regulate()
 
     def abort(self) -> None:
         """End the connection now."""
@@ -252,6 +259,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH)
         self._opened = True
+        self.regulate()
         if self._owner.on_open is not None:
             self._owner.on_open(self)
 
@@ -279,19 +287,19 @@ class Connection(asyncio.BufferedProtocol):
             self._reading_burst = False
         self._flush()
         if self._handling >= REQUESTS_MAX:
-            self._regulate()
+            self.regulate()
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._regulate()
+        self.regulate()
 
     def resume_writing(self) -> None:
         self._write_paused = False
         self._last_io = self._loop.time()
-        self._regulate()
+        self.regulate()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
@@ -384,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._handling -= 1
             if self._read_paused:
-                self._regulate()
+                self.regulate()
 
     async def _answer(self, request: Command) -> Command | None:
         owner = self._owner
@@ -417,11 +425,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._write_paused and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self._fail(f"it left {self._transport.get_write_buffer_size()} bytes unread")
 
-    def _regulate(self) -> None:
+    def regulate(self) -> None:
         """Read from the peer only while it reads what it is sent and has not too much under way."""
         if self._closed or self._transport is None:
             return
-        pause = self._write_paused or self._held or self._handling >= REQUESTS_MAX
+        pause = self._write_paused or self._held or self._owner.held or self._handling >= REQUESTS_MAX
         if pause and not self._read_paused:
             self._transport.pause_reading()
         elif not pause and self._read_paused:

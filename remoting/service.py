@@ -56,9 +56,12 @@ class RemotingServer:
         """Those open now, in the order they came."""
         return self._owner.connections.keys()
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen and return the port (0 picks one). May be called again for one more port. Raises OSError."""
-        listener = await self._env.network.listen(lambda: Connection(self._owner), host, port)
+    async def start(self, host: str, port: int, *, shared: bool = False) -> int:
+        """Listen and return the port (0 picks one). May be called again for one more port. Raises OSError.
+
+        ``shared``: as ``runtime.env.Network.listen``.
+        """
+        listener = await self._env.network.listen(lambda: Connection(self._owner), host, port, shared=shared)
         if not self._listeners:
             self._timers.spawn(_sweep(self._owner), name="sweep")
         self._listeners.append(listener)
@@ -68,11 +71,19 @@ class RemotingServer:
         """From now on answer requests of clients that know it with GO_AWAY: they connect elsewhere."""
         self._owner.going_away = True
 
-    async def stop(self) -> None:
-        """Stop listening, send what is written, end all connections and requests. May be called again."""
+    def hold(self, held: bool) -> None:
+        """While ``held`` read nothing more from any connection; answers leave as ever."""
+        self._owner.hold(held)
+
+    def deafen(self) -> None:
+        """Stop listening; connections already made go on."""
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
+
+    async def stop(self) -> None:
+        """Stop listening, send what is written, end all connections and requests. May be called again."""
+        self.deafen()
         await self._timers.cancel()
         await self._owner.stop()
 

@@ -95,8 +95,11 @@ class Network(Protocol):
     connection_made, data_received or get_buffer/buffer_updated, eof_received, connection_lost,
     pause_writing, resume_writing."""
 
-    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
-        """Port 0 picks a free one. Raises OSError."""
+    async def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, shared: bool = False
+    ) -> Listener:
+        """Port 0 picks a free one. Others of this user may listen at the same place when all of them say
+        ``shared``; each connection goes to one of them. Raises OSError."""
 
     async def connect(
         self, factory: Callable[[], P], host: str, port: int, *, timeout_s: float = 3.0

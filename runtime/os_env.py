@@ -147,8 +147,12 @@ class _Server:
 class OsNetwork:
     """TCP of the operating system through the running loop."""
 
-    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
-        server = await asyncio.get_running_loop().create_server(factory, host, port, reuse_address=True)
+    async def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, shared: bool = False
+    ) -> Listener:
+        server = await asyncio.get_running_loop().create_server(
+            factory, host, port, reuse_address=True, reuse_port=shared or None
+        )
         return _Server(server)
 
     async def connect(

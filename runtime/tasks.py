@@ -37,6 +37,11 @@ class Tasks:
         else:
             log.error("%s failed", task.get_name(), exc_info=error)
 
+    async def join(self) -> None:
+        """Wait until all have ended by themselves; errors are told as ever."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
     async def cancel(self) -> None:
         current = asyncio.current_task()
         tasks = [task for task in self._tasks if task is not current]

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
+
+# How long an example takes says how busy the machine is, and nothing about the promise.
+settings.register_profile("keelmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("keelmq")
 
 ONE_WORKER = ("tests/interop/", "tests/live/", "tests/audit/test_spark", "tests/cli/test_demo")
 

@@ -239,7 +239,10 @@ class SimNetwork:
         self._life = life
         self._host = host
 
-    async def listen(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Listener:
+    async def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, shared: bool = False
+    ) -> Listener:
+        # Every process has a host of its own here, so nobody is there to share with.
         fabric = self._fabric
         if port == 0:
             port = fabric.next_port(self._host)

@@ -52,6 +52,15 @@ def test_settings_reach_the_servers_of_their_role(tmp_path: Path) -> None:
     assert layout.conf(layout.namesrvs[0], tmp_path)["scanNotActiveBrokerInterval"] == "250"
 
 
+def test_two_groups_cannot_have_one_group_address(tmp_path: Path) -> None:
+    one, two = Layout.make(base_port=20000), Layout.make(base_port=20000, groups=2)
+    for layout in (one, two):
+        layout.add_settings(["broker.groupAddress=127.0.0.1:19999"])
+    assert one.conf(one.broker_nodes[0], tmp_path)["groupAddress"] == "127.0.0.1:19999"
+    with pytest.raises(ConfigError, match="one group's own"):
+        two.conf(two.broker_nodes[0], tmp_path)
+
+
 @pytest.mark.parametrize("text", ["flushDiskType=x", "proxy.a=b", "broker.=x", "broker.a"])
 def test_settings_for_nobody_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"broker\.KEY=VALUE"):

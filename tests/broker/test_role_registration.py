@@ -42,6 +42,11 @@ class FakeNameServer:
         assert self._server is not None
         await self._server.stop()
 
+    @property
+    def connections(self) -> list[Connection]:
+        assert self._server is not None
+        return list(self._server.connections)
+
     async def _handle(self, connection: Connection, request: Command) -> Command | None:
         self.requests.append(request)
         if self.refuse:
@@ -56,17 +61,26 @@ class FakeNameServer:
 class Broker:
     """What a Registration asks: an id and the topics."""
 
-    def __init__(self, *addresses: str, period_ms: int = 600_000) -> None:
+    def __init__(self, *addresses: str, period_ms: int = 600_000, group_address: str = "") -> None:
         self.id = 1
+        self.entitled = True
         self.epoch = 3
         self.config = BrokerConfig(
-            namesrv_addr=";".join(addresses), broker_name="b", register_namesrv_ms=period_ms
+            namesrv_addr=";".join(addresses),
+            broker_name="b",
+            register_namesrv_ms=period_ms,
+            group_address=group_address,
         )
         self.client = RemotingClient(
             OsEnv(), "broker", on_close=lambda connection: self.registration.lost(connection.address)
         )
         self.registration = Registration(
-            OsEnv(seed=1), self.config, self.client, self.topics, lambda: self.id
+            OsEnv(seed=1),
+            self.config,
+            self.client,
+            self.topics,
+            lambda: self.id,
+            entitled=lambda: self.entitled,
         )
 
     def topics(self) -> dict[str, Any]:
@@ -135,6 +149,46 @@ def test_a_fenced_broker_is_registered_nowhere() -> None:
             broker.id = 2
             broker.registration.soon()
             await until(lambda: server.ids()[-1] == (REGISTER, "2"))
+
+    asyncio.run(run())
+
+
+def test_a_master_registers_the_address_of_its_group_and_never_unregisters_it() -> None:
+    async def run() -> None:
+        async with (
+            FakeNameServer() as server,
+            Broker(server.address, group_address="10.9.9.9:10000") as broker,
+        ):
+            own = broker.config.address
+
+            def told() -> list[tuple[int, str, str]]:
+                return [(r.code, r.ext["brokerId"], r.ext["brokerAddr"]) for r in server.requests]
+
+            await until(lambda: told() == [(REGISTER, "1", own)])
+            broker.id = 0
+            broker.registration.soon()
+            await until(lambda: len(told()) == 3)
+            assert told()[1:] == [(REGISTER, "0", "10.9.9.9:10000"), (UNREGISTER, "0", own)]
+            (master,) = server.connections
+            broker.id = 1
+            broker.registration.soon()
+            await until(lambda: told()[-1] == (REGISTER, "1", own))
+            assert (UNREGISTER, "1", "10.9.9.9:10000") not in told()
+            await until(lambda: master not in server.connections, "the entry went with its connection")
+
+    asyncio.run(run())
+
+
+def test_a_master_that_may_have_been_replaced_does_not_register_the_address_of_the_group() -> None:
+    async def run() -> None:
+        async with FakeNameServer() as server:
+            broker = Broker(server.address, group_address="10.9.9.9:10000", period_ms=10)
+            broker.id, broker.entitled = 0, False
+            async with broker:
+                await asyncio.sleep(0.05)
+                assert server.requests == []
+                broker.entitled = True
+                await until(lambda: bool(server.requests))
 
     asyncio.run(run())
 

@@ -103,15 +103,28 @@ def test_a_slave_that_becomes_master_leaves_its_old_id() -> None:
     assert addresses(routes) == {0: B, 1: A}
 
 
-def test_a_first_registration_with_one_topic_only_is_refused_and_leaves_nothing() -> None:
+def test_a_broker_with_one_topic_only_appears() -> None:
+    """S6: the original refuses such a first registration."""
     routes = table()
-    with pytest.raises(Refused, match="whole topic table") as refused:
-        routes.register(broker(A, 0, topics={"T": TOPICS["T"]}), 1, 0)
-    assert refused.value.code == 1
-    assert routes.cluster_info() == {"brokerAddrTable": {}, "clusterAddrTable": {}}
-    routes.register(broker(A, 0), 1, 0)
+    routes.register(broker(A, 0, topics={"T": TOPICS["T"]}), 1, 0)
+    assert routes.topics() == ["T"]
     routes.register(broker(A, 0, topics={"N": TOPICS["T"]}), 1, 0)
-    assert routes.topics() == ["N", "S", "T"]
+    assert routes.topics() == ["N", "T"]
+
+
+def test_of_masters_at_one_address_of_the_group_the_newest_has_the_entry() -> None:
+    routes = table()
+    first = replace(broker(A, 0, version=epoch(1)), ha_address="one")
+    second = replace(broker(A, 0, version=epoch(2)), ha_address="two", topics=TOPICS | {"New": TOPICS["T"]})
+    routes.register(first, 1, 0)
+    routes.register(second, 2, 0)
+    routes.register(first, 1, 0)  # it was frozen, and does not know yet
+    assert routes.register(broker(B, 3), 3, 0).ha_address == "two"
+    routes.session_ended(1)
+    assert addresses(routes, "New") == {0: A, 3: B}
+    routes.register(replace(second, version=epoch(2, 1)), 4, 0)  # on a connection of its own made anew
+    routes.session_ended(2)
+    assert addresses(routes) == {0: A, 3: B}
 
 
 def test_topics_of_a_slave_count_only_in_a_group_that_may_act_for_its_master() -> None:

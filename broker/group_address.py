@@ -1,0 +1,132 @@
+"""Where does the master of this group answer, whichever broker it is?
+
+With ``groupAddress=host:port`` the NameServers have that address under id 0 of the group, and only the master
+listens on that port (on ``bindAddress``): a client that lost its master connects to the same address again
+and is at the successor, long before it asks a NameServer. How the address gets to the right host is not the
+broker's business: on one host the port is shared, on several a virtual IP or a forwarder goes to the broker
+whose port accepts. What it costs: docs/decisions/0006-group-address.md.
+
+Nothing is believed because it came this way: requests meet the same handlers, and so the same checks of role,
+lease and epoch, as on the broker's own port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from model.config import BrokerConfig, split_address
+from remoting.service import RemotingServer
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.05
+SUCCESSOR_S: Final = 0.5  # so long a master that left keeps its clients waiting for the next one
+PROBE_S: Final = 0.01
+
+
+class GroupAddress:
+    """The listener of the group's address. Does nothing without ``groupAddress``.
+
+    ``make_server``: a server with the broker's handlers, one for each time it becomes master.
+    """
+
+    def __init__(self, env: Env, config: BrokerConfig, make_server: Callable[[str], RemotingServer]) -> None:
+        self._env = env
+        self._config = config
+        self._make_server = make_server
+        self._server: RemotingServer | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._listening = False
+        self._tasks = Tasks("group address")
+
+    async def open(self) -> None:
+        """Listen; when the port is taken go on trying, as the role does not depend on it."""
+        if not self._config.group_address or self._server is not None:
+            return
+        self._server = self._make_server(f"group {self._config.broker_name}")
+        try:
+            await self._listen(self._server)
+        except OSError as error:
+            log.error("cannot listen for group address %s, trying on: %s", self._config.group_address, error)
+            self._opening = self._tasks.spawn(self._listen_at_last(self._server), name="listen")
+
+    def hold(self, held: bool) -> None:
+        """Read no requests while ``held``: a handover is under way, and the successor will take them."""
+        if self._server is not None:
+            self._server.hold(held)
+
+    def leave(self) -> None:
+        """Not master any more: no new connections, no more requests. Those connected stay, unread, until
+        somebody else answers at the address, ``SUCCESSOR_S`` at most: a client that tries again when its
+        connection ends finds the successor then."""
+        server, self._server = self._server, None
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        self._listening = False
+        if server is not None:
+            server.hold(True)
+            server.deafen()
+            self._tasks.spawn(self._part(server), name="leave")
+
+    async def stop(self) -> None:
+        """``leave``, and return when all connections have ended. May be called again."""
+        self.leave()
+        await self._tasks.join()
+
+    def status(self) -> dict[str, Any] | None:
+        """JSON-ready; None without a group address."""
+        if not self._config.group_address:
+            return None
+        server = self._server
+        return {
+            "address": self._config.group_address,
+            "listening": self._listening,
+            "connections": len(server.connections) if server is not None else 0,
+        }
+
+    async def _listen(self, server: RemotingServer) -> None:
+        _, port = split_address(self._config.group_address)
+        await server.start(self._config.bind_address, port, shared=True)
+        if server is not self._server:
+            server.deafen()  # it stepped down meanwhile
+            return
+        self._listening = True
+
+    async def _listen_at_last(self, server: RemotingServer) -> None:
+        while server is self._server and not self._listening:
+            await asyncio.sleep(RETRY_S)
+            try:
+                await self._listen(server)
+            except OSError as error:
+                log.debug("cannot listen for group address %s: %s", self._config.group_address, error)
+
+    async def _part(self, server: RemotingServer) -> None:
+        try:
+            if server.connections:
+                await self._successor()
+        finally:
+            await server.stop()
+
+    async def _successor(self) -> None:
+        """Return when the address accepts, or after ``SUCCESSOR_S``."""
+        host, port = split_address(self._config.group_address)
+        try:
+            async with asyncio.timeout(SUCCESSOR_S):
+                while True:
+                    try:
+                        transport, _ = await self._env.network.connect(
+                            asyncio.Protocol, host, port, timeout_s=SUCCESSOR_S
+                        )
+                    except OSError:  # nobody there yet
+                        await asyncio.sleep(PROBE_S)
+                    else:
+                        transport.abort()
+                        return
+        except TimeoutError:
+            return

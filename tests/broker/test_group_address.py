@@ -1,0 +1,224 @@
+"""The promise of broker.group_address: one address, behind which only the master of the group answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from broker.service import Broker
+from model.config import BrokerConfig, NamesrvConfig
+from model.errors import ConfigError, Unknown
+from namesrv.service import NameServer
+from remoting.codec import Command
+from remoting.codes import Request
+from remoting.headers import SendHeader
+from remoting.service import RemotingClient
+from runtime.os_env import OsEnv
+from tests.broker.helpers import free_port
+from tests.broker.role_fakes import FakeControllers
+from tests.broker.test_role_group import broker_at, full
+from tests.ha.group import until
+
+
+class Group:
+    """Three brokers behind one address, a NameServer, and a client that knows only that address."""
+
+    def __init__(self, controllers: FakeControllers, brokers: list[Broker], namesrv: NameServer) -> None:
+        self.controllers, self.brokers, self.namesrv = controllers, brokers, namesrv
+        self.address = brokers[0].config.group_address
+        self.client = RemotingClient(OsEnv(), "client")
+        self._sent = 0
+
+    @property
+    def master(self) -> Broker:
+        (found,) = [broker for broker in self.brokers if broker.standing.is_master]
+        return found
+
+    @property
+    def route(self) -> dict[str, str]:
+        brokers: dict[str, dict[str, str]] = self.namesrv.status()["brokers"]
+        return brokers.get("broker-t", {})
+
+    async def send(self, timeout_s: float = 10.0) -> Command:
+        self._sent += 1
+        text = f"UNIQ_KEY\x01{self._sent:032X}\x02"
+        ext = SendHeader("pg", "T", 0, 1_700_000_000_000, properties=text).to_ext()
+        return await self.client.call(
+            self.address, Command(Request.SEND_MESSAGE_V2, ext, b"hello"), timeout_s
+        )
+
+    async def elect_another(self) -> Broker:
+        """Depose the master, which lives on; returns the successor once it leads."""
+        old = self.master
+        assert old.role.broker_id is not None
+        del self.controllers.alive[old.role.broker_id]
+        self.controllers.elect()
+        await until(lambda: any(b.standing.is_master and b is not old for b in self.brokers), "a successor")
+        await until(lambda: not old.standing.is_master, "the old master hears of it")
+        return self.master
+
+
+@contextlib.asynccontextmanager
+async def group(path: Path, **keys: object) -> AsyncIterator[Group]:
+    address = f"127.0.0.1:{free_port()}"
+    env = OsEnv()
+    namesrv = NameServer(env, NamesrvConfig(listen_port=0))
+    await namesrv.start()
+    async with FakeControllers() as controllers:
+        own: dict[str, object] = {"groupAddress": address, "namesrvAddr": namesrv.address}
+        brokers = [broker_at(path / str(n), controllers, **(own | keys)) for n in (1, 2, 3)]
+        for n, broker in enumerate(brokers, 1):
+            await broker.start()
+            await until(lambda broker=broker, n=n: broker.role.broker_id == n)  # type: ignore[misc]
+        found = Group(controllers, brokers, namesrv)
+        try:
+            await full(controllers, brokers)
+            yield found
+        finally:
+            await found.client.close()
+            for broker in brokers:
+                await broker.stop()
+            await namesrv.stop()
+
+
+def listening(brokers: list[Broker]) -> list[bool]:
+    found = [broker.group_address.status() for broker in brokers]
+    return [status is not None and status["listening"] for status in found]
+
+
+def test_only_the_master_listens_and_the_route_shows_the_address_before_and_after_a_failover(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as it:
+            first = it.master
+            await until(lambda: listening(it.brokers) == [b is first for b in it.brokers], "only it listens")
+            await until(lambda: len(it.route) == 3, "all are registered")
+            assert it.route["0"] == it.address
+            assert first.config.address not in it.route.values()
+            assert (await it.send()).code == 0
+            second = await it.elect_another()
+            await until(lambda: listening(it.brokers) == [b is second for b in it.brokers], "only it listens")
+            own = str(first.role.broker_id)
+            await until(lambda: it.route.get(own) == first.config.address, "the old master is a slave")
+            await until(lambda: second.config.address not in it.route.values(), "not listed twice")
+            assert it.route["0"] == it.address
+
+    asyncio.run(run())
+
+
+def test_a_client_that_connects_again_to_the_same_address_is_at_the_successor(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as it:
+            assert (await it.send()).code == 0
+            connection = await it.client.connection(it.address)
+            second = await it.elect_another()
+            await until(lambda: connection.closed, "the old master ends the connection")
+            assert (await it.send()).code == 0
+            assert second.parts.stats.put_total == 1
+
+    asyncio.run(run())
+
+
+def test_what_is_sent_during_a_handover_is_not_read_and_the_connection_ends_at_the_successor(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as it:
+            assert (await it.send()).code == 0
+            old = it.master
+            end = old.store.log.end
+            heir = next(b.role.broker_id for b in it.brokers if b is not old)
+            assert heir is not None
+            assert await old.drain(heir, 1.0)
+            sending = asyncio.ensure_future(it.send())
+            await asyncio.sleep(0.05)
+            assert not sending.done(), "neither refused nor taken"
+            second = await it.elect_another()
+            with pytest.raises(Unknown):
+                await sending
+            assert (await it.send()).code == 0
+            await full(it.controllers, it.brokers)
+            assert second.parts.stats.put_total == 1
+            assert old.store.log.end == second.store.log.end > end
+
+    asyncio.run(run())
+
+
+def test_a_handover_that_comes_to_nothing_lets_the_waiting_request_in(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as it:
+            assert (await it.send()).code == 0
+            old = it.master
+            assert not await old.drain(99, 0.02)
+            sending = asyncio.ensure_future(it.send())
+            await asyncio.sleep(0.02)
+            assert not sending.done()
+            old.resume()
+            assert (await sending).code == 0
+
+    asyncio.run(run())
+
+
+def test_a_stale_master_takes_no_write_on_the_group_address(tmp_path: Path) -> None:
+    """It was deposed and does not know: its connections stay open, the checks of a write are the same."""
+
+    async def run() -> None:
+        async with group(tmp_path) as it:
+            assert (await it.send()).code == 0
+            old = it.master
+            end = old.store.log.end
+            old.ha.entitled = lambda: False  # no lease any more
+            await old.ha.become_fenced()  # nor slaves
+            answer = await it.send(timeout_s=20)
+            assert answer.code != 0
+            assert old.store.confirmed <= end
+
+    asyncio.run(run())
+
+
+def test_a_port_that_is_taken_is_tried_again_and_the_master_serves_meanwhile(tmp_path: Path) -> None:
+    async def run() -> None:
+        other = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", port := free_port())
+        async with group(tmp_path, groupAddress=f"127.0.0.1:{port}") as it:
+            assert listening(it.brokers) == [False] * 3
+            other.close()
+            await other.wait_closed()
+            await until(lambda: listening([it.master]) == [True], "the port is free")
+            assert (await it.send()).code == 0
+
+    asyncio.run(run())
+
+
+def test_a_stop_leaves_the_successors_entry_alone_and_the_last_one_takes_it_away(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as it:
+            await until(lambda: len(it.route) == 3, "all are registered")
+            old = it.master
+            await it.elect_another()
+            await old.stop()
+            await until(lambda: str(old.role.broker_id) not in it.route, "it left")
+            assert it.route["0"] == it.address
+            for broker in it.brokers:
+                await broker.stop()
+            await until(lambda: it.route == {}, "nobody is there")
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"groupAddress": "10.0.0.1:1;10.0.0.2:2"}, "one address"),
+        ({"groupAddress": "10.0.0.1:10911"}, "port of its own"),
+        ({"groupAddress": "10.0.0.1:10000", "enableControllerMode": "false"}, "enableControllerMode"),
+    ],
+)
+def test_an_address_that_cannot_be_the_groups_is_refused(keys: dict[str, str], text: str) -> None:
+    values = {"enableControllerMode": "true", "controllerAddr": "10.0.0.9:9878", "listenPort": "10911"}
+    with pytest.raises(ConfigError, match=text):
+        BrokerConfig.from_mapping(values | keys)
