@@ -22,8 +22,10 @@ from admin.cluster import LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED
 from admin.group import LazyGroup
 from admin.serve import loop_factory
+from chaos.campaign import CampaignPlan, campaign_line, run_campaign
 from chaos.drill import Drill, DrillPlan, run_drill, summary
-from chaos.drill_screen import show_drill, show_summary
+from chaos.drill_screen import show_campaign, show_drill, show_summary
+from chaos.history import History
 from chaos.worlds.live import FAULTS, LiveWorld, World
 from chaos.worlds.rocketmq_live import RocketMQWorld
 from model.errors import ConfigError, MqError
@@ -37,10 +39,14 @@ TEXTS: Final = {
     "kill-slave": "SIGKILL a slave; sends go on after it left the SyncStateSet.",
     "freeze-slave": "SIGSTOP a slave.",
     "kill-controller-leader": "SIGKILL the Controllers' leader: the data path must not notice.",
+    "kill-leader-and-master": "SIGKILL the Controllers' leader and the master at once.",
     "kill-namesrv": "SIGKILL a NameServer that is not the Controllers' leader.",
 }
 RECOVER_S: Final = {"keelmq": 30.0, "rocketmq": 75.0}
 """RocketMQ's own timers add up to more: 10 s to notice a frozen master, 5 s between two looks."""
+CAMPAIGN_RATE: Final = 1000.0
+CAMPAIGN_IN_FLIGHT: Final = 4
+CAMPAIGN_AFTER_S: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +95,26 @@ def _command(scenario: str) -> click.Command:
     )
     @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="How many drills.")
     @click.option(
-        "--rate", type=click.FloatRange(1), default=200.0, show_default=True, help="Messages/s in all."
+        "--campaign",
+        is_flag=True,
+        help="All drills after each other on one cluster, under load that never stops; judged at the end.",
     )
+    @click.option(
+        "--acks",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="With --campaign: go on with drills until so many sends were acknowledged.",
+    )
+    @click.option(
+        "--limit",
+        "limit_s",
+        type=click.FloatRange(1),
+        default=3600.0,
+        show_default=True,
+        help="With --campaign: begin no drill after so many seconds.",
+    )
+    @click.option("--rate", type=click.FloatRange(1), help="Messages/s in all [200; with --campaign 1000].")
     @click.option(
         "--size", type=click.IntRange(1, 4_194_304), default=256, show_default=True, help="Body bytes."
     )
@@ -115,7 +139,10 @@ def _command(scenario: str) -> click.Command:
         ctx: click.Context,
         directory: Path | None,
         repeat: int,
-        rate: float,
+        campaign: bool,
+        acks: int,
+        limit_s: float,
+        rate: float | None,
         size: int,
         queues: int,
         seed: int,
@@ -126,14 +153,28 @@ def _command(scenario: str) -> click.Command:
     ) -> None:
         if directory is not None and (settings or target != "keelmq"):
             raise click.UsageError("--dir names a keelmq cluster that is there: no --set, no --target")
+        if acks and not campaign:
+            raise click.UsageError("--acks needs --campaign")
         plan = DrillPlan(
-            scenario, rate=rate, size_bytes=size, seed=seed, queues=queues, recover_s=RECOVER_S[target]
+            scenario,
+            rate=rate or (CAMPAIGN_RATE if campaign else 200.0),
+            in_flight=CAMPAIGN_IN_FLIGHT if campaign else 1,
+            size_bytes=size,
+            seed=seed,
+            queues=queues,
+            recover_s=RECOVER_S[target],
+            after_s=CAMPAIGN_AFTER_S if campaign else 1.0,
         )
         site = Site(target, directory, settings)
         console = Console(stderr=out is not None and str(out) == "-")
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                result, drills = runner.run(_run(plan, repeat, site, history, console))
+                if campaign:
+                    whole = CampaignPlan(plan, repeat, acks, limit_s)
+                    work = _run_campaign(whole, site, history, console)
+                else:
+                    work = _run(plan, repeat, site, history, console)
+                result, drills = runner.run(work)
         except asyncio.CancelledError:
             raise click.Abort from None
         text = json.dumps(result)
@@ -168,10 +209,7 @@ def exit_code(drills: Sequence[Drill], repeat: int) -> int:
 async def _run(
     plan: DrillPlan, repeat: int, site: Site, history: Path | None, console: Console
 ) -> tuple[dict[str, Any], list[Drill]]:
-    main = asyncio.current_task()
-    assert main is not None, "run as a task"
-    # SIGTERM as SIGINT: what was broken is mended and a cluster of our own taken down before we go.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+    _end_in_order()
     env = OsEnv(seed=plan.seed)
     drills: list[Drill] = []
     try:
@@ -184,11 +222,7 @@ async def _run(
                     )
                     drills.append(drill)
                     show_drill(console, plan.scenario, number, repeat, drill)
-                    if history is not None:
-                        history.mkdir(parents=True, exist_ok=True)
-                        path = history / f"{plan.scenario}-{number}.jsonl"
-                        with path.open("w", encoding="utf-8") as file:
-                            events.write(file)
+                    _keep(events, history, f"{plan.scenario}-{number}.jsonl")
     except MqError as error:
         if isinstance(error, ConfigError):
             raise
@@ -197,6 +231,47 @@ async def _run(
     result = summary(plan, site.target, drills)
     show_summary(console, result)
     return result, drills
+
+
+async def _run_campaign(
+    plan: CampaignPlan, site: Site, directory: Path | None, console: Console
+) -> tuple[dict[str, Any], list[Drill]]:
+    _end_in_order()
+    each = plan.drill
+    env = OsEnv(seed=each.seed)
+
+    def show(number: int, drill: Drill) -> None:
+        console.print(campaign_line(number, plan, drill), highlight=False, soft_wrap=True)
+
+    with console.status("starting the cluster") as status:
+        async with site.world(env, status.update) as world:
+            campaign, events = await run_campaign(
+                env,
+                world,
+                plan,
+                env_of=partial(_env, each.seed, 0),
+                tell=partial(_tell, status, each.scenario),
+                done=show,
+            )
+    _keep(events, directory, f"{each.scenario}-campaign.jsonl")
+    result = campaign.to_json(each, site.target)
+    show_campaign(console, result)
+    return result, [*campaign.drills, campaign.total]
+
+
+def _end_in_order() -> None:
+    """SIGTERM as SIGINT: what was broken is mended and a cluster of our own taken down before we go."""
+    main = asyncio.current_task()
+    assert main is not None, "run as a task"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+
+
+def _keep(events: History, directory: Path | None, name: str) -> None:
+    if directory is None:
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / name).open("w", encoding="utf-8") as file:
+        events.write(file)
 
 
 def _tell(status: Status, what: str, text: str) -> None:

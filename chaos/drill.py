@@ -30,21 +30,37 @@ from model.errors import MqError
 from runtime.env import Env
 from runtime.tasks import Tasks
 
-MOVES_MASTER: Final = frozenset({"kill-master", "stop-master", "freeze-master", "handover"})
+MOVES_MASTER: Final = frozenset(
+    {"kill-master", "stop-master", "freeze-master", "handover", "kill-leader-and-master"}
+)
 PRODUCERS_PER_QUEUE: Final = 2
 TAKES_HOLD_MS: Final = 50.0
 """What was on its way when a slave died or froze may still be answered; later sends feel the fault."""
 READ_BACK_S: Final = 30.0
 TOPIC_S: Final = 15.0
 VIOLATIONS_SHOWN: Final = 20
+COUNTS: Final = (
+    "acked",
+    "unknown",
+    "failed",
+    "lost",
+    "phantom",
+    "duplicates",
+    "order_violations",
+    "offset_reuse",
+    "acknowledged_twice",
+    "read_then_gone",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DrillPlan:
-    """One kind of drill. ``rate``: messages/s of all queues; ``size_bytes``: of a body; times in seconds."""
+    """One kind of drill. ``rate``: messages/s of all queues; ``in_flight``: sends a producer
+    may have out at once; ``size_bytes``: of a body; times in seconds."""
 
     scenario: str
     rate: float = 200.0
+    in_flight: int = 1
     size_bytes: int = 256
     seed: int = 1
     queues: int = 4
@@ -63,6 +79,7 @@ class Drill:
     elected_ms: float | None = None
     promoted_ms: float | None = None
     routed_ms: float | None = None
+    leader_ms: float | None = None
     first_ack_ms: float | None = None
     acked: int = 0
     unknown: int = 0
@@ -72,6 +89,7 @@ class Drill:
     duplicates: int = 0
     order_violations: int = 0
     offset_reuse: int = 0
+    acknowledged_twice: int = 0
     read_then_gone: int = 0
     victim: str = ""
     rto_queues_ms: list[float | None] = field(default_factory=list)
@@ -89,6 +107,7 @@ class Drill:
             or self.duplicates
             or self.order_violations
             or self.offset_reuse
+            or self.acknowledged_twice
             or self.read_then_gone
         )
 
@@ -111,8 +130,8 @@ async def run_drill(
     await world.wait_full(plan.full_s)
     topic = f"drill_{plan.scenario}_{plan.seed}_{number}_{env.now_ms() % 1_000_000_000}"
     queues = [Queue(topic, world.group, queue_id) for queue_id in range(plan.queues)]
-    await _make_topic(env, world, topic, plan.queues)
-    load = _Load(env_of, world, plan, queues, number, chance)
+    await make_topic(env, world, topic, plan.queues)
+    load = DrillLoad(env_of, world, plan, queues, number, chance)
     drill = Drill()
     await load.start()
     try:
@@ -126,6 +145,7 @@ async def run_drill(
             tell(f"{plan.scenario}: {victim.name}")
             recovered = await _recovered(env, load, plan, victim, fault_ms)
             await asyncio.sleep(plan.after_s)
+            led = await world.led(plan.recover_s)
             timeline = await world.timeline(wall_ms)
         finally:
             # Also when we are interrupted: nobody else knows that a process was frozen.
@@ -140,6 +160,8 @@ async def run_drill(
         await load.close()
     if not recovered:
         drill.unfinished = f"no acknowledgement on every queue within {plan.recover_s:.0f} s"
+    elif not led:
+        drill.unfinished = f"no Controller answered as leader within {plan.recover_s:.0f} s"
     measure(drill, load.history, queues, plan, victim, timeline, fault_ms, until_ms)
     judge(drill, load.history)
     return drill, load.history
@@ -213,6 +235,7 @@ def judge(drill: Drill, history: History) -> None:
             *order.dense_offsets(final),
         ],
         "offset_reuse": list(order.offset_reuse(sends, history.reads())),
+        "acknowledged_twice": list(order.acknowledged_twice(sends)),
         "read_then_gone": list(messages.read_then_gone(early, final)),
     }
     for name, violations in found.items():
@@ -231,6 +254,7 @@ def _all_lost(drill: Drill) -> list[Violation]:
 def summary(plan: DrillPlan, target: str, drills: Sequence[Drill]) -> dict[str, Any]:
     """The result as scripts read it."""
     times = sorted(drill.rto_ms for drill in drills if drill.rto_ms is not None)
+    led = sorted(drill.leader_ms for drill in drills if drill.leader_ms is not None)
     return {
         "scenario": plan.scenario,
         "target": target,
@@ -242,8 +266,10 @@ def summary(plan: DrillPlan, target: str, drills: Sequence[Drill]) -> dict[str, 
         "rto_p50_ms": percentile(times, 50),
         "rto_p99_ms": percentile(times, 99),
         "rto_max_ms": times[-1] if times else None,
-        "lost_total": sum(drill.lost for drill in drills),
-        "order_violations_total": sum(drill.order_violations for drill in drills),
+        "leader_p50_ms": percentile(led, 50),
+        "leader_p99_ms": percentile(led, 99),
+        "leader_max_ms": led[-1] if led else None,
+        **{f"{name}_total": sum(getattr(drill, name) for drill in drills) for name in COUNTS},
         "unfinished_total": sum(drill.unfinished is not None for drill in drills),
     }
 
@@ -255,7 +281,7 @@ def percentile(ordered: Sequence[float], percent: int) -> float | None:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
-async def _make_topic(env: Env, world: World, topic: str, queues: int) -> None:
+async def make_topic(env: Env, world: World, topic: str, queues: int) -> None:
     """Create the topic and wait until every NameServer routes it."""
     until_ms = env.monotonic_ms() + TOPIC_S * 1000
     async with AdminClient(env, world.namesrv) as admin:
@@ -272,7 +298,7 @@ async def _make_topic(env: Env, world: World, topic: str, queues: int) -> None:
                     await asyncio.sleep(0.05)
 
 
-async def _recovered(env: Env, load: _Load, plan: DrillPlan, victim: Victim, fault_ms: float) -> bool:
+async def _recovered(env: Env, load: DrillLoad, plan: DrillPlan, victim: Victim, fault_ms: float) -> bool:
     """Wait until every queue acknowledged a send that the fault could have held up."""
     until_ms = fault_ms + plan.recover_s * 1000
     while env.monotonic_ms() < until_ms:
@@ -307,7 +333,7 @@ async def _full_again(env: Env, world: World, plan: DrillPlan, drill: Drill, fau
         drill.full_again_ms = round(env.monotonic_ms() - fault_ms, 1)
 
 
-class _Load:
+class DrillLoad:
     """The producers, the consumer that follows them, and the history all of them write."""
 
     def __init__(
@@ -331,6 +357,7 @@ class _Load:
             per_second=plan.rate / count,
             queues=plan.queues,
             body_bytes=(plan.size_bytes, plan.size_bytes),
+            in_flight_max=plan.in_flight,
         )
         self._senders: list[ClientSender] = []
         self._producers: list[ProducerLoad] = []

@@ -15,9 +15,21 @@ STEPS = (
     ("elected", "elected_ms", "it has named a master"),
     ("promoted", "promoted_ms", "that broker is master"),
     ("routed", "routed_ms", "a NameServer says so"),
+    ("leader", "leader_ms", "another Controller answers as leader"),
     ("first ack", "first_ack_ms", "a message is acknowledged again"),
     ("full again", "full_again_ms", "every replica is in the SyncStateSet"),
 )
+
+
+_PROMISES = {
+    "lost": "lost",
+    "phantom": "phantom",
+    "duplicates": "duplicated",
+    "order_violations": "out of order",
+    "offset_reuse": "offsets reused",
+    "acknowledged_twice": "offsets acknowledged twice",
+    "read_then_gone": "read, then gone",
+}
 
 
 def show_drill(console: Console, scenario: str, number: int, repeat: int, drill: Drill) -> None:
@@ -45,18 +57,29 @@ def show_drill(console: Console, scenario: str, number: int, repeat: int, drill:
 
 
 def _verdict(drill: Drill) -> str:
-    counts = {
-        "lost": drill.lost,
-        "phantom": drill.phantom,
-        "duplicated": drill.duplicates,
-        "out of order": drill.order_violations,
-        "offsets reused": drill.offset_reuse,
-        "read, then gone": drill.read_then_gone,
-    }
-    broken = [f"{count:,} {name}" for name, count in counts.items() if count]
+    broken = [f"{count:,} {text}" for name, text in _PROMISES.items() if (count := getattr(drill, name))]
     if broken:
         return f"[red]{', '.join(broken)}[/red]"
     return f"[green]{drill.read_back:,} messages: none lost, none twice, all in order[/green]"
+
+
+def show_campaign(console: Console, result: Mapping[str, Any]) -> None:
+    """What all drills of a campaign came to."""
+    show_summary(console, result)
+    broken = [
+        f"{result[f'{name}_total']:,} {text}" for name, text in _PROMISES.items() if result[f"{name}_total"]
+    ]
+    verdict = f"[red]{', '.join(broken)}[/red]" if broken else "none lost, none twice, all in order"
+    console.print(
+        f"{result['acked_total']:,} acknowledged, {result['failed_total']:,} failed, "
+        f"{result['unknown_total']:,} unknown in {result['seconds']:,.0f} s; "
+        f"{result['read_back']:,} read back: {verdict}",
+        highlight=False,
+    )
+    for violation in result["violations"]:
+        console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
+    if result["unfinished"] is not None:
+        console.print(f"[red]not finished[/red]: {result['unfinished']}", highlight=False)
 
 
 def show_summary(console: Console, result: Mapping[str, Any]) -> None:

@@ -60,6 +60,10 @@ def _offset_reuse(evidence: Evidence) -> Iterable[Violation]:
     return order.offset_reuse(evidence.history.sends(), evidence.history.reads())
 
 
+def _acknowledged_twice(evidence: Evidence) -> Iterable[Violation]:
+    return order.acknowledged_twice(evidence.history.sends())
+
+
 def _dense_offsets(evidence: Evidence) -> Iterable[Violation]:
     return order.dense_offsets(evidence.history.reads(final=True))
 
@@ -97,6 +101,7 @@ CHECKERS: Final[dict[str, Checker]] = {
     "producer_order": _producer_order,
     "real_time_order": _real_time_order,
     "offset_reuse": _offset_reuse,
+    "acknowledged_twice": _acknowledged_twice,
     "dense_offsets": _dense_offsets,
     "one_master_per_epoch": _one_master_per_epoch,
     "confirmed_never_back": _confirmed_never_back,

@@ -80,6 +80,22 @@ def offset_reuse(sends: Sequence[Send], reads: Sequence[Read]) -> Iterator[Viola
             )
 
 
+def acknowledged_twice(sends: Sequence[Send]) -> Iterator[Violation]:
+    """No two messages were acknowledged at one offset of a queue: the two producers would both be told theirs
+    is there."""
+    owners: dict[tuple[Queue, int], Send] = {}
+    for send in sends:
+        if send.outcome != "ok":
+            continue
+        owner = owners.setdefault((send.queue, send.queue_offset), send)
+        if owner.key != send.key:
+            yield Violation(
+                "acknowledged_twice",
+                f"{send.queue} {send.queue_offset} was acknowledged as {owner.key} by {owner.address or '?'} "
+                f"and as {send.key} by {send.address or '?'}",
+            )
+
+
 def dense_offsets(final: Sequence[Read]) -> Iterator[Violation]:
     """Each queue is read back without a hole, and in order."""
     for source, reads in by_source(final).items():

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from admin.cluster import POLL_S, ClusterNotReady, LocalCluster
 from admin.handover import CannotHandOver, hand_over
 from admin.layout import CLUSTER, Node
+from client.admin import AdminClient
 from model.errors import MqError
 from runtime.env import Env
 
@@ -31,21 +32,28 @@ class Timeline:
     """Milliseconds from the fault to each step of the failover; None = the step was not seen.
 
     ``noticed``: the Controller knows that the master is lost. ``elected``: it has named another.
-    ``promoted``: that one is master. ``routed``: the first NameServer says so.
+    ``promoted``: that one is master. ``routed``: the first NameServer says so. ``leader``: where the
+    Controllers' leader was killed, another answers a request that only a leader can answer.
     """
 
     noticed_ms: float | None = None
     elected_ms: float | None = None
     promoted_ms: float | None = None
     routed_ms: float | None = None
+    leader_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """Whom the fault hits, and who was master before it."""
+    """Whom the fault hits (``also``: the others it hits), and who was master before it."""
 
     name: str
     master: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.also)
 
 
 class World(Protocol):
@@ -67,6 +75,9 @@ class World(Protocol):
     async def mend(self, fault: str, victim: Victim) -> None:
         """Undo it: restart or thaw the victim."""
 
+    async def led(self, timeout_s: float) -> bool:
+        """Wait until a new leader answers where the last fault took one away; whether it did in time."""
+
     async def timeline(self, fault_ms: int) -> Timeline:
         """What happened since ``fault_ms`` (wall clock)."""
 
@@ -80,8 +91,49 @@ FAULTS: Final[dict[str, tuple[str, int | None]]] = {
     "kill-slave": ("slave", signal.SIGKILL),
     "freeze-slave": ("slave", signal.SIGSTOP),
     "kill-controller-leader": ("leader", signal.SIGKILL),
+    "kill-leader-and-master": ("leader and master", signal.SIGKILL),
     "kill-namesrv": ("follower", signal.SIGKILL),
 }
+
+WATCH_S: Final = 0.02
+HITS_MASTER: Final = frozenset({"master", "leader and master"})
+HITS_LEADER: Final = frozenset({"leader", "leader and master"})
+
+
+class LeaderWatch:
+    """When did the Controllers that are left have a leader that answers? Asked every 20 ms."""
+
+    def __init__(self, env: Env, namesrv: Sequence[str]) -> None:
+        self._env, self._namesrv = env, list(namesrv)
+        self._task: asyncio.Task[None] | None = None
+        self.answered_ms: int | None = None
+
+    def start(self, controllers: Sequence[str], group: str) -> None:
+        """Begin to ask ``controllers``, those that were left alone."""
+        self.answered_ms = None
+        self._task = asyncio.get_running_loop().create_task(self._ask(controllers, group))
+
+    async def wait(self, timeout_s: float) -> bool:
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=timeout_s)
+        return self._task is None or self._task.done()
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _ask(self, controllers: Sequence[str], group: str) -> None:
+        async with AdminClient(self._env, self._namesrv) as admin:
+            while True:
+                try:
+                    if group in await admin.sync_state(controllers, [group]):
+                        self.answered_ms = self._env.now_ms()
+                        return
+                except (OSError, MqError):
+                    pass  # no leader yet: that is what is being waited for
+                await asyncio.sleep(WATCH_S)
 
 
 class LiveWorld:
@@ -94,6 +146,7 @@ class LiveWorld:
         self._cluster = cluster
         self.group = group or cluster.layout.group_names[0]
         self.namesrv = [node.address for node in cluster.layout.namesrvs]
+        self._leader = LeaderWatch(env, self.namesrv)
 
     async def wait_full(self, timeout_s: float) -> None:
         await self._cluster.wait_ready(timeout_s=timeout_s)
@@ -113,29 +166,40 @@ class LiveWorld:
             "slave": [node for node in self._brokers() if node is not masters[0]],
             "leader": [node for node in self._cluster.layout.namesrvs if leads[node.name]],
             "follower": [node for node in self._cluster.layout.namesrvs if not leads[node.name]],
-        }[whom]
-        if not candidates:
+        }
+        candidates["leader and master"] = candidates["leader"]
+        able = candidates[whom]
+        if not able:
             raise CannotDrill(f"{fault} needs a {whom}, and the cluster has none")
-        if whom == "master" and len(self._brokers()) < 2:
+        if whom in HITS_MASTER and len(self._brokers()) < 2:
             raise CannotDrill(f"{fault} needs at least two brokers in {self.group}")
-        return Victim(chance.choice(candidates).name, masters[0].address)
+        also = (masters[0].name,) if whom == "leader and master" else ()
+        return Victim(chance.choice(able).name, masters[0].address, also)
 
     async def inflict(self, fault: str, victim: Victim) -> None:
-        _, number = FAULTS[fault]
-        node = self._cluster.layout.node(victim.name)
+        whom, number = FAULTS[fault]
         if number is None:
             await self._hand_over(victim)
-        elif not self._cluster.send_signal(node, number):
-            raise CannotDrill(f"{victim.name} does not run")
+            return
+        for name in victim.names:
+            if not self._cluster.send_signal(self._cluster.layout.node(name), number):
+                raise CannotDrill(f"{name} does not run")
+        if whom in HITS_LEADER:
+            left = [node for node in self._cluster.layout.namesrvs if node.name not in victim.names]
+            self._leader.start([node.controller_address for node in left], self.group)
 
     async def mend(self, fault: str, victim: Victim) -> None:
+        await self._leader.stop()
         _, number = FAULTS[fault]
-        node = self._cluster.layout.node(victim.name)
-        if number == signal.SIGSTOP:
-            self._cluster.send_signal(node, signal.SIGCONT)
-        elif number is not None:
-            await self._gone(node)
-            self._cluster.start(node)
+        for node in map(self._cluster.layout.node, victim.names):
+            if number == signal.SIGSTOP:
+                self._cluster.send_signal(node, signal.SIGCONT)
+            elif number is not None:
+                await self._gone(node)
+                self._cluster.start(node)
+
+    async def led(self, timeout_s: float) -> bool:
+        return await self._leader.wait(timeout_s)
 
     async def timeline(self, fault_ms: int) -> Timeline:
         views = await self._cluster.views()
@@ -153,6 +217,7 @@ class LiveWorld:
             self._first(
                 happened, fault_ms, "route_changed", lambda e: bool(e.get("master")), group=self.group
             ),
+            since(self._leader.answered_ms, fault_ms),
         )
 
     def _brokers(self) -> list[Node]:
@@ -194,6 +259,11 @@ class LiveWorld:
             await hand_over(self._env, self.namesrv, controllers, CLUSTER, self.group)
         except CannotHandOver as error:
             raise CannotDrill(str(error)) from None
+
+
+def since(at_ms: int | None, fault_ms: int) -> float | None:
+    """Milliseconds from the fault to ``at_ms``, which may not have come."""
+    return None if at_ms is None else float(at_ms - fault_ms)
 
 
 def _events(view: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -13,19 +13,29 @@ import random
 import shutil
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from admin.cluster import ClusterNotReady
 from admin.layout import Layout
 from chaos.worlds import rocketmq
-from chaos.worlds.live import FAULTS, CannotDrill, Timeline, Victim
+from chaos.worlds.live import (
+    FAULTS,
+    HITS_LEADER,
+    HITS_MASTER,
+    WATCH_S,
+    CannotDrill,
+    LeaderWatch,
+    Timeline,
+    Victim,
+    since,
+)
 from client.admin import AdminClient, SyncState
 from model.errors import MqError, Refused
 from runtime.env import Env
 from runtime.tasks import Tasks
 
-WATCH_S: Final = 0.02
 POLL_S: Final = 0.2
 START_S: Final = 120.0
 STOP_S: Final = 20.0
@@ -52,6 +62,7 @@ class RocketMQWorld:
         self._controllers = [node.controller_address for node in layout.namesrvs]
         self._nodes = {node.name: node for node in self._make()}
         self._watch = Tasks("watch")
+        self._led = LeaderWatch(env, self.namesrv)
         self._elected_ms: int | None = None
         self._routed_ms: int | None = None
 
@@ -67,6 +78,11 @@ class RocketMQWorld:
                 "controllerDLegerSelfId": node.controller_id,
                 "controllerStorePath": str(where / "controller"),
                 "mappedFileSize": str(16 * 1024 * 1024),
+                # Read only with controllerType=jRaft, whose members talk on ports of their own.
+                "jRaftGroupId": "drill",
+                "jRaftServerId": node.raft_address,
+                "jRaftInitConf": ",".join(n.raft_address for n in layout.namesrvs),
+                "jRaftControllerRPCAddr": ",".join(self._controllers),
                 **layout.settings.get("namesrv", {}),
             }
             found.append(rocketmq.namesrv_node(where, node.base_port, **own))
@@ -103,6 +119,7 @@ class RocketMQWorld:
 
     async def stop(self) -> None:
         """End the JVMs and remove what they wrote."""
+        await self._led.stop()
         await self._watch.cancel()
         for nodes in (self._layout.broker_nodes, self._layout.namesrvs):
             for node in nodes:
@@ -129,19 +146,26 @@ class RocketMQWorld:
             "slave": [node.name for node in self._layout.broker_nodes if node.name != master],
             "leader": [controllers[leader]] if leader in controllers else [],
             "follower": [name for address, name in controllers.items() if address != leader],
-        }[whom]
-        if not candidates:
+        }
+        candidates["leader and master"] = candidates["leader"]
+        able = candidates[whom]
+        if not able:
             raise CannotDrill(f"{fault} needs a {whom}, and the cluster has none")
-        return Victim(chance.choice(candidates), state.master_address)
+        also = (master,) if whom == "leader and master" else ()
+        return Victim(chance.choice(able), state.master_address, also)
 
     async def inflict(self, fault: str, victim: Victim) -> None:
-        _, number = FAULTS[fault]
+        whom, number = FAULTS[fault]
         self._elected_ms = self._routed_ms = None
-        if FAULTS[fault][0] == "master":
+        if whom in HITS_MASTER:
             self._watch.spawn(self._watch_election(victim.master), name="election")
             self._watch.spawn(self._watch_route(victim.master), name="route")
         if number is not None:
-            self._nodes[victim.name].send_signal(number)
+            for name in victim.names:
+                self._nodes[name].send_signal(number)
+            if whom in HITS_LEADER:
+                left = [node for node in self._layout.namesrvs if node.name not in victim.names]
+                self._led.start([node.controller_address for node in left], self.group)
             return
         state = await self._state()
         heirs = sorted(i for i in state.in_sync if i != state.master) if state else []
@@ -154,20 +178,25 @@ class RocketMQWorld:
                 raise CannotDrill(f"the Controller refuses to hand {self.group} over: {error}") from None
 
     async def mend(self, fault: str, victim: Victim) -> None:
+        await self._led.stop()
         await self._watch.cancel()
         _, number = FAULTS[fault]
-        node = self._nodes[victim.name]
-        if number == signal.SIGSTOP:
-            node.send_signal(signal.SIGCONT)
-        elif number is not None:
-            await self._env.offload(lambda: node.stop(timeout_s=STOP_S))
-            node.start()
+        for node in (self._nodes[name] for name in victim.names):
+            if number == signal.SIGSTOP:
+                node.send_signal(signal.SIGCONT)
+            elif number is not None:
+                await self._env.offload(partial(node.stop, timeout_s=STOP_S))
+                node.start()
+
+    async def led(self, timeout_s: float) -> bool:
+        return await self._led.wait(timeout_s)
 
     async def timeline(self, fault_ms: int) -> Timeline:
-        def since(at_ms: int | None) -> float | None:
-            return None if at_ms is None else float(at_ms - fault_ms)
-
-        return Timeline(elected_ms=since(self._elected_ms), routed_ms=since(self._routed_ms))
+        return Timeline(
+            elected_ms=since(self._elected_ms, fault_ms),
+            routed_ms=since(self._routed_ms, fault_ms),
+            leader_ms=since(self._led.answered_ms, fault_ms),
+        )
 
     # --- looking
 

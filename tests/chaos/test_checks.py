@@ -133,6 +133,7 @@ SPOILED: list[tuple[str, Callable[[list[HistoryEvent]], None]]] = [
     ("producer_order", swap_offsets),
     ("real_time_order", overtake),
     ("offset_reuse", give_one_offset_twice),
+    ("acknowledged_twice", give_one_offset_twice),
     ("read_then_gone", consume_and_lose),
     ("dense_offsets", drop_final),
     ("one_master_per_epoch", two_masters),
