@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from controller.codec import COMMAND_BYTES_MAX, decode_message, decode_snapshot
 from controller.journal import ADVICE, Journal
-from controller.node import NO_OP, REGULAR, Failed, Node, Timing
+from controller.node import NO_OP, REGULAR, Done, Failed, Node
+from controller.timing import Timing
 from controller.transport import Limits, Transport
 from model.errors import ConfigError, DiskError, MqError, PeerError, Refused, Unknown
 from runtime.env import Env, Lock, read_file, write_file
@@ -49,7 +50,7 @@ class RaftConfig:
     and should be longer than a sync takes on a busy disk.
     """
 
-    append_ms: int = 50
+    append_ms: int = 100
     election_min_ms: int = 500
     election_max_ms: int = 1000
     compact_entries: int = 4096
@@ -64,6 +65,7 @@ class RaftConfig:
             election_max_s=self.election_max_ms / 1000,
             # A leader that was cut off stops before the others can have another one.
             fallback_s=self.election_min_ms * 0.75 / 1000,
+            retry_s=self.election_min_ms / 10 / 1000,
         )
 
     def limits(self) -> Limits:
@@ -72,7 +74,7 @@ class RaftConfig:
             handshake_s=max(2 * self.election_max_ms / 1000, 1.0),
             ping_s=silence_s / 4,
             silence_s=silence_s,
-            retry_s=self.append_ms * 2 / 1000,
+            retry_s=self.append_ms / 1000,
         )
 
 
@@ -128,7 +130,7 @@ class Raft:
         self._stopped = False
         self._failure: str | None = None
         self._seen: tuple[bool, str | None, int] = (False, None, 0)
-        self._pending: dict[asyncio.Future[Any], bool] = {}  # value: may be in the log already
+        self._pending: set[asyncio.Future[Any]] = set()
         self._barrier: asyncio.Future[Any] | None = None
 
     # life
@@ -198,7 +200,15 @@ class Raft:
             return self._failure
         if self.leader_id is None:
             return "no leader among the Controllers"
+        if not self.admitted:
+            return "this Controller began with an empty directory and waits for the leader to admit it"
         return None
+
+    @property
+    def admitted(self) -> bool:
+        """Whether this member may vote: false from a start with an empty directory until a leader found that
+        it holds every decision."""
+        return self._journal is not None and self._journal.admitted
 
     @property
     def _dead(self) -> bool:
@@ -222,25 +232,46 @@ class Raft:
     async def barrier(self, timeout_s: float = 3.0) -> None:
         """Return when the state on this member holds all that was committed before the call.
 
-        An empty entry is committed for that; callers that come before it is in the log share it. Raises
-        NotLeader or Unknown.
+        A majority is asked whether it still follows; nothing is written, and all that wait share the
+        question. Raises NotLeader or Unknown.
         """
         if self._barrier is None:
-            self._barrier = self._submit(NO_OP)
-        # Not shared once it is in the log: a later caller may have seen what was committed after it.
+            node = self._leading()
+            self._barrier, done = self._expect()
+            node.read(done)
+            self._wake.set()
+        # Not shared once the question is on its way: a later caller may have seen what came after it.
         await self._wait(asyncio.shield(self._barrier), timeout_s)
 
+    async def settle(self, timeout_s: float = 3.0) -> None:
+        """Return when all that was proposed here before, of whatever outcome, is applied or never will be.
+
+        Unlike ``barrier`` this commits an entry, behind those whose callers gave up. Raises NotLeader,
+        Refused, Unknown.
+        """
+        await self._wait(self._submit(NO_OP), timeout_s)
+
     def _submit(self, entry: bytes) -> asyncio.Future[Any]:
-        node = self._node
-        if node is None or not self.is_leader:
-            raise NotLeader(self.leader_id)
+        node = self._leading()
         if node.queued() >= QUEUED_MAX:
             raise Refused("too many commands are waiting", code=2)
+        future, done = self._expect()
+        node.propose(entry, done)
+        self._wake.set()
+        return future
+
+    def _leading(self) -> Node:
+        if self._node is None or not self.is_leader:
+            raise NotLeader(self.leader_id)
+        return self._node
+
+    def _expect(self) -> tuple[asyncio.Future[Any], Done]:
+        """A future, and what the node calls to fulfil it."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
 
         def done(result: Any, why: str | None) -> None:
-            self._pending.pop(future, None)
+            self._pending.discard(future)
             if future.done():
                 return
             if why is None:
@@ -248,10 +279,8 @@ class Raft:
             else:
                 future.set_exception(NotLeader(self.leader_id))
 
-        self._pending[future] = False
-        node.propose(entry, done)
-        self._wake.set()
-        return future
+        self._pending.add(future)
+        return future, done
 
     async def _wait(self, future: asyncio.Future[Any], timeout_s: float) -> Any:
         try:
@@ -275,7 +304,7 @@ class Raft:
 
     def _step(self) -> None:
         assert self._node is not None, "started"
-        # Whoever joins the barrier from now on may have seen later commits than its entry stands for.
+        # Whoever joins the barrier from now on may have seen later commits than its question stands for.
         self._barrier = None
         try:
             self._node.tick()
@@ -308,14 +337,15 @@ class Raft:
             return
         message = decode_message(body)
         try:
-            self._node.received(peer, message)
+            moved = self._node.received(peer, message)
         except PeerError:
             raise
         except Exception as error:  # noqa: BLE001
             # The disk, a contradiction, or a mistake of ours: half a step was taken, take no other.
             self._fail(error)
             return
-        self._wake.set()
+        if moved:
+            self._wake.set()
 
     def _on_up(self, peer: str) -> None:
         if self._node is not None and not self._dead:

@@ -205,7 +205,7 @@ class ControllerConfig(ServerConfig):
     elect_unclean_master: bool = key("enableElectUncleanMaster", False)
     notify_role_changed: bool = key("notifyBrokerRoleChanged", True)
     elect_retry_max: int = key("electMasterMaxRetryCount", 3)
-    raft_append_period_ms: int = key("raftAppendPeriodMs", 50)
+    raft_append_period_ms: int = key("raftAppendPeriodMs", 100)
     raft_election_min_ms: int = key("raftElectionMinMs", 500)
     raft_election_max_ms: int = key("raftElectionMaxMs", 1000)
 
