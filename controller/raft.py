@@ -357,22 +357,37 @@ class Raft:
             self._node.down(peer)
             self._wake.set()
 
-    async def _hand_over(self) -> None:
-        node = self._node
-        assert node is not None, "looked at by the caller"
-        if not node.leads() or node.hand_over() is None:
-            return
-        over = asyncio.Event()
-        self.on_change.append(over.set)
+    async def transfer(self, to: str | None = None) -> str:
+        """Have member ``to``, or any that holds the whole log, lead instead: the id of the new leader.
+
+        Raises NotLeader; Refused when nobody took over within an election timeout, or ``to`` cannot; Unknown
+        when leadership was given up and no new leader is known yet.
+        """
+        self._leading()
+        if to is not None and to not in self._others:
+            raise Refused(f"{to} is not another member: {', '.join(self._others) or 'there is none'}")
         try:
             async with asyncio.timeout(self._timing.election_max_s):
-                while self.is_leader:
-                    over.clear()
-                    await over.wait()
+                while self.is_leader or self.leader_id is None:
+                    if self._dead or self._node is None:
+                        raise Unknown("this Controller ended meanwhile")
+                    # A member that lags gets the rest meanwhile; one that heard it already ignores the term.
+                    self._node.hand_over(to)
+                    await asyncio.sleep(self._timing.retry_s / 2)
         except TimeoutError:
-            log.info("Controller %s stops as leader: nobody took over in time", self.node_id)
-        finally:
-            self.on_change.remove(over.set)
+            if self.is_leader:
+                raise Refused(f"{to or 'no member'} did not take over in time") from None
+            raise Unknown("leadership was given up, a new leader is not known yet") from None
+        return self.leader_id or ""
+
+    async def _hand_over(self) -> None:
+        assert self._node is not None, "looked at by the caller"
+        if not self._node.leads() or self._node.hand_over() is None:
+            return
+        try:
+            await self.transfer()
+        except (Refused, Unknown) as error:
+            log.info("Controller %s stops as leader: %s", self.node_id, error)
 
     def _fail(self, error: BaseException) -> None:
         """Step down for good: from here on this member says nothing, so the others look for a new leader."""

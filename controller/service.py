@@ -192,6 +192,8 @@ class Controller:
                 return self._heartbeat(connection, request)
             case Request.CONTROLLER_GET_METADATA_INFO:
                 return request.reply(ext=self._metadata())
+            case Request.KEELMQ_TRANSFER_LEADERSHIP:
+                return await self._transfer(request)
             case Request.UPDATE_CONTROLLER_CONFIG:
                 return self._update_config(request)
             case Request.GET_CONTROLLER_CONFIG:
@@ -362,6 +364,16 @@ class Controller:
         if leader is not None:
             ext |= {"controllerLeaderId": leader, "controllerLeaderAddress": self._peers[leader]}
         return ext
+
+    async def _transfer(self, request: codec.Command) -> codec.Command:
+        """keelmq's own: the leader makes ``toControllerId``, or any member, leader in its place."""
+        try:
+            leader = await self._raft.transfer(request.ext.get("toControllerId") or None)
+        except Unknown as error:
+            raise Refused(f"outcome not known: {error}", Response.SYSTEM_ERROR) from None
+        return request.reply(
+            ext={"controllerLeaderId": leader, "controllerLeaderAddress": self._peers[leader]}
+        )
 
     def _update_config(self, request: codec.Command) -> codec.Command:
         try:
