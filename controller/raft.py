@@ -17,6 +17,7 @@ from controller.codec import COMMAND_BYTES_MAX, decode_message, decode_snapshot
 from controller.journal import ADVICE, Journal
 from controller.node import NO_OP, REGULAR, Done, Failed, Node
 from controller.timing import Timing
+from controller.tls import TlsFiles
 from controller.transport import Limits, Transport
 from model.errors import ConfigError, DiskError, MqError, PeerError, Refused, Unknown
 from runtime.env import Env, Lock, read_file, write_file
@@ -97,10 +98,11 @@ class Raft:
         *,
         config: RaftConfig | None = None,
         secret: bytes | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """``addresses``: id -> host:port of every member's Raft port, this one included.
 
-        Raises ConfigError when no secret is given although a member is not on loopback.
+        Raises ConfigError when neither secret nor TLS is given although a member is not on loopback.
         """
         if node_id not in addresses:
             raise ConfigError(f"Controller {node_id} is not among the members {sorted(addresses)}")
@@ -121,6 +123,7 @@ class Raft:
             on_up=self._on_up,
             on_down=self._on_down,
             limits=self._config.limits(),
+            tls=tls,
         )
         self._tasks = Tasks(f"raft.{node_id}", on_error=self._fail)
         self._wake = asyncio.Event()

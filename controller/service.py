@@ -32,6 +32,7 @@ from controller.elect import PRIORITY_LAST
 from controller.keeper import Keeper
 from controller.live import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
 from controller.raft import Raft, RaftConfig
+from controller.tls import TlsFiles
 from model.config import ControllerConfig, parse_properties, peers, split_address
 from model.errors import ConfigError, MqError, PeerError, Refused, Unknown
 from remoting import codec
@@ -93,6 +94,9 @@ class Controller:
                 election_max_ms=config.raft_election_max_ms,
             ),
             secret=_read_secret(env, config.raft_secret_file),
+            tls=TlsFiles(config.raft_tls_cert, config.raft_tls_key, config.raft_tls_ca_file)
+            if config.raft_tls_cert
+            else None,
         )
         self._keeper = Keeper(
             env,
