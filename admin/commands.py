@@ -11,7 +11,7 @@ import click
 
 from admin.cluster import DEFAULT_DIRECTORY, UP_TIMEOUT_S, LocalCluster
 from admin.exits import DONE, UNFINISHED, WARNINGS
-from admin.group import group_of
+from admin.group import LazyGroup, group_of
 from admin.serve import serve
 
 _conf = click.option("-c", "file", metavar="FILE", help="RocketMQ .conf (properties), or TOML: *.toml")
@@ -39,15 +39,25 @@ def namesrv(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> 
     ctx.exit(serve("namesrv", file, settings))
 
 
-@click.command(short_help="Run a Controller of its own.")
+@click.group(
+    cls=LazyGroup,
+    lazy={"transfer": ("admin.transfer:transfer", "Make another Controller leader.")},
+    invoke_without_command=True,
+    no_args_is_help=False,
+    short_help="Run a Controller of its own, or move their leadership.",
+)
 @_conf
 @_set
 @click.pass_context
 def controller(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
-    """Run a Controller until SIGTERM.
+    """Run a Controller until SIGTERM; with a command, do that to running Controllers instead.
 
     Example: keelmq controller --set controllerDLegerPeers=n0-127.0.0.1:9878 --set controllerDLegerSelfId=n0
     """
+    if ctx.invoked_subcommand is not None:
+        if file is not None or settings:
+            raise click.UsageError("-c and --set are for running a Controller")
+        return
     ctx.exit(serve("controller", file, settings))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from typing import Any
 
 import click
 
@@ -14,8 +15,8 @@ import click
 class LazyGroup(click.Group):
     """A group whose subcommands are named ``module:attribute``, beside the line ``--help`` shows for them."""
 
-    def __init__(self, name: str, lazy: Mapping[str, tuple[str, str]], help: str = "") -> None:
-        super().__init__(name, help=help, no_args_is_help=True)
+    def __init__(self, name: str, lazy: Mapping[str, tuple[str, str]], help: str = "", **more: Any) -> None:
+        super().__init__(name, help=help, **{"no_args_is_help": True, **more})
         self._lazy = dict(lazy)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -22,7 +22,7 @@ from admin.group import LazyGroup
 
 COMMANDS: Final = {
     "namesrv": ("admin.commands:namesrv", "Run a NameServer (and a Controller inside it)."),
-    "controller": ("admin.commands:controller", "Run a Controller of its own."),
+    "controller": ("admin.commands:controller", "Run a Controller of its own, or move their leadership."),
     "broker": ("admin.commands:broker", "Run a broker."),
     "cluster": ("admin.commands:cluster", "A cluster of real processes on this machine."),
     "group": ("admin.group_commands:group", "One broker group: hand it over to another master."),

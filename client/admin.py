@@ -256,6 +256,15 @@ class AdminClient:
         except (KeyError, ValueError):
             raise PeerError(f"answer of an election lacks its header: {response.ext}") from None
 
+    async def transfer_leadership(self, controllers: Sequence[str], to: str | None = None) -> tuple[str, str]:
+        """Have Controller ``to``, or any other, lead the Controllers. Returns its (id, address)."""
+        ext = {} if to is None else {"toControllerId": to}
+        response = await self._leader(controllers, Request.KEELMQ_TRANSFER_LEADERSHIP, ext, b"")
+        try:
+            return response.ext["controllerLeaderId"], response.ext["controllerLeaderAddress"]
+        except KeyError:
+            raise PeerError(f"answer of a transfer lacks its header: {response.ext}") from None
+
     # --- how
 
     async def _nameserver(self, code: int) -> Command:

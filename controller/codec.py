@@ -39,7 +39,8 @@ class AppendEntries(
 ):
     """The leader's entries after ``prevLogIdx``, or a piece (data, first, last) of its snapshot.
 
-    ``sent_us``: the leader's clock when it sent this; the answer repeats it.
+    ``sent_us``: the leader's clock when it sent this; ``round``: how often it was asked by then whether it
+    still leads. The answer repeats both.
     """
 
     term: Natural
@@ -49,17 +50,21 @@ class AppendEntries(
     entries: tuple[Entry, ...] = ()
     serialized: tuple[bytes, bool, bool] | None = None
     sent_us: Natural = 0
+    round: Natural = 0
 
 
 class Ack(msgspec.Struct, frozen=True, tag_field="type", tag="ack", forbid_unknown_fields=True):
     """A follower's answer: it holds the log below ``next_index``, or wants it from there (``reset``).
-    ``sent_us``: of the message this answers, so the sender was still followed at that time."""
+    ``sent_us``, ``round``: of the message this answers, so the sender was still followed at that time.
+    ``admitted``: false from a member that began empty and has no vote yet."""
 
     term: Natural
     next_index: Natural
     reset: bool
     success: bool
     sent_us: Natural = 0
+    round: Natural = 0
+    admitted: bool = True
 
 
 class RequestVote(
@@ -74,8 +79,11 @@ class RequestVote(
 
 
 class Vote(msgspec.Struct, frozen=True, tag_field="type", tag="vote", forbid_unknown_fields=True):
+    """``admitted``: as in ``Ack``."""
+
     term: Natural
     granted: bool
+    admitted: bool = True
 
 
 class PreVote(msgspec.Struct, frozen=True, tag_field="type", tag="pre_vote", forbid_unknown_fields=True):
@@ -89,11 +97,19 @@ class PreVote(msgspec.Struct, frozen=True, tag_field="type", tag="pre_vote", for
 class PreVoteAnswer(
     msgspec.Struct, frozen=True, tag_field="type", tag="pre_vote_answer", forbid_unknown_fields=True
 ):
-    """``term`` repeats the question's; ``current_term`` is the answering member's own."""
+    """``term`` repeats the question's; ``current_term`` is the answering member's own; ``admitted`` as in
+    ``Ack``."""
 
     term: Natural
     current_term: Natural
     granted: bool
+    admitted: bool = True
+
+
+class Admit(msgspec.Struct, frozen=True, tag_field="type", tag="admit", forbid_unknown_fields=True):
+    """The leader of ``term``: you hold all that was decided before you began, so you may vote."""
+
+    term: Natural
 
 
 class TimeoutNow(
@@ -104,7 +120,7 @@ class TimeoutNow(
     term: Natural
 
 
-Message = AppendEntries | Ack | RequestVote | Vote | PreVote | PreVoteAnswer | TimeoutNow
+Message = AppendEntries | Ack | RequestVote | Vote | PreVote | PreVoteAnswer | Admit | TimeoutNow
 
 _decoder = msgspec.msgpack.Decoder(Message)
 _encoder = msgspec.msgpack.Encoder()
@@ -122,6 +138,21 @@ def decode_message(data: bytes | memoryview) -> Message:
     except msgspec.DecodeError as error:
         raise PeerError(f"not a Raft message: {error}") from None
     return message
+
+
+def check_entries(message: AppendEntries) -> None:
+    """Raises PeerError when its entries are no piece of a log."""
+    before, term = message.prevLogIdx, message.prevLogTerm
+    if before is None:
+        if message.entries:
+            raise PeerError("entries without the one before them")
+        return
+    if term is None:
+        raise PeerError("an entry without its term")
+    for _command, index, of_term in message.entries:
+        if index != before + 1 or not term <= of_term <= message.term:
+            raise PeerError(f"entry {index} of term {of_term} after entry {before} of term {term}")
+        before, term = index, of_term
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):

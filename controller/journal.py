@@ -17,6 +17,7 @@ finished and that nobody was told about, it is cut; an unreadable place before a
             ["e", index, term, command] an entry
             ["t", index]                entries from this index on are gone
             ["m", term, vote or nil]    current term and vote
+            ["a"]                       this member was admitted: it may vote
 
 Integers outside msgpack are unsigned and big-endian. Compaction writes a new file beside the old one and
 replaces it, so there is no moment without a whole journal.
@@ -31,7 +32,7 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from controller.codec import Entry, Natural
+from controller.codec import Entry, Natural, Snapshot
 from model.errors import DiskError
 from runtime.env import Disk, File, read_file, write_file
 
@@ -62,7 +63,11 @@ class _Meta(msgspec.Struct, frozen=True, array_like=True, tag="m"):
     vote: str | None
 
 
-_Record = _Owner | _Entry | _Truncated | _Meta
+class _Admitted(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+    pass
+
+
+_Record = _Owner | _Entry | _Truncated | _Meta | _Admitted
 _decoder = msgspec.msgpack.Decoder(list[_Record])
 _encoder = msgspec.msgpack.Encoder()
 
@@ -82,6 +87,7 @@ class Journal:
         self._entries: list[Entry] = []
         self._term = 0
         self._vote: str | None = None
+        self._admitted = False
         self._pending: list[_Record] = []
         self._number = 0
         self._end = 0
@@ -127,6 +133,11 @@ class Journal:
     def dirty(self) -> bool:
         """Whether ``sync`` has something to write."""
         return bool(self._pending)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether this member may vote: a leader vouched that it lacks no decision of its past."""
+        return self._admitted
 
     def getCurrentTerm(self) -> int:
         return self._term
@@ -177,6 +188,14 @@ class Journal:
         self._pending.append(_Meta(term, vote))
         self.sync()
 
+    def admit(self) -> None:
+        """This member may vote. Durable when this returns."""
+        self._check()
+        if not self._admitted:
+            self._admitted = True
+            self._pending.append(_Admitted())
+            self.sync()
+
     def sync(self) -> None:
         """Make everything durable. Blocks for one write and one sync, if there is something to write."""
         if not self._pending:
@@ -226,6 +245,8 @@ class Journal:
     def _image(self) -> bytes:
         """A whole file with what is known now."""
         records: list[_Record] = [_Owner(self._node_id), _Meta(self._term, self._vote)]
+        if self._admitted:
+            records.append(_Admitted())
         records += [_Entry(index, term, command) for command, index, term in self._entries]
         return _FILE_MAGIC + _batch(1, records)
 
@@ -273,6 +294,8 @@ class Journal:
                         )
                 case _Meta(term=term, vote=vote):
                     self._term, self._vote = term, vote
+                case _Admitted():
+                    self._admitted = True
                 case _Truncated(index=index):
                     self._entries = [entry for entry in self._entries if entry[1] < index]
                 case _Entry(index=index, term=term, command=command):
@@ -282,9 +305,29 @@ class Journal:
 
 
 ADVICE: Final = (
-    "This member cannot be trusted with what it promised. While a majority of the other Controllers is "
-    "healthy: remove its directory and start it again, it then copies everything from the leader"
+    "This member cannot be trusted with what it promised. While a majority of all Controllers is healthy "
+    "without it: remove its directory and start it again, it then copies everything from the leader"
 )
+
+
+def align(journal: Journal, snapshot: Snapshot) -> None:
+    """Make ``journal`` begin with the snapshot's two entries, keeping what continues them.
+
+    Raises DiskError when entries between the two are missing.
+    """
+    index, term = snapshot.last[1], snapshot.last[2]
+    if len(journal) and journal.first_index > index:
+        raise DiskError(
+            f"{journal.path} begins at entry {journal.first_index}, the snapshot ends at {index}: "
+            f"entries between them are lost. {ADVICE}"
+        )
+    if len(journal) and journal.last_index >= index and journal[index - journal.first_index][2] == term:
+        if journal.first_index < index - 1:
+            journal.deleteEntriesTo(index - 1 - journal.first_index)
+        elif journal.first_index == index:
+            journal.reset([snapshot.before, *journal[:]])
+    else:
+        journal.reset([snapshot.before, snapshot.last])
 
 
 def _batch(number: int, records: list[Any]) -> bytes:

@@ -123,7 +123,7 @@ class Keeper:
         """Return when this leader's table holds what former leaders committed. Raises NotLeader, Unknown."""
         term = self._raft.term
         if self._ready_term != term:
-            await self._raft.barrier()
+            await self._raft.settle()
             self._ready_term = term
 
     # what is done about it
@@ -228,7 +228,7 @@ class Keeper:
         group = self._table.groups.get(name)
         if group is None or (group.master, group.epoch) != (broker_id, epoch):
             return 0
-        # An election under way may depose it, and its outcome may be unknown until the next barrier.
+        # An election under way may depose it, and its outcome may be unknown until that is settled.
         if not self._raft.is_leader or self._ready_term != self._raft.term or name in self._electing:
             return 0
         now_ms, followed_ms = self._env.monotonic_ms(), self._raft.followed_ms()
@@ -310,7 +310,7 @@ class Keeper:
         try:
             return await self._propose(command)
         except Unknown:
-            # It may still be applied: no lease before a barrier has passed it.
+            # It may still be applied: no lease before that is settled.
             self._ready_term = 0
             self._tasks.spawn(self._begin(), name="begin")
             raise

@@ -98,11 +98,13 @@ class Outbox(_LibraryTransport):  # type: ignore[misc]
         self._clock_ms = clock_ms
         self._send = send
         self.transfer = False
+        self.round = 0
 
     def send(self, peer: Peer, message: Message | dict[str, Any]) -> bool:
         if isinstance(message, dict) and message["type"] == "append_entries":
             # Before the sync, which may take long: too early is the safe side.
             message["sent_us"] = int(self._clock_ms() * 1000)
+            message["round"] = self.round
         self._journal.sync()
         if self.transfer and isinstance(message, dict) and message["type"] == "request_vote":
             message["transfer"] = True

@@ -7,9 +7,9 @@ the order in which entries are applied. ``Node`` replaces the rest:
     its sockets and pickle        ``controller.transport`` and ``controller.codec``
     append_entries on a follower  entries already held are skipped; the log is cut only where it really
                                   contradicts the leader's, never below what is committed
-    acknowledgements              carry the term; those of another term are ignored
-    votes                         one for each voter; a pre-vote comes first; a healthy leader's followers
-                                  do not vote; a deposed leader is told the newer term
+    acknowledgements              carry the term; those of another term are ignored;
+                                  a deposed leader is told the newer term
+    votes                         ``controller.voting``
     commands                      an error in ``apply`` is a result, not an endless loop; one in a callback
                                   is logged
     snapshots                     checked; durable before the journal is shortened or replaced
@@ -20,17 +20,19 @@ a new version moves them.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from controller.codec import (
     BATCH_BYTES_MAX,
     SNAPSHOT_BYTES_MAX,
     Ack,
+    Admit,
     AppendEntries,
     Entry,
     Message,
@@ -40,11 +42,14 @@ from controller.codec import (
     Snapshot,
     TimeoutNow,
     Vote,
+    check_entries,
     decode_snapshot,
     encode_snapshot,
 )
-from controller.journal import Journal
+from controller.journal import Journal, align
 from controller.library import Outbox, Peer, SnapshotSender, library
+from controller.timing import Timing
+from controller.voting import FOLLOWER, LEADER, NEVER, Voting
 from model.errors import DiskError, MqError, PeerError
 
 if TYPE_CHECKING:
@@ -54,7 +59,6 @@ log = logging.getLogger(__name__)
 
 REGULAR: Final = b"\x00"  # first byte of an entry's command: a command of ours, or nothing to do
 NO_OP: Final = b"\x01"
-_FOLLOWER, _CANDIDATE, _LEADER = 0, 1, 2
 COMMANDS_PER_TICK_MAX: Final = 1024
 
 
@@ -74,16 +78,16 @@ Done = Callable[[Any, str | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds. ``fallback_s``: a leader without answers of a majority for this long steps down."""
+class _Read:
+    """A read of this member's state: ``done`` once ``index`` is applied and a majority answered ``round``."""
 
-    append_s: float
-    election_min_s: float
-    election_max_s: float
-    fallback_s: float
+    term: int
+    round: int
+    index: int
+    done: Done
 
 
-class Node(library.SyncObj):  # type: ignore[misc]
+class Node(Voting):
     """One Raft member without time, sockets or files of its own: it is ticked and handed messages.
 
     A DiskError or Diverged out of ``tick`` or ``received`` is final: the node must never be used again.
@@ -91,8 +95,6 @@ class Node(library.SyncObj):  # type: ignore[misc]
     """
 
     # What the library keeps under its own names.
-    _SyncObj__raftElectionDeadline: float
-    _SyncObj__raftLeader: Peer | None
     _SyncObj__raftCommitIndex: int
     _SyncObj__raftLastApplied: int
     _SyncObj__newAppendEntriesTime: float
@@ -129,14 +131,17 @@ class Node(library.SyncObj):  # type: ignore[misc]
         self._clock_ms = clock_ms or (lambda: self._now() * 1000)
         self._answers_us = 0  # ``sent_us`` of the leader's message being answered
         self._proofs: tuple[int, dict[str, int]] = (0, {})  # term -> newest ``sent_us`` each peer answered
-        self._heard_leader = -1e9  # when the current leader last spoke
-        self._votes: tuple[int, set[str]] = (0, set())
-        self._pre_votes: set[str] = set()
-        self._forced = False
+        self._answers_round = 0
+        self._rounds: dict[str, int] = {}  # newest round each peer answered
+        self._reads: list[_Read] = []
+        self._asked = False  # somebody reads, and the round for it has not begun
+        self._asking: dict[str, object] = {}  # member without vote -> the read made for its admission
+        self._vouched: set[str] = set()  # members without vote that began before such a read ended
         self._ticked = 1e9  # when ``tick`` was last called
         self._incoming: bytearray | None = None
         self._queue: deque[tuple[bytes, Done]] = deque()
         self._outbox = Outbox(journal, send, self._clock_ms)
+        self._begin_voting()
         self.peers = {peer: Peer(peer) for peer in sorted(others)}
         conf = library.SyncObjConf(
             autoTick=False,
@@ -166,17 +171,56 @@ class Node(library.SyncObj):  # type: ignore[misc]
         """The link to ``peer`` ended. If it led, do not wait for the full silence: look for another soon."""
         self._SyncObj__onNodeDisconnected(self.peers[peer])
         self._sender.cancelTransmisstion(self.peers[peer])
+        self._take_votes_back(peer)
+        self._asking.pop(peer, None)
+        self._vouched.discard(peer)
         if self.leads():
             # It may come back with an empty directory: believe again only what it then acknowledges.
             self._SyncObj__raftMatchIndex[self.peers[peer]] = 0
         if self.leader() == peer:
-            self._heard_leader = -1e9
-            soon = self._now() + self._timing.append_s * self._chance.random()
+            self._heard_leader = NEVER
+            self._tries = 0
+            soon = self._now() + self._timing.retry_s * self._chance.random()
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
 
     def propose(self, command: bytes, done: Done) -> None:
         """Queue an entry (first byte REGULAR or NO_OP) for the next tick."""
         self._queue.append((command, done))
+
+    def read(self, done: Done) -> None:
+        """Call ``done`` when this member's state holds all that was committed before this call.
+
+        Nothing is written: a majority confirms, after this call, that it still follows in this term
+        (ReadIndex, section 6.4 of Ongaro's dissertation). Reads between two ticks share a round.
+        """
+        if not self.leads():
+            _safely(done, None, "not the leader")
+            return
+        if not self._asked:
+            # No message of this number was sent yet, so whoever answers one still follows later than now.
+            self._asked = True
+            self._outbox.round += 1
+        # What former leaders committed lies before the entry this term began with.
+        index = max(self.raftCommitIndex, self._SyncObj__noopIDx)
+        self._reads.append(_Read(self.raftCurrentTerm, self._outbox.round, index, done))
+
+    def _answer_reads(self) -> None:
+        waiting, self._reads = self._reads, []
+        confirmed = self._confirmed_round()
+        for read in waiting:
+            if not self.leads() or read.term != self.raftCurrentTerm:
+                _safely(read.done, None, "not the leader")
+            elif read.round <= confirmed and read.index <= self.raftLastApplied:
+                _safely(read.done, b"", None)
+            else:
+                self._reads.append(read)
+
+    def _confirmed_round(self) -> int:
+        needed = (len(self.peers) + 1) // 2
+        if needed == 0:
+            return self._outbox.round
+        newest = sorted(self._rounds.values(), reverse=True)
+        return newest[needed - 1] if len(newest) >= needed else 0
 
     def queued(self) -> int:
         return len(self._queue)
@@ -185,6 +229,9 @@ class Node(library.SyncObj):  # type: ignore[misc]
         """Move as far as is possible now: elections, commits, applied entries, messages, compaction."""
         journal = self._journal
         self._forgive_own_delay()
+        if self._asked:
+            self._asked = False
+            self._SyncObj__newAppendEntriesTime = -1.0
         for _ in range(8):
             before = (journal.last_index, self.raftCommitIndex, self._SyncObj__raftState)
             # A group of one commits within the tick: its own entries must be on the disk by then.
@@ -195,6 +242,7 @@ class Node(library.SyncObj):  # type: ignore[misc]
             if before == (journal.last_index, self.raftCommitIndex, self._SyncObj__raftState):
                 break
             self._SyncObj__newAppendEntriesTime = -1.0
+        self._answer_reads()
 
     def _forgive_own_delay(self) -> None:
         """A leader that did not run itself, behind a slow sync or on a busy machine, has no silence of others
@@ -202,10 +250,10 @@ class Node(library.SyncObj):  # type: ignore[misc]
         """
         now = self._now()
         late = now - self._ticked - 2 * self._timing.append_s
-        if self._SyncObj__raftState == _LEADER and late > 0:
+        if self._SyncObj__raftState == LEADER and late > 0:
             answered = self._SyncObj__lastResponseTime
             for peer in self.peers.values():
-                answered[peer] = min(now, answered.get(peer, -1e9) + late)
+                answered[peer] = min(now, answered.get(peer, NEVER) + late)
         self._ticked = now
 
     def next_tick_s(self) -> float:
@@ -215,13 +263,6 @@ class Node(library.SyncObj):  # type: ignore[misc]
         at = self._SyncObj__newAppendEntriesTime if self.leads() else self._SyncObj__raftElectionDeadline
         # A hair later, because the library compares with "greater than".
         return float(min(max(at - self._now(), 0.0), 1.0)) + 0.0005
-
-    def leads(self) -> bool:
-        return bool(self._SyncObj__raftState == _LEADER)
-
-    def leader(self) -> str | None:
-        found = self._SyncObj__raftLeader
-        return None if found is None else str(found.id)
 
     def followed_ms(self) -> float | None:
         """The newest time at which a majority certainly still followed this leader; None if not known.
@@ -239,14 +280,15 @@ class Node(library.SyncObj):  # type: ignore[misc]
             return None
         return sorted(proofs.values(), reverse=True)[needed - 1] / 1000
 
-    def hand_over(self) -> str | None:
-        """Ask the follower with the longest log to stand for election at once: its id, or None."""
+    def hand_over(self, to: str | None = None) -> str | None:
+        """Ask ``to``, or any follower that holds the whole log, to stand for election at once: its id, or
+        None when there is none."""
         matched = self._SyncObj__raftMatchIndex
         linked = self._SyncObj__connectedNodes
         ready = [
             peer
             for peer in self.peers.values()
-            if peer in linked and matched.get(peer, 0) == self._journal.last_index
+            if to in (None, peer.id) and peer in linked and matched.get(peer, 0) == self._journal.last_index
         ]
         if not self.leads() or not ready:
             return None
@@ -255,9 +297,33 @@ class Node(library.SyncObj):  # type: ignore[misc]
 
     # messages
 
-    def received(self, sender_id: str, message: Message) -> None:
-        """Take one authenticated message. Raises PeerError, DiskError, Diverged."""
-        sender = self.peers[sender_id]
+    def received(self, sender_id: str, message: Message) -> bool:
+        """Take one authenticated message; whether ``tick`` has something to do now.
+
+        Most messages are signs of life and their answers, of which a group that has nothing to do exchanges
+        many. Raises PeerError, DiskError, Diverged.
+        """
+        before = self._position()
+        self._take(self.peers[sender_id], message)
+        return before != self._position() or (
+            bool(self._reads) and min(read.round for read in self._reads) <= self._confirmed_round()
+        )
+
+    def _position(self) -> tuple[object, ...]:
+        """All that a message may change and ``tick`` acts on."""
+        return (
+            self._SyncObj__raftState,
+            self._SyncObj__raftLeader,
+            self.raftCurrentTerm,
+            self.raftCommitIndex,
+            self._journal.last_index,
+            self._forced,
+            self._asked,
+            self._SyncObj__newAppendEntriesTime,
+            sum(self._SyncObj__raftMatchIndex.values()),
+        )
+
+    def _take(self, sender: Peer, message: Message) -> None:
         match message:
             case AppendEntries():
                 self._on_append(sender, message)
@@ -271,13 +337,17 @@ class Node(library.SyncObj):  # type: ignore[misc]
                 self._on_pre_vote(sender, message)
             case PreVoteAnswer():
                 self._on_pre_vote_answer(sender, message)
+            case Admit():
+                if message.term == self.raftCurrentTerm and sender == self._SyncObj__raftLeader:
+                    log.info("admitted by %s: this Controller may vote", sender.id)
+                    self._journal.admit()
             case TimeoutNow():
                 if message.term == self.raftCurrentTerm and sender == self._SyncObj__raftLeader:
                     self._stand(transfer=True)
 
     def _on_append(self, sender: Peer, message: AppendEntries) -> None:
-        _check_entries(message)
-        self._answers_us = message.sent_us
+        check_entries(message)
+        self._answers_us, self._answers_round = message.sent_us, message.round
         if message.term < self.raftCurrentTerm:
             self._ack(sender, reset=False, success=False)  # tells a deposed leader that it is
             return
@@ -286,13 +356,14 @@ class Node(library.SyncObj):  # type: ignore[misc]
         if message.term > self.raftCurrentTerm:
             self._SyncObj__setCurrentTerm(message.term, None)
         self._heard_leader = self._now()
-        self._SyncObj__raftElectionDeadline = self._heard_leader + self._SyncObj__generateRaftTimeout()
+        self._SyncObj__raftElectionDeadline = self._heard_leader + self._patience_s()
+        self._tries = 0
         self._pre_votes.clear()
         self._forced = False
         if self._SyncObj__raftLeader != sender:
             self._incoming = None
         self._SyncObj__raftLeader = sender
-        self._SyncObj__setState(_FOLLOWER)
+        self._SyncObj__setState(FOLLOWER)
         self._SyncObj__leaderCommitIndex = message.commit_index
         if message.prevLogIdx is not None:
             self._take_entries(sender, message)
@@ -382,144 +453,84 @@ class Node(library.SyncObj):  # type: ignore[misc]
             self._step_down(message.term)
         if not self.leads() or message.term != self.raftCurrentTerm:
             return
-        if self._proofs[0] != message.term:
-            self._proofs = (message.term, {})
-        if 0 < message.sent_us <= self._clock_ms() * 1000:
-            known = self._proofs[1].get(sender.id, 0)
-            self._proofs[1][sender.id] = max(known, message.sent_us)
         if message.next_index > self._journal.last_index + 1:
             if message.success:
                 raise PeerError(f"acknowledges entry {message.next_index - 1}, which does not exist")
-            message = Ack(message.term, self._journal.last_index + 1, message.reset, success=False)
-        self._SyncObj__lastResponseTime[sender] = self._now()
+            message = msgspec.structs.replace(message, next_index=self._journal.last_index + 1)
         matched = self._SyncObj__raftMatchIndex
         if message.reset:
             wanted = max(message.next_index, matched.get(sender, 0) + 1, 2)
             self._SyncObj__raftNextIndex[sender] = wanted
             self._SyncObj__newAppendEntriesTime = -1.0
-        elif message.success and matched.get(sender, 0) < message.next_index - 1:
+        if not message.admitted:
+            self._consider(sender, message)
+            return
+        self._note_proof(sender, message)
+        if not message.reset and message.success and matched.get(sender, 0) < message.next_index - 1:
             matched[sender] = message.next_index - 1
             if self._SyncObj__raftNextIndex[sender] < message.next_index:
                 self._SyncObj__raftNextIndex[sender] = message.next_index
 
-    # elections
+    def _note_proof(self, sender: Peer, message: Ack) -> None:
+        """The sender still followed when it answered."""
+        self._SyncObj__lastResponseTime[sender] = self._now()
+        if message.round <= self._outbox.round:
+            self._rounds[sender.id] = max(message.round, self._rounds.get(sender.id, 0))
+        if self._proofs[0] != message.term:
+            self._proofs = (message.term, {})
+        if 0 < message.sent_us <= self._clock_ms() * 1000:
+            known = self._proofs[1].get(sender.id, 0)
+            self._proofs[1][sender.id] = max(known, message.sent_us)
 
-    def _ask_beforehand(self) -> None:
-        """Pre-vote: when the silence is too long, ask who would vote before raising the term."""
-        now = self._now()
-        if self._SyncObj__raftState == _LEADER:
-            return
-        if self._forced or not self.peers:
-            return
-        if self._SyncObj__raftElectionDeadline >= now:
-            return
-        self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
-        self._SyncObj__raftLeader = None
-        self._pre_votes.clear()
-        _command, index, term = self._journal[-1]
-        for peer in self.peers.values():
-            self._outbox.send(peer, PreVote(self.raftCurrentTerm + 1, index, term))
+    def _consider(self, sender: Peer, message: Ack) -> None:
+        """Admit a member that began empty once it holds all that it may have acknowledged before.
 
-    def _stand(self, *, transfer: bool) -> None:
-        """Stand for election in the next tick."""
-        self._forced = True
-        self._outbox.transfer = transfer
-        self._SyncObj__raftElectionDeadline = -1.0
-
-    def _on_pre_vote(self, sender: Peer, message: PreVote) -> None:
-        granted = (
-            message.term > self.raftCurrentTerm
-            and not self._leader_is_well()
-            and self._reaches_as_far(message.last_log_term, message.last_log_index)
-        )
-        self._outbox.send(sender, PreVoteAnswer(message.term, self.raftCurrentTerm, granted))
-
-    def _on_pre_vote_answer(self, sender: Peer, message: PreVoteAnswer) -> None:
-        if message.current_term > self.raftCurrentTerm:
-            self._step_down(message.current_term)
+        Until then its word counts for nothing: it may have helped to elect a leader of a later term, or held
+        a decision nobody else has. That nobody leads a later term is known by a read, confirmed by others
+        after it began, or because all members, this one as it is now, elected this leader.
+        """
+        if sender.id in self._voters:
+            self._SyncObj__lastResponseTime[sender] = self._now()
+        elif sender.id not in self._vouched:
+            self._ask_for(sender.id)
             return
-        if not message.granted or message.term != self.raftCurrentTerm + 1 or self.leads():
-            return
-        if self._SyncObj__raftLeader is not None:
-            return  # one came back meanwhile
-        self._pre_votes.add(sender.id)
-        if self._majority(len(self._pre_votes) + 1):
-            self._pre_votes.clear()
-            self._stand(transfer=False)
+        needed = max(self.raftCommitIndex, self._SyncObj__noopIDx)
+        if message.success and not message.reset and message.next_index > needed:
+            log.info("Controller %s holds everything: admitted", sender.id)
+            self._outbox.send(sender, Admit(self.raftCurrentTerm))
+            self._SyncObj__newAppendEntriesTime = -1.0  # its answer says that it was
 
-    def _on_request_vote(self, sender: Peer, message: RequestVote) -> None:
-        if self._leader_is_well() and not message.transfer:
+    def _ask_for(self, member: str) -> None:
+        if member in self._asking:
             return
-        if message.term < self.raftCurrentTerm:
-            self._outbox.send(sender, Vote(self.raftCurrentTerm, granted=False))
-            return
-        vote = None if message.term > self.raftCurrentTerm else self._SyncObj__votedForNodeId
-        granted = vote in (None, sender.id) and self._reaches_as_far(
-            message.last_log_term, message.last_log_index
-        )
-        if message.term > self.raftCurrentTerm:
-            self._SyncObj__raftLeader = None
-            self._SyncObj__setState(_FOLLOWER)
-            self._SyncObj__setCurrentTerm(message.term, sender.id if granted else None)
-        elif granted and vote is None:
-            self._SyncObj__setCurrentTerm(message.term, sender.id)
-        if granted:
-            self._SyncObj__raftElectionDeadline = self._now() + self._SyncObj__generateRaftTimeout()
-        self._outbox.send(sender, Vote(message.term, granted))
+        mark = self._asking[member] = object()
 
-    def _on_vote(self, sender: Peer, message: Vote) -> None:
-        if message.term > self.raftCurrentTerm:
-            self._step_down(message.term)
-            return
-        if not message.granted or message.term != self.raftCurrentTerm:
-            return
-        if self._SyncObj__raftState != _CANDIDATE:
-            return
-        if self._votes[0] != message.term:
-            self._votes = (message.term, set())
-        self._votes[1].add(sender.id)
-        if self._majority(len(self._votes[1]) + 1):
-            self._SyncObj__onBecomeLeader()
+        def done(_result: Any, why: str | None) -> None:
+            if self._asking.get(member) is mark:
+                del self._asking[member]
+                if why is None:
+                    self._vouched.add(member)
 
-    def _leader_is_well(self) -> bool:
-        """Whether this member, leader or follower, has recent word that the current leader works."""
-        since = self._now() - self._timing.election_min_s
-        if self.leads():
-            answered = self._SyncObj__lastResponseTime
-            return self._majority(1 + sum(answered.get(p, -1e9) > since for p in self.peers.values()))
-        return self._heard_leader > since
+        self.read(done)
 
-    def _reaches_as_far(self, last_term: int, last_index: int) -> bool:
-        _command, index, term = self._journal[-1]
-        return (last_term, last_index) >= (term, index)
-
-    def _majority(self, count: int) -> bool:
-        return count * 2 > len(self.peers) + 1
-
-    def _step_down(self, term: int) -> None:
-        self._SyncObj__setCurrentTerm(term, None)
-        self._SyncObj__setState(_FOLLOWER)
-        self._SyncObj__raftLeader = None
+    # acknowledgements
 
     def _ack(self, to: Peer, *, reset: bool, success: bool, next_index: int | None = None) -> None:
         after = self._journal.last_index + 1 if next_index is None else next_index
-        self._outbox.send(to, Ack(self.raftCurrentTerm, after, reset, success, self._answers_us))
+        self._outbox.send(
+            to,
+            Ack(
+                self.raftCurrentTerm,
+                after,
+                reset,
+                success,
+                self._answers_us,
+                self._answers_round,
+                self._journal.admitted,
+            ),
+        )
 
     # in place of the library's own methods
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
-
-    def _SyncObj__generateRaftTimeout(self) -> float:
-        timing = self._timing
-        return timing.election_min_s + (timing.election_max_s - timing.election_min_s) * self._chance.random()
-
-    def _SyncObj__setState(self, state: int) -> None:
-        self._SyncObj__raftState = state
-        self._forced = False
-        if state != _CANDIDATE:
-            self._outbox.transfer = False
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> Any:
         if command[:1] == NO_OP:
@@ -562,41 +573,6 @@ class Node(library.SyncObj):  # type: ignore[misc]
         return sender
 
 
-def align(journal: Journal, snapshot: Snapshot) -> None:
-    """Make ``journal`` begin with the snapshot's two entries, keeping what continues them.
-
-    Raises DiskError when entries between the two are missing.
-    """
-    index, term = snapshot.last[1], snapshot.last[2]
-    if len(journal) and journal.first_index > index:
-        raise DiskError(
-            f"{journal.path} begins at entry {journal.first_index}, the snapshot ends at {index}: "
-            "entries between them are lost. Remove this Controller's directory and start it again "
-            "while a majority of the others is healthy"
-        )
-    if len(journal) and journal.last_index >= index and journal[index - journal.first_index][2] == term:
-        if journal.first_index < index - 1:
-            journal.deleteEntriesTo(index - 1 - journal.first_index)
-        elif journal.first_index == index:
-            journal.reset([snapshot.before, *journal[:]])
-    else:
-        journal.reset([snapshot.before, snapshot.last])
-
-
-def _check_entries(message: AppendEntries) -> None:
-    before, term = message.prevLogIdx, message.prevLogTerm
-    if before is None:
-        if message.entries:
-            raise PeerError("entries without the one before them")
-        return
-    if term is None:
-        raise PeerError("an entry without its term")
-    for _command, index, of_term in message.entries:
-        if index != before + 1 or not term <= of_term <= message.term:
-            raise PeerError(f"entry {index} of term {of_term} after entry {before} of term {term}")
-        before, term = index, of_term
-
-
 def _answer(done: Done) -> Callable[[Any, int], None]:
     def callback(result: Any, reason: int) -> None:
         if reason == 0:
@@ -615,4 +591,4 @@ def _safely(done: Done, result: Any, why: str | None) -> None:
         log.exception("the callback of a command failed")
 
 
-__all__ = ["NO_OP", "REGULAR", "Diverged", "Entry", "Failed", "Node", "Timing", "align"]
+__all__ = ["NO_OP", "REGULAR", "Diverged", "Entry", "Failed", "Node", "Timing"]

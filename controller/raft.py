@@ -15,7 +15,9 @@ from typing import Any, Final
 
 from controller.codec import COMMAND_BYTES_MAX, decode_message, decode_snapshot
 from controller.journal import ADVICE, Journal
-from controller.node import NO_OP, REGULAR, Failed, Node, Timing
+from controller.node import NO_OP, REGULAR, Done, Failed, Node
+from controller.timing import Timing
+from controller.tls import TlsFiles
 from controller.transport import Limits, Transport
 from model.errors import ConfigError, DiskError, MqError, PeerError, Refused, Unknown
 from runtime.env import Env, Lock, read_file, write_file
@@ -49,7 +51,7 @@ class RaftConfig:
     and should be longer than a sync takes on a busy disk.
     """
 
-    append_ms: int = 50
+    append_ms: int = 100
     election_min_ms: int = 500
     election_max_ms: int = 1000
     compact_entries: int = 4096
@@ -64,6 +66,7 @@ class RaftConfig:
             election_max_s=self.election_max_ms / 1000,
             # A leader that was cut off stops before the others can have another one.
             fallback_s=self.election_min_ms * 0.75 / 1000,
+            retry_s=self.election_min_ms / 10 / 1000,
         )
 
     def limits(self) -> Limits:
@@ -72,7 +75,7 @@ class RaftConfig:
             handshake_s=max(2 * self.election_max_ms / 1000, 1.0),
             ping_s=silence_s / 4,
             silence_s=silence_s,
-            retry_s=self.append_ms * 2 / 1000,
+            retry_s=self.append_ms / 1000,
         )
 
 
@@ -95,10 +98,11 @@ class Raft:
         *,
         config: RaftConfig | None = None,
         secret: bytes | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """``addresses``: id -> host:port of every member's Raft port, this one included.
 
-        Raises ConfigError when no secret is given although a member is not on loopback.
+        Raises ConfigError when neither secret nor TLS is given although a member is not on loopback.
         """
         if node_id not in addresses:
             raise ConfigError(f"Controller {node_id} is not among the members {sorted(addresses)}")
@@ -119,6 +123,7 @@ class Raft:
             on_up=self._on_up,
             on_down=self._on_down,
             limits=self._config.limits(),
+            tls=tls,
         )
         self._tasks = Tasks(f"raft.{node_id}", on_error=self._fail)
         self._wake = asyncio.Event()
@@ -128,7 +133,7 @@ class Raft:
         self._stopped = False
         self._failure: str | None = None
         self._seen: tuple[bool, str | None, int] = (False, None, 0)
-        self._pending: dict[asyncio.Future[Any], bool] = {}  # value: may be in the log already
+        self._pending: set[asyncio.Future[Any]] = set()
         self._barrier: asyncio.Future[Any] | None = None
 
     # life
@@ -198,7 +203,15 @@ class Raft:
             return self._failure
         if self.leader_id is None:
             return "no leader among the Controllers"
+        if not self.admitted:
+            return "this Controller began with an empty directory and waits for the leader to admit it"
         return None
+
+    @property
+    def admitted(self) -> bool:
+        """Whether this member may vote: false from a start with an empty directory until a leader found that
+        it holds every decision."""
+        return self._journal is not None and self._journal.admitted
 
     @property
     def _dead(self) -> bool:
@@ -222,25 +235,46 @@ class Raft:
     async def barrier(self, timeout_s: float = 3.0) -> None:
         """Return when the state on this member holds all that was committed before the call.
 
-        An empty entry is committed for that; callers that come before it is in the log share it. Raises
-        NotLeader or Unknown.
+        A majority is asked whether it still follows; nothing is written, and all that wait share the
+        question. Raises NotLeader or Unknown.
         """
         if self._barrier is None:
-            self._barrier = self._submit(NO_OP)
-        # Not shared once it is in the log: a later caller may have seen what was committed after it.
+            node = self._leading()
+            self._barrier, done = self._expect()
+            node.read(done)
+            self._wake.set()
+        # Not shared once the question is on its way: a later caller may have seen what came after it.
         await self._wait(asyncio.shield(self._barrier), timeout_s)
 
+    async def settle(self, timeout_s: float = 3.0) -> None:
+        """Return when all that was proposed here before, of whatever outcome, is applied or never will be.
+
+        Unlike ``barrier`` this commits an entry, behind those whose callers gave up. Raises NotLeader,
+        Refused, Unknown.
+        """
+        await self._wait(self._submit(NO_OP), timeout_s)
+
     def _submit(self, entry: bytes) -> asyncio.Future[Any]:
-        node = self._node
-        if node is None or not self.is_leader:
-            raise NotLeader(self.leader_id)
+        node = self._leading()
         if node.queued() >= QUEUED_MAX:
             raise Refused("too many commands are waiting", code=2)
+        future, done = self._expect()
+        node.propose(entry, done)
+        self._wake.set()
+        return future
+
+    def _leading(self) -> Node:
+        if self._node is None or not self.is_leader:
+            raise NotLeader(self.leader_id)
+        return self._node
+
+    def _expect(self) -> tuple[asyncio.Future[Any], Done]:
+        """A future, and what the node calls to fulfil it."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
 
         def done(result: Any, why: str | None) -> None:
-            self._pending.pop(future, None)
+            self._pending.discard(future)
             if future.done():
                 return
             if why is None:
@@ -248,10 +282,8 @@ class Raft:
             else:
                 future.set_exception(NotLeader(self.leader_id))
 
-        self._pending[future] = False
-        node.propose(entry, done)
-        self._wake.set()
-        return future
+        self._pending.add(future)
+        return future, done
 
     async def _wait(self, future: asyncio.Future[Any], timeout_s: float) -> Any:
         try:
@@ -275,7 +307,7 @@ class Raft:
 
     def _step(self) -> None:
         assert self._node is not None, "started"
-        # Whoever joins the barrier from now on may have seen later commits than its entry stands for.
+        # Whoever joins the barrier from now on may have seen later commits than its question stands for.
         self._barrier = None
         try:
             self._node.tick()
@@ -308,14 +340,15 @@ class Raft:
             return
         message = decode_message(body)
         try:
-            self._node.received(peer, message)
+            moved = self._node.received(peer, message)
         except PeerError:
             raise
         except Exception as error:  # noqa: BLE001
             # The disk, a contradiction, or a mistake of ours: half a step was taken, take no other.
             self._fail(error)
             return
-        self._wake.set()
+        if moved:
+            self._wake.set()
 
     def _on_up(self, peer: str) -> None:
         if self._node is not None and not self._dead:
@@ -327,22 +360,37 @@ class Raft:
             self._node.down(peer)
             self._wake.set()
 
-    async def _hand_over(self) -> None:
-        node = self._node
-        assert node is not None, "looked at by the caller"
-        if not node.leads() or node.hand_over() is None:
-            return
-        over = asyncio.Event()
-        self.on_change.append(over.set)
+    async def transfer(self, to: str | None = None) -> str:
+        """Have member ``to``, or any that holds the whole log, lead instead: the id of the new leader.
+
+        Raises NotLeader; Refused when nobody took over within an election timeout, or ``to`` cannot; Unknown
+        when leadership was given up and no new leader is known yet.
+        """
+        self._leading()
+        if to is not None and to not in self._others:
+            raise Refused(f"{to} is not another member: {', '.join(self._others) or 'there is none'}")
         try:
             async with asyncio.timeout(self._timing.election_max_s):
-                while self.is_leader:
-                    over.clear()
-                    await over.wait()
+                while self.is_leader or self.leader_id is None:
+                    if self._dead or self._node is None:
+                        raise Unknown("this Controller ended meanwhile")
+                    # A member that lags gets the rest meanwhile; one that heard it already ignores the term.
+                    self._node.hand_over(to)
+                    await asyncio.sleep(self._timing.retry_s / 2)
         except TimeoutError:
-            log.info("Controller %s stops as leader: nobody took over in time", self.node_id)
-        finally:
-            self.on_change.remove(over.set)
+            if self.is_leader:
+                raise Refused(f"{to or 'no member'} did not take over in time") from None
+            raise Unknown("leadership was given up, a new leader is not known yet") from None
+        return self.leader_id or ""
+
+    async def _hand_over(self) -> None:
+        assert self._node is not None, "looked at by the caller"
+        if not self._node.leads() or self._node.hand_over() is None:
+            return
+        try:
+            await self.transfer()
+        except (Refused, Unknown) as error:
+            log.info("Controller %s stops as leader: %s", self.node_id, error)
 
     def _fail(self, error: BaseException) -> None:
         """Step down for good: from here on this member says nothing, so the others look for a new leader."""

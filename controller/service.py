@@ -32,6 +32,7 @@ from controller.elect import PRIORITY_LAST
 from controller.keeper import Keeper
 from controller.live import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
 from controller.raft import Raft, RaftConfig
+from controller.tls import TlsFiles
 from model.config import ControllerConfig, parse_properties, peers, split_address
 from model.errors import ConfigError, MqError, PeerError, Refused, Unknown
 from remoting import codec
@@ -93,6 +94,9 @@ class Controller:
                 election_max_ms=config.raft_election_max_ms,
             ),
             secret=_read_secret(env, config.raft_secret_file),
+            tls=TlsFiles(config.raft_tls_cert, config.raft_tls_key, config.raft_tls_ca_file)
+            if config.raft_tls_cert
+            else None,
         )
         self._keeper = Keeper(
             env,
@@ -192,6 +196,8 @@ class Controller:
                 return self._heartbeat(connection, request)
             case Request.CONTROLLER_GET_METADATA_INFO:
                 return request.reply(ext=self._metadata())
+            case Request.KEELMQ_TRANSFER_LEADERSHIP:
+                return await self._transfer(request)
             case Request.UPDATE_CONTROLLER_CONFIG:
                 return self._update_config(request)
             case Request.GET_CONTROLLER_CONFIG:
@@ -362,6 +368,16 @@ class Controller:
         if leader is not None:
             ext |= {"controllerLeaderId": leader, "controllerLeaderAddress": self._peers[leader]}
         return ext
+
+    async def _transfer(self, request: codec.Command) -> codec.Command:
+        """keelmq's own: the leader makes ``toControllerId``, or any member, leader in its place."""
+        try:
+            leader = await self._raft.transfer(request.ext.get("toControllerId") or None)
+        except Unknown as error:
+            raise Refused(f"outcome not known: {error}", Response.SYSTEM_ERROR) from None
+        return request.reply(
+            ext={"controllerLeaderId": leader, "controllerLeaderAddress": self._peers[leader]}
+        )
 
     def _update_config(self, request: codec.Command) -> codec.Command:
         try:

@@ -17,7 +17,8 @@ A proof is the HMAC, under the shared secret, of the prover's role and everythin
 of member ids: members with another secret or another list do not connect. Session keys come from the same
 transcript, one for each direction. Numbered MACs make a repeated, dropped or reordered frame end the
 connection. Nothing is decoded before its MAC was checked. The secret gives authenticity, not secrecy.
-Without a secret the proofs prove nothing, so then only loopback peers are accepted.
+Without a secret the proofs prove nothing, so then only loopback peers are accepted. With TLS
+(``controller.tls``) all this happens inside a connection both ends of which have shown their certificates.
 
 Nonces only have to be new, not secret: the acceptor proves itself first, so nobody can collect a dialer's
 proofs in advance.
@@ -35,6 +36,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from controller.codec import FRAME_BYTES_MAX
+from controller.tls import TlsFiles, TlsNetwork, member_names
 from model.config import split_address
 from model.errors import ConfigError, PeerError
 from runtime.env import Env, Listener
@@ -85,12 +87,16 @@ class Transport:
         on_up: Callable[[str], None],
         on_down: Callable[[str], None],
         limits: Limits | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
+        """Raises ConfigError: members beyond loopback without secret or TLS, files that cannot be used."""
         self.env = env
         self.node_id = node_id
         self.addresses = addresses
         self.secret = secret or b""
-        self.loopback_only = not secret
+        self.tls = tls is not None
+        self.loopback_only = not secret and not self.tls
+        self._network = env.network if tls is None else TlsNetwork(tls)
         if self.loopback_only:
             far = [
                 f"{n} at {a}" for n, a in sorted(addresses.items()) if not is_loopback(split_address(a)[0])
@@ -98,7 +104,7 @@ class Transport:
             if far:
                 raise ConfigError(
                     f"raftSecretFile is needed: Controller {far[0]} is not on loopback, and without a secret "
-                    "anyone who reaches the port could vote"
+                    "or TLS anyone who reaches the port could vote"
                 )
         if any(not 0 < len(node.encode()) < 256 for node in addresses):
             raise ConfigError("ids in controllerDLegerPeers must have 1 to 255 bytes")
@@ -117,7 +123,7 @@ class Transport:
         if len(self.addresses) == 1:
             return
         host, port = split_address(self.addresses[self.node_id])
-        self._listener = await self.env.network.listen(lambda: Link(self, None), host, port)
+        self._listener = await self._network.listen(lambda: Link(self, None), host, port)
         for peer in sorted(self.addresses):
             if self.dials(self.node_id, peer):
                 self._tasks.spawn(self._dial(peer), name=f"dial.{peer}")
@@ -199,7 +205,7 @@ class Transport:
         told = ""
         while not self._closed:
             try:
-                _, link = await self.env.network.connect(
+                _, link = await self._network.connect(
                     lambda: Link(self, peer), host, port, timeout_s=self.limits.handshake_s
                 )
                 await link.ended.wait()
@@ -241,6 +247,7 @@ class Link(asyncio.Protocol):
         self._step = self._on_challenge if dialed is not None else self._on_hello
         self._transcript = b""
         self._claimed = ""
+        self._names: frozenset[str] = frozenset()  # of the certificate shown
         self._send_key = self._receive_key = b""
         self._sent = self._taken = 0
         self._deadline: asyncio.TimerHandle | None = None
@@ -260,6 +267,7 @@ class Link(asyncio.Protocol):
             )
             wire.abort()
             return
+        self._names = member_names(wire.get_extra_info("peercert"))
         number = self._owner.stranger(self)
         if number is None:
             wire.abort()
@@ -267,9 +275,19 @@ class Link(asyncio.Protocol):
         self.number = number
         self._deadline = loop.call_later(self._owner.limits.handshake_s, self._too_late)
         if self._dialed is not None:
+            try:
+                self._check_certificate(self._dialed)
+            except PeerError as error:
+                log.warning("Raft connection to %s (%s) ended: %s", self._dialed, self.remote, error)
+                self.abort()
+                return
             hello = _MAGIC + self._nonce() + _text(self._owner.node_id) + _text(self._dialed)
             self._transcript = hello
             wire.write(hello)
+
+    def _check_certificate(self, peer: str) -> None:
+        if self._owner.tls and peer not in self._names:
+            raise PeerError(f"its certificate is that of {', '.join(sorted(self._names))}, not of {peer}")
 
     def data_received(self, data: bytes) -> None:
         self.heard = asyncio.get_running_loop().time()
@@ -330,6 +348,7 @@ class Link(asyncio.Protocol):
             raise PeerError(f"it looks for {wanted!r}, this is {owner.node_id}")
         if claimed not in owner.addresses or not owner.dials(claimed, owner.node_id):
             raise PeerError(f"it calls itself {claimed!r}, which is no member that dials this one")
+        self._check_certificate(claimed)
         if len(buffer) > end:
             raise PeerError("it talks before it was answered")
         nonce = self._nonce()

@@ -195,6 +195,9 @@ class ControllerConfig(ServerConfig):
     self_id: str = key("controllerDLegerSelfId", "", "id of this Controller among the peers")
     raft_peers: str = key("raftPeers", "", "id-host:port;... of the Raft ports; empty = request port + 10")
     raft_secret_file: str = key("raftSecretFile", "", "file with the secret the Controllers share")
+    raft_tls_cert: str = key("raftTlsCert", "", "PEM certificate of this Controller; with it Raft is TLS 1.3")
+    raft_tls_key: str = key("raftTlsKey", "", "PEM key of that certificate, without a password")
+    raft_tls_ca_file: str = key("raftTlsCaFile", "", "PEM of the CA every Controller's certificate is of")
     store_path: str = key("controllerStorePath", "", "directory of the Raft journal")
     scan_not_active_ms: int = key(
         "scanNotActiveBrokerInterval", 500, "look for silent brokers every", was=5000
@@ -205,7 +208,7 @@ class ControllerConfig(ServerConfig):
     elect_unclean_master: bool = key("enableElectUncleanMaster", False)
     notify_role_changed: bool = key("notifyBrokerRoleChanged", True)
     elect_retry_max: int = key("electMasterMaxRetryCount", 3)
-    raft_append_period_ms: int = key("raftAppendPeriodMs", 50)
+    raft_append_period_ms: int = key("raftAppendPeriodMs", 100)
     raft_election_min_ms: int = key("raftElectionMinMs", 500)
     raft_election_max_ms: int = key("raftElectionMaxMs", 1000)
 
@@ -221,6 +224,8 @@ class ControllerConfig(ServerConfig):
                 set(peers(self.raft_peers)) == set(members),
                 "raftPeers must list the ids of controllerDLegerPeers",
             )
+        tls = (self.raft_tls_cert, self.raft_tls_key, self.raft_tls_ca_file)
+        _need(all(tls) or not any(tls), "raftTlsCert, raftTlsKey and raftTlsCaFile go together")
         _need(
             self.raft_append_period_ms * 3 < self.raft_election_min_ms < self.raft_election_max_ms,
             "need 3 x raftAppendPeriodMs < raftElectionMinMs < raftElectionMaxMs",

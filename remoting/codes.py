@@ -142,9 +142,10 @@ class Request(IntEnum):
     CONTROLLER_GET_NEXT_BROKER_ID = 1012
     CONTROLLER_APPLY_BROKER_ID = 1013
 
-    # ours: between keelmq brokers only, in a range RocketMQ has no codes in
+    # ours: among keelmq's own parts only, in a range RocketMQ has no codes in
     READ_LOG_RANGE = 7701
     KEELMQ_COPY_TABLES = 7702
+    KEELMQ_TRANSFER_LEADERSHIP = 7710  # to the Controllers' leader
 
 
 class Response(IntEnum):

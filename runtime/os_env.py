@@ -10,7 +10,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from runtime.env import Buffer, DiskUsage, Listener, P
 from runtime.events import Event, EventLog
@@ -150,10 +150,14 @@ class OsNetwork:
     async def listen(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, *, shared: bool = False
     ) -> Listener:
-        server = await asyncio.get_running_loop().create_server(
-            factory, host, port, reuse_address=True, reuse_port=shared or None
-        )
-        return _Server(server)
+        return await self._listen(factory, host, port, reuse_port=shared or None)
+
+    @staticmethod
+    async def _listen(
+        factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **more: Any
+    ) -> Listener:
+        loop = asyncio.get_running_loop()
+        return _Server(await loop.create_server(factory, host, port, reuse_address=True, **more))
 
     async def connect(
         self, factory: Callable[[], P], host: str, port: int, *, timeout_s: float = 3.0

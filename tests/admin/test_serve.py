@@ -72,7 +72,7 @@ def test_a_missing_file_is_named() -> None:
 
 
 def test_one_file_holds_the_keys_of_nameserver_and_controller() -> None:
-    chosen = plan("namesrv", {**CONTROLLER, "listenPort": "9900", "raftElectionMinMs": "300"})
+    chosen = plan("namesrv", {**CONTROLLER, "listenPort": "9900", "raftElectionMinMs": "350"})
     assert (chosen.role, chosen.address) == ("namesrv", "127.0.0.1:9900")
 
 

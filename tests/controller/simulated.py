@@ -57,7 +57,10 @@ class Member:
                 lambda: b"\n".join(applied),
                 restore,
                 config=RaftConfig(
-                    election_min_ms=250, election_max_ms=500, compact_entries=group.compact_entries
+                    append_ms=50,
+                    election_min_ms=250,
+                    election_max_ms=500,
+                    compact_entries=group.compact_entries,
                 ),
                 secret=SECRET,
             )
@@ -79,6 +82,11 @@ class Member:
         if power:
             self.machine.lose_power()
         self.life = self.raft = None
+
+    def replace_disk(self) -> None:
+        """A new, empty machine under the same name."""
+        group = self.group
+        self.machine = Machine(f"{self.name}-new", group.seed, lambda: int(group.loop.time() * 1000))
 
 
 class Group:

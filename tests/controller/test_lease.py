@@ -12,9 +12,9 @@ from controller.codec import Ack, AppendEntries
 from controller.lease import DRIFT, DURATION_MAX_MS, SHARE, Leases, duration_ms, matters
 from controller.live import Heartbeat
 from remoting.codes import Request, Response
+from tests.controller.lab import Lab
+from tests.controller.lab import run as alone
 from tests.controller.simulated import wait_for
-from tests.controller.test_raft_rules import Lab
-from tests.controller.test_raft_rules import run as alone
 from tests.controller.test_service import World, run
 
 ONE = ("g", 1)

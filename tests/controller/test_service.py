@@ -581,3 +581,40 @@ def test_health_names_a_missing_majority(tmp_path: Path) -> None:
         assert leader.health() == "no leader among the Controllers"
 
     run(tmp_path, main, count=3)
+
+
+def test_leadership_is_moved_on_request(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        broker = Broker(world, 1)
+        world.brokers = [broker]
+        names = sorted(world.addresses)
+        for heir in [*names, *names]:
+            leader = world.leader_address()
+            if world.addresses[heir] == leader:
+                continue
+            await wait_for(lambda: all(c.health() is None for c in world.running.values()))
+            ask = Command(Request.KEELMQ_TRANSFER_LEADERSHIP, {"toControllerId": heir})
+            answer = await broker.client.call(leader, ask)
+            assert (answer.code, answer.ext["controllerLeaderId"]) == (0, heir)
+            assert world.running[heir].status()["isLeader"]
+            assert (await broker.client.call(leader, ask)).code == Response.CONTROLLER_NOT_LEADER
+        nobody = Command(Request.KEELMQ_TRANSFER_LEADERSHIP, {"toControllerId": "n9"})
+        answer = await broker.client.call(world.leader_address(), nobody)
+        assert answer.code != 0
+        assert "n9 is not another member" in (answer.remark or "")
+        epochs = [c.raft.term for c in world.running.values()]
+        assert max(epochs) > 3
+
+    run(tmp_path, main, count=3)
+
+
+def test_a_leader_alone_keeps_its_leadership(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        broker = Broker(world, 1)
+        world.brokers = [broker]
+        ask = Command(Request.KEELMQ_TRANSFER_LEADERSHIP, {})
+        answer = await broker.client.call(world.leader_address(), ask)
+        assert "did not take over" in (answer.remark or "")
+        assert world.leader() is not None
+
+    run(tmp_path, main)

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from controller.tls import TlsFiles
 from controller.transport import STRANGERS_MAX, Limits, Transport
 from model.errors import ConfigError, PeerError
 from runtime.os_env import OsEnv
@@ -23,7 +24,9 @@ LIMITS = Limits(handshake_s=0.5, ping_s=0.1, silence_s=0.6, retry_s=0.05)
 class End:
     """One member's transport and what it heard."""
 
-    def __init__(self, node: str, addresses: dict[str, str], secret: bytes | None) -> None:
+    def __init__(
+        self, node: str, addresses: dict[str, str], secret: bytes | None, tls: TlsFiles | None = None
+    ) -> None:
         self.heard: list[tuple[str, bytes]] = []
         self.ups: list[str] = []
         self.downs: list[str] = []
@@ -36,6 +39,7 @@ class End:
             on_up=self.ups.append,
             on_down=self.downs.append,
             limits=LIMITS,
+            tls=tls,
         )
 
     def on_message(self, peer: str, body: bytes) -> None:

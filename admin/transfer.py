@@ -1,0 +1,58 @@
+"""``keelmq controller transfer``: another Controller leads, without a wait."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import click
+
+from admin.cluster import DEFAULT_DIRECTORY, LocalCluster
+from client.admin import AdminClient
+from model.config import addresses
+from model.errors import MqError, Refused
+from runtime.os_env import OsEnv
+
+
+class CannotTransfer(MqError):
+    """The leader is the same as before; the text says why."""
+
+
+@click.command(short_help="Make another Controller leader.")
+@click.option("--to", "heir", metavar="ID", help="Its controllerDLegerSelfId [any that holds everything].")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=DEFAULT_DIRECTORY,
+    show_default=True,
+    help="A cluster of keelmq cluster up.",
+)
+@click.option("--controllers", metavar="HOST:PORT;...", help="Any other cluster: its Controllers.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def transfer(heir: str | None, directory: Path, controllers: str | None, as_json: bool) -> None:
+    """Have another Controller lead: before its machine is stopped, or to have the leader near.
+
+    Exit code 3 when leadership was not moved.
+
+    Example: keelmq controller transfer --to n2
+    """
+    if controllers is not None:
+        at = addresses(controllers)
+    else:
+        at = [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
+    leader, address = asyncio.run(_transfer(at, heir))
+    if as_json:
+        click.echo(json.dumps({"leader": leader, "address": address}))
+    else:
+        click.echo(f"Controller {leader} leads ({address})")
+
+
+async def _transfer(controllers: list[str], heir: str | None) -> tuple[str, str]:
+    # No NameServer is asked anything here; the client only will not be made without an address.
+    async with AdminClient(OsEnv(), controllers) as admin:
+        try:
+            return await admin.transfer_leadership(controllers, heir)
+        except Refused as error:
+            raise CannotTransfer(f"the Controllers refuse: {error}") from None

@@ -1,0 +1,201 @@
+"""The promise to a group whose member lost its directory: it has no vote until it holds every decision."""
+
+import asyncio
+
+import pytest
+
+from controller.codec import Ack, Admit, AppendEntries, PreVote, PreVoteAnswer, RequestVote, TimeoutNow, Vote
+from controller.journal import Journal
+from controller.voting import Voting
+from tests.controller.lab import TIMING, Lab, append, entries, run
+from tests.controller.simulated import Group, wait_for
+
+
+def empty_ack(term: int, next_index: int, number: int = 0) -> Ack:
+    return Ack(term, next_index, reset=False, success=True, round=number, admitted=False)
+
+
+def test_an_empty_member_says_that_its_vote_is_none() -> None:
+    async def main() -> None:
+        lab = Lab(admitted=False)
+        await asyncio.sleep(1)
+        lab.node.received("b", PreVote(4, 9, 3))
+        assert lab.heard(PreVoteAnswer) == [("b", PreVoteAnswer(4, 0, granted=True, admitted=False))]
+        lab.node.received("b", RequestVote(4, 9, 3))
+        assert lab.heard(Vote) == [("b", Vote(4, granted=True, admitted=False))]
+        lab.node.received("b", append(4, (1, 0)))
+        assert lab.last_ack() == Ack(4, 2, reset=False, success=True, admitted=False)
+
+    run(main)
+
+
+def wiped_member_votes() -> bool:
+    """Whether the vote of a wiped member and the own one make a leader of three."""
+    leads: list[bool] = []
+
+    async def main() -> None:
+        lab = Lab()
+        await asyncio.sleep(1)
+        lab.node.tick()
+        lab.node.received("b", PreVoteAnswer(1, 0, granted=True, admitted=True))
+        lab.node.tick()
+        lab.node.received("b", Vote(1, granted=True, admitted=False))
+        leads.append(lab.node.leads())
+        lab.node.received("c", Vote(1, granted=True, admitted=True))
+        assert lab.node.leads()
+
+    run(main)
+    return leads[0]
+
+
+def test_the_vote_of_an_empty_member_elects_only_where_all_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not wiped_member_votes()
+    # With every vote a vote, two of three would do: that is how decisions are lost.
+    monkeypatch.setattr(Voting, "_elects", lambda self, votes: self._majority(len(votes) + 1))
+    assert wiped_member_votes()
+
+
+def test_an_empty_member_cannot_stand_with_a_majority_only() -> None:
+    async def main() -> None:
+        lab = Lab("bcde", admitted=False)
+        await asyncio.sleep(1)
+        lab.node.tick()
+        for peer in "bc":
+            lab.node.received(peer, PreVoteAnswer(1, 0, granted=True, admitted=True))
+        lab.node.tick()
+        assert lab.heard(RequestVote) == []
+        lab.node.received("d", PreVoteAnswer(1, 0, granted=True, admitted=True))
+        lab.node.tick()
+        assert len(lab.heard(RequestVote)) == 4  # three of five that forgot nothing: its log is as long
+
+    run(main)
+
+
+def test_a_vote_given_on_a_link_that_broke_does_not_count() -> None:
+    async def main() -> None:
+        lab = Lab("bcde")
+        term = await lab.stand()
+        lab.node.received("b", Vote(term, granted=True))
+        lab.node.down("b")
+        lab.node.up("b")
+        lab.node.received("c", Vote(term, granted=True))
+        assert not lab.node.leads()
+        lab.node.received("d", Vote(term, granted=True))
+        assert lab.node.leads()
+
+    run(main)
+
+
+def test_the_word_of_an_empty_member_commits_nothing_and_proves_no_leadership() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+        lab.propose(b"x")
+        lab.node.tick()
+        lab.said.clear()
+        lab.node.down("b")
+        lab.node.up("b")
+        for _ in range(20):
+            await asyncio.sleep(TIMING.append_s)
+            for number in range(9):
+                lab.node.received("b", empty_ack(term, lab.journal.last_index + 1, number))
+            lab.node.tick()
+        assert lab.results == []
+        assert lab.heard(Admit) == []
+        assert not lab.node.leads()
+
+    run(main)
+
+
+def test_a_member_is_admitted_once_it_holds_all_and_others_still_follow() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+        lab.node.received("c", Ack(term, lab.journal.last_index + 1, reset=False, success=True))
+        lab.propose(b"x")
+        lab.node.tick()
+        lab.node.received("c", Ack(term, lab.journal.last_index + 1, reset=False, success=True))
+        lab.node.tick()
+        lab.node.down("b")
+        lab.node.up("b")
+        lab.said.clear()
+        last = lab.journal.last_index
+        lab.node.received("b", empty_ack(term, last + 1))
+        lab.node.tick()
+        number = max(m.round for _, m in lab.said if isinstance(m, AppendEntries))
+        lab.node.received("b", empty_ack(term, last + 1, number))
+        assert lab.heard(Admit) == []  # nobody else has said since that this is the leader
+        lab.node.received("c", Ack(term, last + 1, reset=False, success=True, round=number))
+        lab.node.tick()
+        lab.node.received("b", empty_ack(term, last, number))
+        assert lab.heard(Admit) == []  # one decision is lacking
+        lab.node.received("b", empty_ack(term, last + 1, number))
+        assert lab.heard(Admit) == [("b", Admit(term))]
+
+    run(main)
+
+
+def test_only_the_leader_followed_admits_and_it_is_not_forgotten() -> None:
+    async def main() -> None:
+        lab = Lab(admitted=False)
+        lab.node.received("b", append(3, (1, 0), entries(2, 4, 3)))
+        lab.node.received("c", Admit(3))
+        lab.node.received("b", Admit(2))
+        assert not lab.journal.admitted
+        lab.node.received("b", Admit(3))
+        assert lab.journal.admitted
+        assert Journal(lab.disk, "/raft/raft.journal", "a").admitted
+        lab.journal.deleteEntriesTo(1)  # a compaction writes the file anew
+        assert Journal(lab.disk, "/raft/raft.journal", "a").admitted
+
+    run(main)
+
+
+def test_leadership_is_not_handed_to_a_member_without_a_vote() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+        lab.node.received("b", empty_ack(term, lab.journal.last_index + 1))
+        assert lab.node.hand_over() is None
+        assert lab.heard(TimeoutNow) == []
+
+    run(main)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wiped_member_cannot_elect_a_leader_that_lacks_decisions(seed: int) -> None:
+    """n0 and n1 decide while n2 is away; n1 loses its disk, n0 is away: n2 must not lead with n1's help."""
+    group = Group(seed)
+
+    async def main() -> None:
+        for member in group.members.values():
+            await member.start()
+        leader = await group.wait_leader()
+        assert await wait_for(lambda: all(m.up for m in group.members.values()))
+        other, away = [m for m in group.members.values() if m is not leader]
+        away.kill()
+        for _ in range(30):
+            assert await group.propose()
+        leader.kill()
+        other.kill()
+        other.replace_disk()
+        await other.start()
+        await away.start()
+        await asyncio.sleep(15)
+        assert group.leader() is None
+        assert other.raft is not None
+        assert "no leader" in (other.raft.health() or "")
+        await leader.start()
+        await wait_for(lambda: other.up)  # admitted, and only now
+        assert other.raft.admitted
+        away.kill()
+        assert await wait_for(lambda: group.leader())
+        await group.settle()
+
+    try:
+        group.loop.run_until_complete(main())
+        assert group.verdict() == {}
+        assert len(group.acked) > 30
+    finally:
+        group.loop.close()

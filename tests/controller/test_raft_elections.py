@@ -1,0 +1,138 @@
+"""The promise of controller.voting: a lost leader is soon replaced, also when candidates split the votes."""
+
+import asyncio
+import itertools
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller.codec import Ack, AppendEntries, PreVote, PreVoteAnswer, RequestVote
+from controller.voting import Voting
+from tests.controller.lab import TIMING, Lab, append, run
+from tests.controller.simulated import Group, wait_for
+
+
+async def asked_at(lab: Lab, kind: type[PreVote] | type[RequestVote], seconds: float) -> list[float]:
+    """When, from now on, the node asks b for a (pre-)vote."""
+    loop = asyncio.get_running_loop()
+    began, times = loop.time(), []
+    while loop.time() - began < seconds:
+        lab.node.tick()
+        if any(peer == "b" for peer, _ in lab.heard(kind)):
+            times.append(loop.time() - began)
+        await asyncio.sleep(0.001)
+    return times
+
+
+def test_a_try_without_a_winner_is_repeated_soon_at_random_and_then_less_often() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0)))
+        lab.said.clear()
+        lab.node.down("b")
+        times = await asked_at(lab, PreVote, 5)
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+        assert times[0] <= TIMING.retry_s * 1.1
+        assert max(gaps[:2]) < TIMING.election_min_s
+        assert gaps[0] < gaps[2] < gaps[4]
+        assert max(gaps) < TIMING.election_max_s * 1.05
+        assert lab.node.raftCurrentTerm == 1  # no term was used up
+
+    run(main)
+
+
+def test_candidates_that_split_the_votes_stand_again_before_a_silence_is_over() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.stand()
+        lab.said.clear()
+        (again, *_) = await asked_at(lab, PreVote, 1)
+        assert again < TIMING.election_min_s
+        lab.node.received("b", PreVoteAnswer(term + 1, term, granted=True))
+        lab.node.tick()
+        assert lab.node.raftCurrentTerm == term + 1
+
+    run(main)
+
+
+def test_whoever_grants_a_pre_vote_lets_the_other_go_first() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0)))
+        lab.node.down("b")
+        lab.node.received("c", PreVote(2, 1, 0))
+        lab.said.clear()
+        (first, *_) = await asked_at(lab, PreVote, 1)
+        assert first >= TIMING.retry_s * 0.99
+
+    run(main)
+
+
+def test_a_leader_heard_again_ends_the_hurry() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0)))
+        lab.node.down("b")
+        await asked_at(lab, PreVote, 1)
+        lab.node.up("b")
+        lab.node.received("b", append(1, (1, 0)))
+        lab.said.clear()
+        assert await asked_at(lab, PreVote, TIMING.election_min_s * 0.9) == []
+        assert [type(m) for _, m in lab.said if not isinstance(m, AppendEntries | Ack)] == []
+
+    run(main)
+
+
+def gaps_without_leader(seed: int, kills: int) -> list[float]:
+    """Virtual seconds from each kill of the leader to the first answered read of its successor."""
+    group = Group(seed)
+    gaps: list[float] = []
+
+    async def main() -> None:
+        for member in group.members.values():
+            await member.start()
+        for _ in range(kills):
+            leader = await group.wait_leader()
+            assert await wait_for(lambda: all(m.up for m in group.members.values()))
+            leader.kill()
+            began = group.loop.time()
+            for _ in range(10_000):
+                if await group.propose():
+                    break
+                await asyncio.sleep(0.001)
+            gaps.append(group.loop.time() - began)
+            await leader.start()
+            await asyncio.sleep(0.5)
+
+    try:
+        group.loop.run_until_complete(main())
+    finally:
+        group.loop.close()
+    return gaps
+
+
+@pytest.mark.sim
+def test_a_killed_leader_is_replaced_within_a_fraction_of_the_silence_others_wait_for() -> None:
+    gaps = sorted(gap for seed in range(4) for gap in gaps_without_leader(seed, 12))
+    assert statistics.median(gaps) < TIMING.election_min_s / 2
+    assert gaps[int(len(gaps) * 0.99)] < 1.0
+
+
+@pytest.mark.sim
+def test_without_quick_tries_it_would_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = max(gaps_without_leader(1, 8))
+    monkeypatch.setattr(Voting, "_next_try_s", Voting._patience_s)
+    monkeypatch.setattr(Voting, "_on_pre_vote", _never_make_way(Voting._on_pre_vote))
+    slow = max(max(gaps_without_leader(seed, 8)) for seed in range(3))
+    assert slow > quick
+
+
+def _never_make_way(original: Callable[[Voting, Any, PreVote], None]) -> Callable[..., None]:
+    def on_pre_vote(self: Voting, sender: object, message: PreVote) -> None:
+        before = self._SyncObj__raftElectionDeadline
+        original(self, sender, message)
+        self._SyncObj__raftElectionDeadline = before
+
+    return on_pre_vote

@@ -1,0 +1,169 @@
+"""The promise of controller.tls: without a certificate of the CA, for the member claimed, nobody is heard."""
+
+import asyncio
+import shutil
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controller.tls import TlsFiles, member_names
+from model.config import ControllerConfig
+from model.errors import ConfigError
+from tests.controller.certificates import Authority
+from tests.controller.simulated import wait_for
+from tests.controller.test_transport import SECRET, End, Stranger, frame, members, port_of
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ours"), "ours")
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("theirs"), "theirs")
+
+
+def pair(
+    main: Callable[[End, End], Awaitable[None]],
+    files: tuple[TlsFiles | None, TlsFiles | None],
+    secret: bytes | None = SECRET,
+) -> None:
+    async def run() -> None:
+        addresses = members()
+        one = End("n0", addresses, secret, files[0])
+        two = End("n1", addresses, secret, files[1])
+        try:
+            await two.transport.start()
+            await one.transport.start()
+            await main(one, two)
+        finally:
+            await one.transport.stop()
+            await two.transport.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("secret", [SECRET, None])
+def test_members_of_one_ca_hear_each_other(ours: Authority, secret: bytes | None) -> None:
+    async def main(one: End, two: End) -> None:
+        await wait_for(lambda: one.ups and two.ups)
+        for number in range(100):
+            assert one.transport.send("n1", b"%d" % number * (number + 1))
+        assert two.transport.send("n0", b"back")
+        await wait_for(lambda: len(two.heard) == 100 and one.heard)
+
+    pair(main, (ours.issue("n0"), ours.issue("n1")), secret)
+
+
+@pytest.mark.parametrize(
+    "who", ["a foreign ca", "trusts a foreign ca", "no tls", "another member", "acceptor is another"]
+)
+def test_whoever_lacks_the_right_certificate_is_never_heard(
+    ours: Authority, theirs: Authority, who: str
+) -> None:
+    dialer: TlsFiles | None = ours.issue("n0")
+    acceptor: TlsFiles | None = ours.issue("n1")
+    if who == "a foreign ca":
+        dialer = theirs.issue("n0", trusts=ours)
+    elif who == "trusts a foreign ca":
+        dialer = ours.issue("n0", trusts=theirs)
+    elif who == "no tls":
+        dialer = None
+    elif who == "another member":
+        dialer = ours.issue("n2")
+    else:
+        acceptor = ours.issue("n2")
+
+    async def main(one: End, two: End) -> None:
+        await asyncio.sleep(0.6)
+        assert (one.ups, two.ups, two.heard) == ([], [], [])
+        assert not one.transport.send("n1", b"x")
+
+    pair(main, (dialer, acceptor))
+
+
+def alone(files: TlsFiles, main: Callable[[End], Awaitable[None]]) -> None:
+    async def run() -> None:
+        end = End("n1", members(), SECRET, files)
+        try:
+            await end.transport.start()
+            await main(end)
+        finally:
+            await end.transport.stop()
+
+    asyncio.run(run())
+
+
+def test_the_secret_alone_is_not_enough_and_older_tls_is_refused(ours: Authority) -> None:
+    async def knock(end: End, context: ssl.SSLContext) -> bool:
+        """Whether a peer with the right secret is heard."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(end), ssl=context)
+        try:
+            stranger = Stranger(reader, writer)
+            key, _ = await stranger.shake(end, SECRET)
+            writer.write(frame(key, 1, b"x"))
+            await wait_for(lambda: end.heard, 2)
+        finally:
+            writer.close()
+        return True
+
+    def client(files: TlsFiles | None) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        if files is not None:
+            context.load_cert_chain(files.cert, files.key)
+        return context
+
+    async def main(end: End) -> None:
+        old = client(ours.issue("n0"))
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        for context in (client(None), old):
+            with pytest.raises((OSError, EOFError)):
+                await knock(end, context)
+        assert (end.ups, end.heard) == ([], [])
+        assert await knock(end, client(ours.issue("n0")))
+
+    alone(ours.issue("n1"), main)
+
+
+def test_files_that_cannot_be_used_are_named(ours: Authority, tmp_path: Path) -> None:
+    good = ours.issue("n0")
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("nothing")
+    for files, match in (
+        (replace(good, cert="/nowhere.pem"), "raftTlsCert=/nowhere"),
+        (replace(good, key=ours.issue("n1").key), "raftTlsKey="),
+        (replace(good, ca=str(nonsense)), "raftTlsCaFile=.*nonsense"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            End("n0", members(), SECRET, files)
+
+
+def test_with_tls_members_need_no_secret_beyond_loopback(ours: Authority) -> None:
+    assert not End("n0", {"n0": "10.0.0.1:9", "n1": "10.0.0.2:9"}, None, ours.issue("n0")).ups
+
+
+def test_the_three_keys_go_together() -> None:
+    values = {
+        "controllerDLegerPeers": "n0-127.0.0.1:9878",
+        "controllerDLegerSelfId": "n0",
+        "raftTlsCert": "/c.pem",
+    }
+    with pytest.raises(ConfigError, match="go together"):
+        ControllerConfig.from_mapping(values).check()
+
+
+def test_a_certificate_names_members_by_common_name_and_dns_names() -> None:
+    found = {
+        "subject": ((("organizationName", "o"),), (("commonName", "n0"),)),
+        "subjectAltName": (("DNS", "n0.example"), ("IP Address", "10.0.0.1")),
+    }
+    assert member_names(found) == {"n0", "n0.example"}
+    assert member_names(None) == frozenset()
