@@ -52,6 +52,9 @@ DELAY_OFFSETS_WRITE_S: Final = 5.0
 DRAIN_S: Final = 1.0  # at a stop: time for answers that wait for slaves or the disk
 DRAIN_STEP_S: Final = 0.01
 HANDOVER_STEP_S: Final = 0.002
+QUIET_S: Final = 0.05
+QUIET_AT_MOST_S: Final = 0.5
+"""At a stop: clients that are told to go away need a moment; what they sent before is still answered."""
 
 
 class Broker:
@@ -203,6 +206,8 @@ class Broker:
         self._pulls.release_all()
         await self._master_tasks.cancel()
         await self._tasks.cancel()
+        if self._started:
+            await self.server.quiet(QUIET_S, QUIET_AT_MOST_S)
         await self.server.stop()
         await self.group_address.stop()
         self.parking.drop()

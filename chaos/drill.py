@@ -5,7 +5,8 @@ consumer, injects the fault, waits until every queue is acknowledged again, mend
 the SyncStateSet is full, reads everything back and holds it against the history.
 
 ``rto_ms`` is the worst queue's time from its last acknowledgement before the fault to its first one by the
-new master. Where the master stays, it is the longest gap between two acknowledgements of a queue after the
+new master; where the old master was asked to go, and served on until it had made way, from the last one it
+gave. Where the master stays, it is the longest gap between two acknowledgements of a queue after the
 fault.
 """
 
@@ -33,6 +34,8 @@ from runtime.tasks import Tasks
 MOVES_MASTER: Final = frozenset(
     {"kill-master", "stop-master", "freeze-master", "handover", "kill-leader-and-master"}
 )
+ORDERLY: Final = frozenset({"stop-master", "handover"})
+"""The old master serves on for a while: the outage begins with its last acknowledgement."""
 PRODUCERS_PER_QUEUE: Final = 2
 TAKES_HOLD_MS: Final = 50.0
 """What was on its way when a slave died or froze may still be answered; later sends feel the fault."""
@@ -186,7 +189,9 @@ def measure(
         own = [ack for ack in acks if ack.queue == queue and ack.at_ms <= until_ms]
         stall = longest_gap([ack.at_ms for ack in own], fault_ms, until_ms)
         stalls.append(stall)
-        drill.rto_queues_ms.append(_rto(own, fault_ms, victim.master) if moves else stall)
+        drill.rto_queues_ms.append(
+            _rto(own, fault_ms, victim.master, orderly=plan.scenario in ORDERLY) if moves else stall
+        )
     found = [rto for rto in drill.rto_queues_ms if rto is not None]
     drill.rto_ms = max(found) if len(found) == len(queues) else None
     drill.stall_ms = max(stalls, default=None)
@@ -198,11 +203,14 @@ def measure(
         setattr(drill, name, value)
 
 
-def _rto(acks: Sequence[Ok], fault_ms: float, old_master: str) -> float | None:
-    """Last acknowledgement before the fault to the first one by another master than the old."""
-    before = [ack.at_ms for ack in acks if ack.at_ms <= fault_ms]
-    # An answer the old master gave in its last moment may be read after the fault: it ends no outage.
+def _rto(acks: Sequence[Ok], fault_ms: float, old_master: str, *, orderly: bool) -> float | None:
+    """Last acknowledgement before the outage to the first one by another master than the old."""
     after = [ack.at_ms for ack in acks if ack.at_ms > fault_ms and ack.address != old_master]
+    # An answer a killed master gave in its last moment may be read after the fault: it ends no outage.
+    begins_ms = min(after, default=fault_ms) if orderly else fault_ms
+    before = [
+        ack.at_ms for ack in acks if ack.at_ms <= begins_ms and (not orderly or ack.address == old_master)
+    ]
     return round(min(after) - max(before, default=fault_ms), 1) if after else None
 
 

@@ -44,7 +44,7 @@ from runtime.tasks import Tasks, every
 log = logging.getLogger(__name__)
 
 WAIT_MIN_S: Final = 0.01
-WAIT_MAX_S: Final = 0.1
+WAIT_MAX_S: Final = 0.05
 SLOW_MS: Final = 500.0
 """An answer this late makes the producer ask the NameServers whether the master is still the same."""
 WATCH_S: Final = 0.2
@@ -326,7 +326,7 @@ class Producer:
         return may_retry(error, unknown_retries_left=sending.unknown_retries + 1 - unknown)
 
     def _wait_s(self, sending: _Sending) -> float:
-        # The first retry asks the NameServers at once; then the waits grow from 10 to 100 ms.
+        # The first retry asks the NameServers at once; then the waits grow from 10 to 50 ms.
         longest = WAIT_MIN_S * 2 ** min(sending.tries - 1, 8)
         return min(longest, WAIT_MAX_S) * self._env.random.uniform(0.5, 1.0) if sending.tries > 1 else 0.0
 
@@ -408,7 +408,9 @@ class Producer:
             text = str(error) or type(error).__name__
             sending.attempts.append(Attempt(address, "unknown" if unknown else "failed", text, took_ms))
             if isinstance(error, Refused) and error.code == Response.GO_AWAY:
-                self.session.remoting.drop(address)
+                # The sends that went out with this one are still answered: to hang up now would make them
+                # unknown.
+                self.session.remoting.retire(address, self._attempt_timeout_s)
             if may_retry(error, unknown_retries_left=1):
                 silent = unknown and not answered and took_ms >= SLOW_MS
                 self._routes.suspect(address, silent=silent)

@@ -25,6 +25,8 @@ POLL_MS: Final = 5_000
 """Shorter than the original's 30 s: it bounds how long a consumer waits at a master that went silent."""
 HEARTBEAT_MS: Final = 30_000
 CALL_TIMEOUT_S: Final = 3.0
+ANSWERS_S: Final = 1.0
+"""How long answers of a master that was just succeeded are still awaited."""
 
 Handler = Callable[[Command], Awaitable[Command | None]]
 
@@ -176,8 +178,12 @@ class Session:
         for group, ids in former.brokers.items():
             old, new = ids.get(0), route.master(group)
             if old is not None and new is not None and new != old:
-                # It is master no more: what still waits there (a held pull, a send) is not answered any more.
-                self.remoting.drop(old)
+                # It is master no more: what still waits there (a held pull) is not answered any more. But one
+                # that handed over in order answered its sends, and those answers may be on their way.
+                if self.routes.silent(old):
+                    self.remoting.drop(old)
+                else:
+                    self.remoting.retire(old, ANSWERS_S)
 
     def _closed(self, connection: Connection) -> None:
         self.routes.link_closed(connection.address)

@@ -90,6 +90,13 @@ class Owner:
         for connection in self.connections:
             connection.regulate()
 
+    def busy_until(self, quiet_s: float) -> float:
+        """``quiet_s`` after the last byte of any connection (the loop's clock); while requests are being
+        answered, from now on."""
+        now = asyncio.get_running_loop().time()
+        times = [now if c.handling else c.last_io for c in self.connections if not c.closed]
+        return max(times, default=now - quiet_s) + quiet_s
+
     async def stop(self) -> None:
         """Send what is written, end all connections and requests; takes at most ``CLOSING_S``."""
         self.stopped = True
@@ -124,6 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_burst = False
         self._calls: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
+        self._finishing = False
         self._handling = 0
         self._write_paused = False
         self._held = False
@@ -140,6 +148,16 @@ class Connection(asyncio.BufferedProtocol):
     def closed(self) -> bool:
         """Nothing can be sent any more."""
         return self._closed
+
+    @property
+    def handling(self) -> int:
+        """Requests of the peer that have no answer yet."""
+        return self._handling
+
+    @property
+    def last_io(self) -> float:
+        """When bytes last came or left (the loop's clock)."""
+        return self._last_io
 
     def send(self, command: Command) -> None:
         """Send as it is: an answer (``request.reply(...)``). Nothing happens on a closed connection."""
@@ -178,6 +196,8 @@ class Connection(asyncio.BufferedProtocol):
             raise Unknown(f"{self.remote} did not answer {what} within {timeout_s} s") from None
         finally:
             self._calls.pop(opaque, None)
+            if self._finishing and not self._calls:
+                self.close()
             if answer.done() and not answer.cancelled():
                 answer.exception()  # seen: a caller cancelled just now will not ask for it
 
@@ -189,6 +209,14 @@ class Connection(asyncio.BufferedProtocol):
         self._shut()
         if self._transport is not None:
             self._transport.close()  # what is unsent still leaves; check() bounds the time
+
+    def finish(self, grace_s: float) -> None:
+        """Close once the calls under way have their answers, or after ``grace_s``."""
+        self._finishing = True
+        if self._calls:
+            self._loop.call_later(grace_s, self.close)
+        else:
+            self.close()
 
     def hold(self, held: bool) -> None:
         """Read nothing more from the peer while ``held``: what it asked for waits for something else."""

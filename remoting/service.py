@@ -75,6 +75,19 @@ class RemotingServer:
         """While ``held`` read nothing more from any connection; answers leave as ever."""
         self._owner.hold(held)
 
+    async def quiet(self, quiet_s: float, at_most_s: float) -> bool:
+        """Wait until nothing has come or left for ``quiet_s``; whether it did within ``at_most_s``.
+
+        After ``go_away``: a request that is on its way when the connection ends would have no known outcome.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + at_most_s
+        while (left_s := self._owner.busy_until(quiet_s) - loop.time()) > 0:
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(min(left_s, until - loop.time()))
+        return True
+
     def deafen(self) -> None:
         """Stop listening; connections already made go on."""
         for listener in self._listeners:
@@ -140,6 +153,13 @@ class RemotingClient:
         connection = self._open.pop(address, None)
         if connection is not None:
             connection.close()
+
+    def retire(self, address: str, grace_s: float) -> None:
+        """Make a new connection for the next call to ``address``; the present one ends when the calls under
+        way have their answers, at the latest after ``grace_s``."""
+        connection = self._open.pop(address, None)
+        if connection is not None:
+            connection.finish(grace_s)
 
     async def close(self) -> None:
         """End all connections; calls under way end with Unknown. May be called again."""

@@ -71,6 +71,17 @@ def test_an_answer_of_the_old_master_read_after_the_fault_ends_no_outage() -> No
     assert drill.first_ack_ms == 1000
 
 
+def test_a_master_that_was_asked_to_go_is_out_from_its_last_answer_on() -> None:
+    story = Story()
+    for queue in QUEUES:
+        story.ok(queue, 985, 990, OLD)
+        story.ok(queue, 1020, 1040, OLD)
+        story.ok(queue, 1060, 1100, NEW)
+        story.ok(queue, 1101, 1110, NEW)
+    assert measured(story, "handover").rto_ms == measured(story, "stop-master").rto_ms == 60
+    assert measured(story, "kill-master").rto_ms == 110
+
+
 def test_a_queue_that_never_came_back_has_no_rto_and_neither_has_the_drill() -> None:
     story = Story()
     story.ok(QUEUES[0], 985, 990, OLD)

@@ -203,6 +203,56 @@ def test_after_a_drop_the_next_call_makes_a_new_connection() -> None:
     run(work)
 
 
+def test_a_retired_connection_still_brings_the_answers_under_way() -> None:
+    async def work() -> None:
+        opened: list[Connection] = []
+        async with serving(on_open=opened.append) as (_, address), client_of() as client:
+            slow = asyncio.ensure_future(client.call(address, Command(1, {"delay": "0.2"})))
+            await until(lambda: len(opened) == 1)
+            await asyncio.sleep(0.02)
+            client.retire(address, 30.0)
+            assert (await client.call(address, Command(1))).code == 0
+            assert len(opened) == 2
+            assert not slow.done()
+            assert (await slow).code == 0
+            await until(lambda: opened[0].closed and not opened[1].closed)
+
+    run(work)
+
+
+def test_a_retired_connection_ends_when_its_grace_is_over_or_nothing_is_under_way() -> None:
+    async def work() -> None:
+        opened: list[Connection] = []
+        async with serving(on_open=opened.append) as (_, address), client_of() as client:
+            await client.call(address, Command(1))
+            client.retire(address, 30.0)
+            await until(lambda: opened[0].closed)
+            never = asyncio.ensure_future(client.call(address, Command(1, {"never": "1"}), 30.0))
+            await until(lambda: len(opened) == 2)
+            await asyncio.sleep(0.02)
+            client.retire(address, 0.05)
+            with pytest.raises(Unknown):
+                await never
+            client.retire("127.0.0.1:1", 1.0)  # nothing there: nothing to do
+
+    run(work)
+
+
+def test_a_server_is_quiet_when_nothing_has_come_for_a_while_and_all_is_answered() -> None:
+    async def work() -> None:
+        async with serving() as (server, address), client_of() as client:
+            assert await server.quiet(30.0, 0.0)  # nobody is connected
+            call = asyncio.ensure_future(client.call(address, Command(1, {"delay": "0.3"})))
+            await until(lambda: bool(server.connections))
+            await asyncio.sleep(0.02)
+            assert not await server.quiet(0.01, 0.05)
+            assert await server.quiet(0.01, 30.0)
+            assert call.done() or (await call).code == 0
+            assert not await server.quiet(60.0, 0.02)  # the answer has just left
+
+    run(work)
+
+
 BROKEN = {
     "a negative length": b"\xff\xff\xff\xff",
     "a length of zero": b"\0\0\0\0rest",
