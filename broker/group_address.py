@@ -26,29 +26,44 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.05
 SUCCESSOR_S: Final = 0.5  # so long a master that left keeps its clients waiting for the next one
-PROBE_S: Final = 0.01
+READY_S: Final = 0.5  # so long a new master keeps clients waiting instead of refusing them
+PROBE_S: Final = 0.005
 
 
 class GroupAddress:
     """The listener of the group's address. Does nothing without ``groupAddress``.
 
-    ``make_server``: a server with the broker's handlers, one for each time it becomes master.
+    ``make_server``: a server with the broker's handlers, one for each time it becomes master. ``refuses``:
+    whether a write would be refused right now, as a new master does before it has its lease or its slaves.
     """
 
-    def __init__(self, env: Env, config: BrokerConfig, make_server: Callable[[str], RemotingServer]) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        make_server: Callable[[str], RemotingServer],
+        refuses: Callable[[], bool],
+    ) -> None:
         self._env = env
         self._config = config
         self._make_server = make_server
+        self._refuses = refuses
+        self._held = False
         self._server: RemotingServer | None = None
         self._opening: asyncio.Task[None] | None = None
         self._listening = False
         self._tasks = Tasks("group address")
 
     async def open(self) -> None:
-        """Listen; when the port is taken go on trying, as the role does not depend on it."""
+        """Listen; when the port is taken go on trying, as the role does not depend on it. Requests are read
+        once a write would be taken, or after ``READY_S``."""
         if not self._config.group_address or self._server is not None:
             return
         self._server = self._make_server(f"group {self._config.broker_name}")
+        self._held = False
+        if self._refuses():
+            self._server.hold(True)
+            self._tasks.spawn(self._begin(self._server), name="begin")
         try:
             await self._listen(self._server)
         except OSError as error:
@@ -57,13 +72,14 @@ class GroupAddress:
 
     def hold(self, held: bool) -> None:
         """Read no requests while ``held``: a handover is under way, and the successor will take them."""
+        self._held = held
         if self._server is not None:
             self._server.hold(held)
 
     def leave(self) -> None:
-        """Not master any more: no new connections, no more requests. Those connected stay, unread, until
-        somebody else answers at the address, ``SUCCESSOR_S`` at most: a client that tries again when its
-        connection ends finds the successor then."""
+        """Not master any more: no new connections, and no requests are read. Who is connected waits until
+        somebody else answers at the address, ``SUCCESSOR_S`` at most, and is cut off then: a client that
+        tries again is at the successor. Cut off at once, its few tries could be over before there is one."""
         server, self._server = self._server, None
         if self._opening is not None:
             self._opening.cancel()
@@ -106,6 +122,14 @@ class GroupAddress:
             except OSError as error:
                 log.debug("cannot listen for group address %s: %s", self._config.group_address, error)
 
+    async def _begin(self, server: RemotingServer) -> None:
+        for _ in range(round(READY_S / PROBE_S)):
+            if not self._refuses():
+                break
+            await asyncio.sleep(PROBE_S)
+        if server is self._server:
+            server.hold(self._held)
+
     async def _part(self, server: RemotingServer) -> None:
         try:
             if server.connections:
@@ -129,4 +153,4 @@ class GroupAddress:
                         transport.abort()
                         return
         except TimeoutError:
-            return
+            log.info("nobody took %s over in time", self._config.group_address)

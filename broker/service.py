@@ -128,7 +128,7 @@ class Broker:
         self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
         self._admin.on_config.append(self.hot.forget_routes)
         self.server = self._make_server(f"broker {config.broker_name}")
-        self.group_address = GroupAddress(env, config, self._make_server)
+        self.group_address = GroupAddress(env, config, self._make_server, self._refuse_hot)
         self.port = 0
         self._tasks = Tasks(f"broker {config.broker_name}")
         self._master_tasks = Tasks(f"broker {config.broker_name} master")

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.service import Broker
 from model.config import BrokerConfig, NamesrvConfig
-from model.errors import ConfigError, Unknown
+from model.errors import ConfigError, Refused, Unknown
 from namesrv.service import NameServer
 from remoting.codec import Command
 from remoting.codes import Request
@@ -145,6 +146,31 @@ def test_what_is_sent_during_a_handover_is_not_read_and_the_connection_ends_at_t
             await full(it.controllers, it.brokers)
             assert second.parts.stats.put_total == 1
             assert old.store.log.end == second.store.log.end > end
+
+    asyncio.run(run())
+
+
+def test_a_new_master_that_still_refuses_writes_reads_none_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with group(tmp_path) as it:
+            old = it.master
+            refusing = {broker: True for broker in it.brokers if broker is not old}
+            for broker in refusing:
+                refuse = broker.ha.refuse
+
+                def refused(broker: Broker = broker, refuse: Any = refuse) -> Refused | None:
+                    return Refused("no lease yet", 14) if refusing[broker] else refuse()
+
+                monkeypatch.setattr(broker.ha, "refuse", refused)
+            second = await it.elect_another()
+            await until(lambda: listening([second]) == [True])
+            sending = asyncio.ensure_future(it.send())
+            await asyncio.sleep(0.05)
+            assert not sending.done()
+            refusing[second] = False
+            assert (await sending).code == 0
 
     asyncio.run(run())
 

@@ -327,11 +327,7 @@ class Routes(RuleBasedStateMachine):
         before = self.routes.brokers()
         holder = before.get(group, {}).get(str(broker_id))
         version = self.routes.data_version(holder) if holder else None
-        try:
-            found = self.routes.register(asked, session, self.now_ms)
-        except Refused:
-            assert self.routes.brokers() == before
-            return
+        found = self.routes.register(asked, session, self.now_ms)
         now = self.routes.brokers().get(group, {}).get(str(broker_id))
         if holder not in (None, address) and version is not None and version.state_version > state:
             assert now == holder, "an older epoch never takes an id from a newer one"
