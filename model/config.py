@@ -327,7 +327,7 @@ class BrokerConfig(StoreConfig):
     sync_from_last_file: bool = key("syncFromLastFile", False)
     election_priority: int = key("brokerElectionPriority", 2147483647, "lower wins")
     slave_timeout_ms: int = key("slaveTimeout", 3000, "an answer waits for slaves at most")
-    ha_heartbeat_ms: int = key("haSendHeartbeatInterval", 1000, was=5000)
+    ha_heartbeat_ms: int = key("haSendHeartbeatInterval", 500, was=5000)
     ha_housekeeping_ms: int = key("haHousekeepingInterval", 5000, was=20000)
     ha_master_address: str = key(
         "haMasterAddress", "", "classic slave: HA address of its master; empty = as NameServers tell"
@@ -340,7 +340,7 @@ class BrokerConfig(StoreConfig):
     ha_batch_bytes: int = key("haTransferBatchSize", 32768)
     ha_not_catchup_ms: int = key(
         "haMaxTimeSlaveNotCatchup",
-        3000,
+        1500,
         "a slave silent or behind this long leaves the SyncStateSet",
         was=15000,
     )
@@ -352,7 +352,7 @@ class BrokerConfig(StoreConfig):
         "slaveSyncMetadataPeriod", 1000, "a slave copies topics, groups and offsets every", was=10000
     )
     broker_heartbeat_ms: int = key("brokerHeartbeatInterval", 500, was=1000)
-    controller_heartbeat_timeout_ms: int = key("controllerHeartBeatTimeoutMills", 3000, was=10000)
+    controller_heartbeat_timeout_ms: int = key("controllerHeartBeatTimeoutMills", 1500, was=10000)
     register_namesrv_ms: int = key("registerNameServerPeriod", 10000, was=30000)
     auto_create_topic: bool = key("autoCreateTopicEnable", True)
     auto_create_group: bool = key("autoCreateSubscriptionGroup", True)

@@ -18,7 +18,7 @@ from remoting.service import RemotingClient
 
 pytestmark = pytest.mark.sim
 ALONE = {"allAckInSyncStateSet": "false", "inSyncReplicas": "1"}
-LEASE_MS = 2400  # 0.8 of the brokers' heartbeat timeout
+LEASE_MS = 1200  # 0.8 of the brokers' heartbeat timeout
 SEND = {
     "producerGroup": "p",
     "topic": "TBW102",
