@@ -17,6 +17,7 @@ from broker.groups import Groups
 from broker.heartbeats import ClientProcessor
 from broker.hotpath import HotPath
 from broker.locks import LockProcessor
+from broker.log_compare import LogCompare
 from broker.log_repair import LogRepair
 from broker.metadata import MetadataSync
 from broker.offset_table import OffsetTable
@@ -99,6 +100,7 @@ class Broker:
         self._transactions = Transactions(self.parts, self.sender)
         self.metadata = MetadataSync(self.parts, self.delays, self.client)
         self.repair = LogRepair(self.parts, self.client, self.registration.members)
+        self.compare = LogCompare(self.parts, self.client, self.repair)
         self.handlers = dict(
             handlers(
                 send=self.sender,
@@ -114,6 +116,7 @@ class Broker:
         )
         self.handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
         self.handlers[int(Request.READ_LOG_RANGE)] = self.repair.read
+        self.handlers[int(Request.KEELMQ_LOG_DIGESTS)] = self.compare.digests
         self._asked: dict[int, Handler] = {int(Request.CONTROLLER_ELECT_MASTER): self._hand_over}
         self.handlers[int(Request.KEELMQ_COPY_TABLES)] = self.parts.copies.question
         self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
@@ -176,6 +179,7 @@ class Broker:
         self._tasks.spawn(every(EXPIRE_S, self._clients.expire, what="closing silent clients"), name="expire")
         self._tasks.spawn(self.metadata.run(), name="metadata")
         self._tasks.spawn(self.repair.run(), name="repair")
+        self._tasks.spawn(self.compare.run(), name="compare")
         self.port = await self.server.start(self.config.bind_address, self.config.listen_port)
         if self.config.fast_port_enable and self.config.listen_port > 2:
             await self.server.start(self.config.bind_address, self.config.listen_port - 2)
@@ -290,6 +294,7 @@ class Broker:
         if cut:
             log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
         self.standing.set("master", broker_id=broker_id, epoch=epoch, master_address=self.config.address)
+        self.compare.soon()
         if not again:
             self._pulls.release_all()
             self._master_tasks.spawn(self._delay.run(), name="delay")
@@ -307,6 +312,7 @@ class Broker:
         await self.ha.become_slave(broker_id, epoch, master_ha_address)
         self.metadata.soon()
         self.repair.soon()
+        self.compare.soon()
 
     async def fence(self) -> None:
         """Neither master nor slave: the lease ended, or nobody said yet what we are."""
@@ -446,6 +452,7 @@ class Broker:
             "writable": store.writable,
             "damaged": [item.to_json() | {"lost": len(item.lost)} for item in store.damage.ranges],
             "repaired": store.repairer.repaired,
+            "compared": {"passes": self.compare.passes, "undecided": self.compare.undecided},
             "scrub": {"at": store.scrub.at, "passes": store.scrub.passes, "found": store.scrub.damaged_found},
             "life": self.role.status(),
             "registered": self.registration.status(),

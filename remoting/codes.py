@@ -145,6 +145,7 @@ class Request(IntEnum):
     # ours: between keelmq brokers only, in a range RocketMQ has no codes in
     READ_LOG_RANGE = 7701
     KEELMQ_COPY_TABLES = 7702
+    KEELMQ_LOG_DIGESTS = 7703
 
 
 class Response(IntEnum):

@@ -112,8 +112,10 @@ class MessageStore:
             self._dispatcher,
             self._parser,
             self.damage,
+            self._index,
             self.repairer,
             config.scrub_megabytes_per_s << 20,
+            config.check_on_start_megabytes_per_s << 20,
         )
         self._dispatcher.on_bad = self.repairer.note_ahead
         self._reader.on_rot.append(self._rotten)
