@@ -1,7 +1,7 @@
 """Does this broker's log say what the other replicas' logs say, where no CRC can tell?
 
-KEELMQ_LOG_DIGESTS (7703, ours alone; docs/formats/store.md) asks a replica for digests of a stretch of its log.
-Where they differ from ours, the records there are fetched (READ_LOG_RANGE) from all replicas,
+KEELMQ_LOG_DIGESTS (7703, ours alone; docs/formats/store.md) asks a replica for digests of a stretch of its
+log. Where they differ from ours, the records there are fetched (READ_LOG_RANGE) from all replicas,
 ``store/agreement`` decides, and what is wrong here is replaced. What is wrong there, the other one finds the
 same way. One pass follows each start, at ``checkOnStartMegabytesPerSecond``; with
 ``scrubMegabytesPerSecond`` one follows the other.

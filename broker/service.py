@@ -227,6 +227,17 @@ class Broker:
             self.delays.load(files["delays"].load())
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DiskError(f"a table in {self.config.store_path}/config is not one: {error!r}") from error
+        config = self.config
+        lost = [file for file in files.values() if file.lost is not None]
+        if lost and config.start_with_damaged_tables:
+            for file in lost:
+                log.error("beginning without %s: %s", file.path, file.lost)
+                file.found()
+        elif lost and not config.enable_controller_mode and config.broker_role != "SLAVE":
+            raise DiskError(
+                f"{lost[0].lost}; nobody is there to copy it from: put a copy in its place, or begin without"
+                " it by startWithDamagedTables=true"
+            )
         self._loaded = True
         self.topics.on_change.append(lambda names: files["topics"].changed())
         self.groups.on_change.append(files["groups"].changed)
@@ -246,6 +257,7 @@ class Broker:
         self.role.on_no_ha_address.append(self.registration.soon)
         self.topics.on_change.append(lambda names: self.registration.soon())
         self.registration.on_master.append(self.role.ha_address_of)
+        self.metadata.on_copied.append(self._copied)
         copies, offsets = self.parts.copies, self.offsets
         copies.add("topics", lambda known: (self.topics.to_json(), 0))
         copies.add("groups", lambda known: (self.groups.to_json(), 0))
@@ -343,6 +355,18 @@ class Broker:
     def resume(self) -> None:
         """Take writes again, if still master."""
         self.standing.handing_over = False
+
+    def lacks(self) -> str | None:
+        """See ``role.RoleHost``."""
+        lost = [file.lost for file in self._files.values() if file.lost is not None]
+        if self.store.epochs.doubt is not None:
+            lost.append(self.store.epochs.doubt)
+        return "; ".join(lost) if lost else None
+
+    def _copied(self) -> None:
+        """All tables are the master's: none is lost any more."""
+        for file in self._files.values():
+            file.found()
 
     def _end_of(self, slave: int) -> int | None:
         return next((s["ackOffset"] for s in self.ha.slaves() if s["id"] == slave), None)

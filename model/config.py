@@ -267,6 +267,12 @@ class StoreConfig(ServerConfig):
         8,
         "after a start, read the log once at this rate and compare it with a replica's; 0 = off",
     )
+    start_with_damaged_tables: bool = key(
+        "startWithDamagedTables",
+        False,
+        "go on without the table or epoch file of which no copy can be read, instead of waiting for a"
+        " master to copy it from",
+    )
     disk_reserve_megabytes: int = key(
         "diskReserveMegabytes", 4, "kept free for role changes and tables when the disk fills; 0 = nothing"
     )

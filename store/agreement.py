@@ -1,7 +1,7 @@
 """Replicas hold different bytes for one record: whose are right?
 
-What no CRC covers (queue, offsets, times, properties) can rot without a sign, but not on two disks alike. In this
-order:
+What no CRC covers (queue, offsets, times, properties) can rot without a sign, but not on two disks alike. In
+this order:
 
     1. copies whose CRCs are wrong do not count
     2. what more than half of the copies say is right

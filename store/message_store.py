@@ -189,7 +189,9 @@ class MessageStore:
         disk.sync_dir(self.root)
         self._reserve.take()
         self.checkpoint.load()
-        self.epochs.load()
+        self.epochs.load(may_doubt=self._controller_mode or self._config.start_with_damaged_tables)
+        if self.epochs.doubt is not None and self._config.start_with_damaged_tables:
+            self.epochs.trust([])
         recovered = recover(
             self.log,
             self._queues,

@@ -3,9 +3,9 @@
 Reads at most ``scrubMegabytesPerSecond`` (0 = off) of what is dispatched, oldest first, and begins again at
 the end. The first pass after a start, at ``checkOnStartMegabytesPerSecond``, is made even when it is off:
 recovery reads the end of the log only. Each record is checked by its own CRCs, its queue entry and its index
-entries against it. Damage goes to the ledger, whose hooks ask the replicas; a wrong queue entry is made right,
-a missing index entry made, at once. What is read comes from the page
-cache while it is there: rot below it shows once the page was dropped.
+entries against it. Damage goes to the ledger, whose hooks ask the replicas; a wrong queue entry is made right
+at once, and a missing index entry made. What is read comes from the page cache while it is there: rot below
+it shows once the page was dropped.
 """
 
 from __future__ import annotations
