@@ -1,7 +1,7 @@
 """How do the tables of a broker (topics, groups, offsets) get to disk and back?
 
-The files are RocketMQ's ``config/*.json``: pretty-printed fastjson with bare integer keys, the former content
-beside it as ``.bak``, which is read when the current one is missing or torn.
+The files are RocketMQ's ``config/*.json``: pretty-printed fastjson with bare integer keys, the same once more
+as ``.bak``, both sealed (``store/sealed``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from model.errors import DiskError, PeerError
 from remoting import bodies
-from runtime.env import Env, read_file, write_file
+from runtime.env import Env
 from runtime.tasks import Tasks
+from store.sealed import CRC_KEY, read_copies, seal, unseal, write_copies
 
 log = logging.getLogger(__name__)
 
@@ -44,31 +45,30 @@ class ConfigFile:
         self._tasks = tasks
         self._delay_s = delay_s
         self._retry_s = retry_s
+        self.lost: str | None = None
+        """Why no copy could be read; nothing is written then until ``found`` is called."""
         self._dirty = False
         self._writer: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
 
     def load(self) -> dict[str, Any] | None:
-        """The table on disk, from ``.bak`` when the file is absent or torn; None when there is neither.
+        """The table on disk, from ``.bak`` when the file is absent or damaged; None when there is neither,
+        or (``lost``) when none of them can be read. Raises OSError."""
+        try:
+            found, whole = read_copies(self._env.disk, self.path, _mend)
+        except DiskError as error:
+            self.lost = str(error)
+            return None
+        if found is not None and not whole:
+            log.warning("%s was damaged and is written anew", self.path)
+            self.changed()
+        return None if found is None else _parse(found)
 
-        Raises DiskError when files exist and none of them can be read as JSON.
-        """
-        problem: str | None = None
-        for path in (self.path, self.path + ".bak"):
-            try:
-                data = bodies.loads(read_file(self._env.disk, path))
-            except FileNotFoundError:
-                continue
-            except PeerError as error:
-                problem = f"{path}: {error}"
-                log.error("%s is not readable, trying its backup: %s", path, error)
-                continue
-            if isinstance(data, dict):
-                return data
-            problem = f"{path}: expected an object, found {type(data).__name__}"
-        if problem is not None:
-            raise DiskError(f"no readable copy of {self.path}: {problem}")
-        return None
+    def found(self) -> None:
+        """The table is complete again: it was copied, or is to begin empty."""
+        if self.lost is not None:
+            self.lost = None
+            self.changed()
 
     def changed(self) -> None:
         """Write the table soon; several changes within the delay make one write."""
@@ -77,7 +77,7 @@ class ConfigFile:
             self._writer = self._tasks.spawn(self._write_soon(), name=f"write {self.path.rpartition('/')[2]}")
 
     async def _write_soon(self) -> None:
-        while self._dirty:
+        while self._dirty and self.lost is None:
             await asyncio.sleep(self._delay_s)
             try:
                 await self.flush()
@@ -88,10 +88,10 @@ class ConfigFile:
     async def flush(self) -> None:
         """Write now if anything changed since the last write. Raises OSError; the change stays noted then."""
         async with self._writing:
-            if not self._dirty:
+            if not self._dirty or self.lost is not None:
                 return
             self._dirty = False
-            data = bodies.dumps_dialect(self._content(), indent=True)
+            data = seal(bodies.dumps_dialect(self._content(), indent=True))
             try:
                 await self._env.offload(lambda: self._write(data))
             except OSError:
@@ -100,4 +100,22 @@ class ConfigFile:
 
     def _write(self, data: bytes) -> None:
         self._env.disk.makedirs(self.path.rpartition("/")[0])
-        write_file(self._env.disk, self.path, data, backup=True)
+        write_copies(self._env.disk, self.path, data)
+
+
+def _mend(data: bytes) -> bytes:
+    content = unseal(data)
+    _parse(content)
+    return content
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """Raises DiskError."""
+    try:
+        value = bodies.loads(data)
+    except PeerError as error:
+        raise DiskError(str(error)) from None
+    if not isinstance(value, dict):
+        raise DiskError(f"expected an object, found {type(value).__name__}")
+    value.pop(CRC_KEY, None)
+    return value

@@ -87,10 +87,10 @@ class LogRepair:
     async def once(self) -> int:
         """Try to mend every range from every replica; returns how many are whole again."""
         mended = 0
-        for address in await self._peers():
+        for address in await self.peers():
             for wanted in self._parts.store.repairer.wanted():
                 try:
-                    data = await self._fetch(address, wanted)
+                    data = await self.fetch(address, wanted.begin, wanted.until)
                     await self._parts.store.repairer.mend(wanted, data)
                 except BadRecord as bad:
                     log.error("%s gave nothing for [%d, %d): %s", address, *_range(wanted), bad)
@@ -103,7 +103,7 @@ class LogRepair:
                     mended += 1
         return mended
 
-    async def _peers(self) -> list[str]:
+    async def peers(self) -> list[str]:
         """Addresses of the other replicas, the master's first."""
         own, master = self._parts.config.address, self._parts.standing.master_address
         found = [master] if master is not None else []
@@ -115,14 +115,15 @@ class LogRepair:
         ours = (own, self._parts.config.group_address)
         return [address for address in dict.fromkeys(found) if address not in ours]
 
-    async def _fetch(self, address: str, wanted: Wanted) -> bytes:
+    async def fetch(self, address: str, begin: int, until: int) -> bytes:
+        """Bytes [``begin``, ``until``) of the log of the broker at ``address``. Raises MqError, OSError."""
         pieces: list[bytes] = []
-        at = wanted.begin
-        while at < wanted.until:
+        at = begin
+        while at < until:
             ext = {
                 "brokerName": self._parts.config.broker_name,
                 "offset": str(at),
-                "size": str(min(wanted.until - at, PIECE_BYTES)),
+                "size": str(min(until - at, PIECE_BYTES)),
             }
             answer = await self._client.call(address, Command(int(Request.READ_LOG_RANGE), ext), CALL_S)
             if answer.code != Response.SUCCESS or not answer.body:

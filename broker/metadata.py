@@ -35,6 +35,8 @@ class MetadataSync:
     """The slave's side. ``run`` is one task for the life of the broker; it rests while there is no master."""
 
     def __init__(self, parts: Parts, delays: DelayOffsets, client: RemotingClient) -> None:
+        self.on_copied: list[Callable[[], None]] = []
+        """Hear that all tables are the master's now."""
         self._parts = parts
         self._client = client
         self._wake = asyncio.Event()
@@ -134,6 +136,8 @@ class MetadataSync:
             elif table is not None:
                 raise PeerError(f"the table {name} of the master is a {type(table).__name__}")
         self._run_seen = told
+        if all(name in body for name, _, _ in self._tables):
+            self._copied()
 
     async def _copy_whole(self, master: str) -> None:
         for _, code, adopt in self._tables:
@@ -144,6 +148,11 @@ class MetadataSync:
             if not self._follows(master):
                 return
             adopt(table)
+        self._copied()
+
+    def _copied(self) -> None:
+        for hook in self.on_copied:
+            hook()
 
     def _follows(self, master: str) -> bool:
         """False when we were promoted, or moved to another master, while an answer was on its way."""

@@ -89,6 +89,9 @@ class RoleHost(Protocol):
     def resume(self) -> None:
         """Take writes again, if still master."""
 
+    def lacks(self) -> str | None:
+        """What this broker lost and must copy from a master before it can be one, or None."""
+
 
 class RoleManager:
     """This broker's life with the Controllers, or the role its configuration gives it without them.
@@ -324,6 +327,9 @@ class RoleManager:
             else:
                 view = await self._register(self.broker_id)
             if view.master_id is None:
+                lacks = self._host.lacks()
+                if lacks is not None:
+                    raise MqError(f"no master to copy from what was lost here: {lacks}")
                 view = await self._elect(self.broker_id, view)
         except Refused as refused:
             if refused.code in UNKNOWN_TO_CONTROLLER:
@@ -376,7 +382,8 @@ class RoleManager:
         view = await self._controllers.register(broker_id, unclean=self._unclean and not self._was_registered)
         self._registered = self._was_registered = True
         # Before an election this broker must be known to be alive.
-        await self._controllers.beat_leader(self._heartbeat(broker_id))
+        if self._host.lacks() is None:
+            await self._controllers.beat_leader(self._heartbeat(broker_id))
         return view
 
     async def _elect(self, broker_id: int, view: View) -> View:
@@ -404,6 +411,10 @@ class RoleManager:
             self.reason = None
 
     async def _lead(self, broker_id: int, view: View) -> None:
+        lacks = self._host.lacks()
+        if lacks is not None:
+            # No heartbeats are sent meanwhile: the Controllers elect another one, if there is one.
+            raise MqError(f"cannot lead before it is copied from a master: {lacks}")
         last = self._store.epochs.last
         recorded = last.epoch if last is not None else 0
         if self.role != "master":
@@ -487,6 +498,8 @@ class RoleManager:
     def _beat(self) -> None:
         if not self._registered or self._broken is not None or self.broker_id is None or self._stopping:
             return
+        if self._host.lacks() is not None:
+            return  # who is not alive is not elected
         leader = self._controllers.leader
         if self.role == "master" and self.lease.supported is not False:
             if not self._renewing:

@@ -18,6 +18,7 @@ from broker.groups import Groups
 from broker.heartbeats import ClientProcessor
 from broker.hotpath import HotPath
 from broker.locks import LockProcessor
+from broker.log_compare import LogCompare
 from broker.log_repair import LogRepair
 from broker.metadata import MetadataSync
 from broker.offset_table import OffsetTable
@@ -108,6 +109,7 @@ class Broker:
         self._transactions = Transactions(self.parts, self.sender)
         self.metadata = MetadataSync(self.parts, self.delays, self.client)
         self.repair = LogRepair(self.parts, self.client, self.registration.members)
+        self.compare = LogCompare(self.parts, self.client, self.repair)
         self.handlers = dict(
             handlers(
                 send=self.sender,
@@ -123,6 +125,7 @@ class Broker:
         )
         self.handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
         self.handlers[int(Request.READ_LOG_RANGE)] = self.repair.read
+        self.handlers[int(Request.KEELMQ_LOG_DIGESTS)] = self.compare.digests
         self._asked: dict[int, Handler] = {int(Request.CONTROLLER_ELECT_MASTER): self._hand_over}
         self.handlers[int(Request.KEELMQ_COPY_TABLES)] = self.parts.copies.question
         self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
@@ -178,6 +181,7 @@ class Broker:
         self._tasks.spawn(every(EXPIRE_S, self._clients.expire, what="closing silent clients"), name="expire")
         self._tasks.spawn(self.metadata.run(), name="metadata")
         self._tasks.spawn(self.repair.run(), name="repair")
+        self._tasks.spawn(self.compare.run(), name="compare")
         self.port = await self.server.start(self.config.bind_address, self.config.listen_port)
         if self.config.fast_port_enable and self.config.listen_port > 2:
             await self.server.start(self.config.bind_address, self.config.listen_port - 2)
@@ -230,6 +234,17 @@ class Broker:
             self.delays.load(files["delays"].load())
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DiskError(f"a table in {self.config.store_path}/config is not one: {error!r}") from error
+        config = self.config
+        lost = [file for file in files.values() if file.lost is not None]
+        if lost and config.start_with_damaged_tables:
+            for file in lost:
+                log.error("beginning without %s: %s", file.path, file.lost)
+                file.found()
+        elif lost and not config.enable_controller_mode and config.broker_role != "SLAVE":
+            raise DiskError(
+                f"{lost[0].lost}; nobody is there to copy it from: put a copy in its place, or begin without"
+                " it by startWithDamagedTables=true"
+            )
         self._loaded = True
         self.topics.on_change.append(lambda names: files["topics"].changed())
         self.groups.on_change.append(files["groups"].changed)
@@ -249,6 +264,7 @@ class Broker:
         self.role.on_no_ha_address.append(self.registration.soon)
         self.topics.on_change.append(lambda names: self.registration.soon())
         self.registration.on_master.append(self.role.ha_address_of)
+        self.metadata.on_copied.append(self._copied)
         copies, offsets = self.parts.copies, self.offsets
         copies.add("topics", lambda known: (self.topics.to_json(), 0))
         copies.add("groups", lambda known: (self.groups.to_json(), 0))
@@ -308,6 +324,7 @@ class Broker:
         if cut:
             log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
         self.standing.set("master", broker_id=broker_id, epoch=epoch, master_address=self.config.address)
+        self.compare.soon()
         if not again:
             self._pulls.release_all()
             self._master_tasks.spawn(self._delay.run(), name="delay")
@@ -326,6 +343,7 @@ class Broker:
         await self.ha.become_slave(broker_id, epoch, master_ha_address)
         self.metadata.soon()
         self.repair.soon()
+        self.compare.soon()
 
     async def fence(self) -> None:
         """Neither master nor slave: the lease ended, or nobody said yet what we are."""
@@ -360,6 +378,18 @@ class Broker:
         """Take writes again, if still master."""
         self.standing.handing_over = False
         self.group_address.hold(False)
+
+    def lacks(self) -> str | None:
+        """See ``role.RoleHost``."""
+        lost = [file.lost for file in self._files.values() if file.lost is not None]
+        if self.store.epochs.doubt is not None:
+            lost.append(self.store.epochs.doubt)
+        return "; ".join(lost) if lost else None
+
+    def _copied(self) -> None:
+        """All tables are the master's: none is lost any more."""
+        for file in self._files.values():
+            file.found()
 
     def _end_of(self, slave: int) -> int | None:
         return next((s["ackOffset"] for s in self.ha.slaves() if s["id"] == slave), None)
@@ -470,6 +500,7 @@ class Broker:
             "writable": store.writable,
             "damaged": [item.to_json() | {"lost": len(item.lost)} for item in store.damage.ranges],
             "repaired": store.repairer.repaired,
+            "compared": {"passes": self.compare.passes, "undecided": self.compare.undecided},
             "scrub": {"at": store.scrub.at, "passes": store.scrub.passes, "found": store.scrub.damaged_found},
             "life": self.role.status(),
             "registered": self.registration.status(),

@@ -25,6 +25,7 @@ from model.errors import DiskError, MqError, PeerError
 from runtime.backoff import Backoff
 from runtime.env import Env
 from runtime.tasks import Tasks
+from store.epoch_file import EpochEntry
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
@@ -324,6 +325,8 @@ class MasterLink(asyncio.Protocol):
 
     def _agree(self, frame: MasterHandshake) -> None:
         store = self._store
+        if store.epochs.doubt is not None:
+            self._learn_epochs(frame)
         mine, end = epochs_of(store), store.log.end
         if mine and 0 <= frame.last_epoch < mine[-1][0]:
             self._doubt(frame, mine[-1][0])
@@ -357,6 +360,18 @@ class MasterLink(asyncio.Protocol):
             store.sync_to(store.log.end)
         # At once: a real slave waits for its idle timer here, and every reconnect costs 5 s.
         self.report(always=True)
+
+    def _learn_epochs(self, frame: MasterHandshake) -> None:
+        """No copy of our epochs could be read: what is confirmed here has those of any master that was
+        rightly elected; what lies behind may be of another one, and is copied again."""
+        store = self._store
+        if frame.end < store.confirmed:
+            raise PeerError(
+                f"the master's log ends at {frame.end}, ours is confirmed up to {store.confirmed}"
+            )
+        store.truncate(store.confirmed)
+        store.epochs.trust([EpochEntry(e, start) for e, start in frame.epochs if start < store.log.end])
+        log.warning("our epochs were lost; the master says %s", _text(store.epochs.entries))
 
     def _doubt(self, frame: MasterHandshake, newest: int) -> None:
         if not (self._follower.foreign and self._follower.epoch > newest):

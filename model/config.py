@@ -267,6 +267,17 @@ class StoreConfig(ServerConfig):
     scrub_megabytes_per_s: int = key(
         "scrubMegabytesPerSecond", 0, "read the log again at this rate, to find rot; 0 = off"
     )
+    check_on_start_megabytes_per_s: int = key(
+        "checkOnStartMegabytesPerSecond",
+        8,
+        "after a start, read the log once at this rate and compare it with a replica's; 0 = off",
+    )
+    start_with_damaged_tables: bool = key(
+        "startWithDamagedTables",
+        False,
+        "go on without the table or epoch file of which no copy can be read, instead of waiting for a"
+        " master to copy it from",
+    )
     disk_reserve_megabytes: int = key(
         "diskReserveMegabytes", 4, "kept free for role changes and tables when the disk fills; 0 = nothing"
     )
@@ -282,6 +293,7 @@ class StoreConfig(ServerConfig):
         _need(self.segment_bytes >= 4096, "mappedFileSizeCommitLog must be at least 4096")
         _need(self.queue_file_bytes % 20 == 0, "mappedFileSizeConsumeQueue must be a multiple of 20")
         _need(self.scrub_megabytes_per_s >= 0, "scrubMegabytesPerSecond cannot be negative")
+        _need(self.check_on_start_megabytes_per_s >= 0, "checkOnStartMegabytesPerSecond cannot be negative")
         _need(self.disk_reserve_megabytes >= 0, "diskReserveMegabytes cannot be negative")
         hours = self.delete_when.split(";")
         _need(

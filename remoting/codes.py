@@ -145,6 +145,7 @@ class Request(IntEnum):
     # ours: among keelmq's own parts only, in a range RocketMQ has no codes in
     READ_LOG_RANGE = 7701
     KEELMQ_COPY_TABLES = 7702
+    KEELMQ_LOG_DIGESTS = 7703
     KEELMQ_TRANSFER_LEADERSHIP = 7710  # to the Controllers' leader
 
 

@@ -446,6 +446,17 @@ class ConsumeQueues:
             self._disk.rmtree(self.path)
             self._disk.sync_dir(self.path.rpartition("/")[0])
 
+    def remove(self, queue: ConsumeQueue) -> None:
+        """Drop a queue nothing is in. Raises OSError."""
+        del self._queues[queue.topic, queue.queue_id]
+        self.dirty.pop(queue, None)
+        self._written.pop(queue, None)
+        queue.destroy()
+        topic = f"{self.path}/{queue.topic}"
+        self._disk.rmtree(f"{topic}/{queue.queue_id}")
+        if not self._disk.listdir(topic):
+            self._disk.rmtree(topic)
+
     def remove_topic(self, topic: str) -> None:
         """Drop the queues of a deleted topic. Raises OSError."""
         for key in [key for key in self._queues if key[0] == topic]:

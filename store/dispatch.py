@@ -19,7 +19,7 @@ from store.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, ConsumeQu
 from store.damage import DamageLedger
 from store.health import Health
 from store.index_file import Index
-from store.record import HEAD, BadRecord, Dispatch, DispatchParser, measure
+from store.record import HEAD, RECORD_BYTES_MIN, BadRecord, Dispatch, DispatchParser, measure
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,8 @@ REMEMBERED_MAX = 100_000
 """Records kept in memory for dispatch; beyond that the log is parsed, as on a slave."""
 STEP_RECORDS = 4096
 READ_BYTES = 1 << 19
+FAR_ENTRIES = 4096
+"""A queue does not go on so far behind its end unless two records in a row say so."""
 
 WRITING_QUEUES = "writing a ConsumeQueue"
 WRITING_INDEX = "writing the index"
@@ -57,6 +59,7 @@ class Dispatcher:
         self._health = health
         self._on_arrive = on_arrive
         self._damage = damage
+        self._far: dict[ConsumeQueue, int] = {}  # offsets no queue could go on at, the newest of each
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
         self._remembered: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
@@ -254,11 +257,23 @@ class Dispatcher:
                 queue.max_physical = offset + size
                 if len(buffer) >= BUFFER_BYTES_MAX and self._health.writable is None:
                     self._flush(queue)
-            elif not queue.put(queue_offset, offset, size, tags_code):
+            elif self._is_far(queue, queue_offset, offset) or not queue.put(
+                queue_offset, offset, size, tags_code
+            ):
                 continue
             dirty[queue] = None
             arrived[topic, queue_id, tags_code] = queue_offset + 1
         return arrived
+
+    def _is_far(self, queue: ConsumeQueue, queue_offset: int, offset: int) -> bool:
+        """Is this no offset the queue can go on at? Then the record's head rotted, and nothing is entered:
+        a scrub, or who compares replicas, sees it. A second record that goes on there is believed."""
+        near = queue.max_offset + FAR_ENTRIES if queue.max_offset else offset // RECORD_BYTES_MIN
+        if queue_offset <= max(near, FAR_ENTRIES):
+            return False
+        before, self._far[queue] = self._far.get(queue), queue_offset
+        log.error("record at %d: %s/%d goes on at %d?", offset, queue.topic, queue.queue_id, queue_offset)
+        return before != queue_offset - 1
 
     def _flush(self, queue: ConsumeQueue) -> None:
         try:

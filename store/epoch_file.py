@@ -6,8 +6,9 @@
 
 An epoch ends where the next one starts; the last has no end. An election without a write leaves an epoch of
 length zero: the next one starts at the same offset and takes its place. An empty list is written like any
-other, so that epochs that were cut do not come back. Every change is on disk when the call returns. Source
-of the format: Apache RocketMQ 5.x, ``epochFileCheckpoint``; checked against files it wrote.
+other, so that epochs that were cut do not come back. Every change is on disk when the call returns; ``.bak``
+holds the same (``store/sealed``). Source of the format: Apache RocketMQ 5.x, ``epochFileCheckpoint``; checked
+against files it wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 from model.errors import DiskError
-from runtime.env import Disk, read_file, write_file
+from runtime.env import Disk
+from store.sealed import one_bit_off, read_copies, write_copies
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,8 @@ class EpochFile:
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.entries: list[EpochEntry] = []
+        self.doubt: str | None = None
+        """Why nothing is known of the epochs; None: ``entries`` is all there is to know."""
         self._disk = disk
         self._path = path
 
@@ -65,22 +69,29 @@ class EpochFile:
     def last(self) -> EpochEntry | None:
         return self.entries[-1] if self.entries else None
 
-    def load(self) -> None:
-        """Read the file, or its ``.bak`` when it is damaged or gone. Raises DiskError when both are."""
-        problem: DiskError | None = None
-        for path in (self._path, self._path + ".bak"):
-            if not self._disk.exists(path):
-                continue
-            try:
-                self.entries = decode(read_file(self._disk, path))
-            except DiskError as error:
-                log.error("%s: %s", path, error)
-                problem = problem or DiskError(f"{path}: {error}")
-            else:
-                return
-        if problem is not None:
-            raise problem
-        self.entries = []
+    def load(self, *, may_doubt: bool = False) -> None:
+        """Read the file, or its ``.bak``; one flipped bit is turned back. When both are damaged beyond that
+        there are no entries and ``doubt``, or without ``may_doubt`` DiskError."""
+        self.entries, self.doubt = [], None
+        try:
+            found, whole = read_copies(self._disk, self._path, _mend)
+        except OSError as error:
+            raise DiskError(f"reading {self._path} failed: {error.strerror or error}") from error
+        except DiskError as error:
+            if not may_doubt:
+                raise
+            self.doubt = str(error)
+            log.error("the epochs are lost, a master must tell them: %s", error)
+            return
+        if found is not None:
+            self.entries = decode(found)
+            if not whole:
+                self._write(self.entries)
+
+    def trust(self, entries: list[EpochEntry]) -> None:
+        """End ``doubt``: these are the epochs."""
+        self._write(entries)
+        self.entries, self.doubt = list(entries), None
 
     def append(self, epoch: int, start: int) -> None:
         """Record that ``epoch`` starts at ``start``; a no-op when it is the last one already.
@@ -116,8 +127,23 @@ class EpochFile:
     def _store(self, entries: list[EpochEntry]) -> None:
         if entries == self.entries:
             return
+        self._write(entries)
+        self.entries = entries
+
+    def _write(self, entries: list[EpochEntry]) -> None:
         try:
-            write_file(self._disk, self._path, encode(entries), backup=True)
+            write_copies(self._disk, self._path, encode(entries))
         except OSError as error:
             raise DiskError(f"writing {self._path} failed: {error.strerror or error}") from error
-        self.entries = entries
+
+
+def _mend(data: bytes) -> bytes:
+    """``data`` with the bit turned back that makes it an epoch file. Raises DiskError."""
+    try:
+        decode(data)
+    except DiskError:
+        fixed = one_bit_off(data, lambda tried: (decode(tried), tried)[1])
+        if fixed is None:
+            raise
+        return fixed
+    return data

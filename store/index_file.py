@@ -452,18 +452,26 @@ class Index:
         Their entries carry the time of the newest one: a lookup goes from new to old, and ends at a time
         before what was asked for. Raises OSError.
         """
-        items: list[tuple[int, int, int]] = []
-        for item in dispatches:
-            if item.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
-                continue
-            for key in filter(None, (item.uniq_key, *item.keys.split(" "))):
-                if item.offset not in self.find(item.topic, key, 0, _FOREVER_MS):
-                    items.append((self.hash(item.topic, key), item.offset, item.store_timestamp_ms))
+        items = [
+            (self.hash(item.topic, key), item.offset, item.store_timestamp_ms)
+            for item in dispatches
+            for key in self.missing(item)
+        ]
         for key_hash, offset, stored_ms in items:
             file = self.current()
             newest = (file.end_offset, file.end_timestamp_ms) if file.count > 1 else (offset, stored_ms)
             file.add([(key_hash, offset, max(stored_ms, newest[1]))])
             file.end_offset, file.end_timestamp_ms = newest  # still the last message dispatched
+
+    def missing(self, item: Dispatch) -> list[str]:
+        """Those of a message's keys it is not found by. Raises OSError."""
+        if item.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return []
+        return [
+            key
+            for key in filter(None, (item.uniq_key, *item.keys.split(" ")))
+            if item.offset not in self.find(item.topic, key, 0, _FOREVER_MS)
+        ]
 
     def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
         """Physical offsets of messages that may carry ``key``, newest first. Raises OSError."""

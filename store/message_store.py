@@ -112,8 +112,10 @@ class MessageStore:
             self._dispatcher,
             self._parser,
             self.damage,
+            self._index,
             self.repairer,
             config.scrub_megabytes_per_s << 20,
+            config.check_on_start_megabytes_per_s << 20,
         )
         self._dispatcher.on_bad = self.repairer.note_ahead
         self._reader.on_rot.append(self._rotten)
@@ -187,7 +189,9 @@ class MessageStore:
         disk.sync_dir(self.root)
         self._reserve.take()
         self.checkpoint.load()
-        self.epochs.load()
+        self.epochs.load(may_doubt=self._controller_mode or self._config.start_with_damaged_tables)
+        if self.epochs.doubt is not None and self._config.start_with_damaged_tables:
+            self.epochs.trust([])
         recovered = recover(
             self.log,
             self._queues,

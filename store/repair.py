@@ -16,7 +16,7 @@ from model.errors import DiskError
 from model.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Env
 from store.commit_log import CommitLog
-from store.consume_queue import ConsumeQueue, ConsumeQueues
+from store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
 from store.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, resync
 from store.dispatch import Dispatcher
 from store.health import Health
@@ -153,6 +153,57 @@ class Repairer:
         log.warning("repaired [%d, %d): %d records are back", item.begin, item.until, len(found))
         self._env.events.add("repaired", begin=item.begin, until=item.until, records=len(found))
         return len(found)
+
+    def names(self, offset: int, data: bytes) -> bool:
+        """Do queue and index say of the record at ``offset`` what ``data`` says? Of a blank: is it empty?
+
+        ``data`` is a whole record or blank.
+        """
+        size = whole(data, 0, offset)
+        if size < 0:
+            return not any(data[BLANK_BYTES:])
+        item = self._parser.one(data, 0, size)
+        if not item.sys_flag & TRANSACTION_PREPARED:
+            queue = self._queues.get(item.topic, item.queue_id)
+            entry = queue.entry(item.queue_offset) if queue is not None and item.queue_offset >= 0 else None
+            if entry != (item.offset, item.size, item.tags_code):
+                return False
+        return self._index is None or not self._index.missing(item)
+
+    async def replace(self, offset: int, data: bytes) -> int:
+        """Put other replicas' bytes in the place of a record that only seems whole; returns how many
+        records were mended. Raises BadRecord, DiskError."""
+        until = offset + len(data)
+        former = self._log.read(offset, len(data))
+        self._note(offset, until, BadRecord("bytes_differ", f"replicas have another record at {offset}"))
+        for wanted in self.wanted():
+            if wanted.of.begin == offset and wanted.of.until == until:
+                mended = await self.mend(wanted, wanted.before + data + wanted.behind)
+                self._forget(offset, former, data)
+                return mended
+        return 0  # damage was known beside it: they are mended as one
+
+    def _forget(self, offset: int, former: bytes, now: bytes) -> None:
+        """Take back the queue entry a record had under the wrong name. Raises DiskError."""
+        try:
+            if whole(former, 0, offset) != len(former) or whole(now, 0, offset) != len(now):
+                return
+        except BadRecord:
+            return
+        wrong, right = self._parser.one(former, 0, len(former)), self._parser.one(now, 0, len(now))
+        queue = self._queues.get(wrong.topic, wrong.queue_id)
+        if wrong[2:5] == right[2:5] or queue is None or wrong.queue_offset < 0:
+            return
+        entry = queue.entry(wrong.queue_offset)
+        if entry is None or entry[0] != offset:
+            return
+        try:
+            queue.patch(wrong.queue_offset, 0, PRE_BLANK_SIZE, 0)
+            self._queues.patched(queue)
+            if all(size == PRE_BLANK_SIZE for _, _, size, _ in queue.entries(queue.first_offset)):
+                self._queues.remove(queue)
+        except OSError as error:
+            raise DiskError(f"mending {queue.topic}/{queue.queue_id} failed: {error}") from error
 
     def _parse(self, data: bytes, offset: int) -> list[Dispatch]:
         found: list[Dispatch] = []

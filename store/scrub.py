@@ -1,9 +1,11 @@
 """Is what was written long ago still what it was? A slow walk over the whole log, for ever.
 
 Reads at most ``scrubMegabytesPerSecond`` (0 = off) of what is dispatched, oldest first, and begins again at
-the end. Each record is checked by its own CRCs, and its queue entry against it. Damage goes to the ledger,
-whose hooks ask the replicas; a wrong queue entry is made right at once. What is read comes from the page
-cache while it is there: rot below it shows once the page was dropped.
+the end. The first pass after a start, at ``checkOnStartMegabytesPerSecond``, is made even when it is off:
+recovery reads the end of the log only. Each record is checked by its own CRCs, its queue entry and its index
+entries against it. Damage goes to the ledger, whose hooks ask the replicas; a wrong queue entry is made right
+at once, and a missing index entry made. What is read comes from the page cache while it is there: rot below
+it shows once the page was dropped.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from store.commit_log import CommitLog
 from store.consume_queue import ConsumeQueues
 from store.damage import RECORD_BYTES_MAX, DamageLedger
 from store.dispatch import Dispatcher
+from store.index_file import Index
 from store.record import BadRecord, DispatchParser, measure, whole
 from store.repair import Repairer
 
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 STEP_BYTES: Final = 1 << 18
 IDLE_S: Final = 1.0
 PASS_PAUSE_S: Final = 10.0
+LOOKUP_BYTES: Final = 4096
+"""What looking a key up in the index costs: a page of it."""
 
 
 class Scrub:
@@ -38,9 +43,12 @@ class Scrub:
         dispatcher: Dispatcher,
         parser: DispatchParser,
         damage: DamageLedger,
+        index: Index | None,
         repairer: Repairer,
         bytes_per_s: int,
+        first_bytes_per_s: int,
     ) -> None:
+        """``first_bytes_per_s`` is the rate of the pass after a start; 0 = as all others."""
         self.at = 0
         self.passes = 0
         self.entries_mended = 0
@@ -50,19 +58,24 @@ class Scrub:
         self._dispatcher = dispatcher
         self._parser = parser
         self._damage = damage
+        self._index = index
         self._repairer = repairer
         self._bytes_per_s = bytes_per_s
+        self._first_bytes_per_s = first_bytes_per_s
+        self._lookups = 0
 
     async def run(self, pause: Callable[[float], Awaitable[bool]]) -> None:
         """Until ``pause`` (seconds) says that the store closes."""
-        if self._bytes_per_s <= 0:
-            return
         while await pause(IDLE_S):
+            bytes_per_s = self.rate()
+            if bytes_per_s <= 0:
+                return
             try:
                 while self.at < self._dispatcher.dispatched:
-                    begin = self.at
+                    begin, self._lookups = self.at, 0
                     self.step()
-                    if not await pause(max(self.at - begin, 1) / self._bytes_per_s):
+                    cost = max(self.at - begin, 1) + self._lookups * LOOKUP_BYTES
+                    if not await pause(cost / bytes_per_s):
                         return
             except (DiskError, ValueError, OSError) as error:  # deleted or cut under our eyes, or unreadable
                 log.error("the scrub stopped at %d: %s", self.at, error)
@@ -70,6 +83,10 @@ class Scrub:
             self.passes += 1
             if not await pause(PASS_PAUSE_S):
                 return
+
+    def rate(self) -> int:
+        """Bytes per second the pass under way, or the next one, may read; 0 when there is none."""
+        return self._bytes_per_s if self.passes else self._bytes_per_s or self._first_bytes_per_s
 
     def whole_pass(self) -> None:
         """Read all that is dispatched, now. Raises DiskError."""
@@ -120,8 +137,11 @@ class Scrub:
 
     def _entry(self, data: bytes, place: int, size: int) -> None:
         item = self._parser.one(data, place, size)
+        if self._index is not None:
+            self._lookups += bool(item.uniq_key) + len(item.keys.split())
+            self._index.add_late((item,))
         queue = self._queues.get(item.topic, item.queue_id)
-        if item.sys_flag & TRANSACTION_PREPARED or queue is None or item.queue_offset < queue.min_offset:
+        if item.sys_flag & TRANSACTION_PREPARED or queue is None or item.queue_offset < queue.first_offset:
             return
         if item.queue_offset < queue.max_offset and self._repairer.enter(queue, item):
             self.entries_mended += 1

@@ -225,9 +225,15 @@ class Machine:
         limit = min(PAGE_BYTES, inode.size - number * PAGE_BYTES)
         if limit <= 0:
             return None
-        at = self._rng.randrange(limit)
-        inode.pages[number][at] ^= 1 << self._rng.randrange(8)
-        return path, number * PAGE_BYTES + at
+        at = number * PAGE_BYTES + self._rng.randrange(limit)
+        self.flip(path, at * 8 + self._rng.randrange(8))
+        return path, at
+
+    def flip(self, path: str, bit: int) -> None:
+        """Flip bit ``bit`` of a file, counted from its first byte's lowest, on the disk and in the cache."""
+        inode = self._files[path]
+        number, at = divmod(bit // 8, PAGE_BYTES)
+        inode.pages.setdefault(number, bytearray(PAGE_BYTES))[at] ^= 1 << bit % 8
 
     def process_died(self, life: Life) -> None:
         self._locks = {path: owner for path, owner in self._locks.items() if owner is not life}
