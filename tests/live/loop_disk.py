@@ -25,7 +25,7 @@ UMOUNT_S: Final = 10.0
 class LoopDisk:
     """A file system of its own, mounted at ``mount`` while entered. Needs root; see ``unavailable``."""
 
-    def __init__(self, mount: Path, image: Path, *, megabytes: int = 48) -> None:
+    def __init__(self, mount: Path, image: Path, *, megabytes: int = 512) -> None:
         self.mount = mount
         self._image = image
         self._megabytes = megabytes
