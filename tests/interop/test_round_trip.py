@@ -74,7 +74,8 @@ class Peer:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._remoting = RemotingClient(OsEnv(), "round-trip")
+        self._env = OsEnv()
+        self._remoting = RemotingClient(self._env, "round-trip")
 
     async def close(self) -> None:
         await self._remoting.close()
@@ -121,7 +122,7 @@ class Peer:
         )
         text = message.wire_properties(unique(topic, number))
         header = SendHeader(
-            PRODUCERS, topic, number % QUEUES, 1_700_000_000_000 + number, flag=number, properties=text
+            PRODUCERS, topic, number % QUEUES, self._env.now_ms(), flag=number, properties=text
         )
         if "TRAN_MSG" in properties:
             header.sys_flag = 4  # prepared
@@ -132,7 +133,7 @@ class Peer:
         for number in numbers:
             one = Message(topic=TOPIC, body=b"part %d" % number, keys=[f"key-{number}"])
             parts.append((one, one.wire_properties(unique(TOPIC, number))))
-        header = SendHeader(PRODUCERS, TOPIC, 1, 1_700_000_000_000, properties="", batch=True)
+        header = SendHeader(PRODUCERS, TOPIC, 1, self._env.now_ms(), properties="", batch=True)
         await self.ask(Request.SEND_BATCH_MESSAGE, header.to_ext(), pack_batch(parts))
 
     async def half(self, number: int) -> Command:
