@@ -67,6 +67,7 @@ class Transactions:
         self._ops: deque[tuple[int, int]] = deque()  # (op offset, highest half offset it names), in order
         self._ended: set[int] = set()  # half offsets from _next_half on whose op record is confirmed
         self._ending: set[int] = set()  # those whose op record was written here, confirmed or not
+        self._renewed: dict[int, tuple[int, int]] = {}  # half offset -> those of its copy: queue, physical
 
     # What producers say
 
@@ -81,7 +82,7 @@ class Transactions:
         header = EndTransactionHeader.parse(request.ext)
         if header.decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return request.reply()  # the producer does not know yet: it will be asked
-        half = self._half(header)
+        half = self._newest(self._half(header))
         if half.queue_offset < self._next_half or half.queue_offset in self._ending | self._ended:
             return request.reply()
         messages = [self._op(half.queue_offset)]
@@ -103,6 +104,13 @@ class Transactions:
         if record.queue_offset != header.queue_offset:
             raise Refused("the transaction state table offset wrong", Response.SYSTEM_ERROR)
         return record
+
+    def _newest(self, half: Record) -> Record:
+        """``half``, or the copy that took its place when its producer was asked: an end that crossed the
+        question on its way counts for that."""
+        renewed = self._renewed.get(half.queue_offset)
+        raw = self._parts.store.lookup(renewed[1]) if renewed is not None else None
+        return decode(raw) if raw is not None else half
 
     def _committed(self, half: Record) -> NewMessage:
         message = self._copy(
@@ -161,6 +169,7 @@ class Transactions:
         self._ops.clear()
         self._ended.clear()
         self._ending.clear()
+        self._renewed.clear()
         while True:
             try:
                 self._read_ops()
@@ -240,6 +249,9 @@ class Transactions:
         again = self._copy(half, HALF_TOPIC, 0, properties)
         put = self._sender.put([again, self._op(half.queue_offset)])[0]
         self._ending.add(half.queue_offset)
+        copy = (put.queue_offset, put.physical_offset)
+        same = [old for old, (queue_offset, _) in self._renewed.items() if queue_offset == half.queue_offset]
+        self._renewed.update(dict.fromkeys([*same, half.queue_offset], copy))
         self._question(again, put.physical_offset, put.queue_offset)
 
     def _question(self, half: NewMessage, physical_offset: int, queue_offset: int) -> None:
@@ -282,6 +294,7 @@ class Transactions:
         offsets = self._parts.offsets
         self._ended = {offset for offset in self._ended if offset >= self._next_half}
         self._ending = {offset for offset in self._ending if offset >= self._next_half} - self._ended
+        self._renewed = {old: copy for old, copy in self._renewed.items() if copy[0] >= self._next_half}
         while self._ops and self._ops[0][1] < self._next_half:
             self._ops.popleft()
         done = self._ops[0][0] if self._ops else self._next_op

@@ -93,6 +93,25 @@ def test_a_commit_that_comes_twice_is_carried_out_once(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_an_end_that_crosses_the_question_counts(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
+            half = await begin(client)
+            await eventually(
+                lambda: len(of_topic(broker, "RMQ_SYS_TRANS_HALF_TOPIC")) >= 3, "it is asked about twice"
+            )
+            for _ in range(2):
+                assert (await end(client, half, COMMIT)).code == 0
+            await client.pull_until("T", 0, 1)
+            asked = len(of_topic(broker, "RMQ_SYS_TRANS_HALF_TOPIC"))
+            await eventually(
+                lambda: broker.offsets.get(GROUP, "RMQ_SYS_TRANS_HALF_TOPIC", 0) == asked, "all have ended"
+            )
+            assert len(of_topic(broker, "T")) == 1
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("wrong", ["group", "offset", "place"])
 def test_an_end_that_does_not_fit_its_half_is_refused(tmp_path: Path, wrong: str) -> None:
     async def body() -> None:

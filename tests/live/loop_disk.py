@@ -1,0 +1,106 @@
+"""A small ext4 on a loop device, whose power can fail: what no sync has put into its journal is gone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+import time
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Final, Self
+
+IOC_SHUTDOWN: Final = 0x8004587D
+"""_IOR('X', 125, __u32) of Linux: EXT4_IOC_SHUTDOWN, first of XFS, now of several file systems."""
+NO_LOG_FLUSH: Final = 2
+"""EXT4_GOING_FLAGS_NOLOGFLUSH: not even the journal's current transaction is written."""
+TOOLS: Final = ("losetup", "mkfs.ext4", "mount", "umount")
+UMOUNT_S: Final = 10.0
+
+
+class LoopDisk:
+    """A file system of its own, mounted at ``mount`` while entered. Needs root; see ``unavailable``."""
+
+    def __init__(self, mount: Path, image: Path, *, megabytes: int = 512) -> None:
+        self.mount = mount
+        self._image = image
+        self._megabytes = megabytes
+        self._device = ""
+
+    def __enter__(self) -> Self:
+        self.mount.mkdir(parents=True, exist_ok=True)
+        with self._image.open("wb") as file:
+            file.truncate(self._megabytes << 20)
+        _run("mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=4", str(self._image))
+        self._device = _run("losetup", "-f", "--show", str(self._image)).strip()
+        try:
+            self._mount()
+            (self.mount / "lost+found").rmdir()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        subprocess.run(["umount", "-l", str(self.mount)], capture_output=True)
+        subprocess.run(["losetup", "-d", self._device], capture_output=True)
+        self._image.unlink()
+
+    def power_off(self) -> None:
+        """From now on nothing reaches the disk; every write and sync fails."""
+        directory = os.open(self.mount, os.O_RDONLY)
+        try:
+            fcntl.ioctl(directory, IOC_SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
+        finally:
+            os.close(directory)
+
+    def power_on(self) -> None:
+        """Mount again, the journal's replay included; nobody may have a file open any more."""
+        deadline = time.monotonic() + UMOUNT_S
+        while subprocess.run(["umount", str(self.mount)], capture_output=True).returncode != 0:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.mount} stays busy")
+            time.sleep(0.02)
+        self._mount()
+
+    def _mount(self) -> None:
+        _run("mount", "-t", "ext4", "-o", "noatime", self._device, str(self.mount))
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"{command[0]}: {done.stderr.strip() or done.returncode}")
+    return done.stdout
+
+
+@cache
+def unavailable() -> str | None:
+    """What this machine lacks for a ``LoopDisk``, or None. Tries one, with a write that must be lost."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"needs {', '.join(missing)}"
+    if os.geteuid() != 0:
+        return "needs root, for a loop device"
+    with TemporaryDirectory() as name:
+        base = Path(name)
+        try:
+            with LoopDisk(base / "disk", base / "image", megabytes=16) as disk:
+                file = disk.mount / "file"
+                with file.open("wb") as out:
+                    out.write(b"durable")
+                    out.flush()
+                    os.fsync(out.fileno())
+                    out.write(b" and not")
+                disk.power_off()
+                disk.power_on()
+                kept = file.read_bytes()
+        except OSError as error:
+            return f"no loop device with ext4 here: {error}"
+        return None if kept == b"durable" else f"a write without a sync survives: {kept!r}"
