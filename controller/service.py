@@ -169,12 +169,14 @@ class Controller:
             "isLeader": self._raft.is_leader,
             "term": self._raft.term,
             "commitIndex": self._raft.commit_index,
+            "admitted": self._raft.admitted,
             "groups": {
                 name: {
                     "master": group.master,
                     "epoch": group.epoch,
                     "syncStateSet": list(group.members),
                     "syncStateSetEpoch": group.members_epoch,
+                    "uncleanElections": group.unclean_elections,
                     "brokers": {
                         str(broker_id): {
                             "address": replica.address,
