@@ -158,14 +158,18 @@ def _controller(status: Mapping[str, Any]) -> Iterator[Metric]:
     epoch = GaugeMetricFamily("keelmq_group_epoch", "elections of a broker group", labels=["group"])
     master = GaugeMetricFamily("keelmq_group_has_master", "1 while the group has a master", labels=["group"])
     in_sync = GaugeMetricFamily("keelmq_group_in_sync_replicas", "SyncStateSet members", labels=["group"])
+    unclean = CounterMetricFamily(
+        "keelmq_group_unclean_elections", "masters from outside of the SyncStateSet", labels=["group"]
+    )
     alive = GaugeMetricFamily("keelmq_group_alive_brokers", "brokers with a live session", labels=["group"])
     for name, group in sorted((status.get("groups") or {}).items()):
         epoch.add_metric([name], float(group.get("epoch") or 0))
         master.add_metric([name], 0.0 if group.get("master") is None else 1.0)
         in_sync.add_metric([name], float(len(group.get("syncStateSet") or [])))
+        unclean.add_metric([name], float(group.get("uncleanElections") or 0))
         brokers = (group.get("brokers") or {}).values()
         alive.add_metric([name], float(sum(bool(broker.get("alive")) for broker in brokers)))
-    yield from (epoch, master, in_sync, alive)
+    yield from (epoch, master, in_sync, unclean, alive)
 
 
 def _namesrv(status: Mapping[str, Any]) -> Iterator[Metric]:

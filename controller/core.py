@@ -121,7 +121,8 @@ class Replica(msgspec.Struct):
 class Group(msgspec.Struct):
     """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
     ``before``: the other members when ``master`` was elected; as long as it did not begin its epoch, they
-    have all that is acknowledged."""
+    have all that is acknowledged. ``unclean_elections``: how often a broker outside of the SyncStateSet
+    became master, each time with the loss of what only members held."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -132,6 +133,7 @@ class Group(msgspec.Struct):
     members_epoch: int = 0
     virgin: bool = True
     before: list[int] = []
+    unclean_elections: int = 0
 
     def address(self, broker_id: int | None) -> str | None:
         replica = None if broker_id is None else self.replicas.get(broker_id)
@@ -337,6 +339,8 @@ class ReplicaTable:
         if chosen == group.master and not restarted:
             return self._elected(name, group, MASTER_STILL_EXIST, f"master {chosen} of {name} is alive")
         known = self._others_of_restarted(group, command) if restarted else group.members
+        if not group.virgin and not restarted and chosen not in group.members:
+            group.unclean_elections += 1
         group.before = [member for member in known if member != chosen]
         group.master, group.epoch, group.virgin = chosen, group.epoch + 1, False
         group.members, group.members_epoch = [chosen], group.members_epoch + 1

@@ -72,6 +72,7 @@ class Keeper:
         self._tasks = Tasks(f"controller.{config.self_id}.keeper")
         self._wake = asyncio.Event()
         self._look_now = False
+        self._look_ms = 0.0  # when every group is looked at again
         self._electing: set[str] = set()
         self._lost: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) already reported as lost
         self._ready_term = 0
@@ -146,24 +147,34 @@ class Keeper:
         self._wake.set()
 
     async def _run(self) -> None:
-        look_ms = 0.0
         while True:
             self._wake.clear()
-            now_ms = self._env.monotonic_ms()
-            self.brokers_lost(self._live.expired(now_ms))
-            if self._look_now or now_ms >= min(look_ms, self._again_ms):
-                self._look_now = False
-                self._again_ms = float("inf")
-                look_ms = now_ms + self._config.scan_inactive_master_ms
-                for name, group in sorted(self._table.groups.items()):
-                    self._check(name, group)
-            expiry_ms = self._live.next_expiry_ms()
-            until_ms = min(look_ms, self._again_ms, now_ms + self._config.scan_not_active_ms)
-            if expiry_ms is not None:
-                until_ms = min(until_ms, expiry_ms + 1)
-            timer = asyncio.get_running_loop().call_later(max(until_ms - now_ms, 1) / 1000, self._wake.set)
+            try:
+                wait_ms = self._round()
+            except Exception:
+                # The next round looks at everything again; without one no group would ever be repaired.
+                log.exception("Controller %s: a look at the groups failed", self._config.self_id)
+                self._look_now = True
+                wait_ms = self._config.scan_not_active_ms
+            timer = asyncio.get_running_loop().call_later(max(wait_ms, 1) / 1000, self._wake.set)
             await self._wake.wait()
             timer.cancel()
+
+    def _round(self) -> float:
+        """Elect where a session ended, look at every group when it is time to; in how many ms to go on."""
+        now_ms = self._env.monotonic_ms()
+        self.brokers_lost(self._live.expired(now_ms))
+        if self._look_now or now_ms >= min(self._look_ms, self._again_ms):
+            self._look_now = False
+            self._again_ms = float("inf")
+            self._look_ms = now_ms + self._config.scan_inactive_master_ms
+            for name, group in sorted(self._table.groups.items()):
+                self._check(name, group)
+        expiry_ms = self._live.next_expiry_ms()
+        until_ms = min(self._look_ms, self._again_ms, now_ms + self._config.scan_not_active_ms)
+        if expiry_ms is not None:
+            until_ms = min(until_ms, expiry_ms + 1)
+        return until_ms - now_ms
 
     def _check(self, name: str, group: Group) -> None:
         """Start an election if the group needs one and this Controller may."""

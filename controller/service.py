@@ -2,8 +2,8 @@
 
 The public port speaks RocketMQ's remoting; the other Controllers are reached on the Raft port. Heartbeats and
 GET_METADATA_INFO are served by every Controller, everything that needs the shared state by the leader only;
-others answer 2007 (CONTROLLER_NOT_LEADER). Reads of the shared state commit a barrier first: a leader that
-was cut off answers nothing old.
+others answer 2007 (CONTROLLER_NOT_LEADER). Reads of the shared state wait until a majority said that it
+still follows: a leader that was cut off answers nothing old.
 """
 
 from __future__ import annotations
@@ -169,12 +169,14 @@ class Controller:
             "isLeader": self._raft.is_leader,
             "term": self._raft.term,
             "commitIndex": self._raft.commit_index,
+            "admitted": self._raft.admitted,
             "groups": {
                 name: {
                     "master": group.master,
                     "epoch": group.epoch,
                     "syncStateSet": list(group.members),
                     "syncStateSetEpoch": group.members_epoch,
+                    "uncleanElections": group.unclean_elections,
                     "brokers": {
                         str(broker_id): {
                             "address": replica.address,

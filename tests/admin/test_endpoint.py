@@ -38,6 +38,7 @@ NAMESRV: dict[str, Any] = {
                 "master": None,
                 "epoch": 5,
                 "syncStateSet": [1],
+                "uncleanElections": 2,
                 "brokers": {"1": {"address": "h:1", "alive": True}, "2": {"address": "h:2", "alive": False}},
             }
         },
@@ -109,6 +110,7 @@ def test_a_brokers_metrics(line: str) -> None:
         "keelmq_controller_term 3.0",
         'keelmq_group_has_master{group="broker-a"} 0.0',
         'keelmq_group_alive_brokers{group="broker-a"} 1.0',
+        'keelmq_group_unclean_elections_total{group="broker-a"} 2.0',
     ],
 )
 def test_a_nameservers_metrics_hold_its_controllers(line: str) -> None:

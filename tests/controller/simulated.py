@@ -29,6 +29,7 @@ class Member:
         self.life: Life | None = None
         self.raft: Raft | None = None
         self.applied: list[bytes] = []
+        self.replayed = 0  # calls of ``apply`` in this life
 
     @property
     def up(self) -> bool:
@@ -37,11 +38,13 @@ class Member:
     async def start(self) -> None:
         group = self.group
         applied = self.applied = []
+        self.replayed = 0
         self.life = group.loop.new_life(self.name)
         env = SimEnv(group.loop, self.life, group.fabric, self.machine, self.name, seed=group.seed)
 
         def apply(command: bytes) -> bytes:
             applied.append(command)
+            self.replayed += 1
             return b"%d" % len(applied)
 
         def restore(data: bytes) -> None:

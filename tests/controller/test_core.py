@@ -159,6 +159,18 @@ def test_only_members_of_the_sync_state_set_win_unless_it_may_be_unclean() -> No
     assert (made.groups[G].master, made.groups[G].epoch, made.groups[G].members) == (3, 3, [3])
 
 
+def test_unclean_elections_are_counted_and_others_are_not() -> None:
+    made = table(members=(1, 2))
+    assert made.apply(ElectMaster(group=G, alive=(2, 3), unclean=True))["ext"]["masterBrokerId"] == "2"
+    assert made.groups[G].unclean_elections == 0
+    assert made.apply(ElectMaster(group=G, alive=(3,), unclean=True))["ext"]["masterBrokerId"] == "3"
+    assert made.apply(ElectMaster(group=G, alive=(1,), unclean=True))["ext"]["masterBrokerId"] == "1"
+    again = ReplicaTable()
+    again.restore(made.snapshot())
+    assert again.groups[G].unclean_elections == 2
+    assert table(members=(1, 2)).groups[G].unclean_elections == 0  # the first master of a group is none
+
+
 def test_a_designated_broker_becomes_master_or_nobody_does() -> None:
     made = table(members=(1, 2))
     designated = ElectMaster(group=G, broker_id=3, designate=True, alive=(1, 2, 3))

@@ -155,3 +155,38 @@ def test_b31_a_broker_without_controllers_serves_its_status_says_why_and_joins_w
         assert server.health() is None
 
     world.run(main)
+
+
+def test_b19_a_silent_master_is_replaced_and_a_living_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(24)
+    checks = 0
+
+    async def main() -> None:
+        nonlocal checks
+        cluster = world.cluster
+        master = cluster.master()
+        assert master is not None
+        await asyncio.sleep(60)
+        assert (cluster.master(), len(world.times("master_elected"))) == (master, 1)
+        check = Keeper._check
+
+        def fail_once(self: Keeper, *rest: object) -> None:
+            nonlocal checks
+            checks += self._raft.is_leader
+            if checks == 1 and self._raft.is_leader:
+                raise ValueError("a mistake in one round")
+            check(self, *rest)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Keeper, "_check", fail_once)
+        await asyncio.sleep(3)
+        cluster.pause(master)  # its connections stay open
+        assert (
+            await cluster.until(lambda: None if cluster.master() not in (None, master) else "none", 10)
+            is None
+        )
+        cluster.resume(master)
+        assert await cluster.until(cluster.converged, 20) is None
+        assert len(world.times("master_elected")) == 2
+        assert checks > 2
+
+    world.run(main)
