@@ -4,8 +4,9 @@ Each delay level is a queue of SCHEDULE_TOPIC_XXXX whose entries carry the due t
 master a task looks at every level, puts what is due back into its topic and remembers how far it got in
 ``config/delayOffset.json``: ``{"dataVersion", "offsetTable": {level: next queue offset}}``.
 
-A message may be delivered twice (a crash between the put and the note), never lost: the note moves only when
-the delivered copy is confirmed, so whatever broker takes over delivers again what it may not have.
+A message is never lost, because the note moves only when the delivered copy is confirmed; and it is delivered
+once, because the copy says which entry it is of (property ``DELAYED_AS``): a broker that takes over, or comes
+back with an old note, looks for copies in its log before it delivers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from broker.parts import Parts
 from broker.properties import changed
 from broker.send import SendProcessor
 from model.errors import DiskError, Refused
-from model.message import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, STORE_HOST_V6, WAIT, property_of
+from model.message import (
+    DELAY,
+    PROPERTIES_BYTES_MAX,
+    REAL_QID,
+    REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    STORE_HOST_V6,
+    WAIT,
+    property_of,
+)
 from model.topic import DataVersion
 from store.reading import GetStatus
 from store.record import NewMessage, Record, decode, delay_levels_ms
@@ -31,6 +41,8 @@ STEP_S: Final = 0.1
 BATCH: Final = 32
 BATCH_BYTES: Final = 1 << 20
 UNCONFIRMED_MAX: Final = 1024  # deliveries of one level waiting for confirmation
+DELAYED_AS: Final = "DELAYED_AS"
+"""Property of a delivered copy: ``level:queue offset`` of the delayed message."""
 _ELSEWHERE: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MATCHED)
 _TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
@@ -84,10 +96,17 @@ class DelayService:
 
     async def run(self) -> None:
         """Deliver what is due, for ever. Started on promotion, cancelled on demotion."""
-        self._next = dict(self._offsets.table)
         self._unconfirmed = {}
+        end, begun = self._parts.store.log.end, False
         while True:
-            for level in range(1, len(self._levels_ms)):
+            if not begun and self._parts.store.dispatched >= end:
+                # The former master may have delivered more than it could tell us. That stands in the log we
+                # took over, and is in the queues once it is confirmed.
+                self._next = dict(self._offsets.table)
+                for level in range(1, len(self._levels_ms)):
+                    self._skip_delivered(level)
+                begun = True
+            for level in range(1, len(self._levels_ms)) if begun else ():
                 try:
                     self.step(level)
                 except (DiskError, Refused) as error:
@@ -113,11 +132,47 @@ class DelayService:
             for record in _records(got.chunks):
                 if not self._due(record, level):
                     return
-                end = self._deliver(record)
+                end = self._deliver(record, level)
                 offset = record.queue_offset + 1
                 self._next[level] = offset
                 waiting.append((end, offset))
         self._note(level)
+
+    def _skip_delivered(self, level: int) -> None:
+        """Move the note behind every message whose copy is in the log. Copies of a level come in its order,
+        so the first one without a copy ends the search."""
+        copies: dict[tuple[str, int], set[str]] = {}
+        while True:
+            offset = self._next.get(level, 0)
+            got = self._parts.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, BATCH_BYTES, None)
+            if got.status is not GetStatus.FOUND:
+                return
+            for record in _records(got.chunks):
+                queue = _destination(record)
+                if queue is None or not self._due(record, level):
+                    return
+                if queue not in copies:
+                    due_ms = record.store_timestamp_ms + self._levels_ms[level]
+                    copies[queue] = set(self._copies_since(*queue, due_ms))
+                if f"{level}:{record.queue_offset}" not in copies[queue]:
+                    return
+                self._next[level] = record.queue_offset + 1
+                self._remember(level, record.queue_offset + 1)
+
+    def _copies_since(self, topic: str, queue_id: int, since_ms: int) -> Iterator[str]:
+        """What the copies in a queue stored at ``since_ms`` or later are copies of."""
+        store = self._parts.store
+        offset = store.offset_by_time(topic, queue_id, since_ms)
+        while True:
+            got = store.get(topic, queue_id, offset, BATCH, BATCH_BYTES, None)
+            if got.status is GetStatus.FOUND:
+                for record in _records(got.chunks):
+                    found = property_of(record.properties, DELAYED_AS)
+                    if found is not None:
+                        yield found
+            elif got.status not in (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
+                return
+            offset = got.next_offset
 
     def _note(self, level: int) -> None:
         """Remember what is confirmed by now."""
@@ -137,18 +192,17 @@ class DelayService:
         # A store time ahead of our clock must not hold a message longer than its level says.
         return min(due_ms, now_ms + self._levels_ms[level]) <= now_ms
 
-    def _deliver(self, record: Record) -> int:
+    def _deliver(self, record: Record, level: int) -> int:
         """Put a due message into its topic; returns the end of the record it became."""
         properties = record.properties
-        topic = property_of(properties, REAL_TOPIC)
-        queue = property_of(properties, REAL_QID)
-        if topic is None or queue is None or not queue.isdigit():
+        queue = _destination(record)
+        if queue is None:
             log.error("delayed message at %d does not say where it belongs: dropped", record.physical_offset)
             return record.physical_offset + record.size
         host = self._parts.store_host
         message = NewMessage(
-            topic=topic,
-            queue_id=int(queue),
+            topic=queue[0],
+            queue_id=queue[1],
             flag=record.flag,
             sys_flag=record.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(host) == 20 else 0),
             born_timestamp_ms=record.born_timestamp_ms,
@@ -157,10 +211,24 @@ class DelayService:
             reconsume_times=record.reconsume_times,
             prepared_transaction_offset=0,
             body=record.body,
-            properties=changed(properties, {WAIT: "false"}, (DELAY, *_TIMERS)),
+            properties=_of_copy(properties, f"{level}:{record.queue_offset}"),
         )
         put = self._sender.put([message])[0]
         return put.physical_offset + put.size
+
+
+def _of_copy(properties: str, source: str) -> str:
+    own = changed(properties, {WAIT: "false"}, (DELAY, *_TIMERS))
+    named = changed(own, {DELAYED_AS: source})
+    # With no room for its source a copy may come twice, which is better than never.
+    return named if len(named.encode()) <= PROPERTIES_BYTES_MAX else own
+
+
+def _destination(record: Record) -> tuple[str, int] | None:
+    """The topic and queue a delayed message is for, None when it does not say."""
+    topic = property_of(record.properties, REAL_TOPIC)
+    queue = property_of(record.properties, REAL_QID)
+    return None if topic is None or queue is None or not queue.isdigit() else (topic, int(queue))
 
 
 def _records(chunks: list[bytes]) -> Iterator[Record]:

@@ -116,6 +116,14 @@ class Liveness:
         """Whether its connection ended, rather than that it fell silent."""
         return (group, broker_id) in self._closed
 
+    def lives_elsewhere(self, group: str, broker_id: int, address: str, now_ms: float) -> str | None:
+        """Where a living broker has this id at another address than ``address``: two processes with one
+        identity, one store being a copy of the other's."""
+        beat = self._beats.get((group, broker_id))
+        if beat is None or beat.address == address or not self.is_alive(group, broker_id, now_ms):
+            return None
+        return beat.address
+
     def alive(self, group: str, now_ms: float) -> list[int]:
         """Ids of the group's brokers that are alive, sorted."""
         return sorted(i for name, i in self._beats if name == group and self.is_alive(group, i, now_ms))

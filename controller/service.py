@@ -232,6 +232,7 @@ class Controller:
         if not ext.get("brokerId"):
             raise Refused("the heartbeat has no brokerId", Response.CONTROLLER_INVALID_REQUEST)
         broker_id = need_int(ext, "brokerId", 0)
+        self._refuse_a_double(group, broker_id, address)
         if not self._live.knows(group, broker_id) and len(self._live) >= BROKERS_MAX:
             raise Refused(f"more than {BROKERS_MAX} brokers", Response.SYSTEM_BUSY)
         timeout_ms = opt_int(ext, "heartbeatTimeoutMills", DEFAULT_TIMEOUT_MS)
@@ -261,6 +262,14 @@ class Controller:
             lease_ms = self._keeper.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
             answer.ext = {"leaseMs": str(lease_ms), "isLeader": flag(self._raft.is_leader)}
         return answer
+
+    def _refuse_a_double(self, group: str, broker_id: int, address: str) -> None:
+        """Raises Refused for the second of two processes that have one identity at the same time. A broker
+        that moved to another address is no double: its old process hung up or fell silent."""
+        other = self._live.lives_elsewhere(group, broker_id, address, self._env.monotonic_ms())
+        if other is not None:
+            text = f"id {broker_id} of {group} is alive at {other}: is the store at {address} a copy of its?"
+            raise Refused(text, Response.CONTROLLER_BROKER_ID_INVALID)
 
     async def _ask_brokers(self, name: str, broker_ids: list[int]) -> bool:
         """Note how far the logs of these brokers reach now, one that does not say so soon counts with its
@@ -489,12 +498,14 @@ class Controller:
     async def _register(self, request: codec.Command) -> Answer:
         ext = request.ext
         name = need(ext, "brokerName")
+        broker_id, address = need_int(ext, "brokerId", 0), need(ext, "brokerAddress")
+        self._refuse_a_double(name, broker_id, address)
         answer = await self._propose(
             RegisterBroker(
                 **self._known(name),
                 cluster=need(ext, "clusterName"),
-                broker_id=need_int(ext, "brokerId", 0),
-                address=need(ext, "brokerAddress"),
+                broker_id=broker_id,
+                address=address,
                 ha_address=ext.get("haServerAddr", ""),
                 unclean=opt_bool(ext, "unclean"),
             )

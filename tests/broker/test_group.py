@@ -138,6 +138,52 @@ def test_a_delayed_message_survives_the_change_of_master(tmp_path: Path) -> None
     asyncio.run(body())
 
 
+def test_a_delayed_message_the_old_master_delivered_unnoted_is_not_delivered_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        never = "3600000"
+        async with pair(tmp_path, slaveSyncMetadataPeriod=never) as (one, two), client_of(one) as client:
+            await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
+            monkeypatch.setattr(one.parts.copies, "changed", lambda name: None)
+            for number in range(3):
+                answer = await client.send("T", b"m%d" % number, properties="DELAY\x011\x02")
+                assert answer.code == 0
+            await client.pull_until("T", 0, 3)
+            # A fourth is due only after the change of master.
+            assert (await client.send("T", b"m3", properties="DELAY\x011\x02")).code == 0
+            await eventually(lambda: one.delays.table.get(1) == 3, "the old master noted them")
+            await eventually(lambda: two.store.log.end == one.store.log.end, "the copies are on the slave")
+            assert two.delays.table == {}
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            await eventually(lambda: two.delays.table.get(1) == 4, "all are delivered")
+            async with client_of(two) as other:
+                found = await other.pull_until("T", 0, 4)
+                assert [record.body for record in found] == [b"m0", b"m1", b"m2", b"m3"]
+                assert two.store.max_queue_offset("T", 0) == 4
+
+    asyncio.run(body())
+
+
+def test_a_delayed_message_that_is_due_while_replicas_are_missing_is_delivered_once_they_are_back(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with pair(tmp_path, minInSyncReplicas="2") as (one, _), client_of(one) as client:
+            assert (await client.send("T", b"later", properties="DELAY\x011\x02")).code == 0
+            one.ha.adopt(frozenset({1}), 3)
+            assert (await client.send("T", b"now")).code != 0
+            await asyncio.sleep(1.3)
+            assert one.store.max_queue_offset("T", 0) == 0
+            one.ha.adopt(frozenset({1, 2}), 4)
+            assert [record.body for record in await client.pull_until("T", 0, 1)] == [b"later"]
+            await eventually(lambda: one.delays.table == {1: 1}, "it is noted")
+            assert one.store.max_queue_offset("T", 0) == 1
+
+    asyncio.run(body())
+
+
 def test_an_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
     async def body() -> None:
         async with pair(tmp_path) as (one, two), client_of(one) as client:

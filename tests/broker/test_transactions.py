@@ -112,6 +112,27 @@ def test_an_end_that_crosses_the_question_counts(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_a_commit_without_enough_replicas_is_refused_and_carried_out_when_they_are_back(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        keys = SOON | {"transactionCheckMax": "1", "minInSyncReplicas": "2"}
+        async with pair(tmp_path, **keys) as (one, two), client_of(one) as client:
+            half = await begin(client)
+            one.ha.adopt(frozenset({1}), 3)
+            assert (await end(client, half, COMMIT)).code != 0
+            # Looked at many times meanwhile; after one question that counts it would be given up.
+            await asyncio.sleep(0.3)
+            assert of_topic(one, "T") == []
+            one.ha.adopt(frozenset({1, 2}), 4)
+            assert (await end(client, half, COMMIT)).code == 0
+            assert [record.body for record in await client.pull_until("T", 0, 1)] == [b"half"]
+            await eventually(lambda: two.store.log.end == one.store.log.end, "the slave has it")
+            assert len(of_topic(two, "T")) == 1
+
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("wrong", ["group", "offset", "place"])
 def test_an_end_that_does_not_fit_its_half_is_refused(tmp_path: Path, wrong: str) -> None:
     async def body() -> None:

@@ -233,6 +233,41 @@ def test_a_group_is_born(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_a_broker_with_the_identity_of_a_living_one_is_refused_and_takes_nothing_from_it(
+    tmp_path: Path,
+) -> None:
+    """B28: somebody copied a store, brokerIdentity included, and started a broker on it."""
+
+    async def main(world: World) -> None:
+        _, two = await world.brokers_up(2)
+        double = Broker(world, 2)
+        double.address = "127.0.0.1:29999"
+        world.brokers.append(double)
+        refused = await double.register()
+        assert refused.code == Response.CONTROLLER_BROKER_ID_INVALID
+        assert two.address in (refused.remark or "")
+        assert "127.0.0.1:29999" in (refused.remark or "")
+        answer = await double.client.call(world.leader_address(), double.heartbeat())
+        assert answer.code == Response.CONTROLLER_BROKER_ID_INVALID
+        assert world.group()["brokers"]["2"]["address"] == two.address
+        # Its session was never the broker's: the end of it is the end of nobody.
+        await double.die()
+        assert (await two.register()).code == 0
+        assert world.named("broker_lost") == world.named("master_lost") == []
+        # A broker that moved is welcome: its old process is gone.
+        await two.die()
+        moved = Broker(world, 2)
+        moved.address = "127.0.0.1:29998"
+        world.brokers.append(moved)
+        for _ in range(100):
+            if (await moved.register()).code == 0:
+                break
+            await asyncio.sleep(0.05)
+        assert world.group()["brokers"]["2"]["address"] == moved.address
+
+    run(tmp_path, main)
+
+
 def test_a_master_that_hangs_up_is_replaced_at_once_and_everybody_is_told(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         one, two, three = await world.brokers_up(3, timeout_ms=60_000)
