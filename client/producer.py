@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 WAIT_MIN_S: Final = 0.01
 WAIT_MAX_S: Final = 0.05
+FRESH_MS: Final = 20.0
+"""A route told this lately is not asked for again."""
 SLOW_MS: Final = 500.0
 """An answer this late makes the producer ask the NameServers whether the master is still the same."""
 WATCH_S: Final = 0.2
@@ -310,7 +312,7 @@ class Producer:
                 raise self._gave_up(sending, error) from error
         # Nearly every send ends above; the machinery of retries is paid for only by those that do not.
         retrying = tenacity.AsyncRetrying(
-            sleep=asyncio.sleep,
+            sleep=lambda wait_s: self._routes.changed(sending.topic, wait_s),
             retry=tenacity.retry_if_exception(lambda error: self._again(sending, error)),
             stop=lambda _: self._left_s(sending) <= 0,
             wait=lambda _: min(self._wait_s(sending), self._left_s(sending)),
@@ -326,7 +328,7 @@ class Producer:
         return may_retry(error, unknown_retries_left=sending.unknown_retries + 1 - unknown)
 
     def _wait_s(self, sending: _Sending) -> float:
-        # The first retry asks the NameServers at once; then the waits grow from 10 to 50 ms.
+        # The first retry asks the NameServers at once; the waits then grow to 50 ms, or end with a new route.
         longest = WAIT_MIN_S * 2 ** min(sending.tries - 1, 8)
         return min(longest, WAIT_MAX_S) * self._env.random.uniform(0.5, 1.0) if sending.tries > 1 else 0.0
 
@@ -344,7 +346,8 @@ class Producer:
     async def _aim(self, sending: _Sending) -> tuple[Queue, str]:
         """Where the next attempt goes. After a failure the NameServers are asked first."""
         sending.tries += 1
-        if sending.tries > 1:
+        # A hundred sends that wait for one new master ask for it together, and go when one of them was told.
+        if sending.tries > 1 and self._routes.age_ms(sending.topic) > FRESH_MS:
             made_up = self._provisional.pop(sending.topic, None) is not None
             try:
                 async with asyncio.timeout(max(self._left_s(sending), 0.001)):

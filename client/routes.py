@@ -31,6 +31,7 @@ SUSPECT_MS: Final = 1000.0
 REPAIR_S: Final = 10.0
 """How long a closed link keeps asking for the new master by itself; later the poll finds it."""
 REPAIR_WAIT_MIN_S: Final = 0.02
+REPAIR_WAIT_GROWTH: Final = 1.25
 REPAIR_WAIT_MAX_S: Final = 0.2
 
 
@@ -118,6 +119,8 @@ class Routes:
         self._suspects: dict[str, tuple[float, bool]] = {}  # address -> until when (monotonic ms), silent
         self._repairing: dict[str, asyncio.Task[None]] = {}
         self._preferred = 0
+        self._changed: dict[str, asyncio.Event] = {}
+        self._told_ms: dict[str, float] = {}
         self.on_change: list[Callable[[Route | None, Route], None]] = []
 
     def start(self) -> None:
@@ -138,6 +141,11 @@ class Routes:
 
     def forget(self, topic: str) -> None:
         self._routes.pop(topic, None)
+        self._told_ms.pop(topic, None)
+
+    def age_ms(self, topic: str) -> float:
+        """How long ago a NameServer told the known route; infinite when none did."""
+        return self._env.monotonic_ms() - self._told_ms.get(topic, float("-inf"))
 
     async def get(self, topic: str) -> Route:
         """The known route, or ask for it. Raises NoRoute, NameServersSilent, PeerError."""
@@ -168,6 +176,17 @@ class Routes:
         ``silent``: it takes requests and does not answer, so a new one would hang as well.
         """
         self._suspects[address] = (self._env.monotonic_ms() + SUSPECT_MS, silent)
+        self._seek_successor(address)
+
+    async def changed(self, topic: str, timeout_s: float) -> None:
+        """Wait until the route of ``topic`` is another one, ``timeout_s`` at most: who waits for a new master
+        goes on the moment it is known."""
+        event = self._changed.setdefault(topic, asyncio.Event())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await event.wait()
+        except TimeoutError:
+            return
 
     def trust(self, address: str) -> None:
         """``address`` answered."""
@@ -191,9 +210,12 @@ class Routes:
 
     def link_closed(self, address: str) -> None:
         """The link to ``address`` ended. If a route names it master, look for its successor at once."""
+        if any(address in route.masters() for route in self.all()):
+            self.suspect(address)
+
+    def _seek_successor(self, address: str) -> None:
         if address in self._repairing or not any(address in route.masters() for route in self.all()):
             return
-        self.suspect(address)
         task = self._tasks.spawn(self._repair(address), name=f"repair.{address}")
         self._repairing[address] = task
         task.add_done_callback(lambda _: self._repairing.pop(address, None))
@@ -211,7 +233,7 @@ class Routes:
                 except MqError as error:
                     log.debug("route of %s: %s", topic, error)
             await asyncio.sleep(wait_s * self._env.random.uniform(0.5, 1.0))
-            wait_s = min(wait_s * 1.5, REPAIR_WAIT_MAX_S)
+            wait_s = min(wait_s * REPAIR_WAIT_GROWTH, REPAIR_WAIT_MAX_S)
 
     def _waits_for_master(self, route: Route, lost: str) -> bool:
         if not self.in_doubt(lost) and lost in route.masters():
@@ -292,6 +314,9 @@ class Routes:
     def _adopt(self, route: Route) -> None:
         former = self._routes.get(route.topic)
         self._routes[route.topic] = route
+        self._told_ms[route.topic] = self._env.monotonic_ms()
         if former != route:
+            if (event := self._changed.pop(route.topic, None)) is not None:
+                event.set()
             for hook in self.on_change:
                 hook(former, route)

@@ -223,6 +223,68 @@ def test_a_refusal_that_says_not_here_is_tried_elsewhere() -> None:
     run(work)
 
 
+def test_sends_that_wait_for_one_new_master_ask_together_and_go_when_it_is_named() -> None:
+    async def work(env: Env) -> None:
+        nameserver, (old,) = await cluster(env)
+        new = FakeBroker(env, "broker-a")
+        await new.start()
+
+        async def hand_over(command: Command) -> Command | None:
+            if command.code == Request.SEND_MESSAGE_V2:
+                raise Refused("handing over", Response.SERVICE_NOT_AVAILABLE)
+            return None
+
+        async with Producer(env, "pg", nameserver.address, timeout_s=10) as producer:
+            await producer.send(message(b"before"))
+            old.before = hand_over
+            sends = [producer.send_async(message(b"%d" % i)) for i in range(40)]
+            tries = asked = 0
+
+            def tried() -> int:
+                return sum(command.code == Request.SEND_MESSAGE_V2 for command in old.requests)
+
+            await until(lambda: tried() > 200)
+            nameserver.masters["broker-a"] = {0: new.address}
+            tries, asked = tried(), nameserver.asked.count(Request.GET_ROUTEINFO_BY_TOPIC)
+            results = await asyncio.gather(*sends)
+        assert {r.status for r in results} == {SendStatus.SEND_OK}
+        assert len(new.log) == 40
+        assert asked < tries / 4
+        assert not any(r.maybe_duplicate for r in results)
+        await stop(nameserver, old, new)
+
+    run(work)
+
+
+def test_answers_of_a_master_that_was_succeeded_still_arrive() -> None:
+    async def work(env: Env) -> None:
+        nameserver, (old,) = await cluster(env)
+        new = FakeBroker(env, "broker-a")
+        await new.start()
+        succeeded = asyncio.Event()
+
+        async def answer_late(command: Command) -> Command | None:
+            if command.code == Request.SEND_MESSAGE_V2:
+                await succeeded.wait()
+                await asyncio.sleep(0.05)
+            return None
+
+        async with Producer(env, "pg", nameserver.address, unknown_retries=0) as producer:
+            await producer.queues("T")
+            old.before = answer_late
+            waiting = producer.send_async(message(b"old"))
+            await until(lambda: any(c.code == Request.SEND_MESSAGE_V2 for c in old.requests))
+            nameserver.masters["broker-a"] = {0: new.address}
+            await producer.session.routes.refresh("T")
+            succeeded.set()
+            assert (await waiting).status is SendStatus.SEND_OK
+            assert (await producer.send(message(b"new"))).status is SendStatus.SEND_OK
+        assert [[s.body for s in broker.log] for broker in (old, new)] == [[b"old"], [b"new"]]
+        await stop(nameserver, old, new)
+
+    run(work)
+
+
 def test_a_refusal_that_no_retry_can_mend_ends_at_once() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)

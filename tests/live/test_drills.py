@@ -124,6 +124,30 @@ def test_a_drill_loses_nothing_and_comes_back(directory: Path, tmp_path: Path, s
     assert list(tmp_path.glob(f"{scenario}-0.jsonl"))
 
 
+@pytest.mark.parametrize("scenario", ["handover", "stop-master", "kill-leader-and-master"])
+def test_a_campaign_keeps_every_promise_over_all_its_drills(
+    directory: Path, tmp_path: Path, scenario: str
+) -> None:
+    out = tmp_path / "campaign.json"
+    options = ("--campaign", "--repeat", "2", "--rate", "300", "--dir", directory, "--json", out)
+    done = keelmq("drill", scenario, *options, timeout_s=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(out.read_text())
+    assert len(result["drills"]) == 2
+    assert (
+        result["read_back"] >= result["acked_total"] > sum(drill["acked"] for drill in result["drills"]) / 2
+    )
+    assert (result["lost_total"], result["acknowledged_twice_total"]) == (0, 0)
+    if scenario == "kill-leader-and-master":
+        assert all(drill["leader_ms"] is not None for drill in result["drills"])
+        assert all("+" in drill["victim"] for drill in result["drills"])
+    else:
+        assert result["failed_total"] == 0
+    if scenario == "handover":
+        # The former master serves on, so every send gets its answer.
+        assert result["unknown_total"] == 0
+
+
 def test_a_drill_on_a_directory_without_a_cluster_is_wrong_usage(tmp_path: Path) -> None:
     done = keelmq("drill", "kill-master", "--dir", tmp_path)
     assert done.returncode == 64
