@@ -364,7 +364,7 @@ class AdminProcessor:
         if not self._config.enable_controller_mode:
             raise Refused("this request only for controllerMode", Response.SYSTEM_ERROR)
         entries = list(self._parts.store.epochs.entries)
-        ends = [entry.start for entry in entries[1:]] + [EPOCH_END]
+        ends = [*(entry.start for entry in entries[1:]), EPOCH_END][: len(entries)]
         return request.reply(
             ext={"following": flag(self._parts.ha.follows)},
             body=bodies.dumps(

@@ -53,6 +53,7 @@ class View:
     members: frozenset[int]
     set_epoch: int
     asked_ms: float  # when it was asked for, Env.monotonic_ms
+    doubtful: frozenset[int] = frozenset()  # whose log may lack its end
 
 
 class Controllers:
@@ -160,17 +161,19 @@ class Controllers:
         answer = await self.call(Command(Request.CONTROLLER_APPLY_BROKER_ID, ext), also=[refused])
         return answer.code == Response.SUCCESS
 
-    async def register(self, broker_id: int, *, unclean: bool = False) -> View:
-        """``unclean``: this broker was not shut down in order, so its log may lack what it acknowledged; it
-        is no member of the SyncStateSet until it caught up. Controllers that do not know the field ignore
-        it."""
+    async def register(self, broker_id: int, *, unclean: bool = False, doubtful: bool = False) -> View:
+        """``unclean``: this broker was not shut down in order; ``doubtful``: its machine lost its memory
+        since the log was written. It is no member of the SyncStateSet, or none to elect, until it caught up.
+        Controllers that do not know the fields ignore them."""
         ext = self._group(
             brokerId=broker_id,
             brokerAddress=self._config.address,
             haServerAddr=self._config.ha_address,
         )
-        if unclean:
-            ext["unclean"] = "true"
+        said = {"unclean": unclean, "doubtful": doubtful, "learner": self._config.async_learner}
+        ext |= {name: "true" for name, value in said.items() if value}
+        if self._config.majority_ack:
+            ext["majorityOf"] = str(self._config.total_replicas)
         asked_ms = self._env.monotonic_ms()
         return view_of(await self.call(Command(Request.CONTROLLER_REGISTER_BROKER, ext)), asked_ms)
 
@@ -180,12 +183,19 @@ class Controllers:
         return view_of(await self.call(command), asked_ms)
 
     async def elect(
-        self, broker_id: int, *, restarted: bool = False, log_epoch: int = 0, yields: int | None = None
+        self,
+        broker_id: int,
+        *,
+        restarted: bool = False,
+        log_epoch: int = 0,
+        doubtful: bool = False,
+        yields: int | None = None,
     ) -> View:
         """Ask for this broker to become master; a master that is there already is an answer, too.
 
         ``restarted``: this broker is the master, but came back from a restart, with a log whose last epoch is
-        ``log_epoch``; it asks for a new one, or for another master. Controllers that do not know the field
+        ``log_epoch`` and which, if ``doubtful``, may lack its end; it asks for a new epoch, or for another
+        master. Controllers that do not know the field
         answer as always. ``yields``: the master with this id is drained and makes way for ``broker_id``.
         """
         designate = "false" if yields is None else "true"
@@ -195,6 +205,7 @@ class Controllers:
         if restarted:
             ext["restarted"] = "true"
             ext["logEpoch"] = str(log_epoch)
+            ext["doubtful"] = str(doubtful).lower()
         asked_ms = self._env.monotonic_ms()
         still = Response.CONTROLLER_MASTER_STILL_EXIST
         return view_of(await self.call(Command(Request.CONTROLLER_ELECT_MASTER, ext), also=[still]), asked_ms)
@@ -298,4 +309,5 @@ def view_of(answer: Command, asked_ms: float) -> View:
         members=frozenset(members),
         set_epoch=set_epoch,
         asked_ms=asked_ms,
+        doubtful=frozenset(int(i) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
     )

@@ -17,12 +17,14 @@ SEPARATOR: Final = "@"
 class OffsetTable:
     """Offsets by (topic, group), in messages; pure but for the hook that asks for a write.
 
-    Holds: an entry changes only through ``commit``, ``set``, ``clamp``, ``drop_*`` and ``adopt``.
+    Holds: an entry changes only through ``commit``, ``set``, ``clamp``, ``drop_*``,
+    ``take_kept`` and ``adopt``.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self._kept: dict[tuple[str, str], dict[int, int]] = {}
         self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
         self.mark = 0
         """Counts the changes since this process began; ``changed_since`` takes one of its values."""
@@ -35,7 +37,9 @@ class OffsetTable:
             self.version = DataVersion.from_json(stored.get("dataVersion"))
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
-        return self._table.get((topic, group), {}).get(queue_id)
+        offset = self._table.get((topic, group), {}).get(queue_id)
+        kept = self._kept.get((topic, group), {}).get(queue_id)
+        return offset if kept is None else max(kept, offset or 0)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """What a consumer reports; an offset may go back (a reset is one)."""
@@ -43,6 +47,30 @@ class OffsetTable:
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._changed((topic, group))
+
+    # What consumers commit while there is no master: a table copied from the next one does not replace it.
+
+    def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note, for a master to come, how far a group is; in memory, and forwards only."""
+        queues = self._kept.setdefault((topic, group), {})
+        queues[queue_id] = max(offset, queues.get(queue_id, 0))
+
+    def kept(self) -> list[tuple[str, str, int, int]]:
+        """(topic, group, queue, offset) of what ``keep`` noted and no master took yet."""
+        return [(t, g, q, offset) for (t, g), queues in self._kept.items() for q, offset in queues.items()]
+
+    def handed_over(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """A master knows ``offset`` or more. What was noted since stays."""
+        queues = self._kept.get((topic, group), {})
+        if queues.get(queue_id, -1) <= offset:
+            queues.pop(queue_id, None)
+
+    def take_kept(self) -> None:
+        """This broker is master now: what it kept is its own."""
+        for topic, group, queue_id, offset in self.kept():
+            if offset > self._table.get((topic, group), {}).get(queue_id, -1):
+                self.commit(group, topic, queue_id, offset)
+        self._kept.clear()
 
     def queues(self, group: str, topic: str) -> dict[int, int]:
         return dict(self._table.get((topic, group), {}))

@@ -6,12 +6,13 @@ GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32), GET_ALL_CONSUMER_OFFSET (4
 
 from __future__ import annotations
 
+from broker.acting import ONLY_FORWARD
 from broker.parts import Parts
 from model.errors import Refused
 from remoting import bodies
 from remoting.codec import Command
 from remoting.codes import Request, Response
-from remoting.headers import OffsetHeader, QueueHeader, need_int
+from remoting.headers import OffsetHeader, QueueHeader, need_int, opt_bool
 from remoting.service import Connection
 
 
@@ -41,7 +42,7 @@ class OffsetProcessor:
     async def update(self, connection: Connection, request: Command) -> Command:
         header = OffsetHeader.parse(Request.UPDATE_CONSUMER_OFFSET, request.ext)
         parts = self._parts
-        if not parts.standing.is_master:
+        if not parts.standing.keeps_offsets:
             # Offsets live at the master and come to slaves from there; kept here they would be overwritten.
             raise Refused("this broker is not the master: commit offsets there", Response.SYSTEM_ERROR)
         topic = parts.topics.get(header.topic)
@@ -57,7 +58,12 @@ class OffsetProcessor:
             )
         if header.commit_offset is None or header.commit_offset < 0:
             raise Refused(f"commitOffset={header.commit_offset} is not an offset", Response.SYSTEM_ERROR)
-        parts.offsets.commit(header.group, header.topic, header.queue_id, header.commit_offset)
+        offset = header.commit_offset
+        if opt_bool(request.ext, ONLY_FORWARD):
+            # From a slave that acted for a master: consumers may have told this one more since.
+            known = parts.offsets.get(header.group, header.topic, header.queue_id)
+            offset = max(min(offset, parts.store.next_offset(header.topic, header.queue_id)), known or 0)
+        note_offset(parts, header.group, header.topic, header.queue_id, offset)
         return request.reply()
 
     async def search(self, connection: Connection, request: Command) -> Command:
@@ -82,6 +88,14 @@ class OffsetProcessor:
 
     async def everything(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=bodies.dumps_dialect(self._parts.offsets.to_json()))
+
+
+def note_offset(parts: Parts, group: str, topic: str, queue_id: int, offset: int) -> None:
+    """A consumer tells how far its group is, at a broker that keeps offsets."""
+    if parts.standing.is_master:
+        parts.offsets.commit(group, topic, queue_id, offset)
+    else:
+        parts.offsets.keep(group, topic, queue_id, offset)
 
 
 def earliest_ms(parts: Parts, topic: str, queue_id: int) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.clients import TAG, Subscription
+from broker.offsets import note_offset
 from broker.parts import Parts
 from model.errors import Refused
 from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig
@@ -85,8 +86,8 @@ class PullProcessor:
         topic = self._topic(header)
         subscription = self._subscription(header, group)
         got = self._get(header, subscription)
-        if header.commits and self._parts.standing.is_master:
-            self._parts.offsets.commit(header.group, header.topic, header.queue_id, header.commit_offset)
+        if header.commits and self._parts.standing.keeps_offsets:
+            note_offset(self._parts, header.group, header.topic, header.queue_id, header.commit_offset)
         held = Held(
             connection,
             request,

@@ -24,6 +24,7 @@ from model.topic import DataVersion
 from remoting.bodies import dumps, loads_object
 from remoting.codec import Command
 from remoting.codes import Request, Response
+from remoting.headers import flag
 from remoting.service import RemotingClient
 from runtime.backoff import Backoff
 from runtime.env import Env
@@ -99,10 +100,18 @@ class Registration:
         }
 
     async def members(self) -> list[str]:
-        """Addresses of the brokers of this group that a NameServer knows, the master's first.
+        """Addresses of the brokers of this group that a NameServer knows, the master's first. Raises as
+        ``member_ids``."""
+        return list((await self._members()).values())
+
+    async def member_ids(self) -> list[int]:
+        """Ids of the brokers of this group that a NameServer knows, 0 = a master.
 
         Raises OSError, MqError, and what comes of an answer that is none, when no NameServer tells.
         """
+        return list(await self._members())
+
+    async def _members(self) -> dict[int, str]:
         problem: Exception | None = None
         ext = {"clusterName": self._config.cluster_name, "brokerName": self._config.broker_name}
         for server in self._servers:
@@ -112,12 +121,12 @@ class Registration:
                 if answer.code != Response.SUCCESS:
                     raise Refused(answer.remark or "no member group", answer.code)
                 found = loads_object(answer.body)["brokerMemberGroup"]["brokerAddrs"]
-                return [str(found[key]) for key in sorted(found, key=int)]
+                return {int(key): str(found[key]) for key in sorted(found, key=int)}
             except (OSError, MqError, ValueError, KeyError, TypeError) as error:
                 problem = error
         if problem is not None:
             raise problem
-        return []
+        return {}
 
     async def _keep(self, server: _Server) -> None:
         period_s = self._config.register_namesrv_ms / 1000
@@ -158,11 +167,14 @@ class Registration:
         body = self._body()
         ext = self._ext(broker_id, address) | {
             "haServerAddr": self._config.ha_address,
-            "enableActingMaster": "false",
+            "enableActingMaster": flag(self._config.slave_acting_master),
             # Never compressed: the original's NameServer is told "not compressed" even when it is.
             "compressed": "false",
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
         }
+        if self._config.slave_acting_master:
+            # Nobody acts for a master that NameServers still believe in: two minutes, unless we say less.
+            ext["heartbeatTimeoutMillis"] = str(self._config.register_namesrv_ms * 3)
         answer = await self._client.call(server.address, Command(Request.REGISTER_BROKER, ext, body), CALL_S)
         if answer.code != Response.SUCCESS:
             raise Refused(f"registration refused: {answer.code} {answer.remark or ''}".strip(), answer.code)

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
+from broker.boot import Boot
 from broker.controllers import Controllers, View
 from broker.identity import Application, Identity
 from broker.lease import Lease
@@ -125,6 +126,7 @@ class RoleManager:
         self._host = host
         self._controllers = Controllers(env, config, client)
         self._identity = Identity(env.disk, config)
+        self._boot = Boot(env, config.store_path)
         self.lease = Lease(env.monotonic_ms)
         self._hurried_ms = float("-inf")
         self._stopping = False
@@ -153,6 +155,10 @@ class RoleManager:
             else:
                 await self._lead_alone()
             return
+        recovered = self._store.recovered
+        clean = recovered is None or recovered.clean
+        synced = self._config.flush_disk_type == "SYNC_FLUSH"
+        await self._env.offload(partial(self._boot.begin, clean=clean, synced=synced))
         self.broker_id = self._identity.broker_id()
         self._tasks.spawn(self._live(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.
@@ -324,6 +330,10 @@ class RoleManager:
         try:
             if self._registered:
                 view = await self._controllers.replica_info()
+                stayed = self.broker_id in view.members & view.doubtful
+                if stayed and self._boot.doubtful and self.role == "slave":
+                    # A member for want of another one; now there is a master to vouch for it.
+                    view = await self._register(self.broker_id)
             else:
                 view = await self._register(self.broker_id)
             if view.master_id is None:
@@ -341,6 +351,8 @@ class RoleManager:
                     await self._apply_anew(self.broker_id)
             raise
         await self._become(self.broker_id, view)
+        if self.role == "slave" and self.broker_id in view.members - view.doubtful:
+            await self._env.offload(self._boot.settle)
         if self.role == "slave" and self._ha_address is None:
             for hook in self.on_no_ha_address:
                 hook()
@@ -379,7 +391,9 @@ class RoleManager:
         return f"{self._config.address};{self._env.now_ms()}"
 
     async def _register(self, broker_id: int) -> View:
-        view = await self._controllers.register(broker_id, unclean=self._unclean and not self._was_registered)
+        view = await self._controllers.register(
+            broker_id, unclean=self._unclean and not self._was_registered, doubtful=self._boot.doubtful
+        )
         self._registered = self._was_registered = True
         # Before an election this broker must be known to be alive.
         if self._host.lacks() is None:
@@ -425,8 +439,11 @@ class RoleManager:
             # We led this epoch before a restart, or were elected while we were down. If the machine lost the
             # end of the log, another replica may hold other bytes there, acknowledged and under the same
             # epoch: a Controller that understands gives a new epoch, or another master.
-            if not self._asked_anew and (view.epoch == recorded or self._unclean):
-                view = await self._controllers.elect(broker_id, restarted=True, log_epoch=recorded)
+            unsure = self._unclean or self._boot.doubtful
+            if not self._asked_anew and (view.epoch == recorded or unsure):
+                view = await self._controllers.elect(
+                    broker_id, restarted=True, log_epoch=recorded, doubtful=self._boot.doubtful
+                )
                 self._asked_anew = True
                 if view.master_id != broker_id:
                     await self._follow(broker_id, view)
@@ -443,6 +460,8 @@ class RoleManager:
         # same, and asks again with every heartbeat.
         await self._renew(broker_id, LEASE_FIRST_S)
         propose = partial(self._propose, broker_id, view.epoch)
+        # Elected by Controllers that knew of the doubt: what this log has is what the group has.
+        await self._env.offload(self._boot.settle)
         await self._host.lead(broker_id, view.epoch, view.members, view.set_epoch, propose)
         self._became("master", view.epoch, self._config.address)
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
+from broker.acting import Acting
 from broker.admin import AdminProcessor
 from broker.delay import DelayOffsets, DelayService
 from broker.files import ConfigFile
@@ -108,6 +109,7 @@ class Broker:
         self._delay = DelayService(self.parts, self.delays, self.sender)
         self._transactions = Transactions(self.parts, self.sender)
         self.metadata = MetadataSync(self.parts, self.delays, self.client)
+        self.acting = Acting(self.parts, self.client, self.registration.member_ids, lambda: self.ha.follows)
         self.repair = LogRepair(self.parts, self.client, self.registration.members)
         self.compare = LogCompare(self.parts, self.client, self.repair)
         self.handlers = dict(
@@ -182,6 +184,7 @@ class Broker:
         self._tasks.spawn(self.metadata.run(), name="metadata")
         self._tasks.spawn(self.repair.run(), name="repair")
         self._tasks.spawn(self.compare.run(), name="compare")
+        self._tasks.spawn(self.acting.run(), name="acting")
         self.port = await self.server.start(self.config.bind_address, self.config.listen_port)
         if self.config.fast_port_enable and self.config.listen_port > 2:
             await self.server.start(self.config.bind_address, self.config.listen_port - 2)
@@ -261,6 +264,7 @@ class Broker:
         self.store.on_broken.append(self._broken)
         self.store.on_arrive.append(self._arrived)
         self.role.on_change.append(self.registration.soon)
+        self.role.on_change.append(self.acting.soon)
         self.role.on_no_ha_address.append(self.registration.soon)
         self.topics.on_change.append(lambda names: self.registration.soon())
         self.registration.on_master.append(self.role.ha_address_of)
@@ -320,6 +324,7 @@ class Broker:
         self.topics.widen(self._recent_queues())
         self.topics.set_epoch(epoch)
         self.groups.set_epoch(epoch)
+        self.offsets.take_kept()
         cut = self.offsets.clamp(self.store.next_offset)
         if cut:
             log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
@@ -492,6 +497,7 @@ class Broker:
             "slaves": self.ha.slaves(),
             "tableCopies": self.parts.copies.status(),
             "master": standing.master_address,
+            "acting": standing.acting,
             "putTotal": self.parts.stats.put_total,
             "getTotal": self.parts.stats.get_total,
             "parked": len(self.parking),

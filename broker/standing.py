@@ -27,16 +27,24 @@ class Standing:
         self.epoch = 0
         self.master_address: str | None = None
         self.handing_over = False  # still master, but takes no more writes
+        self.acting = False  # a slave that serves consumers in place of a master that is not there
         self.on_change: list[Callable[[], None]] = []
 
     @property
     def is_master(self) -> bool:
         return self.role == "master"
 
+    @property
+    def keeps_offsets(self) -> bool:
+        """Whether consumers commit their offsets here."""
+        return self.is_master or self.acting
+
     def set(self, role: Role, *, broker_id: int, epoch: int, master_address: str | None) -> None:
         before = (self.role, self.broker_id, self.epoch, self.master_address)
         self.role = role
         self.handing_over = False
+        if role != "slave":
+            self.acting = False
         self.broker_id = broker_id
         self.epoch = epoch
         self.master_address = master_address

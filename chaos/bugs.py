@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import controller.core
+import controller.elect
+from broker.boot import Boot
 from broker.parking import Parking
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER
+from chaos.scenarios.majorities import ONE_OF_THREE, TWO_LOSE_POWER
 from chaos.scenarios.operations import ISOLATED_LEADER
 from chaos.scenarios.outsiders import ONLY_OUTSIDERS
 from chaos.scenarios.partitions import TWO_ROOMS
@@ -127,6 +130,20 @@ def _elects_anyone(original: Any) -> Any:
     return choose
 
 
+def _power_loss_forgiven(original: Any) -> Any:
+    def begin(self: Boot, *, clean: bool, synced: bool) -> None:
+        original(self, clean=True, synced=True)
+
+    return begin
+
+
+def _any_answer_is_enough(original: Any) -> Any:
+    def enough(answered: Any, replicas: int) -> bool:
+        return bool(answered)
+
+    return enough
+
+
 def _epoch_stays(original: Any) -> Any:
     def elect(self: ReplicaTable, command: ElectMaster) -> Any:
         answer = original(self, command)
@@ -227,6 +244,20 @@ BUGS: Final[dict[str, Bug]] = {
         controller.core,
         "choose",
         _elects_anyone,
+    ),
+    "power_loss_forgiven": Bug(
+        "a broker whose machine lost its memory may lead as if it had all it acknowledged",
+        TWO_LOSE_POWER,
+        Boot,
+        "begin",
+        _power_loss_forgiven,
+    ),
+    "elect_without_a_majority": Bug(
+        "in majority mode whoever answers is enough for an election",
+        ONE_OF_THREE,
+        controller.elect,
+        "enough",
+        _any_answer_is_enough,
     ),
     "epoch_not_raised": Bug(
         "a second election gives the epoch of the first",

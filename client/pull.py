@@ -6,6 +6,7 @@ serves, as consumers read only what is confirmed on all of them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Final, Self
 from client.message import NoMaster, Queue, Received, received
 from client.routes import Route
 from client.session import POLL_MS, Session
-from model.errors import DiskError, PeerError
+from model.errors import DiskError, PeerError, Unknown
 from remoting import bodies
 from remoting.codec import Command
 from remoting.codes import Request, Response
@@ -28,8 +29,12 @@ log = logging.getLogger(__name__)
 
 PULL_COUNT_MAX: Final = 32
 SUSPEND_MS: Final = 15_000
-LATE_S: Final = 5.0
-"""An answer to a long poll may come this much later than the time it asked to be held."""
+ANSWER_S: Final = 4.0
+"""Whatever became of the broker, a call is over after this time, routes and connects included; one that asked
+to be held, so long after that time."""
+
+LEFT_MIN_S: Final = 0.5
+"""However long the route took, the broker is given so much."""
 
 PULL_CODES: Final = (
     Response.SUCCESS,
@@ -85,7 +90,8 @@ class PullConsumer:
     """Reads queues by offset, and commits offsets for its group. Use as ``async with``, or ``start`` and
     ``stop``.
 
-    Methods raise Refused (the broker said no), Unknown (no answer), OSError (not reached), NoRoute, NoMaster.
+    Methods raise Refused (the broker said no), Unknown (no answer), OSError (not reached), NoRoute, NoMaster,
+    each within ``ANSWER_S``; after that another member of the group is asked, where one may serve.
     """
 
     def __init__(
@@ -134,7 +140,7 @@ class PullConsumer:
         master_only: bool = False,
     ) -> Pulled:
         """Messages of ``queue`` from ``offset`` on; with ``suspend_ms`` the broker holds an empty answer that
-        long.
+        long. Raises within that time and ``ANSWER_S``.
         """
         sys_flag = PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_ms else 0)
         header = PullHeader(
@@ -148,7 +154,7 @@ class PullConsumer:
             subscription=expression,
             sub_version=sub_version,
         )
-        timeout_s = suspend_ms / 1000 + LATE_S
+        timeout_s = suspend_ms / 1000 + ANSWER_S
         response = await self._ask(
             queue, Request.PULL_MESSAGE, header.to_ext(), timeout_s, PULL_CODES, master_only=master_only
         )
@@ -234,18 +240,21 @@ class PullConsumer:
         queue: Queue,
         code: int,
         ext: dict[str, str],
-        timeout_s: float = 3.0,
+        timeout_s: float = ANSWER_S,
         accept: Sequence[int] = (Response.SUCCESS,),
         *,
         master_only: bool = False,
     ) -> Command:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
         route = await self._routes.get(queue.topic)
         address = self._address(route, queue, master_only=master_only)
         ext["bname"] = queue.broker_name
         try:
-            response = await self.session.call(address, code, ext, timeout_s=timeout_s, accept=accept)
-        except OSError:
-            self._routes.suspect(address)
+            left_s = max(until_s - loop.time(), LEFT_MIN_S)
+            response = await self.session.call(address, code, ext, timeout_s=left_s, accept=accept)
+        except (OSError, Unknown) as error:
+            self._routes.suspect(address, silent=isinstance(error, Unknown))
             self._suggested.pop(queue, None)
             raise
         self._routes.trust(address)
@@ -255,8 +264,10 @@ class PullConsumer:
         members = route.brokers.get(queue.broker_name, {})
         suggested = None if master_only else members.get(self._suggested.get(queue, 0))
         address = suggested or members.get(0)
-        if address is None and not master_only:
-            address = next(iter(members.values()), None)
+        if not master_only and (address is None or self._routes.in_doubt(address)):
+            # Consumers read only what every member has: another one serves as well.
+            sound = (other for other in members.values() if not self._routes.in_doubt(other))
+            address = next(sound, address or next(iter(members.values()), None))
         if address is None:
             raise NoMaster(f"group {queue.broker_name} has no master")
         return address

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.elect import PRIORITY_LAST, End, choose
+from controller.elect import PRIORITY_LAST, End, Quorum, choose
 
 SUCCESS: Final = 0
 FENCED_MASTER_EPOCH: Final = 2000
@@ -63,25 +63,33 @@ class AlterSyncStateSet(_Command, frozen=True, kw_only=True, tag="alter"):
 
 class ElectMaster(_Command, frozen=True, kw_only=True, tag="elect"):
     """``designate``: ``broker_id`` shall be it, or nobody new. ``restarted``: ``broker_id`` is the master,
-    come back with a log that may have lost its end in a power failure and has ``log_epoch`` as its last
-    epoch; see ``_successor_of_restarted``."""
+    come back with a log that has ``log_epoch`` as its last epoch; ``doubtful``: it may have lost its end in a
+    power failure; see ``_successor_of_restarted``. ``answered``: who said for this election how far its log
+    is; asked for in majority mode only."""
 
     broker_id: int = NOBODY
     designate: bool = False
     restarted: bool = False
     log_epoch: int = PRIORITY_LAST
+    doubtful: bool = False
+    answered: tuple[int, ...] = ()
     unclean: bool = False
     ends: dict[int, End] = {}
 
 
 class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
-    """``unclean``: it was not shut down in order, and what it acknowledged may be gone with the power."""
+    """``unclean``: it was not shut down in order. ``doubtful``: what it acknowledged may be gone with the
+    power. ``majority_of``: it works in majority mode, in a group of so many replicas; 0 = it does not.
+    ``learner``: it copies and counts nowhere."""
 
     cluster: str
     broker_id: int
     address: str
     ha_address: str = ""
     unclean: bool = False
+    doubtful: bool = False
+    majority_of: int = 0
+    learner: bool = False
 
 
 class ApplyBrokerId(_Command, frozen=True, kw_only=True, tag="apply_id"):
@@ -116,13 +124,16 @@ class Replica(msgspec.Struct):
     address: str
     check_code: str
     ha_address: str = ""
+    majority_of: int = 0
+    learner: bool = False
 
 
 class Group(msgspec.Struct):
     """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
     ``before``: the other members when ``master`` was elected; as long as it did not begin its epoch, they
     have all that is acknowledged. ``unclean_elections``: how often a broker outside of the SyncStateSet
-    became master, each time with the loss of what only members held."""
+    became master, each time with the loss of what only members held. ``doubtful``: brokers whose machine lost
+    its memory, until a master has seen them catch up."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -134,6 +145,15 @@ class Group(msgspec.Struct):
     virgin: bool = True
     before: list[int] = []
     unclean_elections: int = 0
+    doubtful: list[int] = []
+
+    def quorum(self, answered: Iterable[int]) -> Quorum | None:
+        """What an election needs in majority mode, or None when no broker of the group works in it."""
+        majority_of = max((replica.majority_of for replica in self.replicas.values()), default=0)
+        if not majority_of:
+            return None
+        voters = tuple(i for i, replica in sorted(self.replicas.items()) if not replica.learner)
+        return Quorum(of=max(majority_of, len(voters)), voters=voters, answered=tuple(answered))
 
     def address(self, broker_id: int | None) -> str | None:
         replica = None if broker_id is None else self.replicas.get(broker_id)
@@ -224,7 +244,7 @@ class ReplicaTable:
         ext = {"masterEpoch": str(group.epoch)}
         if group.master is not None:
             ext |= {"masterBrokerId": str(group.master), "masterAddress": group.address(group.master) or ""}
-        return Answer(ext=ext, body=_set_body(group))
+        return Answer(ext=ext | _doubtful_of(group), body=_set_body(group))
 
     def sync_state_data(self, names: Iterable[str], alive: Callable[[str, int], bool]) -> Answer:
         """GET_SYNC_STATE_DATA; groups that are not known are left out."""
@@ -300,6 +320,9 @@ class ReplicaTable:
                 return Answer(BROKER_NOT_ALIVE, f"broker {member} of {name} is not alive")
         if group.master not in members:
             return Answer(ALTER_FAILED, f"{members} lacks the master {group.master} of {name}")
+        # Whoever joins was level with the master's log since it registered.
+        joined = set(members) - set(group.members)
+        group.doubtful = [broker_id for broker_id in group.doubtful if broker_id not in joined]
         group.members, group.members_epoch = members, group.members_epoch + 1
         return Answer(
             ext={"newSyncStateSetEpoch": str(group.members_epoch)}, body=_set_body(group), changed=True
@@ -327,7 +350,11 @@ class ReplicaTable:
                 preferred=asks if command.designate and asks != NOBODY else None,
                 ends=command.ends,
                 unclean=command.unclean,
+                doubtful=group.doubtful,
+                quorum=group.quorum(command.answered),
             )
+        if chosen is None and restarted:
+            return self._without_restarted(group, command)
         if chosen is None:
             if asks != NOBODY:
                 return Answer(ELECT_MASTER_FAILED, f"no broker of {name} may become master")
@@ -344,6 +371,8 @@ class ReplicaTable:
         group.before = [member for member in known if member != chosen]
         group.master, group.epoch, group.virgin = chosen, group.epoch + 1, False
         group.members, group.members_epoch = [chosen], group.members_epoch + 1
+        if chosen in group.doubtful:
+            group.doubtful.remove(chosen)  # from now on what it has is what the group has
         return self._elected(name, group, SUCCESS, None)
 
     @staticmethod
@@ -351,20 +380,46 @@ class ReplicaTable:
         began = command.log_epoch >= group.epoch
         return [m for m in (group.members if began else group.before) if m != command.broker_id]
 
-    def _successor_of_restarted(self, group: Group, command: ElectMaster) -> int:
+    def _successor_of_restarted(self, group: Group, command: ElectMaster) -> int | None:
         """Another living member has all that was confirmed; the restarted master perhaps has not. It leads
         on only when there is none, and in a new epoch: what slaves have of the old one may differ. One that
-        was elected while it was down has not begun its epoch: then the members before it count."""
+        was elected while it was down has not begun its epoch: then the members before it count.
+
+        One in doubt leads on only when all of them are there, none knows more, and none is without a doubt.
+        In majority mode a majority decides, with it or without it."""
+        asks = command.broker_id
+        alive = {*command.alive, asks}
+        doubtful = {*group.doubtful, *((asks,) if command.doubtful else ())}
+        quorum = group.quorum({*command.answered, asks})
+        if quorum is not None:
+            members: list[int] = []
+        else:
+            others = self._others_of_restarted(group, command)
+            sure = [other for other in others if other not in doubtful and other in command.alive]
+            members = sure or ([asks] if asks not in doubtful else [*others, asks])
         chosen = choose(
-            members=self._others_of_restarted(group, command),
+            members=members,
             replicas=(),
-            alive=command.alive,
+            alive=alive,
             master=None,
             preferred=None,
             ends=command.ends,
             unclean=False,
+            doubtful=doubtful,
+            quorum=quorum,
         )
-        return command.broker_id if chosen is None else chosen
+        return asks if chosen is None and command.unclean else chosen
+
+    def _without_restarted(self, group: Group, command: ElectMaster) -> Answer:
+        """It may have lost what others have who are not there: the group waits for them."""
+        asks = command.broker_id
+        if command.doubtful and asks not in group.doubtful:
+            group.doubtful.append(asks)
+        group.members = sorted({*self._others_of_restarted(group, command), asks})
+        group.members_epoch += 1
+        group.master, group.epoch = None, group.epoch + 1
+        text = f"broker {asks} of {command.group} may lack messages that {group.members} together have"
+        return Answer(ELECT_MASTER_FAILED, text, changed=True)
 
     @staticmethod
     def _elected(name: str, group: Group, code: int, remark: str | None) -> Answer:
@@ -377,6 +432,7 @@ class ReplicaTable:
                 "masterAddress": group.address(group.master) or "",
                 "masterEpoch": str(group.epoch),
                 "syncStateSetEpoch": str(group.members_epoch),
+                **_doubtful_of(group),
             },
             {
                 "brokerMemberGroup": {
@@ -394,10 +450,16 @@ class ReplicaTable:
         replica = None if group is None else group.replicas.get(command.broker_id)
         if group is None or replica is None:
             return Answer(NEED_TO_BE_REGISTERED, f"broker {command.broker_id} has no id in {name}")
-        before = (replica.address, replica.ha_address)
+        before = msgspec.structs.astuple(replica)
         replica.address = command.address or replica.address
         replica.ha_address = command.ha_address or replica.ha_address
-        left = command.unclean and self._leaves_the_set(group, command)
+        replica.majority_of, replica.learner = command.majority_of, command.learner
+        left = (command.unclean or command.doubtful) and self._leaves_the_set(group, command)
+        if command.doubtful and command.broker_id not in group.doubtful:
+            # A set under way was proposed for what the broker had before: its base epoch is over.
+            group.doubtful.append(command.broker_id)
+            group.members_epoch += 1
+            left = True
         ext = {
             "clusterName": group.cluster,
             "brokerName": name,
@@ -407,17 +469,21 @@ class ReplicaTable:
         master = group.master
         if master is not None and (master in command.alive or master in command.presumed):
             ext |= {"masterBrokerId": str(master), "masterAddress": group.address(master) or ""}
-        changed = left or before != (replica.address, replica.ha_address)
-        return Answer(ext=ext, body=_set_body(group), changed=changed)
+        changed = left or before != msgspec.structs.astuple(replica)
+        return Answer(ext=ext | _doubtful_of(group), body=_set_body(group), changed=changed)
 
     @staticmethod
     def _leaves_the_set(group: Group, command: RegisterBroker) -> bool:
         """A member that may have lost its end is none until the master has seen it catch up; if no other
-        member lives, it stays: somebody has to go on. The master asks for its next epoch instead."""
+        member lives, it stays: somebody has to go on. The master asks for its next epoch instead.
+
+        Members in doubt do not count, and for one in doubt only those that are certainly there."""
         others = [member for member in group.members if member != command.broker_id]
         if command.broker_id == group.master or len(others) == len(group.members):
             return False
-        if not any(member in command.alive or member in command.presumed for member in others):
+        there = command.alive if command.doubtful else (*command.alive, *command.presumed)
+        lives = any(member in there and member not in group.doubtful for member in others)
+        if not lives:
             return False
         group.members, group.members_epoch = others, group.members_epoch + 1
         return True
@@ -457,6 +523,7 @@ class ReplicaTable:
         gone = set(group.replicas if command.broker_ids is None else command.broker_ids)
         for broker_id in sorted(gone & set(group.replicas)):
             del group.replicas[broker_id]
+        group.doubtful = [broker_id for broker_id in group.doubtful if broker_id not in gone]
         if gone & set(group.members):
             group.members = [member for member in group.members if member not in gone]
             group.members_epoch += 1
@@ -470,6 +537,11 @@ class ReplicaTable:
 
 def _set_body(group: Group) -> dict[str, Any]:
     return {"syncStateSet": list(group.members), "syncStateSetEpoch": group.members_epoch}
+
+
+def _doubtful_of(group: Group) -> dict[str, str]:
+    """For the brokers: whose log may lack its end."""
+    return {"doubtful": ";".join(map(str, sorted(group.doubtful)))} if group.doubtful else {}
 
 
 def _plain(answer: Answer) -> dict[str, Any]:

@@ -26,6 +26,16 @@ class End(msgspec.Struct, frozen=True, array_like=True):
 _NOTHING_KNOWN: Final = End()
 
 
+class Quorum(msgspec.Struct, frozen=True, kw_only=True):
+    """What an election in majority mode needs. ``of``: replicas, registered or not, of which a majority has
+    every acknowledged record; ``voters``: the registered ones that count (no learners); ``answered``: those
+    that said, after the former master could confirm nothing more, how far their logs are."""
+
+    of: int
+    voters: tuple[int, ...]
+    answered: tuple[int, ...]
+
+
 def choose(
     *,
     members: Collection[int],
@@ -36,18 +46,72 @@ def choose(
     preferred: int | None,
     ends: Mapping[int, End],
     unclean: bool,
+    doubtful: Collection[int] = (),
+    quorum: Quorum | None = None,
 ) -> int | None:
     """The id of the broker that shall be master, or None when no broker may be.
 
     ``members``: the SyncStateSet; ``replicas``: all registered ids; ``presumed``: brokers a new Controller
     leader has not heard yet, and must not take for dead: they may stay master, but not become it.
     ``preferred``: this one or none. ``unclean``: also brokers outside the SyncStateSet, at the price of
-    acknowledged messages.
+    acknowledged messages. ``doubtful``: brokers whose machine lost its memory, and with it perhaps the end of
+    their logs, since they last met a master: they count only when there is nobody else to wait for.
+    ``quorum``: in majority mode the SyncStateSet does not matter, what a majority says does.
     """
-    chosen = _among(members, alive, presumed, master, preferred, ends)
+    if quorum is None:
+        chosen = _among(members, alive, presumed, master, preferred, ends, doubtful)
+    else:
+        chosen = _of_majority(quorum, alive, presumed, master, preferred, ends, doubtful)
     if chosen is None and unclean:
-        chosen = _among(replicas, alive, presumed, master, preferred, ends)
+        chosen = _among(replicas, alive, presumed, master, preferred, ends, ())
     return chosen
+
+
+def enough(answered: Collection[int], replicas: int) -> bool:
+    """Whether so many answers contain one of every majority of so many replicas."""
+    return len(answered) > replicas // 2
+
+
+def furthest(answered: Collection[int], ends: Mapping[int, End]) -> list[int]:
+    """Those whose logs end last: by the epoch of the end, then by offset. Sorted."""
+
+    def reach(broker_id: int) -> tuple[int, int]:
+        end = ends.get(broker_id, _NOTHING_KNOWN)
+        return end.epoch, end.max_offset
+
+    last = max(map(reach, answered), default=None)
+    return sorted(broker_id for broker_id in answered if reach(broker_id) == last)
+
+
+def trusted(candidates: Collection[int], able: Collection[int], doubtful: Collection[int]) -> list[int]:
+    """Those of ``able`` who may be elected: the ones without a doubt; or, when every candidate is there and
+    in doubt, all of them, because more than they have is nowhere."""
+    sure = [broker_id for broker_id in able if broker_id not in doubtful]
+    return sure if sure or not set(candidates) <= set(able) else list(able)
+
+
+def _of_majority(
+    quorum: Quorum,
+    alive: Collection[int],
+    presumed: Collection[int],
+    master: int | None,
+    preferred: int | None,
+    ends: Mapping[int, End],
+    doubtful: Collection[int],
+) -> int | None:
+    if master is not None and (master in alive or master in presumed) and preferred in (None, master):
+        return master
+    heard = [b for b in sorted(quorum.voters) if b in quorum.answered and b in alive]
+    sure = [b for b in heard if b not in doubtful]
+    if not enough(sure, quorum.of):
+        # With every replica there is nothing to wait for; one in doubt may lack what it once acknowledged.
+        if len(heard) < quorum.of:
+            return None
+        sure = heard
+    best = furthest(sure, ends)
+    if preferred is not None:
+        return preferred if preferred in best else None
+    return min(best, key=lambda b: (ends.get(b, _NOTHING_KNOWN).priority, b), default=None)
 
 
 def _among(
@@ -57,10 +121,12 @@ def _among(
     master: int | None,
     preferred: int | None,
     ends: Mapping[int, End],
+    doubtful: Collection[int],
 ) -> int | None:
     able = [b for b in sorted(candidates) if b in alive or (b == master and b in presumed)]
     if master in able and preferred in (None, master):
         return master
+    able = trusted(candidates, able, doubtful)
     if preferred is not None:
         return preferred if preferred in able else None
 

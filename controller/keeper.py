@@ -42,8 +42,8 @@ class Keeper:
     """Elections this Controller starts by itself.
 
     ``propose`` commits a command and returns the table's answer; ``announce(group)`` tells the brokers of the
-    group who their master is; ``ask(group, ids)`` notes how far these brokers' logs reach now; whether one of
-    them still hears the master.
+    group who their master is; ``ask(group, ids)`` notes how far these brokers' logs reach now: whether one of
+    them still hears the master, and who answered.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Keeper:
         propose: Callable[[Command], Awaitable[Answer]],
         announce: Callable[[str], None],
         request_id: Callable[[], str],
-        ask: Callable[[str, list[int]], Awaitable[bool]],
+        ask: Callable[[str, list[int]], Awaitable[tuple[bool, frozenset[int]]]],
     ) -> None:
         self._env = env
         self._config = config
@@ -74,6 +74,7 @@ class Keeper:
         self._look_now = False
         self._look_ms = 0.0  # when every group is looked at again
         self._electing: set[str] = set()
+        self._answered: dict[str, frozenset[int]] = {}  # in an election under way
         self._lost: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) already reported as lost
         self._ready_term = 0
         self._led_term = 0
@@ -196,16 +197,19 @@ class Keeper:
         self._electing.add(name)
         self._tasks.spawn(self._elect(name), name=f"elect.{name}")
 
-    def _held(self, name: str) -> bool:
-        """Whether the former master's lease holds the election up; then it is looked at again in time."""
-        left_ms = self.lease_left_ms(name, self._chosen(self.command(name)))
+    def _held(self, name: str, at_ms: float | None = None) -> bool:
+        """Whether the former master's lease holds the election up, or did at ``at_ms``, when the candidates
+        were asked; then it is looked at again in time."""
+        left_ms = self.lease_left_ms(name, self._chosen(self.command(name)), at_ms)
         if left_ms > 0:
             self._again_ms = min(self._again_ms, self._env.monotonic_ms() + left_ms)
             self._wake.set()
         return left_ms > 0
 
-    def lease_left_ms(self, name: str, chosen: int | None) -> float:
-        """How long a lease may still let another broker confirm what ``chosen`` lacks; 0 = elect now."""
+    def lease_left_ms(self, name: str, chosen: int | None, at_ms: float | None = None) -> float:
+        """How long, from ``at_ms`` or from now on, a lease may still let another broker confirm what
+        ``chosen`` lacks; 0 = elect now."""
+        at_ms = self._env.monotonic_ms() if at_ms is None else at_ms
         group = self._table.groups.get(name)
         if group is None or chosen is None or group.virgin:
             return 0.0
@@ -216,7 +220,7 @@ class Keeper:
         for holder in holders:
             beat = self._live.newest(name, holder)
             if holder != chosen and matters(beat, group.members, chosen):
-                untils.append(self._leases.until_ms((name, holder), beat) - self._env.monotonic_ms())
+                untils.append(self._leases.until_ms((name, holder), beat) - at_ms)
         return max(untils)
 
     def _chosen(self, command: ElectMaster) -> int | None:
@@ -232,6 +236,8 @@ class Keeper:
             preferred=command.broker_id if command.designate else None,
             ends=command.ends,
             unclean=command.unclean,
+            doubtful=group.doubtful,
+            quorum=group.quorum(command.answered),
         )
 
     def grant(self, name: str, broker_id: int, epoch: int, beat: Heartbeat) -> int:
@@ -250,15 +256,17 @@ class Keeper:
         self._leases.release((name, broker_id))
 
     def _candidate(self, name: str, group: Group) -> int | None:
-        now_ms = self._env.monotonic_ms()
+        alive = self._live.alive(name, self._env.monotonic_ms())
         return choose(
             members=group.members,
             replicas=group.replicas,
-            alive=self._live.alive(name, now_ms),
+            alive=alive,
             master=None,
             preferred=None,
             ends=self._live.ends(name),
             unclean=self._config.elect_unclean_master,
+            doubtful=group.doubtful,
+            quorum=group.quorum(alive),
         )
 
     async def _elect(self, name: str) -> None:
@@ -269,9 +277,9 @@ class Keeper:
                     await asyncio.sleep(RETRY_S)
                 if not self._raft.is_leader:
                     return
-                await self._ask_whether_it_is_gone(name)
+                asked_ms = await self._ask_whether_it_is_gone(name)
                 group = self._table.groups.get(name)
-                if group is None or self._recovered(name, group) or self._held(name):
+                if group is None or self._recovered(name, group) or self._held(name, asked_ms):
                     return
                 try:
                     answer = await self._proposed(self.command(name))
@@ -283,6 +291,7 @@ class Keeper:
                     break
         finally:
             self._electing.discard(name)
+            self._answered.pop(name, None)
         if answer is None:
             return
         if answer.code == SUCCESS:
@@ -297,25 +306,33 @@ class Keeper:
         master = group.master
         return master is not None and self._live.is_presumed(name, master, self._env.monotonic_ms())
 
-    async def _ask_whether_it_is_gone(self, name: str) -> None:
-        """Ask the candidates. While one of them still hears a master whose connection ended, the master lives
-        and may be back in a moment: a process that dies takes all its connections with it."""
+    async def _ask_whether_it_is_gone(self, name: str) -> float:
+        """Ask the candidates; when (monotonic, ms) they were asked for the last time. While one of them still
+        hears a master whose connection ended, the master lives and may be back in a moment: a process that
+        dies takes all its connections with it."""
         until_ms = self._env.monotonic_ms() + BACK_MS
-        while await self._ask_candidates(name):
+        while True:
+            asked_ms = self._env.monotonic_ms()
+            following = await self._ask_candidates(name)
             group = self._table.groups.get(name)
-            if group is None or group.master is None or not self._live.hung_up(name, group.master):
-                return
-            if self._env.monotonic_ms() >= until_ms:
-                return
+            if not following or group is None or group.master is None:
+                return asked_ms
+            if not self._live.hung_up(name, group.master) or self._env.monotonic_ms() >= until_ms:
+                return asked_ms
             await asyncio.sleep(BACK_STEP_S)
 
-    async def _ask_candidates(self, name: str) -> bool:
+    async def _ask_candidates(self, name: str, *, master_too: bool = False) -> bool:
+        """Whether one of them still hears its master. ``master_too``: it confirms nothing any more, so its
+        word counts like the others'."""
         group = self._table.groups.get(name)
         if group is None:
             return False
-        able = group.replicas if self._config.elect_unclean_master else group.members
+        every = self._config.elect_unclean_master or group.quorum(()) is not None
+        able = group.replicas if every else {*group.members, *group.before}
         alive = self._live.alive(name, self._env.monotonic_ms())
-        return await self._ask(name, [i for i in alive if i in able and i != group.master])
+        asked = [i for i in alive if i in able and (i != group.master or master_too)]
+        following, self._answered[name] = await self._ask(name, asked)
+        return following
 
     async def _proposed(self, command: ElectMaster) -> Answer:
         try:
@@ -342,14 +359,17 @@ class Keeper:
         try:
             if make_way is not None:
                 await make_way()
-            await self._ask_candidates(name)
-            left_ms = self.lease_left_ms(name, self._chosen(command()))
+            asked_ms = self._env.monotonic_ms()
+            wanted = command()
+            await self._ask_candidates(name, master_too=wanted.designate or wanted.restarted)
+            left_ms = self.lease_left_ms(name, self._chosen(command()), asked_ms)
             if left_ms > 0:
                 text = f"the lease of the former master of {name} holds for {left_ms:.0f} ms"
                 raise Refused(text, ELECT_MASTER_FAILED)
             answer = await self._proposed(command())
         finally:
             self._electing.discard(name)
+            self._answered.pop(name, None)
         if answer.code == SUCCESS:
             self.elected(name, answer)
         self._look()
@@ -363,20 +383,25 @@ class Keeper:
         designate: bool = False,
         restarted: bool = False,
         log_epoch: int = PRIORITY_LAST,
+        doubtful: bool = False,
     ) -> ElectMaster:
         """An election with all this Controller knows now."""
         now_ms = self._env.monotonic_ms()
         group = self._table.groups.get(name)
+        alive = self._live.alive(name, now_ms)
         return ElectMaster(
             group=name,
             request_id=self._request_id(),
             now_ms=self._env.now_ms(),
-            alive=tuple(self._live.alive(name, now_ms)),
+            alive=tuple(alive),
+            # Before anyone was asked: who could answer.
+            answered=tuple(sorted(self._answered.get(name, alive))),
             presumed=tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
             broker_id=broker_id,
             designate=designate,
             restarted=restarted,
             log_epoch=log_epoch,
+            doubtful=doubtful,
             unclean=self._config.elect_unclean_master,
             ends=self._live.ends(name),
         )

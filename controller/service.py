@@ -271,10 +271,11 @@ class Controller:
             text = f"id {broker_id} of {group} is alive at {other}: is the store at {address} a copy of its?"
             raise Refused(text, Response.CONTROLLER_BROKER_ID_INVALID)
 
-    async def _ask_brokers(self, name: str, broker_ids: list[int]) -> bool:
+    async def _ask_brokers(self, name: str, broker_ids: list[int]) -> tuple[bool, frozenset[int]]:
         """Note how far the logs of these brokers reach now, one that does not say so soon counts with its
-        last heartbeat; whether one of them says that it still hears its master."""
+        last heartbeat; whether one of them says that it still hears its master, and who answered."""
         request = codec.Command(Request.GET_BROKER_EPOCH_CACHE, {"brokerName": name})
+        answered: set[int] = set()
 
         async def ask(broker_id: int) -> bool:
             try:
@@ -288,9 +289,11 @@ class Controller:
             epoch = newest.get("epoch") if isinstance(newest, dict) else 0
             if _is_id(end) and _is_id(epoch):
                 self._live.told_end(name, broker_id, epoch, end)
+                answered.add(broker_id)
             return answer.ext.get("following") == "true"
 
-        return any(await asyncio.gather(*(ask(broker_id) for broker_id in broker_ids)))
+        following = any(await asyncio.gather(*(ask(broker_id) for broker_id in broker_ids)))
+        return following, frozenset(answered)
 
     async def _call_broker(
         self, name: str, broker_id: int, request: codec.Command, timeout_s: float
@@ -453,7 +456,7 @@ class Controller:
         name = need(ext, "brokerName")
         broker_id = need_int(ext, "brokerId", -1)
         designate, restarted = opt_bool(ext, "designateElect"), opt_bool(ext, "restarted")
-        log_epoch = opt_int(ext, "logEpoch", PRIORITY_LAST)
+        log_epoch, doubtful = opt_int(ext, "logEpoch", PRIORITY_LAST), opt_bool(ext, "doubtful")
         yields = opt_int(ext, "yields", -1)
         if restarted:
             self._keeper.release(name, broker_id)
@@ -467,7 +470,12 @@ class Controller:
 
         def command() -> ElectMaster:
             return self._keeper.command(
-                name, broker_id, designate=designate, restarted=restarted, log_epoch=log_epoch
+                name,
+                broker_id,
+                designate=designate,
+                restarted=restarted,
+                log_epoch=log_epoch,
+                doubtful=doubtful,
             )
 
         return self._told_ha_address(name, await self._keeper.elect(name, command, make_way))
@@ -508,6 +516,9 @@ class Controller:
                 address=address,
                 ha_address=ext.get("haServerAddr", ""),
                 unclean=opt_bool(ext, "unclean"),
+                doubtful=opt_bool(ext, "doubtful"),
+                majority_of=opt_int(ext, "majorityOf", 0, 0, INT_MAX),
+                learner=opt_bool(ext, "learner"),
             )
         )
         return self._told_ha_address(name, answer)

@@ -46,6 +46,8 @@ class _Slave:
     mark_end: int  # the master's end ...
     mark_ms: float  # ... at this time: an ack that reaches it proves the slave was level then
     prompt: bool  # its silence says something even while there is nothing to acknowledge
+    reports: int = 0
+    noted: bool = False  # it has noted the current epoch, and all of the log before it
     courted_ms: float = -1.0  # invited, not yet proposed, since; -1 = not
     refused_until_ms: float = 0.0
 
@@ -136,6 +138,10 @@ class SyncSet:
         if end < slave.end:
             raise PeerError(f"slave {broker_id} acknowledged {end} after {slave.end}")
         slave.end = end
+        slave.reports += 1
+        # The first report is where the stream begins; the frame that takes a slave to the epoch's start, or
+        # finds it there, bears the epoch's label, and the slave notes it before it answers.
+        slave.noted = slave.noted or end > self.epoch_start or (slave.reports > 1 and end == self.epoch_start)
         if end >= slave.mark_end:
             level = end >= self.end
             slave.caught_up_ms = now_ms if level else max(slave.caught_up_ms, slave.mark_ms)
@@ -246,13 +252,17 @@ class SyncSet:
     def elected(
         self, epoch: int, epoch_start: int, members: frozenset[int], set_epoch: int, now_ms: float
     ) -> None:
-        """The same master was elected again: proposals of its former epoch can no longer be applied."""
+        """The same master was elected again: proposals of its former epoch can no longer be applied.
+
+        In majority mode its slaves must connect again: an answer to a frame of the former epoch does not tell
+        that they have noted this one."""
         self.epoch, self.epoch_start = epoch, epoch_start
         self.members, self.set_epoch = members | {self.self_id}, set_epoch
         self._pending, self._doubtful = None, []
         self._since_ms = now_ms
         for slave in self._slaves.values():
             slave.courted_ms = -1.0
+            slave.noted = False
         self._changed()
 
     def renewed(self) -> None:
@@ -346,7 +356,12 @@ class SyncSet:
         needed = self.needed
         if needed <= 1:
             return self._own
-        ends = [self._own, *(self._slaves[b].end for b in self._countable)]
+        slaves = [self._slaves[b] for b in self._countable]
+        if self._majority_of:
+            # A slave that has not noted this epoch may lose an election against one with an epoch between:
+            # what it holds of former epochs counts only together with this one (as in Raft, 5.4.2).
+            slaves = [slave for slave in slaves if slave.noted]
+        ends = [self._own, *(slave.end for slave in slaves)]
         if len(ends) < needed:
             return -1
         ends.sort(reverse=True)

@@ -121,8 +121,11 @@ class HaService:
         self._propose = propose
         if self.role is Role.MASTER and self.sync is not None and self.sync.self_id == self_id:
             self.sync.elected(epoch, epoch_start, frozenset(members), set_epoch, now_ms)
-            for link in self._links.values():
-                link.heartbeat()  # carries the new epoch
+            for link in [*self._links.values()]:
+                if self._config.majority_ack:
+                    link.close()
+                else:
+                    link.heartbeat()  # carries the new epoch
         else:
             await self._leave()
             config = self._config

@@ -335,6 +335,11 @@ class BrokerConfig(StoreConfig):
     majority_ack: bool = key(
         "majorityAck", False, "an answer needs a majority of totalReplicas, instead of every member"
     )
+    slave_acting_master: bool = key(
+        "enableSlaveActingMaster",
+        False,
+        "serve consumers while the group has no master; see supportActingMaster",
+    )
     async_learner: bool = key("asyncLearner", False)
     sync_from_last_file: bool = key("syncFromLastFile", False)
     election_priority: int = key("brokerElectionPriority", 2147483647, "lower wins")

@@ -124,6 +124,10 @@ class Env(Protocol):
     def monotonic_ms(self) -> float:
         """Milliseconds of the event loop's clock; never goes back. Works outside a running loop too."""
 
+    def boot_id(self) -> str:
+        """The same as long as the machine did not lose its memory: what processes wrote without a sync is
+        still there while it is the same. Empty where the system does not tell."""
+
     async def offload(self, call: Callable[[], T]) -> T:
         """Run a blocking call off the loop (a thread in production) and return its result."""
 

@@ -10,12 +10,15 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from runtime.env import Buffer, DiskUsage, Listener, P
 from runtime.events import Event, EventLog
 
 T = TypeVar("T")
+
+BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+"""Linux makes it anew at each boot (random(4)); containers see their host's."""
 
 
 class OsFile:
@@ -180,6 +183,13 @@ class OsEnv:
 
     def monotonic_ms(self) -> float:
         return time.monotonic() * 1000
+
+    def boot_id(self) -> str:
+        try:
+            with open(BOOT_ID, encoding="ascii") as file:
+                return file.read().strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
 
     async def offload(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(None, call)

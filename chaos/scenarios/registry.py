@@ -7,6 +7,7 @@ from typing import Final
 
 from chaos.scenarios.disks import FLIPPED_BIT, FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_MASTER_AND_LEADER, KILL_THE_MASTER
+from chaos.scenarios.majorities import ONE_OF_THREE, TWO_LOSE_POWER
 from chaos.scenarios.operations import ISOLATED_LEADER, NAMESERVERS_DIE, ROLLING_RESTART
 from chaos.scenarios.outsiders import ONLY_OUTSIDERS, SLAVE_THAT_FORGOT
 from chaos.scenarios.partitions import CUT_LINKS, ISOLATED_MASTER, TWO_ROOMS
@@ -30,6 +31,8 @@ _ALL: Final = (
     FLIPPED_BIT,
     ONLY_OUTSIDERS,
     SLAVE_THAT_FORGOT,
+    TWO_LOSE_POWER,
+    ONE_OF_THREE,
     ROLLING_RESTART,
     NAMESERVERS_DIE,
     ISOLATED_LEADER,

@@ -54,6 +54,9 @@ class SimEnv:
     def monotonic_ms(self) -> float:
         return self._loop.time() * 1000
 
+    def boot_id(self) -> str:
+        return f"{self._machine.name}.{self._machine.counts.powerless}"
+
     async def offload(self, call: Callable[[], T]) -> T:
         """Run ``call`` at one moment within a seeded delay. As with a thread, it happens even when the
         waiter is cancelled meanwhile; it does not when the process is killed first."""

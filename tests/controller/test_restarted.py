@@ -3,6 +3,7 @@
 from typing import Any
 
 from controller.core import AlterSyncStateSet, ApplyBrokerId, ElectMaster, RegisterBroker, ReplicaTable
+from controller.elect import End
 
 G = "broker-a"
 
@@ -78,3 +79,100 @@ def test_a_slave_that_may_have_lost_its_end_leaves_the_set_while_others_live() -
     assert register(group(), 2, alive=()) == [1, 2, 3]
     assert register(group((1, 3)), 2, alive=(1, 3)) == [1, 3]
     assert register(group(), 1, alive=(1, 2, 3)) == [1, 2, 3]
+
+
+# Brokers in doubt: their machine lost its memory
+
+
+def doubts(table: ReplicaTable, broker_id: int, alive: tuple[int, ...]) -> list[int]:
+    command = RegisterBroker(
+        group=G, cluster="c", broker_id=broker_id, address="", alive=alive, unclean=True, doubtful=True
+    )
+    assert table.apply(command)["code"] == 0
+    return table.groups[G].members
+
+
+def test_the_last_member_in_doubt_waits_for_one_that_is_not() -> None:
+    table = group()
+    assert doubts(table, 2, alive=(2,)) == [1, 2, 3], "nobody lives who has everything: it stays"
+    assert doubts(table, 3, alive=(2, 3)) == [1, 2, 3]
+    ends = {2: End(1, 500), 3: End(1, 400)}
+    assert elect(table, alive=(2, 3), ends=ends)["code"] == 2004
+    answer = elect(table, alive=(1, 2, 3), ends={**ends, 1: End(1, 100)})
+    assert answer["ext"]["masterBrokerId"] == "1", "without a doubt, whatever it has"
+
+
+def test_when_all_members_are_there_and_in_doubt_the_furthest_leads() -> None:
+    table = group()
+    for broker_id in (2, 3):
+        doubts(table, broker_id, alive=(2, 3))
+    ends = {1: End(1, 400), 2: End(1, 450), 3: End(1, 500)}
+    doubts(table, 1, alive=(1, 2, 3))
+    answer = elect(table, 1, alive=(1, 2, 3), restarted=True, log_epoch=1, doubtful=True, ends=ends)
+    assert (answer["code"], answer["ext"]["masterBrokerId"]) == (0, "3")
+    assert answer["ext"]["doubtful"] == "1;2"
+
+
+def test_a_restarted_master_in_doubt_waits_for_its_members() -> None:
+    table = group(members=(1, 2))
+    answer = elect(table, 1, alive=(1,), restarted=True, log_epoch=1, doubtful=True)
+    assert (answer["code"], answer["changed"]) == (2012, True)
+    assert (table.groups[G].master, table.groups[G].members) == (None, [1, 2])
+    assert elect(table, 1, alive=(1,))["code"] == 2012
+    assert elect(table, alive=(1, 2))["ext"]["masterBrokerId"] == "2"
+
+
+def test_a_master_in_doubt_whose_set_held_nobody_else_leads_on() -> None:
+    table = group(members=(1, 2))
+    alone = AlterSyncStateSet(
+        group=G,
+        master_id=1,
+        master_epoch=1,
+        members=(1,),
+        members_epoch=table.groups[G].members_epoch,
+        alive=(1,),
+    )
+    assert table.apply(alone)["code"] == 0
+    answer = elect(table, 1, alive=(1,), restarted=True, log_epoch=1, doubtful=True)
+    assert (answer["code"], answer["ext"]["masterBrokerId"]) == (0, "1")
+
+
+def test_a_doubt_ends_when_the_master_has_seen_the_broker_catch_up() -> None:
+    table = group()
+    assert doubts(table, 3, alive=(1, 2, 3)) == [1, 2]
+    assert table.replica_info(G).ext["doubtful"] == "3"
+    back = AlterSyncStateSet(
+        group=G,
+        master_id=1,
+        master_epoch=1,
+        members=(1, 2, 3),
+        members_epoch=table.groups[G].members_epoch,
+        alive=(1, 2, 3),
+    )
+    assert table.apply(back)["code"] == 0
+    assert "doubtful" not in table.replica_info(G).ext
+    assert elect(table, alive=(3,))["ext"]["masterBrokerId"] == "3"
+
+
+def test_a_set_proposed_before_a_broker_lost_its_end_is_not_taken_after() -> None:
+    table = group(members=(1, 2))
+    before = table.groups[G].members_epoch
+    doubts(table, 3, alive=(1, 2, 3))
+    late = AlterSyncStateSet(
+        group=G, master_id=1, master_epoch=1, members=(1, 2, 3), members_epoch=before, alive=(1, 2, 3)
+    )
+    assert table.apply(late)["code"] == 2001
+
+
+def test_a_member_in_doubt_is_nobody_to_leave_the_set_for() -> None:
+    table = group()
+    doubts(table, 2, alive=(2,))
+    assert register(table, 3, alive=(2, 3)) == [1, 2, 3]
+
+
+def test_doubts_survive_a_snapshot() -> None:
+    table = group()
+    doubts(table, 3, alive=(3,))
+    other = ReplicaTable()
+    other.restore(table.snapshot())
+    assert other.groups[G].doubtful == [3]

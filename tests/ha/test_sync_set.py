@@ -45,6 +45,7 @@ def with_slaves(*slaves: int, all_ack: bool = True, ack_count: int = 1, majority
     for slave in slaves:
         sync.connected(slave, 0)
         sync.acked(slave, 100, 0)
+        sync.acked(slave, 100, 0)
     return sync
 
 
@@ -418,6 +419,24 @@ def test_in_majority_mode_an_answer_needs_a_majority_of_all_replicas_whatever_th
     sync.acked(2, 300, 2)
     assert sync.replicated == 200, "the set has shrunk to the master: no answer leaves"
     assert sync.needed == 2
+
+
+def test_in_majority_mode_records_of_former_epochs_count_only_with_the_current_one() -> None:
+    sync = sync_set({SELF, 2, 3}, end=100, epoch_start=100, majority_of=3)
+    sync.connected(2, 0)
+    sync.acked(2, 100, 0)
+    assert sync.replicated == 0, "a first report: it need not have noted this epoch"
+    sync.acked(2, 100, 1)
+    assert sync.replicated == 100, "an answer to a frame with this epoch's label"
+    sync.elected(2, 100, frozenset({SELF, 2, 3}), 2, 2)
+    sync.disconnected(2)
+    sync.connected(3, 2)
+    sync.acked(3, 90, 2)
+    sync.acked(3, 95, 2)
+    sync.appended(200)
+    assert sync.replicated == 100
+    sync.acked(3, 150, 3)
+    assert sync.replicated == 150
 
 
 def test_in_majority_mode_replicas_that_were_not_counted_on_raise_the_majority() -> None:

@@ -245,6 +245,7 @@ class FaultyEnv:
         self.network: Network = OsNetwork()
         self.random = random.Random(0)
         self.clock_ms = now_ms
+        self.boot = "boot-1"
         self.events = EventLog(self.now_ms)
 
     def now_ms(self) -> int:
@@ -252,6 +253,9 @@ class FaultyEnv:
 
     def monotonic_ms(self) -> float:
         return float(self.clock_ms)
+
+    def boot_id(self) -> str:
+        return self.boot
 
     async def offload(self, call: Callable[[], T]) -> T:
         await asyncio.sleep(0)

@@ -1,0 +1,53 @@
+"""Who stands in, and what becomes of the offsets it kept."""
+
+import pytest
+
+from broker.acting import stands_in
+from broker.offset_table import OffsetTable
+
+
+@pytest.mark.parametrize(
+    ("own", "registered", "acts"),
+    [(2, [2, 3], True), (3, [2, 3], False), (2, [0, 2, 3], False), (2, [], False), (3, [3], True)],
+)
+def test_the_smallest_id_stands_in_while_there_is_no_master(
+    own: int, registered: list[int], acts: bool
+) -> None:
+    assert stands_in(own, registered) is acts
+
+
+def table() -> OffsetTable:
+    made = OffsetTable(lambda: 1)
+    made.commit("g", "t", 0, 5)
+    return made
+
+
+def test_what_is_kept_goes_forwards_only_and_no_copied_table_replaces_it() -> None:
+    offsets = table()
+    offsets.keep("g", "t", 0, 9)
+    offsets.keep("g", "t", 0, 7)
+    assert offsets.get("g", "t", 0) == 9
+    offsets.adopt({"offsetTable": {"t@g": {"0": 6}}})
+    assert offsets.get("g", "t", 0) == 9
+    offsets.adopt({"offsetTable": {"t@g": {"0": 12}}})
+    assert offsets.get("g", "t", 0) == 12
+
+
+def test_what_was_kept_since_an_entry_left_stays() -> None:
+    offsets = table()
+    offsets.keep("g", "t", 0, 9)
+    offsets.keep("g", "t", 0, 11)
+    offsets.handed_over("t", "g", 0, 9)
+    assert offsets.kept() == [("t", "g", 0, 11)]
+    offsets.handed_over("t", "g", 0, 11)
+    assert (offsets.kept(), offsets.get("g", "t", 0)) == ([], 5)
+
+
+def test_a_new_master_takes_what_it_kept_itself_where_it_is_further() -> None:
+    offsets = table()
+    offsets.commit("g", "t", 1, 20)
+    offsets.keep("g", "t", 0, 9)
+    offsets.keep("g", "t", 1, 10)
+    offsets.take_kept()
+    assert (offsets.get("g", "t", 0), offsets.get("g", "t", 1), offsets.kept()) == (9, 20, [])
+    assert offsets.to_json()["offsetTable"]["t@g"] == {0: 9, 1: 20}

@@ -1,0 +1,84 @@
+"""The promise of majority mode at an election: a record that a majority has survives any minority's death."""
+
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.core import ApplyBrokerId, ElectMaster, RegisterBroker, ReplicaTable
+from controller.elect import End, Quorum, choose, enough, furthest
+
+G = "broker-a"
+
+
+def elected(answered: tuple[int, ...], ends: dict[int, End], **known: object) -> int | None:
+    quorum = Quorum(of=3, voters=(1, 2, 3), answered=answered)
+    rest: dict[str, object] = {"master": None, "preferred": None, "unclean": False, **known}
+    return choose(members=(1,), replicas=(1, 2, 3), alive=answered, ends=ends, quorum=quorum, **rest)  # type: ignore[arg-type]
+
+
+@given(st.sampled_from([3, 4, 5]), st.data())
+def test_the_furthest_of_a_majority_has_what_any_majority_acknowledged(
+    size: int, data: st.DataObject
+) -> None:
+    brokers = range(1, size + 1)
+    ends = {b: End(data.draw(st.integers(1, 3)), data.draw(st.integers(0, 9))) for b in brokers}
+    for count in range(1, size + 1):
+        for answered in combinations(brokers, count):
+            if not enough(answered, size):
+                continue
+            best = furthest(answered, ends)[0]
+            reach = (ends[best].epoch, ends[best].max_offset)
+            # The newest point that some majority reached is not beyond the one elected.
+            everyone = sorted(((e.epoch, e.max_offset) for e in ends.values()), reverse=True)
+            assert reach >= everyone[size // 2]
+
+
+def test_a_minority_elects_nobody_unless_that_was_asked_for() -> None:
+    ends = {3: End(1, 10)}
+    assert elected((3,), ends) is None
+    assert elected((3,), ends, unclean=True) == 3
+
+
+def test_a_broker_outside_the_set_leads_when_it_is_the_furthest() -> None:
+    assert elected((2, 3), {1: End(1, 99), 2: End(1, 10), 3: End(1, 20)}) == 3
+    assert elected((2, 3), {2: End(2, 10), 3: End(1, 20)}) == 2, "the epoch of the end comes first"
+
+
+def test_only_the_furthest_may_be_asked_for_by_name() -> None:
+    ends = {2: End(1, 10), 3: End(1, 20)}
+    assert elected((2, 3), ends, preferred=2) is None
+    assert elected((2, 3), ends, preferred=3) == 3
+
+
+def test_an_answer_in_doubt_counts_only_when_every_replica_answered() -> None:
+    ends = {1: End(1, 5), 2: End(1, 10), 3: End(1, 20)}
+    assert elected((2, 3), ends, doubtful=(3,)) is None
+    assert elected((1, 2, 3), ends, doubtful=(3,)) == 2
+    assert elected((1, 2, 3), ends, doubtful=(2, 3)) == 3
+
+
+def test_a_group_knows_its_majority_from_its_brokers_and_learners_are_none() -> None:
+    table = ReplicaTable()
+    for broker_id in (1, 2, 3):
+        table.apply(ApplyBrokerId(group=G, cluster="c", broker_id=broker_id, check_code=f"{broker_id};1"))
+    assert table.groups[G].quorum(()) is None
+    for broker_id in (1, 2, 3):
+        table.apply(
+            RegisterBroker(
+                group=G,
+                cluster="c",
+                broker_id=broker_id,
+                address="",
+                majority_of=3,
+                learner=broker_id == 3,
+            )
+        )
+    quorum = table.groups[G].quorum((2,))
+    assert quorum == Quorum(of=3, voters=(1, 2), answered=(2,))
+    first = table.apply(ElectMaster(group=G, broker_id=1, alive=(1, 2, 3), answered=(1, 2, 3)))
+    assert first["ext"]["masterBrokerId"] == "1"
+    lost = table.apply(ElectMaster(group=G, alive=(2, 3), answered=(2, 3)))
+    assert lost["code"] == 2004, "one voter and a learner are no majority of three"
+    back = table.apply(ElectMaster(group=G, alive=(1, 2), answered=(1, 2), ends={2: End(1, 7)}))
+    assert back["ext"]["masterBrokerId"] == "2"
