@@ -216,7 +216,7 @@ class SlaveLink(asyncio.Protocol):
         if self.next >= end:
             return
         self._look_for_gap()
-        end = self._whole_until(end)
+        end = self.whole_until(end)
         if self.next >= end:
             self._later(STALL_S)
             return
@@ -247,7 +247,7 @@ class SlaveLink(asyncio.Protocol):
         if self.next < end and not self._paused:
             self._later(0)
 
-    def _whole_until(self, end: int) -> int:
+    def whole_until(self, end: int) -> int:
         """How far the log may be sent: up to bytes known to be damaged, while another slave can mend them.
 
         When none can, a slave takes them as they are: it knows damage when it meets it.
