@@ -30,6 +30,10 @@ WINDOW_BYTES: Final = 1024 * 1024
 """Bytes that may wait in one slave's send buffer; above it nothing more is read from the disk for it."""
 
 
+STALL_S: Final = 0.1
+"""A link that waits for a repair looks again after this."""
+
+
 class Budget:
     """Log bytes all slaves together may be sent in a second (``maxHaTransferByteInSecond``); 0 = no limit.
 
@@ -65,6 +69,9 @@ class Host(Protocol):
     @property
     def sync(self) -> SyncSet | None:
         """None while this broker is not master: slaves are turned away."""
+
+    def elsewhere(self, offset: int, link: SlaveLink) -> bool:
+        """Has a slave other than ``link``'s the log beyond ``offset``?"""
 
     def greeted(self, link: SlaveLink) -> None: ...
     def acked(self, link: SlaveLink) -> None: ...
@@ -209,6 +216,10 @@ class SlaveLink(asyncio.Protocol):
         if self.next >= end:
             return
         self._look_for_gap()
+        end = self.whole_until(end)
+        if self.next >= end:
+            self._later(STALL_S)
+            return
         sync = self._host.sync
         if self._gone or sync is None:
             return
@@ -235,6 +246,17 @@ class SlaveLink(asyncio.Protocol):
         self._write(parts)
         if self.next < end and not self._paused:
             self._later(0)
+
+    def whole_until(self, end: int) -> int:
+        """How far the log may be sent: up to bytes known to be damaged, while another slave can mend them.
+
+        When none can, a slave takes them as they are: it knows damage when it meets it.
+        """
+        damage = self._store.damage
+        if not damage.ranges:
+            return end
+        begin = self.next if damage.at(self.next) is not None else damage.next_begin(self.next, end)
+        return begin if begin < end and self._host.elsewhere(begin, self) else end
 
     def _later(self, wait_s: float) -> None:
         if self._again is None:

@@ -338,6 +338,10 @@ class HaService:
         self._strangers[link] = None
         return link
 
+    def elsewhere(self, offset: int, link: SlaveLink) -> bool:
+        """See ``master.Host``."""
+        return any(other.end > offset for other in self._links.values() if other is not link)
+
     def greeted(self, link: SlaveLink) -> None:
         """``link`` said who it is: it takes the place of a former connection of the same broker."""
         assert self.sync is not None

@@ -30,7 +30,9 @@ class Walker:
                 at = damaged.until
                 yield [one.dispatch() for one in damaged.lost], at
                 continue
-            data = self._log.read(at, min(want, self._damage.next_begin(at, end) - at))
+            segment_bytes = self._log.segment_bytes
+            room = min(self._damage.next_begin(at, end), at - at % segment_bytes + segment_bytes) - at
+            data = self._log.read(at, min(want, room))
             try:
                 found, stop = self._parser.parse(data, at, end)
             except BadRecord:
@@ -43,8 +45,8 @@ class Walker:
                 yield found, at
                 continue
             size = int(HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))[0]) if len(data) >= 4 else 0
-            if not len(data) < size <= end - at:
-                return
+            if not len(data) < size <= room:
+                return  # no whole record; one that says it reaches into damage, or the next segment, is none
             want = size
 
     def _singly(self, data: bytes, at: int) -> Iterator[tuple[list[Dispatch], int]]:

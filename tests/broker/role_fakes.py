@@ -201,6 +201,9 @@ class FakeHost:
         self.calls.append(("drain", heir))
         return self.drains
 
+    def lacks(self) -> str | None:
+        return None
+
     def resume(self) -> None:
         self.calls.append(("resume",))
 

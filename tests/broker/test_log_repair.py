@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from broker.service import Broker
+from ha.master import Budget, Host, SlaveLink
 from remoting.codes import Request
+from runtime.os_env import OsEnv
+from store.damage import DamagedRange, DamageLedger
+from store.message_store import MessageStore
 from tests.broker.helpers import client_of, eventually, log_records
 from tests.broker.test_group import pair
 
@@ -72,3 +78,31 @@ def test_nothing_is_given_that_is_not_confirmed_whole_and_of_the_group(tmp_path:
             assert two.status()["damaged"] == []
 
     asyncio.run(body())
+
+
+def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody_can(tmp_path: Path) -> None:
+    class Group:
+        sync = None
+        others_end = 0
+
+        def elsewhere(self, offset: int, link: SlaveLink) -> bool:
+            return self.others_end > offset
+
+    env, group = OsEnv(), Group()
+    damage = DamageLedger(env.disk, str(tmp_path))
+    damage.note([DamagedRange(500, 600, "body_crc")])
+    store = cast(MessageStore, SimpleNamespace(damage=damage))
+    budget = Budget(0, env.monotonic_ms)
+    link = SlaveLink(env, store, cast(Host, group), batch_bytes=100, segment_bytes=4096, budget=budget)
+    for self_at, others_end, until in (
+        (0, 500, 900),  # nobody has it
+        (0, 501, 500),
+        (500, 900, 500),
+        (550, 900, 550),
+        (600, 900, 900),
+    ):
+        link.next, group.others_end = self_at, others_end
+        assert link.whole_until(900) == until
+    damage.clear(damage.ranges[0])
+    link.next = 0
+    assert link.whole_until(900) == 900

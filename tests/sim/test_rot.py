@@ -74,6 +74,15 @@ class Rotting:
     # The story
 
     async def _main(self) -> None:
+        await self._begin()
+        done = number = 0
+        while done < self.flips:
+            count = min(BATCH_FLIPS, self.flips - done)
+            await self._batch(number, count)
+            done += count
+            number += 1
+
+    async def _begin(self) -> None:
         cluster = self.cluster
         cluster.start("n0")
         cluster.start(VICTIM)
@@ -88,23 +97,14 @@ class Rotting:
         self._sender = ClientSender(env, "rot", cluster.namesrv_addresses)
         await self._inside(self._create_topics())
         await self._inside(self._send(240))
-        done = number = 0
-        while done < self.flips:
-            count = min(BATCH_FLIPS, self.flips - done)
-            await self._batch(number, count)
-            done += count
-            number += 1
 
     async def _batch(self, number: int, count: int) -> None:
         cluster = self.cluster
         await self._inside(self._send(12))
         assert await cluster.until(cluster.converged, SETTLE_S) is None
         how = ("running", "stopped", "killed")[number % 3]
-        node = cluster.nodes[VICTIM]
         if how == "stopped":
-            stop = cluster.stop(VICTIM)
-            assert stop is not None
-            await cluster.until(lambda: None if node.state == "down" else "stopping", 30)
+            await self._stop()
         elif how == "killed":
             cluster.kill(VICTIM)
         flipped = [self._flip() for _ in range(count)]
@@ -117,6 +117,11 @@ class Rotting:
         assert reason is None, f"{reason}\n{what}\n{cluster.errors}"
         assert cluster.errors == [], what
         self._check(what)
+
+    async def _stop(self) -> None:
+        node = self.cluster.nodes[VICTIM]
+        assert self.cluster.stop(VICTIM) is not None
+        await self.cluster.until(lambda: None if node.state == "down" else "stopping", 30)
 
     def _flip(self) -> tuple[str, int]:
         machine = self.cluster.nodes[VICTIM].machine
@@ -293,3 +298,39 @@ def test_without_repair_the_same_flips_are_missed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("tests.sim.test_rot.SETTLE_S", 20.0)
     with pytest.raises(AssertionError, match="the log differs"):
         Rotting(40).run()
+
+
+class Losing(Rotting):
+    """No copy of any table of one replica can be read any more."""
+
+    async def _main(self) -> None:
+        await self._begin()
+        cluster = self.cluster
+        assert await cluster.until(cluster.converged, SETTLE_S) is None
+        await self._stop()
+        machine = cluster.nodes[VICTIM].machine
+        for path in [*machine.paths("/store/config/"), *machine.paths("/store/epochFile")]:
+            for byte in range(0, len(machine.content(path)), 7):
+                machine.flip(path, byte * 8)
+        await self._inside(self._send(12))
+        await asyncio.sleep(1.0)  # consumer offsets are written from time to time
+        for name in ("b1", "b3"):
+            cluster.kill(name)
+        cluster.start(VICTIM)
+        assert await cluster.until(lambda: None if cluster.master() else "none", 15) == "none"
+        lost = self._broker(VICTIM).lacks()
+        assert lost is not None
+        for name in ("topics.json", "consumerOffset.json", "epochFileCheckpoint"):
+            assert name in lost
+        assert self._broker(VICTIM).status()["life"]["role"] == "fenced"
+        for name in ("b1", "b3"):
+            cluster.start(name)
+        reason = await cluster.until(self._is_whole, SETTLE_S)
+        assert reason is None, reason
+        assert self._broker(VICTIM).lacks() is None
+        self._check("all tables lost")
+
+
+@pytest.mark.sim
+def test_a_replica_that_lost_its_tables_copies_them_before_it_leads() -> None:
+    Losing(0).run()

@@ -110,11 +110,33 @@ def test_the_copy_is_read_when_the_file_is_damaged() -> None:
     file = _file(disk)
     file.append(1, 0)
     file.append(2, 500)
-    disk.nodes[PATH].cache[-2] ^= 1
-    assert _file(disk).entries == [(1, 0)]
-    disk.nodes[PATH + ".bak"].cache[-2] ^= 1
-    with pytest.raises(DiskError, match="CRC"):
+    disk.nodes[PATH].cache[-2:] = b"##"
+    assert _file(disk).entries == [(1, 0), (2, 500)]
+    assert disk.nodes[PATH].cache == disk.nodes[PATH + ".bak"].cache
+    disk.nodes[PATH].cache[-2:] = b"##"
+    disk.nodes[PATH + ".bak"].cache[-2:] = b"##"
+    with pytest.raises(DiskError, match="not an epoch file"):
         _file(disk)
+    doubtful = EpochFile(disk, PATH)
+    doubtful.load(may_doubt=True)
+    assert doubtful.entries == []
+    assert doubtful.doubt is not None
+    doubtful.trust([EpochEntry(3, 7)])
+    assert doubtful.doubt is None
+    assert _file(disk).entries == [(3, 7)]
+
+
+def test_a_flipped_bit_of_the_file_is_turned_back() -> None:
+    disk = FaultyDisk()
+    file = _file(disk)
+    file.append(1, 0)
+    file.append(2, 500)
+    good = bytes(disk.nodes[PATH].cache)
+    del disk.nodes[PATH + ".bak"]
+    for bit in range(len(good) * 8):
+        disk.nodes[PATH].cache[bit // 8] ^= 1 << bit % 8
+        assert _file(disk).entries == file.entries
+        disk.nodes[PATH].cache[:] = good
 
 
 def test_epochs_whose_bytes_expired_are_dropped_but_never_the_last() -> None:
