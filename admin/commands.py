@@ -1,4 +1,4 @@
-"""The commands that run servers and local clusters: ``keelmq namesrv | controller | broker | cluster``."""
+"""The commands of local clusters: ``keelmq cluster up | status | down``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from typing import Any
 import click
 
 from admin.cluster import DEFAULT_DIRECTORY, UP_TIMEOUT_S, LocalCluster
-from admin.exits import DONE, UNFINISHED, WARNINGS
+from admin.exits import DONE, WARNINGS
 from admin.group import group_of
-from admin.serve import serve
 
-_conf = click.option("-c", "file", metavar="FILE", help="RocketMQ .conf (properties), or TOML: *.toml")
-_set = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Overrides FILE.")
 _dir = click.option(
     "--dir",
     "directory",
@@ -25,42 +22,6 @@ _dir = click.option(
     help="Where the cluster's state, logs and stores lie.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-@click.command(short_help="Run a NameServer (and a Controller inside it).")
-@_conf
-@_set
-@click.pass_context
-def namesrv(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
-    """Run a NameServer until SIGTERM; with enableControllerInNamesrv=true a Controller runs inside it.
-
-    Example: keelmq namesrv --set listenPort=9876
-    """
-    ctx.exit(serve("namesrv", file, settings))
-
-
-@click.command(short_help="Run a Controller of its own.")
-@_conf
-@_set
-@click.pass_context
-def controller(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
-    """Run a Controller until SIGTERM.
-
-    Example: keelmq controller --set controllerDLegerPeers=n0-127.0.0.1:9878 --set controllerDLegerSelfId=n0
-    """
-    ctx.exit(serve("controller", file, settings))
-
-
-@click.command(short_help="Run a broker.")
-@_conf
-@_set
-@click.pass_context
-def broker(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
-    """Run a broker until SIGTERM.
-
-    Example: keelmq broker -c broker.conf --set brokerName=broker-a
-    """
-    ctx.exit(serve("broker", file, settings))
 
 
 @click.command(short_help="Start a cluster, or what is missing of it.")
@@ -146,6 +107,3 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
             identity = "?" if node["id"] is None else node["id"]
             what = f"{node['address']:<21}  {node['role']:<7}  end {end:<12}"
             click.echo(f"  broker {identity:>3}  {what}  {node['store']}")
-
-
-__all__ = ["UNFINISHED", "broker", "cluster", "controller", "namesrv"]
