@@ -220,7 +220,7 @@ async def _run(chosen: Plan) -> int:
             link = listen(chosen.admin_port)
         print(f"ready {chosen.role} {chosen.address}", flush=True)
         if link is not None:
-            # Clients of the server do not wait for the HTTP framework; who asks for the status does, a moment.
+            # Clients of the server do not wait for the HTTP framework; who asks for the status does.
             endpoint = await env.offload(lambda: _endpoint(chosen.role, server, link))
             await endpoint.start()
         await stopping.wait()

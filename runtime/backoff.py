@@ -34,7 +34,7 @@ class Backoff:
 
 
 class _Tries:
-    """The tries since something worked. tenacity is imported at the first failure, not at a server's start."""
+    """The tries since something worked. tenacity is imported at the first failure, not at the start."""
 
     def __init__(self, first_s: float, max_s: float) -> None:
         import tenacity
