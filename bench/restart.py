@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,8 +138,8 @@ def row(scratch: Path, gib: float, peer: bool, port: int, repeat: int) -> dict[s
             )
         for _ in range(repeat):
             mine = as_the_kill_left_it(store, scratch / "ours")
-            address = f"127.0.0.1:{port}"
-            ours.append(until_serving(lambda: keelmq_process(mine, port, scratch), address, messages))
+            start = partial(keelmq_process, mine, port, scratch)
+            ours.append(until_serving(start, f"127.0.0.1:{port}", messages))
             shutil.rmtree(mine)
             if peer:
                 other = as_the_kill_left_it(store, scratch / "theirs")
