@@ -1,4 +1,4 @@
-"""The commands that run servers and local clusters: ``keelmq namesrv | controller | broker | cluster``."""
+"""The commands of local clusters: ``keelmq cluster up | status | down``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from typing import Any
 import click
 
 from admin.cluster import DEFAULT_DIRECTORY, UP_TIMEOUT_S, LocalCluster
-from admin.exits import DONE, UNFINISHED, WARNINGS
-from admin.group import LazyGroup, group_of
-from admin.serve import serve
+from admin.exits import DONE, WARNINGS
+from admin.group import group_of
 
-_conf = click.option("-c", "file", metavar="FILE", help="RocketMQ .conf (properties), or TOML: *.toml")
-_set = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Overrides FILE.")
 _dir = click.option(
     "--dir",
     "directory",
@@ -25,52 +22,6 @@ _dir = click.option(
     help="Where the cluster's state, logs and stores lie.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-@click.command(short_help="Run a NameServer (and a Controller inside it).")
-@_conf
-@_set
-@click.pass_context
-def namesrv(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
-    """Run a NameServer until SIGTERM; with enableControllerInNamesrv=true a Controller runs inside it.
-
-    Example: keelmq namesrv --set listenPort=9876
-    """
-    ctx.exit(serve("namesrv", file, settings))
-
-
-@click.group(
-    cls=LazyGroup,
-    lazy={"transfer": ("admin.transfer:transfer", "Make another Controller leader.")},
-    invoke_without_command=True,
-    no_args_is_help=False,
-    short_help="Run a Controller of its own, or move their leadership.",
-)
-@_conf
-@_set
-@click.pass_context
-def controller(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
-    """Run a Controller until SIGTERM; with a command, do that to running Controllers instead.
-
-    Example: keelmq controller --set controllerDLegerPeers=n0-127.0.0.1:9878 --set controllerDLegerSelfId=n0
-    """
-    if ctx.invoked_subcommand is not None:
-        if file is not None or settings:
-            raise click.UsageError("-c and --set are for running a Controller")
-        return
-    ctx.exit(serve("controller", file, settings))
-
-
-@click.command(short_help="Run a broker.")
-@_conf
-@_set
-@click.pass_context
-def broker(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> None:
-    """Run a broker until SIGTERM.
-
-    Example: keelmq broker -c broker.conf --set brokerName=broker-a
-    """
-    ctx.exit(serve("broker", file, settings))
 
 
 @click.command(short_help="Start a cluster, or what is missing of it.")
@@ -156,6 +107,3 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
             identity = "?" if node["id"] is None else node["id"]
             what = f"{node['address']:<21}  {node['role']:<7}  end {end:<12}"
             click.echo(f"  broker {identity:>3}  {what}  {node['store']}")
-
-
-__all__ = ["UNFINISHED", "broker", "cluster", "controller", "namesrv"]

@@ -12,13 +12,13 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from admin.endpoint import Endpoint
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
 from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig, parse_file, peers
 from model.errors import ConfigError, MqError
@@ -27,6 +27,7 @@ from runtime.events import Event
 from runtime.os_env import OsEnv
 
 if TYPE_CHECKING:
+    from admin.endpoint import Endpoint
     from namesrv.service import Companion
 
 log = logging.getLogger("keelmq")
@@ -210,13 +211,18 @@ async def _run(chosen: Plan) -> int:
         loop.add_signal_handler(number, stop, number)
     env = OsEnv(watch=_log_event)
     server = chosen.make(env)
-    endpoint = Endpoint(chosen.role, server, port=chosen.admin_port) if chosen.admin_port else None
+    endpoint: Endpoint | None = None
+    link: socket.socket | None = None
     try:
         if not await _start(server, stopping):
             return DONE
-        if endpoint is not None:
-            await endpoint.start()
+        if chosen.admin_port:
+            link = listen(chosen.admin_port)
         print(f"ready {chosen.role} {chosen.address}", flush=True)
+        if link is not None:
+            # Clients of the server do not wait for the HTTP framework; who asks for the status does.
+            endpoint = await env.offload(lambda: _endpoint(chosen.role, server, link))
+            await endpoint.start()
         await stopping.wait()
         return DONE
     except (MqError, OSError) as error:
@@ -227,7 +233,23 @@ async def _run(chosen: Plan) -> int:
     finally:
         if endpoint is not None:
             await endpoint.stop()
+        elif link is not None:
+            link.close()
         await server.stop()
+
+
+def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A socket that takes connections for the status; port 0: a free one. Raises OSError, naming the port."""
+    try:
+        return socket.create_server((host, port), backlog=128)
+    except OSError as error:
+        raise OSError(error.errno, f"{host}:{port}: {os.strerror(error.errno or 0)}") from error
+
+
+def _endpoint(role: str, server: Server, link: socket.socket) -> Endpoint:
+    from admin.endpoint import Endpoint
+
+    return Endpoint(role, server, link)
 
 
 async def _start(server: Server, stopping: asyncio.Event) -> bool:

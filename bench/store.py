@@ -2,9 +2,7 @@
 
     python bench/store.py [--gib 6] [--peer rocketmq|none] [--json OUT]
 
-The last row fills one directory through a keelmq broker, ends it with SIGKILL and times how long a broker
-needs from its start until it answers for the topic; keelmq and the real broker in turn on the same directory,
-each found unclean.
+The last row is that of bench/restart.py.
 """
 
 from __future__ import annotations
@@ -15,19 +13,17 @@ import json
 import os
 import platform
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import load  # noqa: E402
+from bench import restart  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 from model.config import StoreConfig  # noqa: E402
 from runtime.os_env import OsEnv  # noqa: E402
@@ -66,6 +62,30 @@ async def fill(directory: Path, records: int, body_bytes: int, queues: int, **se
     cpu_s = time.process_time() - before
     await store.close()
     return cpu_s * 1e6 / records
+
+
+def dispatch_many(directory: Path, queues: int, **settings: object) -> dict[str, float]:
+    """Twice through all queues: CPU microseconds a record, wall seconds of the stop."""
+
+    async def work() -> dict[str, float]:
+        store = MessageStore(OsEnv(), config(directory, **settings))
+        await store.open()
+        before = time.process_time()
+        for first in range(0, 2 * queues, 64):
+            store.put([message((first + n) % queues, b"x" * 100, first + n) for n in range(64)])
+            store.confirm(store.log.end)
+            if first % 4096 == 0:
+                await store.caught_up()
+        await store.caught_up()
+        cpu_s = time.process_time() - before
+        begin = time.perf_counter()
+        await store.close()
+        return {
+            "cpu_us_per_record": round(cpu_s * 1e6 / (2 * queues), 2),
+            "stop_seconds": round(time.perf_counter() - begin, 2),
+        }
+
+    return asyncio.run(work())
 
 
 def start_in_child(directory: Path, **settings: object) -> dict[str, float]:
@@ -112,8 +132,9 @@ def small_rows(scratch: Path) -> list[dict[str, Any]]:
     cost = asyncio.run(fill(scratch / "a", 200_000, 1024, 8))
     add("append + dispatch of a 1 KiB record, batches of 64", {"cpu_us_per_record": round(cost, 2)})
 
-    asyncio.run(fill(scratch / "q", 20_000, 100, 10_000, mappedFileSizeConsumeQueue=2000))
-    add("start with 10,000 queues", start_in_child(scratch / "q", mappedFileSizeConsumeQueue=2000))
+    small = {"mappedFileSizeConsumeQueue": 2000}
+    add("dispatch into 10,000 queues", dispatch_many(scratch / "q", 10_000, **small))
+    add("start with 10,000 queues", start_in_child(scratch / "q", **small))
 
     for segments in (2, 200):
         directory = scratch / f"s{segments}"
@@ -129,111 +150,6 @@ def small_rows(scratch: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def answers(address: str) -> bool:
-    header, _ = rocketmq.call(address, 30, {"topic": TOPIC, "queueId": 0}, timeout_s=1.0)
-    return bool(header["code"] == 0 and int(header["extFields"]["offset"]) > 0)
-
-
-def until_serving(start: Callable[[], subprocess.Popen[Any]], address: str) -> tuple[float, float]:
-    """Start a broker and wait until it knows the topic's messages: (wall seconds, CPU seconds)."""
-    begin = time.perf_counter()
-    process = start()
-    try:
-        rocketmq.wait_until(f"the broker at {address}", lambda: answers(address), 300)
-        took = time.perf_counter() - begin
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait(30)
-    return took, cpu
-
-
-def keelmq_process(store: Path, port: int, errors: Path) -> subprocess.Popen[Any]:
-    settings = {
-        "listenPort": port,
-        "brokerId": 0,
-        "brokerRole": "ASYNC_MASTER",
-        "storePathRootDir": store,
-    }
-    command = [sys.executable, "-m", "cli.main", "broker"]
-    for name, value in settings.items():
-        command += ["--set", f"{name}={value}"]
-    with errors.open("a") as out:
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=out)
-
-
-def restart_row(scratch: Path, gib: float, peer: bool, port: int, repeat: int) -> dict[str, Any]:
-    store = scratch / "big"
-    address = f"127.0.0.1:{port}"
-    process = keelmq_process(store, port, scratch / "err")
-    try:
-
-        def listens() -> bool:
-            return bool(rocketmq.call(address, 28)[0]["code"] == 0)
-
-        rocketmq.wait_until("the keelmq broker", listens, 60)
-        rocketmq.call(
-            address,
-            17,
-            {
-                "topic": TOPIC,
-                "defaultTopic": "TBW102",
-                "readQueueNums": 4,
-                "writeQueueNums": 4,
-                "perm": 6,
-                "topicFilterType": "SINGLE_TAG",
-                "topicSysFlag": 0,
-                "order": "false",
-            },
-        )
-        written = 0.0
-        while written < gib * (1 << 30):
-            written += load.run(address, TOPIC, 4, 8192, 64, 2.0).ok * 8500
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait(30)
-    namesrv = rocketmq.namesrv_node(scratch / "ns", port + 40)
-    broker = rocketmq.broker_node(scratch / "rb", port + 100, f"127.0.0.1:{port + 40}", store)
-
-    def real() -> subprocess.Popen[Any]:
-        broker.start()
-        assert broker.process is not None
-        return broker.process
-
-    ours: list[tuple[float, float]] = []
-    theirs: list[tuple[float, float]] = []
-    try:
-        if peer:
-            namesrv.start()
-            rocketmq.wait_until(
-                "the NameServer", lambda: rocketmq.call(f"127.0.0.1:{port + 40}", 106)[0]["code"] == 0, 60
-            )
-        for _ in range(repeat):
-            ours.append(until_serving(lambda: keelmq_process(store, port, scratch / "err"), address))
-            if peer:
-                theirs.append(until_serving(real, f"127.0.0.1:{port + 100}"))
-    finally:
-        namesrv.stop()
-    row: dict[str, Any] = {
-        "work": f"start to serving after SIGKILL, {gib:g} GiB log",
-        "keelmq": _median(ours),
-    }
-    if theirs:
-        row["rocketmq"] = _median(theirs)
-        row["ratio"] = round(row["keelmq"]["seconds"] / row["rocketmq"]["seconds"], 3)
-    print(f"{row['work']:>44} | " + str({k: v for k, v in row.items() if k != "work"}), flush=True)
-    return row
-
-
-def _median(times: list[tuple[float, float]]) -> dict[str, float]:
-    middle = len(times) // 2
-    return {
-        "seconds": round(sorted(t for t, _ in times)[middle], 2),
-        "cpu_s": round(sorted(c for _, c in times)[middle], 2),
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -244,20 +160,19 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--peer", choices=["rocketmq", "none"], default="rocketmq")
     parser.add_argument("--base-port", type=int, default=27800)
-    parser.add_argument("--only-restart", action="store_true")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     missing = rocketmq.unavailable() if arguments.peer == "rocketmq" else "not asked for"
     if missing:
         print(f"without the real RocketMQ: {missing}", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch:
-        rows = [] if arguments.only_restart else small_rows(Path(scratch))
+        rows = small_rows(Path(scratch))
         if arguments.gib:
-            rows.append(
-                restart_row(
-                    Path(scratch), arguments.gib, missing is None, arguments.base_port, arguments.repeat
-                )
+            found = restart.row(
+                Path(scratch), arguments.gib, missing is None, arguments.base_port, arguments.repeat
             )
+            rows.append(found)
+            print(json.dumps(found), flush=True)
     machine = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),

@@ -5,6 +5,7 @@ VIEW_MESSAGE_BY_ID (33) and QUERY_MESSAGE (12). Like a pull, both show only what
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from broker.parts import Parts
@@ -15,6 +16,8 @@ from remoting.headers import QueryMessageHeader, need_int
 from remoting.service import Connection
 
 QUERY_COUNT_MAX: Final = 64
+INDEX_WAIT_S: Final = 2.0
+"""So long a look-up waits for the index after a start: less than a client waits for the answer."""
 
 
 class QueryProcessor:
@@ -34,6 +37,13 @@ class QueryProcessor:
         header = QueryMessageHeader.parse(request.ext)
         count_max = max(1, min(header.count_max, QUERY_COUNT_MAX))
         store = self._parts.store
+        if store.indexing_bytes:  # after a start: an answer now could miss what is there
+            try:
+                async with asyncio.timeout(INDEX_WAIT_S):
+                    await store.indexed()
+            except TimeoutError:
+                text = f"the index is being made, {store.indexing_bytes} bytes of the log are left; try again"
+                raise Refused(text, Response.SYSTEM_BUSY) from None
         found = store.query(header.topic, header.key, count_max, header.begin_ms, header.end_ms)
         if not found:
             raise Refused("can not find message, maybe time range not correct", Response.QUERY_NOT_FOUND)

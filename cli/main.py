@@ -9,7 +9,6 @@ Shell completion (bash, zsh, fish), for the running shell or its start-up file:
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import sys
 from collections.abc import Sequence
@@ -21,9 +20,12 @@ from admin.exits import run
 from admin.group import LazyGroup
 
 COMMANDS: Final = {
-    "namesrv": ("admin.commands:namesrv", "Run a NameServer (and a Controller inside it)."),
-    "controller": ("admin.commands:controller", "Run a Controller of its own, or move their leadership."),
-    "broker": ("admin.commands:broker", "Run a broker."),
+    "namesrv": ("admin.server_commands:namesrv", "Run a NameServer (and a Controller inside it)."),
+    "controller": (
+        "admin.server_commands:controller",
+        "Run a Controller of its own, or move their leadership.",
+    ),
+    "broker": ("admin.server_commands:broker", "Run a broker."),
     "cluster": ("admin.commands:cluster", "A cluster of real processes on this machine."),
     "group": ("admin.group_commands:group", "One broker group: hand it over to another master."),
     "store": ("admin.store_commands:store", "Look into a store directory, ours or RocketMQ's."),
@@ -36,9 +38,11 @@ COMPLETION_VARIABLE: Final = "_KEELMQ_COMPLETE"
 
 def version() -> str:
     """The installed version; a checkout that is not installed has none."""
+    from importlib import metadata  # only here: it costs a server's start as much as asyncio does
+
     try:
-        return importlib.metadata.version("keelmq")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("keelmq")
+    except metadata.PackageNotFoundError:
         return "0+checkout"
 
 

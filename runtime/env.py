@@ -46,6 +46,10 @@ class File(Protocol):
     def allocate(self, size: int) -> None:
         """Grow to ``size`` bytes of zeros with the blocks reserved (ENOSPC now, not at a later write)."""
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        """Where the next bytes that may not be zeros begin and end, at or behind ``offset``; None when only
+        zeros follow. What was preallocated and never written costs no reading."""
+
     def sync(self) -> None:
         """fdatasync. Blocks: call it through ``Env.offload`` while serving. After it raised, what was
         written since the last good sync may be lost: never retry it as if nothing had happened."""

@@ -57,6 +57,18 @@ class OsFile:
         if size > self.size():
             os.posix_fallocate(self._fd, 0, size)
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        try:
+            begin = os.lseek(self._fd, offset, os.SEEK_DATA)
+            return begin, os.lseek(self._fd, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return None
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+        size = self.size()  # a file system that does not say
+        return (offset, size) if offset < size else None
+
     def sync(self) -> None:
         os.fdatasync(self._fd)
 

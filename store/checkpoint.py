@@ -6,11 +6,16 @@
     16     8  indexMsgTimestamp     ... whose index entry is flushed
     24     8  masterFlushedOffset   bytes
     32     8  confirmPhyOffset      bytes; never written beyond what is flushed
-    40     4  mark "KQ01"           ours only: RocketMQ leaves these bytes alone
-    44     4  CRC-32 of bytes 0..40 ours only
+    40    24  RocketMQ's            left as they are
+    64     4  mark "KQ02"           from here on ours only: RocketMQ leaves these bytes alone
+    68     4  CRC-32                of bytes 0 to 39 and 72 to 87
+    72     8  settled offset        bytes: up to here the log was whole and is durable, and so are
+                                    the entries of its messages in their ConsumeQueues
+    80     8  indexed offset        bytes: the index of the messages up to here is durable
 
-The file has 4096 bytes. Recovery starts at the messages these times speak of.
-Source of the format: Apache RocketMQ 5.x, ``StoreCheckpoint``; checked against files it wrote.
+The file has 4096 bytes; what is read here lies in one sector, so that a crash leaves the old or the new.
+Recovery of a sealed one starts at the settled offset, else at the messages the times speak of. Source of
+the format: Apache RocketMQ 5.x, ``StoreCheckpoint``; checked against files it wrote.
 """
 
 from __future__ import annotations
@@ -24,9 +29,13 @@ from runtime.env import Disk, File
 
 FILE_BYTES = 4096
 _FIELDS: Final = struct.Struct(">5q")
+_KEPT_BYTES: Final = 24
 _SEAL: Final = struct.Struct(">4sI")
-_MARK: Final = b"KQ01"
-READ_BYTES: Final = _FIELDS.size + _SEAL.size
+_SEAL_AT: Final = _FIELDS.size + _KEPT_BYTES
+_OURS: Final = struct.Struct(">2q")
+_MARK: Final = b"KQ02"
+READ_BYTES: Final = _SEAL_AT + _SEAL.size + _OURS.size
+assert (_SEAL_AT, READ_BYTES) == (64, 88)
 
 
 @dataclass(slots=True)
@@ -36,7 +45,10 @@ class Checkpoint:
     index_timestamp_ms: int = 0
     master_flushed_offset: int = 0
     confirm_offset: int = 0
+    settled_offset: int = 0
+    indexed_offset: int = 0
     vouched: bool = False  # written here, and not changed since
+    kept: bytes = bytes(_KEPT_BYTES)  # what a RocketMQ newer than ours may keep behind its fields
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
@@ -46,16 +58,22 @@ class Checkpoint:
         believed then, and recovery reads the whole log.
         """
         data = data[:READ_BYTES].ljust(READ_BYTES, b"\0")
-        mark, crc = _SEAL.unpack_from(data, _FIELDS.size)
-        if mark == _MARK and crc != crc32(data[: _FIELDS.size]):
-            return cls()
+        mark, crc = _SEAL.unpack_from(data, _SEAL_AT)
+        kept = data[_FIELDS.size : _SEAL_AT]
         found = cls(*_FIELDS.unpack_from(data))
-        found.vouched = mark == _MARK
+        ours = data[_SEAL_AT + _SEAL.size :]
+        if mark == _MARK:
+            if crc != crc32(ours, crc32(data[: _FIELDS.size])):
+                return cls(kept=kept)
+            found.settled_offset, found.indexed_offset = _OURS.unpack(ours)
+            found.vouched = True
+        found.kept = kept
         return found
 
     def encode(self) -> bytes:
         raw = _FIELDS.pack(*(getattr(self, field.name) for field in fields(self)[:5]))
-        return raw + _SEAL.pack(_MARK, crc32(raw))
+        ours = _OURS.pack(self.settled_offset, self.indexed_offset)
+        return raw + self.kept + _SEAL.pack(_MARK, crc32(ours, crc32(raw))) + ours
 
 
 class CheckpointFile:

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 WRITING = "writing the CommitLog"
 ALLOCATING = "allocating a CommitLog segment"
+GROWN_BYTES = 8 << 20
+"""So many new bytes are worth a sync before its time: what is not settled is read again after a crash."""
 RESERVE_BYTES = 1 << 20
 """Free bytes from which on a write that lacked space is allowed to try again."""
 
@@ -48,7 +50,9 @@ class CommitLog:
         self._dir = SegmentDir(env.disk, path, segment_bytes)
         self._tail: Segment | None = None
         self._tail_end = 0  # where the tail segment ends; ``end`` may not pass it
-        self._half = 0
+        self.on_grown: Callable[[], None] | None = None
+        self._grown_at = GROWN_BYTES
+        self._notice_at = 0  # where ``end`` is to be looked at: half a segment full, or GROWN_BYTES new ones
         self._next: Segment | None = None
         self._torn_until = 0
         self._names_dirty = False
@@ -115,9 +119,17 @@ class CommitLog:
             self._erase_torn()
             raise problem from error
         self.end += size
-        if self.end > self._half:
-            self._half = self._tail_end
+        if self.end > self._notice_at:
+            self._notice()
+
+    def _notice(self) -> None:
+        if self.end > self._tail_end - self.segment_bytes // 2:
             self._wake.set()
+        if self.end > self._grown_at:
+            self._grown_at = self.end + GROWN_BYTES
+            if self.on_grown is not None:
+                self.on_grown()
+        self._notice_at = min(self._tail_end, self._grown_at)
 
     def _prepare(self, size: int) -> None:
         """Make ``append`` of ``size`` bytes possible: a segment to write to, nothing torn at its end."""
@@ -158,7 +170,8 @@ class CommitLog:
             self._dir.segments.append(segment)
         self._tail = segment
         self._tail_end = segment.start + self.segment_bytes
-        self._half = segment.start + self.segment_bytes // 2
+        self._grown_at = min(self._grown_at, self.end + GROWN_BYTES)
+        self._notice_at = min(self._grown_at, segment.start + self.segment_bytes // 2)
 
     def _take(self, start: int) -> Segment:
         """The segment that starts at ``start``: there already, allocated ahead, or allocated now."""
@@ -382,7 +395,7 @@ class CommitLog:
         self._torn_until = 0
         self.end = self.flushed = offset
         self._tail = None
-        self._tail_end = self._half = 0
+        self._tail_end = self._notice_at = 0
 
     def _drop_next(self) -> None:
         ready, self._next = self._next, None

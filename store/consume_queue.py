@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from model.errors import DiskError
@@ -32,6 +33,8 @@ PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 BUFFER_BYTES_MAX: Final = 64 * 1024
 OPEN_FILES_MAX: Final = 256
 _SCAN_ENTRIES: Final = 4096
+_LOOK_AHEAD_ENTRIES: Final = 256
+"""More than a block of 4 KiB holds: what rots, or is lost, goes by blocks."""
 
 
 def is_queue_name(topic: str, queue_id: int) -> bool:
@@ -153,6 +156,11 @@ class ConsumeQueue:
         self._names_dirty = True
         return segment
 
+    @property
+    def is_unsynced(self) -> bool:
+        """Was a file, or a name, changed since the last sync?"""
+        return bool(self._unsynced) or self._names_dirty
+
     def take_unsynced(self) -> list[Segment]:
         """The files written since the last call, pinned: the caller syncs and unpins them."""
         found = list(self._unsynced.values())
@@ -209,11 +217,12 @@ class ConsumeQueue:
 
     # -- loading, cutting ------------------------------------------------------------------------------
 
-    def load(self, bound: int | None = None) -> None:
-        """Find the entries on disk: those of messages that begin below ``bound`` (None: all of them).
+    def load(self, settled: int = 0) -> None:
+        """Find the entries on disk.
 
-        Scans forward from the newest file that begins with such an entry, the third-last at the latest, to
-        the first entry that cannot be one; what lies behind it is zeroed. Raises DiskError, OSError.
+        Those of messages that end at or below ``settled`` are known to be there: the last of them is looked
+        for by halves. Without one the scan begins with the third-last file. It goes on to the first entry
+        that cannot be one; what lies behind that is zeroed. Raises DiskError, OSError.
         """
         self._dir.load()
         while (gap := self._dir.gap()) is not None:
@@ -232,28 +241,65 @@ class ConsumeQueue:
                 )
         if not self._dir.segments:
             return
-        first = max(0, len(self._dir.segments) - 3)
-        while first and not self._valid_at(self._dir.segments[first], bound):
-            first -= 1
-        index = self._dir.segments[first].start // ENTRY_BYTES
         self.written = self.max_offset = (self._dir.segments[-1].start + self._file_bytes) // ENTRY_BYTES
-        end, physical = self._scan(index, bound)
-        self.cut_short = self._holds_more(end)
+        index, physical = self._last_settled(settled) if settled else (0, 0)
+        known = index > self.first_offset
+        if not known:
+            first = max(0, len(self._dir.segments) - 3)
+            while first and not self._valid_at(self._dir.segments[first]):
+                first -= 1
+            index, physical = self._dir.segments[first].start // ENTRY_BYTES, 0
+        end, physical = self._scan(index, physical)
+        # What follows a settled end may be what a crash left of entries that were on their way.
+        self.cut_short = self._missed(end, settled) if known else self._holds_more(end)
         self._cut_to(end)
         self.max_physical = physical
         self.min_offset = min(self._dir.segments[0].start // ENTRY_BYTES, end) if self._dir.segments else end
 
-    def _valid_at(self, segment: Segment, bound: int | None) -> bool:
+    def _valid_at(self, segment: Segment) -> bool:
         offset, size, _ = ENTRY.unpack(segment.read(ENTRY_BYTES, 0))
-        return bool(size > 0 and offset >= 0 and (bound is None or offset < bound))
+        return bool(size > 0 and offset >= 0)
 
-    def _scan(self, index: int, bound: int | None) -> tuple[int, int]:
-        """Where the valid entries from ``index`` on end, and where the last message of them ends."""
-        physical = 0
+    def _last_settled(self, settled: int) -> tuple[int, int]:
+        """The index behind the last entry of a message that ends at or below ``settled``, and where that
+        message ends (bytes). Entries without a message say nothing: they count as what is before them."""
+        low, high = self.first_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._settled_size(middle, settled):
+                low = middle + 1
+            else:
+                high = middle
+        while low > self.first_offset:
+            found = self.entry(low - 1)
+            if found is not None and found[1] != PRE_BLANK_SIZE and self._settled_size(low - 1, settled):
+                return low, found[0] + found[1]
+            low -= 1
+        return low, 0
+
+    def _settled_size(self, index: int, settled: int) -> int:
+        """The size of the message of an entry that cannot be younger than ``settled``; else 0."""
+        found = self.entry(index)
+        if found is None or found[0] < 0 or found[1] <= 0:
+            return 0
+        return found[1] if found[1] == PRE_BLANK_SIZE or found[0] + found[1] <= settled else 0
+
+    def _missed(self, end: int, settled: int) -> bool:
+        """Do settled entries lie behind ``end``? Then the one there is damaged, or a block of them."""
+        raw = self.read(end, _LOOK_AHEAD_ENTRIES)
+        raw += self.read(end + len(raw) // ENTRY_BYTES, _LOOK_AHEAD_ENTRIES)  # a reading ends with its file
+        return any(raw) and any(
+            0 < size != PRE_BLANK_SIZE and 0 < offset + size <= settled
+            for offset, size, _ in ENTRY.iter_unpack(raw)
+        )
+
+    def _scan(self, index: int, physical: int) -> tuple[int, int]:
+        """Where the valid entries from ``index`` on end, and where the last message of them ends; the one
+        before ended at ``physical``."""
         for at, offset, size, _ in self.entries(index):
             if size == PRE_BLANK_SIZE and not offset:
                 continue
-            if size <= 0 or offset < physical or (bound is not None and offset >= bound):
+            if size <= 0 or offset < physical:
                 return at, physical
             physical = offset + size
         return self.max_offset, physical
@@ -293,8 +339,8 @@ class ConsumeQueue:
         segment = self._dir.at(at)
         if segment is not None:
             old_end = min(self.written * ENTRY_BYTES, segment.start + self._file_bytes)
-            segment.erase(at - segment.start, old_end - segment.start)
-            self._unsynced[segment.start] = segment
+            if segment.erase(at - segment.start, old_end - segment.start):
+                self._unsynced[segment.start] = segment
         self.written = self.max_offset = end
         if not self._dir.segments:
             self.min_offset = end
@@ -320,6 +366,9 @@ class ConsumeQueue:
         """Move ``min_offset`` to the first entry whose message lies at or above ``log_min``; returns the
         files that are no longer needed, off the list but still on disk."""
         low, high = self.min_offset, self.max_offset
+        first = self.entry(low)
+        if first is not None and first[1] != PRE_BLANK_SIZE and first[0] >= log_min:
+            high = low
         while low < high:
             middle = probe = (low + high) // 2
             found = self.entry(probe)
@@ -354,9 +403,6 @@ class ConsumeQueue:
         self.buffer.clear()
         self.min_offset = self.max_offset = self.written = self.max_physical = 0
 
-    def sync_names(self) -> None:
-        self._dir.sync_dir()
-
     def close(self) -> None:
         self._dir.close()
 
@@ -369,16 +415,20 @@ class ConsumeQueues:
         self.dirty: dict[ConsumeQueue, None] = {}  # queues with buffered entries, in order
         self._disk = disk
         self._file_bytes = file_bytes
-        self._written: dict[ConsumeQueue, None] = {}
+        self._unsynced: dict[ConsumeQueue, int] = {}  # the log offset up to which their entries are durable
+        self._written_until = 0
         self._pool = FilePool(OPEN_FILES_MAX)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
 
-    def load(self, bound: int | None) -> None:
-        """Find the queues on disk, with the entries below ``bound`` (see ConsumeQueue.load)."""
+    def load(self, settled: int = 0) -> None:
+        """Find the queues on disk, and their entries (see ConsumeQueue.load)."""
         for topic in self._disk.listdir(self.path):
             for name in self._disk.listdir(f"{self.path}/{topic}"):
                 if name.isdigit():
-                    self.open(topic, int(name)).load(bound)
+                    queue = self.open(topic, int(name))
+                    queue.load(settled)
+                    if queue.is_unsynced:
+                        self._unsynced[queue] = 0
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))
@@ -404,35 +454,45 @@ class ConsumeQueues:
         """End of the last message any queue holds, bytes."""
         return max((queue.max_physical for queue in self), default=0)
 
-    def write_out(self) -> None:
-        """Write all buffered entries to the page cache. Raises OSError; the rest stays buffered."""
-        for queue in list(self.dirty):
+    def write_out(self, count_max: int | None = None) -> bool:
+        """Write the buffered entries of ``count_max`` queues (default: all) to the page cache; are there
+        more? Raises OSError; the rest stays buffered."""
+        for queue in list(islice(self.dirty, count_max)):
             queue.flush()
             del self.dirty[queue]
-            self._written[queue] = None
+            self._unsynced.setdefault(queue, self._written_until)
+        return bool(self.dirty)
+
+    def wrote_until(self, physical: int) -> None:
+        """No buffer holds an entry of a message that ends at or below log offset ``physical`` any more."""
+        self._written_until = physical
+
+    @property
+    def synced_until(self) -> int:
+        """The log offset up to which every message's entry is durable, once what was taken is synced."""
+        return min(self._unsynced.values(), default=self._written_until)
 
     def patched(self, queue: ConsumeQueue) -> None:
-        """An entry of ``queue`` was changed in place: the next flush syncs it."""
-        self._written[queue] = None
+        """An entry of ``queue`` was changed in place: a flush syncs it."""
+        self._unsynced.setdefault(queue, self._written_until)
 
-    def take_written(self) -> list[ConsumeQueue]:
-        """The queues written out since the last call."""
-        written, self._written = self._written, {}
-        return list(written)
+    def take_unsynced(self, count_max: int) -> list[ConsumeQueue]:
+        """Up to ``count_max`` queues whose files are to be synced, those that wait longest first."""
+        taken = list(islice(self._unsynced, count_max))
+        for queue in taken:
+            del self._unsynced[queue]
+        return taken
 
     def truncate(self, physical: int) -> list[ConsumeQueue]:
-        """Forget the entries of messages that end above ``physical``, durably; returns the queues that had
-        some. Blocks; raises OSError."""
+        """Forget the entries of messages that end above ``physical``; returns the queues that had some.
+
+        Durable with the next syncs: until then ``synced_until`` stays below. Raises OSError."""
+        self._written_until = min(self._written_until, physical)
+        self._unsynced = {queue: min(until, physical) for queue, until in self._unsynced.items()}
         changed = [queue for queue in self if queue.max_physical > physical]
         for queue in changed:
-            if queue.truncate(physical):
-                if queue.take_new_names():
-                    queue.sync_names()
-                for segment in queue.take_unsynced():
-                    try:
-                        segment.file.sync()
-                    finally:
-                        segment.unpin()
+            queue.truncate(physical)
+            self._unsynced.setdefault(queue, self._written_until)
         return changed
 
     def destroy(self) -> None:
@@ -441,7 +501,8 @@ class ConsumeQueues:
             queue.destroy()
         self._queues.clear()
         self.dirty.clear()
-        self._written.clear()
+        self._unsynced.clear()
+        self._written_until = 0
         if self._disk.is_dir(self.path):
             self._disk.rmtree(self.path)
             self._disk.sync_dir(self.path.rpartition("/")[0])
@@ -450,7 +511,7 @@ class ConsumeQueues:
         """Drop a queue nothing is in. Raises OSError."""
         del self._queues[queue.topic, queue.queue_id]
         self.dirty.pop(queue, None)
-        self._written.pop(queue, None)
+        self._unsynced.pop(queue, None)
         queue.destroy()
         topic = f"{self.path}/{queue.topic}"
         self._disk.rmtree(f"{topic}/{queue.queue_id}")
@@ -462,7 +523,7 @@ class ConsumeQueues:
         for key in [key for key in self._queues if key[0] == topic]:
             queue = self._queues.pop(key)
             self.dirty.pop(queue, None)
-            self._written.pop(queue, None)
+            self._unsynced.pop(queue, None)
             queue.destroy()
         if self._disk.is_dir(f"{self.path}/{topic}"):
             self._disk.rmtree(f"{self.path}/{topic}")

@@ -18,20 +18,19 @@ from store.commit_log import CommitLog
 from store.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, ConsumeQueues, is_queue_name
 from store.damage import DamageLedger
 from store.health import Health
-from store.index_file import Index
+from store.indexing import Indexer
 from store.record import HEAD, RECORD_BYTES_MIN, BadRecord, Dispatch, DispatchParser, measure
+from store.walker import READ_BYTES
 
 log = logging.getLogger(__name__)
 
 REMEMBERED_MAX = 100_000
 """Records kept in memory for dispatch; beyond that the log is parsed, as on a slave."""
 STEP_RECORDS = 4096
-READ_BYTES = 1 << 19
 FAR_ENTRIES = 4096
 """A queue does not go on so far behind its end unless two records in a row say so."""
 
 WRITING_QUEUES = "writing a ConsumeQueue"
-WRITING_INDEX = "writing the index"
 
 OnArrive = Callable[[str, int, int, int], None]
 
@@ -43,7 +42,7 @@ class Dispatcher:
         self,
         commit_log: CommitLog,
         queues: ConsumeQueues,
-        index: Index | None,
+        indexer: Indexer,
         parser: DispatchParser,
         health: Health,
         on_arrive: list[OnArrive],
@@ -54,7 +53,7 @@ class Dispatcher:
         self.last_timestamp_ms = 0  # store time of the last record dispatched
         self._log = commit_log
         self._queues = queues
-        self._index = index
+        self._indexer = indexer
         self._parser = parser
         self._health = health
         self._on_arrive = on_arrive
@@ -92,6 +91,7 @@ class Dispatcher:
         self._remembered_count = 0
         self.confirmed = min(self.confirmed, offset)
         self.dispatched = min(self.dispatched, offset)
+        self._indexer.move_back(offset)
         self._stalled_at = -1
 
     def start_at(self, dispatched: int, confirmed: int) -> None:
@@ -218,21 +218,14 @@ class Dispatcher:
         """Put ``batch`` into queues and index, then say who arrived."""
         if batch:
             arrived = self._put(batch)
-            if self._index is not None:
-                try:
-                    self._index.put_many(batch)
-                except (
-                    OSError
-                ) as error:  # found by its queue meanwhile; the index keeps what it could not place
-                    if self._health.writable is None:
-                        log.error("indexing the record at %d failed: %s", batch[0].offset, error)
-                    self._health.failed(error, WRITING_INDEX)
+            self._indexer.take(batch, end)
             self.last_timestamp_ms = batch[-1].store_timestamp_ms or self.last_timestamp_ms
             self.dispatched = end
             for (topic, queue_id, tags_code), max_offset in arrived.items():
                 for hook in self._on_arrive:
                     hook(topic, queue_id, max_offset, tags_code)
         else:
+            self._indexer.take((), end)
             self.dispatched = end
 
     def _put(self, batch: list[Dispatch]) -> dict[tuple[str, int, int], int]:

@@ -47,6 +47,8 @@ _PAGE_SLOTS: Final = 1 << _PAGE_SLOTS_SHIFT
 _FOREVER_MS: Final = 1 << 62
 _INT_MAX: Final = 0x7FFFFFFF
 _NAME_CHARS: Final = 17
+_CHECKED_AT_ONCE: Final = 1 << 15
+"""Slots looked at in one call that keeps other threads waiting."""
 _POWER_4: Final = 31**4
 
 
@@ -174,17 +176,33 @@ class IndexFile:
     def writable(self) -> array[int]:
         """The slots in memory, mended: a crash may have left slots that point behind the last entry."""
         if self.table is None:
-            table = array("i", self.file.pread(SLOT_BYTES * self.slots, HEADER_BYTES))
-            if sys.byteorder == "little":
-                table.byteswap()
-            self.table = table
-            if self.slots and max(table) >= self.count:
-                for slot, number in enumerate(table):
-                    if number >= self.count:
-                        while number >= self.count:
-                            number = self._previous_on_disk(number)
-                        self._set(slot, number)
+            self.take_slots(self.read_slots())
+        assert self.table is not None, "taken above"
         return self.table
+
+    def read_slots(self) -> tuple[array[int], list[int]]:
+        """The slots on disk, and which of them point behind the last entry. Changes nothing: may run off
+        the loop. Raises OSError."""
+        table = array("i", self.file.pread(SLOT_BYTES * self.slots, HEADER_BYTES))
+        if sys.byteorder == "little":
+            table.byteswap()
+        wrong: list[int] = []
+        for first in range(0, len(table), _CHECKED_AT_ONCE):
+            part = table[first : first + _CHECKED_AT_ONCE]
+            if max(part) >= self.count:
+                wrong += [first + at for at, number in enumerate(part) if number >= self.count]
+        return table, wrong
+
+    def take_slots(self, found: tuple[array[int], list[int]]) -> None:
+        """Keep what ``read_slots`` found, mended, unless the slots are in memory already. Raises OSError."""
+        if self.table is not None:
+            return
+        self.table, wrong = found
+        for slot in wrong:
+            number = self.table[slot]
+            while number >= self.count:
+                number = self._previous_on_disk(number)
+            self._set(slot, number)
 
     def _previous_on_disk(self, number: int) -> int:
         if number >= self.entries_max:
@@ -358,6 +376,7 @@ class Index:
         self._slots = slots
         self._entries = entries
         self._now_ms = now_ms
+        self.removed = False  # loading met a file that cannot be right
         self._owed: list[tuple[int, int, int]] = []  # key hash, offset, store time: no file could be made for
         self._full: list[IndexFile] = []  # full files whose last entries are not written yet
         self._names_dirty = False
@@ -375,8 +394,29 @@ class Index:
                 log.warning("%s; removed", error)
                 file.close()
                 self._disk.remove(file.path)
+                self.removed = True
             else:
                 self.files.append(file)
+
+    @property
+    def owes(self) -> bool:
+        """Are there messages no file could be made for?"""
+        return bool(self._owed)
+
+    @property
+    def slots(self) -> int:
+        """Slots of each file."""
+        return self._slots
+
+    def read_slots(self) -> tuple[IndexFile, tuple[array[int], list[int]]] | None:
+        """What the file that takes the next entry needs in memory; may run off the loop. Raises OSError."""
+        last = self.files[-1] if self.files else None
+        return None if last is None or last.is_full else (last, last.read_slots())
+
+    def take_slots(self, found: tuple[IndexFile, tuple[array[int], list[int]]] | None) -> None:
+        """Keep what ``read_slots`` found, unless that file is gone or was cut meanwhile. Raises OSError."""
+        if found is not None and found[0] in self.files[-1:]:
+            found[0].take_slots(found[1])
 
     @property
     def end_offset(self) -> int:

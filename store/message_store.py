@@ -28,6 +28,7 @@ from store.flush import Flusher
 from store.health import Health
 from store.housekeeping import Housekeeping
 from store.index_file import Index
+from store.indexing import Indexer
 from store.reading import Got, Reader
 from store.record import (
     BLANK_BYTES,
@@ -92,8 +93,10 @@ class MessageStore:
         )
         self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
         self.damage = DamageLedger(disk, self.root)
+        self._walker = Walker(self.log, self._parser, self.damage)
+        self._indexer = Indexer(self.log, self._index, self._walker, self._health)
         self._dispatcher = Dispatcher(
-            self.log, self._queues, self._index, self._parser, self._health, self.on_arrive, self.damage
+            self.log, self._queues, self._indexer, self._parser, self._health, self.on_arrive, self.damage
         )
         self._reader = Reader(self.log, self._queues, self._index, self.damage)
         self.repairer = Repairer(
@@ -101,6 +104,7 @@ class MessageStore:
             self.log,
             self._queues,
             self._index,
+            self._indexer,
             self._dispatcher,
             self._parser,
             self.damage,
@@ -118,8 +122,8 @@ class MessageStore:
             config.check_on_start_megabytes_per_s << 20,
         )
         self._dispatcher.on_bad = self.repairer.note_ahead
+        self._indexer.on_bad = self.repairer.note
         self._reader.on_rot.append(self._rotten)
-        self._walker = Walker(self.log, self._parser, self.damage)
         self.epochs = EpochFile(disk, config.epoch_file_path or f"{self.root}/epochFileCheckpoint")
         self.checkpoint = CheckpointFile(disk, f"{self.root}/checkpoint")
         self._flusher = Flusher(env, self.log, self._health, config.flush_interval_ms, self.on_flush)
@@ -133,11 +137,13 @@ class MessageStore:
             self.log,
             self._queues,
             self._index,
+            self._indexer,
             self._dispatcher,
             self.checkpoint,
             self._health,
             self._reserve,
             config.flush_queue_interval_ms,
+            self._flusher.want,
         )
         self._lock: Lock | None = None
         self._opened = False
@@ -145,6 +151,7 @@ class MessageStore:
         self._tasks = Tasks("store", self._task_died)
         self._running: list[asyncio.Task[None]] = []
         self.log.on_roll = self._rolled
+        self.log.on_grown = self._housekeeping.soon
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -175,6 +182,7 @@ class MessageStore:
             spawn(self._housekeeping.run(self._pause), name="housekeeping"),
             spawn(self._retain(), name="retain"),
             spawn(self.scrub.run(self._pause), name="scrub"),
+            spawn(self._indexer.run(self._env, lambda: self.dispatched, self._stopping.is_set), name="index"),
         ]
 
     def _recover(self) -> Recovered:
@@ -196,6 +204,7 @@ class MessageStore:
             self.log,
             self._queues,
             self._index,
+            self._indexer,
             self._dispatcher,
             self._parser,
             self.damage,
@@ -217,6 +226,7 @@ class MessageStore:
         self._opened = False
         self._stopping.set()
         self._flusher.stop()
+        self._housekeeping.stop()
         self.log.stop_allocating()
         # Not cancelled: a sync or an allocation under way needs its file open until it is over.
         await asyncio.gather(*self._running, return_exceptions=True)
@@ -225,13 +235,16 @@ class MessageStore:
                 await self.caught_up()
                 self._health.silent = True
                 await self._env.offload(self._housekeeping.flush_all)
-                if self._health.writable is None and self._dispatcher.is_level:
+                if self._health.writable is None and self._dispatcher.is_level and self._queues_are_safe():
                     self._env.disk.remove(f"{self.root}/abort")
                     self._env.disk.sync_dir(self.root)
         except (OSError, DiskError) as error:
             log.error("closing %s: %s; the next start will recover", self.root, error)
         finally:
             self._release()
+
+    def _queues_are_safe(self) -> bool:
+        return self._queues.synced_until >= self.dispatched
 
     def _release(self) -> None:
         self._health.silent = True
@@ -400,6 +413,15 @@ class MessageStore:
         """Return when every whole confirmed record is dispatched. Raises DiskError when that cannot be."""
         await self._dispatcher.caught_up()
 
+    @property
+    def indexing_bytes(self) -> int:
+        """Dispatched bytes of the log a look-up by key does not see yet: after a start, for a while."""
+        return 0 if self._indexer.caught_up else max(self.dispatched - self._indexer.at, 1)
+
+    async def indexed(self) -> None:
+        """Return once look-ups by key see all that is dispatched. Raises DiskError when that cannot be."""
+        await self._indexer.level()
+
     def truncate(self, offset: int) -> None:
         """Let everything end at ``offset``, durably: log, queues, index, offset table. Blocks.
 
@@ -438,9 +460,12 @@ class MessageStore:
     def _unvouch(self, offset: int) -> None:
         """The checkpoint says nothing of bytes behind ``offset``, durably."""
         now = self.checkpoint.now
-        if max(now.confirm_offset, now.master_flushed_offset) > offset:
-            now.confirm_offset = min(now.confirm_offset, offset)
-            now.master_flushed_offset = min(now.master_flushed_offset, offset)
+        before = now.encode()
+        now.confirm_offset = min(now.confirm_offset, offset)
+        now.master_flushed_offset = min(now.master_flushed_offset, offset)
+        now.settled_offset = min(now.settled_offset, offset)
+        now.indexed_offset = min(now.indexed_offset, offset)
+        if now.encode() != before:
             self.checkpoint.write(now.encode())
 
     def truncate_partial_tail(self) -> int:
@@ -495,6 +520,7 @@ class MessageStore:
         if not keep_epochs:
             self.epochs.replace([])
         self._dispatcher.start_at(offset, offset)
+        self._indexer.start_at(offset)
         self._offsets.clear()
 
     def rebuild_queue_offsets(self) -> None:
@@ -563,7 +589,7 @@ class MessageStore:
         return self._reader.lookup(physical_offset)
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """See reading.Reader.query."""
+        """See reading.Reader.query. Messages the index does not hold yet are not found: ``indexed`` first."""
         try:
             return self._reader.query(topic, key, max_count, begin_ms, end_ms)
         except OSError as error:

@@ -11,8 +11,11 @@
     5. records up to there are dispatched, entries of damaged ones kept; queue offsets come from the queues
                     and a scan of all that is behind
 
-The segment to start from: after a clean stop the one that holds the end of what the queues know; after an
-unclean one the newest whose first record is 3 s older than what the checkpoint says was flushed everywhere.
+Where to start: with a sealed checkpoint at most 8 MiB before the settled offset (store.housekeeping): what
+lies before was whole, and is durable with its queue entries. Else, after a clean stop, at the segment that
+holds the end of what the queues know; after an unclean one at the newest whose first record is 3 s older
+than what the checkpoint says was flushed everywhere. The index may be left behind: it catches up while the
+broker serves (store.indexing).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues, is_
 from store.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, Lost, lost_a_page, resync
 from store.dispatch import Dispatcher
 from store.index_file import Index
+from store.indexing import Indexer
 from store.record import (
     BLANK_BYTES,
     HEAD,
@@ -49,6 +53,8 @@ log = logging.getLogger(__name__)
 
 MARGIN_MS = 3000
 BLOCK_BYTES = 1 << 20
+LOOK_BACK_BYTES = 8 << 20
+"""So much of what is settled is read again: damage near the end is found before it is built upon."""
 
 
 @dataclass(slots=True)
@@ -67,6 +73,7 @@ def recover(
     commit_log: CommitLog,
     queues: ConsumeQueues,
     index: Index | None,
+    indexer: Indexer,
     dispatcher: Dispatcher,
     parser: DispatchParser,
     damage: DamageLedger,
@@ -88,11 +95,17 @@ def recover(
             index.destroy()
         damage.truncate(0)
         dispatcher.start_at(0, 0)
+        indexer.start_at(0)
         return Recovered(clean, 0, 0, 0, 0, "there is no CommitLog")
     log_min = commit_log.min_offset
-    queues.load(None)
+    settled = min(max(checkpoint.settled_offset, log_min), commit_log.end) if checkpoint.vouched else 0
+    queues.load(settled)
     proven = queues.max_physical
-    if clean:
+    if not proven:
+        settled = 0  # somebody removed the queues: they are made again
+    if settled:
+        start = _boundary_before(commit_log, settled)
+    elif clean:
         start = _segment_start(commit_log, proven)
     else:
         start = _unclean_start(commit_log, checkpoint)
@@ -109,12 +122,13 @@ def recover(
     damage.drop_below(log_min)
     _forget_mended(commit_log, damage)
     damage.note(lost_in(commit_log, queues, parser, scan.damaged, now_ms))
+    believed = settled or start  # entries of later messages may be torn after an unclean stop
     if not clean:
-        queues.truncate(start)
+        queues.truncate(believed)
     # A crash may have kept any page of what was written; a clean stop leaves zeros, or, when a real broker
     # cut its log, what it cut.
     commit_log.cut(end, to_first_zeros=clean)
-    commit_log.flushed = start  # what this process found in the page cache is not proven durable yet
+    commit_log.flushed = min(believed, end)  # what else was found in the page cache is not proven durable yet
     commit_log.sync()
     again = queues.truncate(end)
     again += [queue for queue in queues if _drop_stale(commit_log, queue, damage) or queue.cut_short]
@@ -125,11 +139,19 @@ def recover(
     confirmed = end
     if controller_mode:
         confirmed = max(min(max(checkpoint.confirm_offset, proven), end), log_min)
-    dispatched = max(min(queues.max_physical, end), log_min) if clean else start
+    dispatched = max(min(queues.max_physical, end), log_min) if clean else believed
+    if clean and settled:
+        dispatched = max(dispatched, min(settled, end))  # no message without an entry lies in between
     # Entries that could not be right were dropped: make them, and what stood behind them, again.
     dispatched = max(min([dispatched, *(queue.max_physical for queue in again)]), log_min)
-    dispatcher.start_at(_record_start(commit_log, damage, dispatched), confirmed)
+    queues.wrote_until(min(dispatched, believed))
+    dispatcher.start_at(_record_start(commit_log, damage, min(dispatched, end)), confirmed)
+    indexed = _indexed(commit_log, index, checkpoint, dispatcher.dispatched)
+    indexer.start_at(_record_start(commit_log, damage, indexed), behind=True)
     dispatcher.run()
+    if indexer.is_small(dispatcher.dispatched):
+        indexer.catch_up(dispatcher.dispatched)
+        indexer.start_at(dispatcher.dispatched)
     result = Recovered(clean, start, end, confirmed, scan.records, scan.reason)
     log.info(
         "recovered after %s stop: log [%d, %d), scanned %d records from %d, confirmed %d; %s",
@@ -149,6 +171,37 @@ def _safe_end(queues: ConsumeQueues, checkpoint: Checkpoint, clean: bool) -> int
     if checkpoint.vouched:
         return checkpoint.master_flushed_offset
     return queues.max_physical if clean else 0
+
+
+def _boundary_before(commit_log: CommitLog, settled: int) -> int:
+    """A record's start, or a segment's, not far before ``settled``, which is one itself."""
+    begin = max(settled - LOOK_BACK_BYTES, commit_log.min_offset)
+    for segment in commit_log.segments:
+        at = begin - segment.start
+        if at <= 0:
+            return segment.start
+        if at >= commit_log.segment_bytes:
+            continue
+        stop = min(settled - segment.start, commit_log.segment_bytes)
+        found = resync(segment.read, segment.start, at - 1, stop)
+        if found is not None:
+            return segment.start + found
+        if segment.start + stop == settled:
+            break
+    return settled
+
+
+def _indexed(commit_log: CommitLog, index: Index | None, checkpoint: Checkpoint, dispatched: int) -> int:
+    """The log offset up to which the index is right: what was dispatched without it is made up from there."""
+    if index is None:
+        return dispatched
+    if index.removed:
+        indexed = max(index.end_offset, 0)
+    elif checkpoint.vouched:
+        indexed = max(checkpoint.indexed_offset, index.end_offset)
+    else:  # a clean stop writes all of it, and where dispatch begins after another the index ends behind it
+        return dispatched
+    return min(max(indexed, commit_log.min_offset), dispatched)
 
 
 def _record_start(commit_log: CommitLog, damage: DamageLedger, offset: int) -> int:
@@ -350,14 +403,16 @@ class Scan:
 
     def run(self) -> None:
         """Leave the end of the log in ``end``."""
+        segment_bytes = self._log.segment_bytes
         for segment in self._log.segments:
-            if segment.start == self.end and not self._segment(segment):
+            at = self.end - segment.start
+            if 0 <= at < segment_bytes and not self._segment(segment, at):
                 break
 
-    def _segment(self, segment: Segment) -> bool:
-        """Walk one segment; does the log go on in the next one?"""
+    def _segment(self, segment: Segment, at: int) -> bool:
+        """Walk one segment from position ``at``; does the log go on in the next one?"""
         segment_bytes = self._log.segment_bytes
-        at = block_at = 0
+        block_at = at
         block = b""
         while at < segment_bytes:
             offset = segment.start + at

@@ -21,6 +21,7 @@ from store.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, resync
 from store.dispatch import Dispatcher
 from store.health import Health
 from store.index_file import Index
+from store.indexing import Indexer
 from store.record import BLANK_BYTES, HEAD, BadRecord, Dispatch, DispatchParser, whole
 from store.recovery import lost_in
 from store.segment import Segment
@@ -87,6 +88,7 @@ class Repairer:
         commit_log: CommitLog,
         queues: ConsumeQueues,
         index: Index | None,
+        indexer: Indexer,
         dispatcher: Dispatcher,
         parser: DispatchParser,
         damage: DamageLedger,
@@ -97,6 +99,7 @@ class Repairer:
         self._log = commit_log
         self._queues = queues
         self._index = index
+        self._indexer = indexer
         self._dispatcher = dispatcher
         self._parser = parser
         self._damage = damage
@@ -222,9 +225,10 @@ class Repairer:
             if not item.sys_flag & TRANSACTION_PREPARED:
                 queue = self._queues.open(item.topic, item.queue_id)
                 self.enter(queue, item)
-        if self._index is not None and found:
+        late = [item for item in found if item.offset < self._indexer.at]  # the others it comes to yet
+        if self._index is not None and late:
             try:
-                self._index.add_late(found)
+                self._index.add_late(late)
             except OSError as error:
                 log.error("indexing what was repaired failed: %s", error)
 

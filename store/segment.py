@@ -83,18 +83,28 @@ class Segment:
     def write(self, data: Buffer, at: int) -> None:
         self.file.pwrite(data, at)
 
-    def erase(self, at: int, until: int, *, to_first_zeros: bool = False) -> None:
-        """Make the bytes from ``at`` up to ``until`` zeros, touching only blocks that are not yet;
-        ``to_first_zeros``: up to the first block of zeros found."""
+    def erase(self, at: int, until: int, *, to_first_zeros: bool = False) -> bool:
+        """Make the bytes from ``at`` up to ``until`` zeros, touching only blocks that are not yet: was there
+        one? ``to_first_zeros``: up to the first block of zeros found."""
         file = self.file
+        touched = False
+        stop = at  # of the bytes the file system says were written
         while at < until:
-            size = min(len(ZERO_BLOCK), until - at)
+            if at >= stop:
+                found = file.data_from(at)
+                if found is None or (to_first_zeros and found[0] - at >= len(ZERO_BLOCK)):
+                    break
+                at, stop = found[0], min(found[1], until)
+                continue
+            size = min(len(ZERO_BLOCK), stop - at)
             zeros = ZERO_BLOCK[:size] if size < len(ZERO_BLOCK) else ZERO_BLOCK
             if file.pread(size, at) != zeros:
                 file.pwrite(zeros, at)
-            elif to_first_zeros:
-                return
+                touched = True
+            elif to_first_zeros and size == min(len(ZERO_BLOCK), until - at):
+                break
             at += size
+        return touched
 
     def pin(self) -> None:
         self._pins += 1

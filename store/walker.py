@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from store.commit_log import CommitLog
 from store.damage import DamageLedger
-from store.dispatch import READ_BYTES
 from store.record import HEAD, BadRecord, Dispatch, DispatchParser
+
+READ_BYTES: Final = 1 << 19
 
 
 class Walker:

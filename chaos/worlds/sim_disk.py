@@ -424,6 +424,14 @@ class SimFile:
         inode.allocated = size
         inode.size = max(inode.size, size)
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        inode = self._check()
+        first = offset // PAGE_BYTES
+        number = first if first in inode.pages else min((n for n in inode.pages if n > first), default=-1)
+        if number < 0:
+            return None
+        return max(offset, number * PAGE_BYTES), min((number + 1) * PAGE_BYTES, inode.size)
+
     def sync(self) -> None:
         inode = self._check()
         machine = self._machine

@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 
 from admin.endpoint import Endpoint
+from admin.serve import listen
 
 BROKER: dict[str, Any] = {
     "role": "master",
@@ -59,8 +60,10 @@ class Server:
 
 def fetch(role: str, server: Server, path: str) -> tuple[int, str]:
     async def work() -> tuple[int, str]:
-        endpoint = Endpoint(role, server)
-        port = await endpoint.start()
+        link = listen(0)
+        port = link.getsockname()[1]
+        endpoint = Endpoint(role, server, link)
+        await endpoint.start()
         try:
             url = f"http://127.0.0.1:{port}{path}"
             async with aiohttp.ClientSession() as http, http.get(url) as response:
@@ -118,13 +121,8 @@ def test_a_nameservers_metrics_hold_its_controllers(line: str) -> None:
     assert line in text.splitlines()
 
 
-def test_a_taken_port_is_an_os_error() -> None:
-    async def work() -> None:
-        first = Endpoint("broker", Server(BROKER))
-        port = await first.start()
-        second = Endpoint("broker", Server(BROKER), port=port)
+def test_a_taken_port_is_an_os_error_that_names_it() -> None:
+    with listen(0) as first:
+        port = first.getsockname()[1]
         with pytest.raises(OSError, match=str(port)):
-            await second.start()
-        await first.stop()
-
-    asyncio.run(work())
+            listen(port)

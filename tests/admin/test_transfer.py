@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from admin import commands
+from admin import server_commands as commands
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
 from tests.controller.ports import free_ports

@@ -90,6 +90,9 @@ class _CrashingFile:
         self._disk.step()
         self._file.allocate(size)
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        return self._file.data_from(offset)
+
     def sync(self) -> None:
         self._disk.step()
         self._file.sync()

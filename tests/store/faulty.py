@@ -94,6 +94,10 @@ class FaultyFile:
         if size > len(self._node.cache):
             self.truncate(size)
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        self._check("data_from")
+        return (offset, self.size()) if offset < self.size() else None
+
     def sync(self) -> None:
         self._check("sync")
         self._node.sync()

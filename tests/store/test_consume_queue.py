@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,18 +105,31 @@ def test_a_gap_keeps_the_offsets_of_what_comes_after_it() -> None:
     assert queue.min_offset == 6
 
 
-def test_entries_the_checkpoint_does_not_vouch_for_are_not_loaded() -> None:
+@pytest.mark.parametrize("settled", [100, 700, 1900, 2100, 2300, 9999])
+def test_loading_from_what_is_settled_finds_what_loading_all_finds(settled: int) -> None:
     disk = FaultyDisk()
     queue = _queue(disk)
     _fill(queue, 23)
     queue.flush()
-    again = _queue(disk)
-    again.load(700)
-    assert (again.max_offset, again.max_physical) == (7, 700)
-    assert disk.listdir("/q/T/0") == ["0" * 20, f"{100:020}"]
-    _fill(again, 2, first=7)
-    again.flush()
-    assert again.entry(8) == (800, 100, 8)
+    again, whole = _queue(disk), _queue(disk)
+    again.load(settled)
+    whole.load()
+    assert list(again.entries()) == list(whole.entries())
+    assert (again.max_offset, again.max_physical, again.cut_short) == (23, 2300, False)
+
+
+@pytest.mark.parametrize("wrong", range(1, 22))
+def test_a_damaged_entry_among_the_settled_ones_is_never_the_silent_end_of_a_queue(wrong: int) -> None:
+    for entry in (bytes(20), b"\x7f" + bytes(10) + b"\x64" + bytes(8)):  # lost, and far beyond the log
+        disk = FaultyDisk()
+        queue = _queue(disk)
+        _fill(queue, 23)
+        queue.flush()
+        path = f"/q/T/0/{wrong // PER_FILE * PER_FILE * 20:020}"
+        disk.open(path).pwrite(entry, wrong % PER_FILE * 20)
+        again = _queue(disk)
+        again.load(2300)
+        assert again.cut_short or again.max_offset == 23
 
 
 def test_rubbish_behind_the_last_entry_is_cut() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import DiskError
+from store import recovery
 from store.message_store import MessageStore
 from store.record import encode
 from tests.store.faulty import FaultyDisk, FaultyEnv
@@ -438,8 +439,7 @@ def test_queue_entries_that_could_not_be_written_are_kept_and_written_later() ->
         async with opened(env) as store:
             env.disk.fail = lambda what, path: errno.ENOSPC if "consumequeue" in path else None
             await fill(store, 50, queues=1)
-            await asyncio.sleep(0.03)
-            assert "ConsumeQueue" in (store.writable or "")
+            await until(lambda: "ConsumeQueue" in (store.writable or ""))
             assert len(records_of(store)) == 50
             env.disk.fail = lambda what, path: None
             await until(lambda: store.writable is None)
@@ -448,7 +448,9 @@ def test_queue_entries_that_could_not_be_written_are_kept_and_written_later() ->
     assert len(_records_on(asyncio.run(run()))[1]) == 50
 
 
-def test_a_clean_stop_leaves_no_abort_and_scans_little() -> None:
+def test_a_clean_stop_leaves_no_abort_and_scans_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "LOOK_BACK_BYTES", SEGMENT)
+
     async def run() -> None:
         env = FaultyEnv()
         async with opened(env) as store:
@@ -463,7 +465,11 @@ def test_a_clean_stop_leaves_no_abort_and_scans_little() -> None:
     asyncio.run(run())
 
 
-def test_an_unclean_start_goes_back_only_as_far_as_the_checkpoint_says() -> None:
+def test_an_unclean_start_goes_back_only_as_far_as_the_checkpoint_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "LOOK_BACK_BYTES", SEGMENT)
+
     async def run() -> None:
         env = FaultyEnv()
 
@@ -471,9 +477,9 @@ def test_an_unclean_start_goes_back_only_as_far_as_the_checkpoint_says() -> None
             for _ in range(20):
                 await fill(store, 20, queues=1)
                 env.clock_ms += 10_000
-            await store._housekeeping.flush_queues()
             await store._housekeeping.flush_index()
             store.log.sync()
+            await store._housekeeping.flush_queues()
             for _ in range(2):
                 await store._housekeeping.write_checkpoint()
 

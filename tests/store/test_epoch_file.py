@@ -157,21 +157,35 @@ def test_the_checkpoint_has_4096_bytes_and_keeps_its_values() -> None:
     file = CheckpointFile(disk, "/store/checkpoint")
     file.load()
     assert file.now == Checkpoint()
-    file.now = Checkpoint(1, 2, 3, 4, 5)
+    file.now = Checkpoint(1, 2, 3, 4, 5, 6, 7)
     file.write(file.now.encode())
     after = disk.crash()
     values = bytes.fromhex("".join(f"{n:016x}" for n in (1, 2, 3, 4, 5)))
-    seal = b"KQ01" + crc32(values).to_bytes(4, "big")
-    assert bytes(after.nodes["/store/checkpoint"].cache) == values + seal + bytes(4096 - 48)
+    ours = bytes.fromhex("".join(f"{n:016x}" for n in (6, 7)))
+    seal = b"KQ02" + crc32(values + ours).to_bytes(4, "big")
+    written = values + bytes(24) + seal + ours
+    assert bytes(after.nodes["/store/checkpoint"].cache) == written + bytes(4096 - 88)
     again = CheckpointFile(after, "/store/checkpoint")
     again.load()
-    assert again.now == Checkpoint(1, 2, 3, 4, 5, vouched=True)
+    assert again.now == Checkpoint(1, 2, 3, 4, 5, 6, 7, vouched=True)
 
 
 def test_a_checkpoint_is_believed_whole_or_not_at_all() -> None:
-    ours = Checkpoint(1, 2, 3, 4, 5).encode()
+    ours = Checkpoint(1, 2, 3, 4, 5, 6, 7).encode()
     assert Checkpoint.decode(ours[:40]) == Checkpoint(1, 2, 3, 4, 5)  # the real broker's: it has no seal
-    for bit in range(40 * 8):
+    for bit in (*range(40 * 8), *range(68 * 8, 88 * 8)):
         rotten = bytearray(ours)
         rotten[bit // 8] ^= 1 << bit % 8
         assert Checkpoint.decode(bytes(rotten)) == Checkpoint()
+
+
+def test_what_a_newer_rocketmq_keeps_behind_its_fields_stays() -> None:
+    disk = FaultyDisk()
+    disk.makedirs("/store")
+    theirs = bytes(40) + b"\1\2\3\4\5\6\7\x08" + bytes(4096 - 48)
+    disk.open("/store/checkpoint", create=True).pwrite(theirs, 0)
+    file = CheckpointFile(disk, "/store/checkpoint")
+    file.load()
+    file.now.settled_offset = 9
+    file.write(file.now.encode())
+    assert bytes(disk.nodes["/store/checkpoint"].cache)[40:64] == theirs[40:64]

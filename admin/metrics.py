@@ -1,0 +1,136 @@
+"""What a server's status says in Prometheus' words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class Observable(Protocol):
+    """What is asked of a server."""
+
+    def status(self) -> dict[str, Any]: ...
+
+    def health(self) -> str | None:
+        """None when healthy, else the reason."""
+
+
+class Metrics:
+    """The figures of one server, from a registry of its own. ``CONTENT_TYPE`` goes with ``text``."""
+
+    CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+    def __init__(self, role: str, server: Observable) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_StatusCollector(role, server))
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        """All figures as they are now."""
+        return generate_latest(self._registry)
+
+
+class _StatusCollector(Collector):
+    """Turns a status into metrics at each scrape: nothing is counted twice, nothing can drift."""
+
+    def __init__(self, role: str, server: Observable) -> None:
+        self._role = role
+        self._server = server
+
+    def collect(self) -> Iterable[Metric]:
+        status = self._server.status()
+        healthy = 1.0 if self._server.health() is None else 0.0
+        yield GaugeMetricFamily("keelmq_healthy", "1 while /healthz says ok", value=healthy)
+        yield from _events(status.get("events") or [])
+        if self._role == "broker":
+            yield from _broker(status)
+        elif self._role == "controller":
+            yield from _controller(status)
+        else:
+            yield from _namesrv(status)
+            if isinstance(embedded := status.get("controller"), dict):
+                yield from _controller(embedded)
+
+
+def _events(events: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    counts: dict[str, int] = {}
+    for event in events:
+        name = str(event.get("event"))
+        counts[name] = counts.get(name, 0) + 1
+    # A gauge: the list is bounded, so a count can fall when old events leave it.
+    family = GaugeMetricFamily("keelmq_recent_events", "events among the last ones kept", labels=["event"])
+    for name, count in sorted(counts.items()):
+        family.add_metric([name], count)
+    yield family
+
+
+_BROKER_GAUGES: Final = {
+    "epoch": ("keelmq_broker_epoch", "epoch of the mastership this broker follows"),
+    "syncStateSetEpoch": ("keelmq_broker_sync_state_set_epoch", "version of the SyncStateSet"),
+    "minOffset": ("keelmq_broker_commitlog_min_bytes", "first byte of the CommitLog"),
+    "maxOffset": ("keelmq_broker_commitlog_max_bytes", "end of the CommitLog"),
+    "confirmOffset": ("keelmq_broker_commitlog_confirmed_bytes", "end of what every in-sync replica holds"),
+    "flushedOffset": ("keelmq_broker_commitlog_flushed_bytes", "end of what is synced to disk"),
+    "dispatchedOffset": ("keelmq_broker_commitlog_dispatched_bytes", "end of what the queues index"),
+}
+
+
+def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
+    role = GaugeMetricFamily("keelmq_broker_role", "1 for the role held now", labels=["role"])
+    for name in ("master", "slave", "fenced"):
+        role.add_metric([name], 1.0 if status.get("role") == name else 0.0)
+    yield role
+    for key, (name, text) in _BROKER_GAUGES.items():
+        if isinstance(value := status.get(key), int):
+            yield GaugeMetricFamily(name, text, value=value)
+    members = status.get("syncStateSet") or []
+    yield GaugeMetricFamily(
+        "keelmq_broker_in_sync_replicas", "members of the SyncStateSet", value=len(members)
+    )
+    if isinstance(total := status.get("putTotal"), int):
+        yield CounterMetricFamily(
+            "keelmq_broker_messages_put", "messages stored since the start", value=total
+        )
+    lag = GaugeMetricFamily("keelmq_broker_slave_lag_bytes", "bytes a slave is behind", labels=["id"])
+    for slave in status.get("slaves") or []:
+        lag.add_metric([str(slave.get("id"))], float(slave.get("lagBytes") or 0))
+    yield lag
+
+
+def _controller(status: Mapping[str, Any]) -> Iterator[Metric]:
+    leader = 1.0 if status.get("isLeader") else 0.0
+    yield GaugeMetricFamily("keelmq_controller_is_leader", "1 on the leader", value=leader)
+    for key, name, text in (
+        ("term", "keelmq_controller_term", "Raft term"),
+        ("commitIndex", "keelmq_controller_commit_index", "Raft commit index"),
+    ):
+        if isinstance(value := status.get(key), int):
+            yield GaugeMetricFamily(name, text, value=value)
+    epoch = GaugeMetricFamily("keelmq_group_epoch", "elections of a broker group", labels=["group"])
+    master = GaugeMetricFamily("keelmq_group_has_master", "1 while the group has a master", labels=["group"])
+    in_sync = GaugeMetricFamily("keelmq_group_in_sync_replicas", "SyncStateSet members", labels=["group"])
+    unclean = CounterMetricFamily(
+        "keelmq_group_unclean_elections", "masters from outside of the SyncStateSet", labels=["group"]
+    )
+    alive = GaugeMetricFamily("keelmq_group_alive_brokers", "brokers with a live session", labels=["group"])
+    for name, group in sorted((status.get("groups") or {}).items()):
+        epoch.add_metric([name], float(group.get("epoch") or 0))
+        master.add_metric([name], 0.0 if group.get("master") is None else 1.0)
+        in_sync.add_metric([name], float(len(group.get("syncStateSet") or [])))
+        unclean.add_metric([name], float(group.get("uncleanElections") or 0))
+        brokers = (group.get("brokers") or {}).values()
+        alive.add_metric([name], float(sum(bool(broker.get("alive")) for broker in brokers)))
+    yield from (epoch, master, in_sync, unclean, alive)
+
+
+def _namesrv(status: Mapping[str, Any]) -> Iterator[Metric]:
+    brokers = GaugeMetricFamily("keelmq_namesrv_brokers", "registered brokers of a group", labels=["group"])
+    for name, members in sorted((status.get("brokers") or {}).items()):
+        brokers.add_metric([name], float(len(members)))
+    yield brokers
+    if isinstance(topics := status.get("topics"), int):
+        yield GaugeMetricFamily("keelmq_namesrv_topics", "topics with a route", value=topics)
