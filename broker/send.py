@@ -22,6 +22,7 @@ from model.message import (
     CLUSTER,
     DELAY,
     DLQ_PREFIX,
+    INNER_BATCH,
     ORIGIN_MESSAGE_ID,
     PROPERTIES_BYTES_MAX,
     REAL_QID,
@@ -305,6 +306,8 @@ class SendProcessor:
         body: bytes,
         properties: str,
     ) -> NewMessage:
+        if header.sys_flag & INNER_BATCH:
+            raise Refused(f"{topic} has no batch queues", Response.MESSAGE_ILLEGAL)
         host = connection.attributes.get("born_host") or born_host(connection.remote)
         sys_flag = header.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | self._store_host_flag()
         return NewMessage(

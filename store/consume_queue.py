@@ -105,6 +105,12 @@ class ConsumeQueue:
         self.max_physical = offset + size
         return True
 
+    def skip_to(self, queue_offset: int) -> None:
+        """Let the next entry be ``queue_offset``: those between stand for no message of their own, an inner
+        batch's for what the record before them holds."""
+        self.buffer += PRE_BLANK * (queue_offset - self.max_offset)
+        self.max_offset = max(self.max_offset, queue_offset)
+
     def _skip_to(self, queue_offset: int) -> None:
         per_file = self._file_bytes // ENTRY_BYTES
         if self.max_offset:
@@ -119,8 +125,7 @@ class ConsumeQueue:
         if fresh:
             self.destroy()
             self.written = self.max_offset = queue_offset - queue_offset % per_file
-        self.buffer += PRE_BLANK * (queue_offset - self.max_offset)
-        self.max_offset = queue_offset
+        self.skip_to(queue_offset)
         if fresh:
             self.min_offset = queue_offset
 
@@ -358,6 +363,9 @@ class ConsumeQueue:
                 if offset + size <= physical:
                     end, last = index + 1, offset + size
                     break
+        # The offsets of an inner batch stay with its record: they are never given out again.
+        while end > self.min_offset and (found := self.entry(end)) and found[1] == PRE_BLANK_SIZE:
+            end += 1
         self._cut_to(end)
         self.max_physical = last
         return True

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from model.errors import DiskError
-from model.message import TRANSACTION_PREPARED
+from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
 from store.commit_log import CommitLog
 from store.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, ConsumeQueues, is_queue_name
 from store.damage import DamageLedger
 from store.health import Health
 from store.indexing import Indexer
-from store.record import HEAD, RECORD_BYTES_MIN, BadRecord, Dispatch, DispatchParser, measure
+from store.record import HEAD, RECORD_BYTES_MIN, BadRecord, Dispatch, DispatchParser, decode, measure
 from store.walker import READ_BYTES
 
 log = logging.getLogger(__name__)
@@ -254,8 +254,10 @@ class Dispatcher:
                 queue_offset, offset, size, tags_code
             ):
                 continue
+            if sys_flag & INNER_BATCH:  # the other messages of the record have its offset plus 1, 2, ...
+                queue.skip_to(queue_offset + messages_at(self._log, offset, size))
             dirty[queue] = None
-            arrived[topic, queue_id, tags_code] = queue_offset + 1
+            arrived[topic, queue_id, tags_code] = queue.max_offset
         return arrived
 
     def _is_far(self, queue: ConsumeQueue, queue_offset: int, offset: int) -> bool:
@@ -273,6 +275,13 @@ class Dispatcher:
             queue.flush()
         except OSError as error:
             self._health.failed(error, WRITING_QUEUES)
+
+
+def messages_at(commit_log: CommitLog, offset: int, size: int) -> int:
+    """How many queue offsets a record of ``size`` bytes takes: as many as its INNER_NUM says, else 1."""
+    record = decode(commit_log.read(offset, size), check_crc=False)
+    count = property_of(record.properties, INNER_NUM) or ""
+    return max(int(count), 1) if count.isascii() and count.isdigit() and len(count) < 6 else 1
 
 
 def _whole_until(data: bytes, offset: int) -> int:

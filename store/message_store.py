@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from model.config import StoreConfig
 from model.errors import DiskError, Refused
-from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
+from model.message import INNER_BATCH, KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
 from runtime.env import Buffer, Env, Lock, write_file
 from runtime.tasks import Tasks
 from store.checkpoint import CheckpointFile
 from store.commit_log import CommitLog
 from store.consume_queue import ConsumeQueues, is_queue_name
 from store.damage import DamageLedger
-from store.dispatch import Dispatcher, OnArrive
+from store.dispatch import Dispatcher, OnArrive, messages_at
 from store.epoch_file import EpochFile
 from store.epoch_file import encode as encode_epochs
 from store.flush import Flusher
@@ -530,7 +530,9 @@ class MessageStore:
             for item in found:
                 if not item.sys_flag & TRANSACTION_PREPARED:
                     key = (item.topic, item.queue_id)
-                    offsets[key] = max(offsets.get(key, 0), item.queue_offset + 1)
+                    inner = item.sys_flag & INNER_BATCH
+                    count = messages_at(self.log, item.offset, item.size) if inner else 1
+                    offsets[key] = max(offsets.get(key, 0), item.queue_offset + count)
         self._offsets = offsets
         self._step_over_lost()
 
