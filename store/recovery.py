@@ -106,7 +106,9 @@ def recover(
     if settled:
         start = _boundary_before(commit_log, settled)
     elif clean:
-        start = _segment_start(commit_log, proven)
+        # A flipped bit in a queue entry must not move the start behind the end, into a segment made ahead.
+        known = min(proven, checkpoint.master_flushed_offset) if checkpoint.vouched else proven
+        start = _segment_start(commit_log, known)
     else:
         start = _unclean_start(commit_log, checkpoint)
         if index is not None and index.files:
