@@ -206,8 +206,8 @@ class Peer:
         for topic, queue_id in [*plain, *system]:
             rows = await self.rows(topic, queue_id)
             stored.queues[topic, queue_id] = [row for row in rows if below is None or row[0] < below]
-        for topic in (TOPIC, DELAYED):
-            for number in numbers:
+        for topic, some in ((TOPIC, numbers), (DELAYED, (0, 4, 8))):
+            for number in some:
                 for key, is_unique in ((f"key-{number}", False), (unique(topic, number), True)):
                     found = await self.query(topic, key, unique_key=is_unique)
                     stored.by_key[topic, key] = {a: r for a, r in found.items() if below is None or a < below}
@@ -259,6 +259,12 @@ def _records(body: bytes) -> list[tuple[Record, bytes]]:
         found.append((record, body[at : at + record.size]))
         at += record.size
     return found
+
+
+@pytest.fixture(autouse=True)
+def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four brokers that live for seconds: the costly compiler would never pay off."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 # -- the two systems -------------------------------------------------------------------------------------
@@ -363,8 +369,11 @@ def _key(record: Record) -> str:
     return decode_properties(record.properties)["KEYS"].split()[0]
 
 
-def same(here: Stored, there: Stored) -> None:
-    for name in ("queues", "by_key", "by_id", "by_time", "committed"):
+MESSAGES = ("queues", "by_key", "by_id", "by_time")
+
+
+def same(here: Stored, there: Stored, names: tuple[str, ...] = (*MESSAGES, "committed")) -> None:
+    for name in names:
         ours, theirs = getattr(here, name), getattr(there, name)
         differing = {key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs}}
         wrong = {key: both for key, both in differing.items() if both[0] != both[1]}
@@ -396,7 +405,8 @@ def test_the_store_of_a_killed_real_broker_is_served_whole(real_rocketmq: Path, 
             pending = await fill(peer)
             first = await peer.look(NUMBERS)
         async with served("keelmq", tmp_path) as peer:
-            same(first, await peer.look(NUMBERS, first.end))
+            # A real broker writes consumer offsets down 10 s after its start for the first time.
+            same(first, await peer.look(NUMBERS, first.end), MESSAGES)
             await go_on(peer, pending, 0)
 
     asyncio.run(run())
