@@ -349,7 +349,9 @@ async def _ended(peer: Peer, halves: set[int]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def go_on(peer: Peer, pending: tuple[Command, Command], round_number: int) -> None:
+async def go_on(
+    peer: Peer, pending: tuple[Command, Command], round_number: int, *, killed: bool = False
+) -> None:
     """What the other system left open is ended here, and more is written."""
     first = 134 + 3 * round_number
     for number in range(first, first + 3):
@@ -361,8 +363,16 @@ async def go_on(peer: Peer, pending: tuple[Command, Command], round_number: int)
         halves = {f"key-{PENDING}", f"key-{PENDING_TOO}", f"key-{ROLLED_BACK}"}
         assert [f"key-{PENDING}"] == [key for key in map(_key, seen) if key in halves]
         await _ended(peer, {0, 1})
-    seen = await peer.until("a long delay", DELAYED, 0, 2)
-    assert [_key(record) for record in seen] == ["key-0", "key-8"]
+    count = 2
+    while True:
+        seen = [_key(record) for record in await peer.until("a long delay", DELAYED, 0, count)]
+        if seen[-1] == "key-8":
+            break
+        # A killed real broker may not have written down yet how far it was: the first one comes again.
+        assert killed, seen
+        count = len(seen) + 1
+    assert list(dict.fromkeys(seen)) == ["key-0", "key-8"]
+    assert killed or len(seen) == 2
 
 
 def _key(record: Record) -> str:
@@ -407,6 +417,6 @@ def test_the_store_of_a_killed_real_broker_is_served_whole(real_rocketmq: Path, 
         async with served("keelmq", tmp_path) as peer:
             # A real broker writes consumer offsets down 10 s after its start for the first time.
             same(first, await peer.look(NUMBERS, first.end), MESSAGES)
-            await go_on(peer, pending, 0)
+            await go_on(peer, pending, 0, killed=True)
 
     asyncio.run(run())
