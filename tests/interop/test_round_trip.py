@@ -365,14 +365,14 @@ async def go_on(
         await _ended(peer, {0, 1})
     count = 2
     while True:
-        seen = [_key(record) for record in await peer.until("a long delay", DELAYED, 0, count)]
-        if seen[-1] == "key-8":
+        keys = [_key(record) for record in await peer.until("a long delay", DELAYED, 0, count)]
+        if keys[-1] == "key-8":
             break
         # A killed real broker may not have written down yet how far it was: the first one comes again.
-        assert killed, seen
-        count = len(seen) + 1
-    assert list(dict.fromkeys(seen)) == ["key-0", "key-8"]
-    assert killed or len(seen) == 2
+        assert killed, keys
+        count = len(keys) + 1
+    assert list(dict.fromkeys(keys)) == ["key-0", "key-8"]
+    assert killed or len(keys) == 2
 
 
 def _key(record: Record) -> str:
