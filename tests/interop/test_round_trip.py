@@ -206,8 +206,8 @@ class Peer:
         for topic, queue_id in [*plain, *system]:
             rows = await self.rows(topic, queue_id)
             stored.queues[topic, queue_id] = [row for row in rows if below is None or row[0] < below]
-        for topic in (TOPIC, DELAYED):
-            for number in numbers:
+        for topic, some in ((TOPIC, numbers), (DELAYED, (0, 4, 8))):
+            for number in some:
                 for key, is_unique in ((f"key-{number}", False), (unique(topic, number), True)):
                     found = await self.query(topic, key, unique_key=is_unique)
                     stored.by_key[topic, key] = {a: r for a, r in found.items() if below is None or a < below}
@@ -259,6 +259,12 @@ def _records(body: bytes) -> list[tuple[Record, bytes]]:
         found.append((record, body[at : at + record.size]))
         at += record.size
     return found
+
+
+@pytest.fixture(autouse=True)
+def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four brokers that live for seconds: the costly compiler would never pay off."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 # -- the two systems -------------------------------------------------------------------------------------
@@ -343,7 +349,9 @@ async def _ended(peer: Peer, halves: set[int]) -> None:
             await asyncio.sleep(0.1)
 
 
-async def go_on(peer: Peer, pending: tuple[Command, Command], round_number: int) -> None:
+async def go_on(
+    peer: Peer, pending: tuple[Command, Command], round_number: int, *, killed: bool = False
+) -> None:
     """What the other system left open is ended here, and more is written."""
     first = 134 + 3 * round_number
     for number in range(first, first + 3):
@@ -355,16 +363,27 @@ async def go_on(peer: Peer, pending: tuple[Command, Command], round_number: int)
         halves = {f"key-{PENDING}", f"key-{PENDING_TOO}", f"key-{ROLLED_BACK}"}
         assert [f"key-{PENDING}"] == [key for key in map(_key, seen) if key in halves]
         await _ended(peer, {0, 1})
-    seen = await peer.until("a long delay", DELAYED, 0, 2)
-    assert [_key(record) for record in seen] == ["key-0", "key-8"]
+    count = 2
+    while True:
+        keys = [_key(record) for record in await peer.until("a long delay", DELAYED, 0, count)]
+        if keys[-1] == "key-8":
+            break
+        # A killed real broker may not have written down yet how far it was: the first one comes again.
+        assert killed, keys
+        count = len(keys) + 1
+    assert list(dict.fromkeys(keys)) == ["key-0", "key-8"]
+    assert killed or len(keys) == 2
 
 
 def _key(record: Record) -> str:
     return decode_properties(record.properties)["KEYS"].split()[0]
 
 
-def same(here: Stored, there: Stored) -> None:
-    for name in ("queues", "by_key", "by_id", "by_time", "committed"):
+MESSAGES = ("queues", "by_key", "by_id", "by_time")
+
+
+def same(here: Stored, there: Stored, names: tuple[str, ...] = (*MESSAGES, "committed")) -> None:
+    for name in names:
         ours, theirs = getattr(here, name), getattr(there, name)
         differing = {key: (ours.get(key), theirs.get(key)) for key in {**ours, **theirs}}
         wrong = {key: both for key, both in differing.items() if both[0] != both[1]}
@@ -396,7 +415,8 @@ def test_the_store_of_a_killed_real_broker_is_served_whole(real_rocketmq: Path, 
             pending = await fill(peer)
             first = await peer.look(NUMBERS)
         async with served("keelmq", tmp_path) as peer:
-            same(first, await peer.look(NUMBERS, first.end))
-            await go_on(peer, pending, 0)
+            # A real broker writes consumer offsets down 10 s after its start for the first time.
+            same(first, await peer.look(NUMBERS, first.end), MESSAGES)
+            await go_on(peer, pending, 0, killed=True)
 
     asyncio.run(run())
