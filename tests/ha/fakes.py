@@ -16,6 +16,7 @@ class Entry(NamedTuple):
 class FakeEpochs:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.doubt: str | None = None
 
     @property
     def last(self) -> Entry | None:
@@ -32,6 +33,18 @@ class FakeEpochs:
 
     def truncate_suffix(self, offset: int) -> None:
         self.entries = [entry for entry in self.entries if entry.start < offset]
+
+
+class FakeDamage:
+    """No byte is known to be damaged."""
+
+    ranges: tuple[()] = ()
+
+    def at(self, offset: int) -> None:
+        return None
+
+    def next_begin(self, offset: int, default: int) -> int:
+        return default
 
 
 class FakeLog:
@@ -59,6 +72,7 @@ class FakeStore:
     def __init__(self, *, segment_bytes: int = 4096, record_bytes: int = 10) -> None:
         self.log = FakeLog(segment_bytes)
         self.epochs = FakeEpochs()
+        self.damage = FakeDamage()
         self.confirmed = 0
         self.recovered: None = None
         self.writable: str | None = None
