@@ -105,8 +105,9 @@ def test_only_the_master_of_the_epoch_is_granted_a_lease_by_the_leader(tmp_path:
         one, two, _ = await world.brokers_up(3)
 
         async def lease(broker_id: int, epoch: int, address: str) -> str:
-            asked = one.heartbeat(brokerId=broker_id, leaseEpoch=epoch, leases="true")
-            return (await one.client.call(address, asked, 3)).ext["leaseMs"]
+            broker = {1: one, 2: two}[broker_id]
+            asked = broker.heartbeat(leaseEpoch=epoch, leases="true")
+            return (await broker.client.call(address, asked, 3)).ext["leaseMs"]
 
         leader = world.leader_address()
         await wait_for(lambda: world.leader() is not None)
