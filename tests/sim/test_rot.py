@@ -27,6 +27,7 @@ from model.errors import MqError
 from remoting.codec import Command
 from remoting.codes import Request
 from remoting.service import RemotingClient
+from store.damage import DamagedRange
 from store.message_store import MessageStore
 from store.record import decode, walk
 
@@ -37,6 +38,8 @@ VICTIM: Final = "b2"
 TOPICS: Final = ("orders", "payments", "audit")
 QUEUES: Final = 2
 SEGMENT: Final = 16 * 1024
+IN_BODY: Final = 90
+"""A byte of the body, counted from the begin of a record with IPv4 hosts."""
 SETTLE_S: Final = 120.0
 """Virtual seconds a batch may take to be found and repaired."""
 KINDS: Final = {"commitlog": 8, "consumequeue": 3, "index": 2, "config": 3, "other": 2}
@@ -334,3 +337,32 @@ class Losing(Rotting):
 @pytest.mark.sim
 def test_a_replica_that_lost_its_tables_copies_them_before_it_leads() -> None:
     Losing(0).run()
+
+
+class Touching(Rotting):
+    """A bit flips that no CRC tells, and one of the next record's body: the second is found first."""
+
+    async def _main(self) -> None:
+        await self._begin()
+        cluster = self.cluster
+        assert await cluster.until(cluster.converged, SETTLE_S) is None
+        store = self._store(VICTIM)
+        one, two = list(walk(store.log.read(0, SEGMENT), 0))[3:5]
+        await asyncio.sleep(1.0)  # consumer offsets follow within a bound
+        await self._stop()
+        machine = cluster.nodes[VICTIM].machine
+        path = f"/store/commitlog/{0:020d}"
+        machine.flip(path, (one.physical_offset + one.size - 1) * 8)  # in its properties
+        machine.flip(path, (two.physical_offset + IN_BODY) * 8)
+        cluster.start(VICTIM)
+        await cluster.until(lambda: "starting" if cluster.nodes[VICTIM].server is None else None, 30)
+        store = self._store(VICTIM)
+        begin = two.physical_offset
+        store.damage.note([DamagedRange(begin, begin + two.size, "crc_mismatch")])
+        reason = await cluster.until(self._is_whole, SETTLE_S)
+        assert reason is None, f"{reason}: {cluster.errors}"
+
+
+@pytest.mark.sim
+def test_a_record_is_mended_whose_neighbour_rotted_where_no_crc_looks() -> None:
+    Touching(0).run()
