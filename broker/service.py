@@ -53,8 +53,8 @@ RECENT_MS: Final = 600_000
 DELAY_OFFSETS_WRITE_S: Final = 5.0
 DRAIN_S: Final = 1.0  # at a stop: time for answers that wait for slaves or the disk
 DRAIN_STEP_S: Final = 0.002
-QUIET_S: Final = 0.05
-QUIET_AT_MOST_S: Final = 0.5
+QUIET_S: Final = 0.5  # a client on a busy machine may take that long to send what it began before it knew
+QUIET_AT_MOST_S: Final = 3.0
 """At a stop: clients that are told to go away need a moment; what they sent before is still answered."""
 
 

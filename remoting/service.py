@@ -89,6 +89,8 @@ class RemotingServer:
             if now >= until:
                 return False
             await asyncio.sleep(min(again, until) - now)
+            for _ in range(2):
+                await asyncio.sleep(0)  # what came while this process was held up is read before it is judged
         return True
 
     def deafen(self) -> None:
