@@ -231,11 +231,14 @@ async def _run(chosen: Plan) -> int:
         log.error("%s cannot run: %s", chosen.role, error)
         return UNFINISHED
     finally:
-        if endpoint is not None:
-            await endpoint.stop()
-        elif link is not None:
-            link.close()
-        await server.stop()
+        # The server first: a master hands over at once, and whoever reads its status sees it stop.
+        try:
+            await server.stop()
+        finally:
+            if endpoint is not None:
+                await endpoint.stop()
+            elif link is not None:
+                link.close()
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:

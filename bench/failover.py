@@ -143,7 +143,9 @@ def shorten(result: Mapping[str, Any]) -> dict[str, Any]:
         found = sorted(drill[f"{name}_ms"] for drill in drills if drill[f"{name}_ms"] is not None)
         if found:
             steps[f"{name}_p50_ms"] = found[(len(found) - 1) // 2]
-    kept = [f"{of}_{which}_ms" for of in ("rto", "leader") for which in ("p50", "p99", "max")]
+    kept = [
+        f"{of}_{which}_ms" for of in ("rto", "since_request", "leader") for which in ("p50", "p99", "max")
+    ]
     kept += [f"{name}_total" for name in ("acked", "failed", "unknown", "unfinished", *PROMISES)]
     return {
         "drills": len(drills),

@@ -52,10 +52,9 @@ EXPIRE_S: Final = 10.0
 RECENT_MS: Final = 600_000
 DELAY_OFFSETS_WRITE_S: Final = 5.0
 DRAIN_S: Final = 1.0  # at a stop: time for answers that wait for slaves or the disk
-DRAIN_STEP_S: Final = 0.01
-HANDOVER_STEP_S: Final = 0.002
-QUIET_S: Final = 0.05
-QUIET_AT_MOST_S: Final = 0.5
+DRAIN_STEP_S: Final = 0.002
+QUIET_S: Final = 0.5  # a client on a busy machine may take that long to send what it began before it knew
+QUIET_AT_MOST_S: Final = 3.0
 """At a stop: clients that are told to go away need a moment; what they sent before is still answered."""
 
 
@@ -203,8 +202,11 @@ class Broker:
         self.group_address.hold(True)
         standing = self.standing
         standing.set("fenced", broker_id=standing.broker_id, epoch=standing.epoch, master_address=None)
+        # Nobody connects anew from here on: a connection not yet accepted when a port closes is cut off with
+        # what was sent on it.
+        self.server.deafen()
         self.server.go_away()
-        await self._drain(heir)
+        await self._drained(heir, DRAIN_S)
         if heir is not None:
             await self.role.yield_to(heir)
         self.group_address.leave()
@@ -214,7 +216,7 @@ class Broker:
         await self._master_tasks.cancel()
         await self._tasks.cancel()
         if self._started:
-            await self.server.quiet(QUIET_S, QUIET_AT_MOST_S)
+            await self.server.dismiss(QUIET_S, QUIET_AT_MOST_S)
         await self.server.stop()
         await self.group_address.stop()
         self.parking.drop()
@@ -290,12 +292,14 @@ class Broker:
             idle_s=self.config.server_channel_max_idle_s,
         )
 
-    async def _drain(self, heir: int | None) -> None:
-        """Take no more sends; let the answers under way leave, and ``heir`` get the end of the log."""
-        for _ in range(int(DRAIN_S / DRAIN_STEP_S)):
+    async def _drained(self, heir: int | None, timeout_s: float) -> bool:
+        """Wait until all answers left and ``heir`` has the whole log; whether in time. Nothing may be taken
+        any more."""
+        for _ in range(max(int(timeout_s / DRAIN_STEP_S), 1)):
             if not len(self.parking) and (heir is None or self._end_of(heir) == self.store.log.end):
-                return
+                return True
             await asyncio.sleep(DRAIN_STEP_S)
+        return False
 
     # Roles
 
@@ -373,11 +377,7 @@ class Broker:
         """Take no more writes; whether in time all answers left and slave ``heir`` has the whole log."""
         self.standing.handing_over = True
         self.group_address.hold(True)
-        for _ in range(max(int(timeout_s / HANDOVER_STEP_S), 1)):
-            if not len(self.parking) and self._end_of(heir) == self.store.log.end:
-                return True
-            await asyncio.sleep(HANDOVER_STEP_S)
-        return False
+        return await self._drained(heir, timeout_s)
 
     def resume(self) -> None:
         """Take writes again, if still master."""

@@ -6,8 +6,9 @@ the SyncStateSet is full, reads everything back and holds it against the history
 
 ``rto_ms`` is the worst queue's time from its last acknowledgement before the fault to its first one by the
 new master; where the old master was asked to go, and served on until it had made way, from the last one it
-gave. Where the master stays, it is the longest gap between two acknowledgements of a queue after the
-fault.
+gave: the time its clients were without acknowledgements. ``since_request_ms`` is the worst queue's time from
+the fault, or the request, to the new master's first acknowledgement. Where the master stays, ``rto_ms`` is
+the longest gap between two acknowledgements of a queue after the fault.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Drill:
     """What one drill measured; times in ms since the fault, None = did not happen in time."""
 
     rto_ms: float | None = None
+    since_request_ms: float | None = None
     noticed_ms: float | None = None
     elected_ms: float | None = None
     promoted_ms: float | None = None
@@ -185,15 +187,19 @@ def measure(
     moves = plan.scenario in MOVES_MASTER
     drill.rto_queues_ms = []
     stalls: list[float] = []
+    firsts: list[float] = []
     for queue in queues:
         own = [ack for ack in acks if ack.queue == queue and ack.at_ms <= until_ms]
         stall = longest_gap([ack.at_ms for ack in own], fault_ms, until_ms)
         stalls.append(stall)
+        firsts += _by_another(own, fault_ms, victim.master)[:1]
         drill.rto_queues_ms.append(
             _rto(own, fault_ms, victim.master, orderly=plan.scenario in ORDERLY) if moves else stall
         )
     found = [rto for rto in drill.rto_queues_ms if rto is not None]
     drill.rto_ms = max(found) if len(found) == len(queues) else None
+    if moves and len(firsts) == len(queues):
+        drill.since_request_ms = round(max(firsts) - fault_ms, 1)
     drill.stall_ms = max(stalls, default=None)
     later = [
         ack.at_ms for ack in acks if ack.at_ms > fault_ms and (not moves or ack.address != victim.master)
@@ -205,13 +211,18 @@ def measure(
 
 def _rto(acks: Sequence[Ok], fault_ms: float, old_master: str, *, orderly: bool) -> float | None:
     """Last acknowledgement before the outage to the first one by another master than the old."""
-    after = [ack.at_ms for ack in acks if ack.at_ms > fault_ms and ack.address != old_master]
+    after = _by_another(acks, fault_ms, old_master)
     # An answer a killed master gave in its last moment may be read after the fault: it ends no outage.
     begins_ms = min(after, default=fault_ms) if orderly else fault_ms
     before = [
         ack.at_ms for ack in acks if ack.at_ms <= begins_ms and (not orderly or ack.address == old_master)
     ]
     return round(min(after) - max(before, default=fault_ms), 1) if after else None
+
+
+def _by_another(acks: Sequence[Ok], fault_ms: float, old_master: str) -> list[float]:
+    """When another master than the old acknowledged, in order of time."""
+    return sorted(ack.at_ms for ack in acks if ack.at_ms > fault_ms and ack.address != old_master)
 
 
 def longest_gap(times_ms: Sequence[float], fault_ms: float, until_ms: float) -> float:
@@ -262,6 +273,7 @@ def _all_lost(drill: Drill) -> list[Violation]:
 def summary(plan: DrillPlan, target: str, drills: Sequence[Drill]) -> dict[str, Any]:
     """The result as scripts read it."""
     times = sorted(drill.rto_ms for drill in drills if drill.rto_ms is not None)
+    since = sorted(drill.since_request_ms for drill in drills if drill.since_request_ms is not None)
     led = sorted(drill.leader_ms for drill in drills if drill.leader_ms is not None)
     return {
         "scenario": plan.scenario,
@@ -274,6 +286,9 @@ def summary(plan: DrillPlan, target: str, drills: Sequence[Drill]) -> dict[str, 
         "rto_p50_ms": percentile(times, 50),
         "rto_p99_ms": percentile(times, 99),
         "rto_max_ms": times[-1] if times else None,
+        "since_request_p50_ms": percentile(since, 50),
+        "since_request_p99_ms": percentile(since, 99),
+        "since_request_max_ms": since[-1] if since else None,
         "leader_p50_ms": percentile(led, 50),
         "leader_p99_ms": percentile(led, 99),
         "leader_max_ms": led[-1] if led else None,

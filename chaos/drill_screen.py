@@ -91,6 +91,9 @@ def show_summary(console: Console, result: Mapping[str, Any]) -> None:
         for name in ("p50", "p99", "max")
         if (value := result[f"rto_{name}_ms"]) is not None
     )
+    if (asked := result["since_request_p50_ms"]) is not None:
+        times += f"; since the fault or request p50 {asked:,.0f} ms, "
+        times += f"p99 {result['since_request_p99_ms']:,.0f} ms"
     console.print(
         f"{count} drills: RTO {times or 'never'}; lost {result['lost_total']}, "
         f"order violations {result['order_violations_total']}",

@@ -90,12 +90,18 @@ class Owner:
         for connection in self.connections:
             connection.regulate()
 
-    def busy_until(self, quiet_s: float) -> float:
-        """``quiet_s`` after the last byte of any connection (the loop's clock); while requests are being
-        answered, from now on."""
+    def dismiss(self, quiet_s: float) -> float | None:
+        """Close the connections that were silent for ``quiet_s`` and have nothing under way; when to look
+        again (the loop's clock), None when all are closed."""
         now = asyncio.get_running_loop().time()
-        times = [now if c.handling else c.last_io for c in self.connections if not c.closed]
-        return max(times, default=now - quiet_s) + quiet_s
+        again: list[float] = []
+        for connection in [c for c in self.connections if not c.closed]:
+            until = now + quiet_s if connection.handling else connection.last_io + quiet_s
+            if until > now:
+                again.append(until)
+            else:
+                connection.close()
+        return min(again, default=None)
 
     async def stop(self) -> None:
         """Send what is written, end all connections and requests; takes at most ``CLOSING_S``."""

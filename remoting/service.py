@@ -75,17 +75,22 @@ class RemotingServer:
         """While ``held`` read nothing more from any connection; answers leave as ever."""
         self._owner.hold(held)
 
-    async def quiet(self, quiet_s: float, at_most_s: float) -> bool:
-        """Wait until nothing has come or left for ``quiet_s``; whether it did within ``at_most_s``.
+    async def dismiss(self, quiet_s: float, at_most_s: float) -> bool:
+        """End every connection on which nothing came or left for ``quiet_s`` and all is answered; whether
+        none was left within ``at_most_s``.
 
-        After ``go_away``: a request that is on its way when the connection ends would have no known outcome.
+        After ``deafen`` and ``go_away``: clients leave by themselves when they are told to, so that no
+        request is on its way when its connection ends. One that is would have no known outcome.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + at_most_s
-        while (left_s := self._owner.busy_until(quiet_s) - loop.time()) > 0:
-            if loop.time() >= until:
+        while (again := self._owner.dismiss(quiet_s)) is not None:
+            now = loop.time()
+            if now >= until:
                 return False
-            await asyncio.sleep(min(left_s, until - loop.time()))
+            await asyncio.sleep(min(again, until) - now)
+            for _ in range(2):
+                await asyncio.sleep(0)  # what came while this process was held up is read before it is judged
         return True
 
     def deafen(self) -> None:

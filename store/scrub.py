@@ -26,11 +26,13 @@ from store.repair import Repairer
 
 log = logging.getLogger(__name__)
 
-STEP_BYTES: Final = 1 << 18
+STEP_BYTES: Final = 1 << 16
 IDLE_S: Final = 1.0
 PASS_PAUSE_S: Final = 10.0
 LOOKUP_BYTES: Final = 4096
 """What looking a key up in the index costs: a page of it."""
+LOOKUPS_MAX: Final = 16
+"""So many of them in one step: acknowledgements and heartbeats wait for the end of a step."""
 
 
 class Scrub:
@@ -72,7 +74,7 @@ class Scrub:
                 return
             try:
                 while self.at < self._dispatcher.dispatched:
-                    begin, self._lookups = self.at, 0
+                    begin = self.at
                     self.step()
                     cost = max(self.at - begin, 1) + self._lookups * LOOKUP_BYTES
                     if not await pause(cost / bytes_per_s):
@@ -96,7 +98,9 @@ class Scrub:
         self.passes += 1
 
     def step(self) -> None:
-        """Check the records from ``at`` on, about STEP_BYTES of them. Raises DiskError, ValueError."""
+        """Check the records from ``at`` on, about STEP_BYTES of them, fewer if they have many keys. Raises
+        DiskError, ValueError."""
+        self._lookups = 0
         at = max(self.at, self._log.min_offset)
         known = self._damage.at(at)
         if known is not None:
@@ -119,7 +123,7 @@ class Scrub:
                 if size > 0:
                     self._entry(data, at - begin, size)
                 at += abs(size)
-                if at - begin >= STEP_BYTES:
+                if at - begin >= STEP_BYTES or self._lookups >= LOOKUPS_MAX:
                     break
             self.at = at
         except BadRecord as bad:

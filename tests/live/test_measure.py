@@ -56,6 +56,7 @@ def test_rto_runs_from_the_last_ack_before_to_the_first_of_the_new_master_per_qu
     drill = measured(story)
     assert drill.rto_queues_ms == [510, 810]
     assert drill.rto_ms == 810
+    assert drill.since_request_ms == 800
     assert drill.first_ack_ms == 500
     assert (drill.noticed_ms, drill.elected_ms, drill.promoted_ms, drill.routed_ms) == (1, 2, 3, 4)
 
@@ -78,6 +79,7 @@ def test_a_master_that_was_asked_to_go_is_out_from_its_last_answer_on() -> None:
         story.ok(queue, 1020, 1040, OLD)
         story.ok(queue, 1060, 1100, NEW)
         story.ok(queue, 1101, 1110, NEW)
+    assert measured(story, "handover").since_request_ms == 100
     assert measured(story, "handover").rto_ms == measured(story, "stop-master").rto_ms == 60
     assert measured(story, "kill-master").rto_ms == 110
 
@@ -173,8 +175,8 @@ def test_the_result_has_the_members_scripts_read() -> None:
     assert (result["rto_p50_ms"], result["rto_p99_ms"], result["rto_max_ms"]) == (50, 80, 80)
     assert (result["lost_total"], result["order_violations_total"]) == (2, 1)
     wanted = (
-        "rto_ms noticed_ms elected_ms promoted_ms routed_ms first_ack_ms acked unknown failed lost phantom "
-        "duplicates order_violations offset_reuse"
+        "rto_ms since_request_ms noticed_ms elected_ms promoted_ms routed_ms first_ack_ms acked unknown "
+        "failed lost phantom duplicates order_violations offset_reuse"
     )
     assert set(result["drills"][0]) >= set(wanted.split())
 

@@ -1,8 +1,9 @@
 """The promises of remoting.service: requests are answered, broken peers cost one line, waits end."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -238,17 +239,59 @@ def test_a_retired_connection_ends_when_its_grace_is_over_or_nothing_is_under_wa
     run(work)
 
 
-def test_a_server_is_quiet_when_nothing_has_come_for_a_while_and_all_is_answered() -> None:
+def test_a_server_dismisses_who_is_silent_and_has_its_answers() -> None:
     async def work() -> None:
-        async with serving() as (server, address), client_of() as client:
-            assert await server.quiet(30.0, 0.0)  # nobody is connected
-            call = asyncio.ensure_future(client.call(address, Command(1, {"delay": "0.3"})))
-            await until(lambda: bool(server.connections))
+        async with serving() as (server, address), client_of() as client, client_of() as busy:
+            assert await server.dismiss(30.0, 0.0)  # nobody is connected
+            await client.call(address, Command(1))
+            call = asyncio.ensure_future(busy.call(address, Command(1, {"delay": "0.3"})))
+            await until(lambda: len(server.connections) == 2)
             await asyncio.sleep(0.02)
-            assert not await server.quiet(0.01, 0.05)
-            assert await server.quiet(0.01, 30.0)
-            assert call.done() or (await call).code == 0
-            assert not await server.quiet(60.0, 0.02)  # the answer has just left
+            assert not await server.dismiss(0.01, 0.05)
+            assert len(server.connections) == 1  # the one that waits for its answer
+            assert await server.dismiss(0.01, 30.0)
+            assert (await call).code == 0
+            await client.call(address, Command(1))
+            assert not await server.dismiss(60.0, 0.02)  # the answer has just left
+
+    run(work)
+
+
+def test_no_call_is_lost_to_a_server_that_dismisses_its_clients_under_load() -> None:
+    """Whoever is told to go away hangs up, so no request is on its way when a connection ends."""
+
+    async def work() -> None:
+        async with serving() as (server, address), AsyncExitStack() as clients:
+            outcomes: Counter[str] = Counter()
+            going = True
+
+            async def send(client: RemotingClient) -> None:
+                while going:
+                    try:
+                        answer = await client.call(address, Command(1), 30.0)
+                    except Unknown:
+                        outcomes["unknown"] += 1
+                    except ConnectionError:
+                        outcomes["refused"] += 1
+                        await asyncio.sleep(0.005)
+                    else:
+                        outcomes["answered"] += 1
+                        if answer.code == Response.GO_AWAY:
+                            outcomes["sent away"] += 1
+                            client.retire(address, 30.0)
+
+            own = [await clients.enter_async_context(client_of()) for _ in range(8)]
+            senders = [asyncio.ensure_future(send(client)) for client in own for _ in range(4)]
+            await until(lambda: outcomes["answered"] > 200)
+            server.deafen()
+            server.go_away()
+            assert await server.dismiss(0.05, 30.0)
+            await server.stop()
+            going = False
+            await asyncio.gather(*senders)
+            assert outcomes["sent away"] >= 8
+            assert outcomes["refused"] > 0
+            assert outcomes["unknown"] == 0
 
     run(work)
 

@@ -13,8 +13,9 @@ from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
 from store.consume_queue import ENTRY_BYTES
 from store.message_store import MessageStore
-from store.record import BadRecord, Record, walk
+from store.record import BadRecord, Dispatch, Record, walk
 from store.repair import Wanted
+from store.scrub import LOOKUPS_MAX
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, message, opened, records_of, until
 
@@ -264,6 +265,39 @@ def test_bytes_nothing_good_follows_still_break_the_store() -> None:
             store.confirm(500)
             with pytest.raises(DiskError):
                 await store.caught_up()
+
+    asyncio.run(run())
+
+
+def test_a_scrub_holds_nobody_up_with_looking_keys_up() -> None:
+    """One step is done in one go: acknowledgements and heartbeats wait for its end."""
+
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            for number in range(200):
+                store.put(message(b"x", uniq=f"U{number}", keys=f"k{number} all"))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            steps: list[int] = []
+            looked_up = 0
+            index = store.scrub._index
+            assert index is not None
+            missing = index.missing
+
+            def counting(item: Dispatch) -> list[str]:
+                nonlocal looked_up
+                looked_up += 1 + len(item.keys.split())
+                return missing(item)
+
+            index.missing = counting  # type: ignore[method-assign]
+            store.scrub.at = store.log.min_offset
+            while store.scrub.at < store.log.end:
+                before = looked_up
+                store.scrub.step()
+                steps.append(looked_up - before)
+            assert sum(steps) == 600
+            assert max(steps) <= LOOKUPS_MAX + 2  # the record that passes the limit is done with
 
     asyncio.run(run())
 
