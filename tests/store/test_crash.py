@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import DiskError
-from store import recovery
+from store import housekeeping, recovery
 from store.message_store import MessageStore
 from store.record import encode
 from tests.store.faulty import FaultyDisk, FaultyEnv
@@ -392,6 +392,50 @@ def test_a_clean_stop_leaves_no_abort_and_scans_little(monkeypatch: pytest.Monke
             assert store.recovered.clean
             assert store.recovered.start > 0
             assert len(records_of(store)) == 100
+
+    asyncio.run(run())
+
+
+def test_a_stop_with_more_queues_than_it_syncs_one_by_one_is_clean_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(housekeeping, "CLOSE_QUEUES", 10)
+
+    async def run() -> None:
+        env = FaultyEnv()
+        whole = env.disk.sync_all
+        at_once: list[str] = []
+
+        def watched(path: str) -> None:
+            at_once.append(path)
+            whole(path)
+
+        monkeypatch.setattr(env.disk, "sync_all", watched)
+        async with opened(env, flush_queue_interval_ms=3_600_000) as store:
+            await fill(store, 120, queues=40)
+        assert at_once == ["/store/consumequeue"]
+        assert not env.disk.exists("/store/abort")
+        async with opened(FaultyEnv(env.disk.crash()), flush_queue_interval_ms=3_600_000) as store:
+            assert store.recovered is not None
+            assert store.recovered.clean
+            assert [store.max_queue_offset("T", queue) for queue in range(40)] == [3] * 40
+
+    asyncio.run(run())
+
+
+def test_a_stop_whose_one_sync_fails_is_not_a_clean_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "CLOSE_QUEUES", 10)
+
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env, flush_queue_interval_ms=3_600_000) as store:
+            await fill(store, 120, queues=40)
+            env.disk.fail = lambda what, path: (
+                errno.EIO if what == "sync" and "consumequeue" in path else None
+            )
+        assert env.disk.exists("/store/abort")
+        async with opened(FaultyEnv(env.disk.crash())) as store:
+            assert [store.max_queue_offset("T", queue) for queue in range(40)] == [3] * 40
 
     asyncio.run(run())
 

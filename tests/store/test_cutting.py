@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from model.errors import DiskError
+from store import segment
 from store.message_store import MessageStore
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, fill, message, opened, records_of, until
@@ -38,8 +39,14 @@ def test_a_cut_tail_stays_gone_after_a_crash_and_new_records() -> None:
     assert end < SEGMENT * 2
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("point", range(0, 40, 3))
-def test_a_crash_during_a_cut_leaves_a_prefix(point: int) -> None:
+def test_a_crash_during_a_cut_leaves_a_prefix(
+    point: int, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if at_once:  # as a long stretch is: by the file system, not by writing zeros
+        monkeypatch.setattr(segment, "ZERO_BLOCK", bytes(512))
+
     async def run() -> FaultyDisk:
         env = FaultyEnv()
 
