@@ -263,6 +263,12 @@ class StoreConfig(ServerConfig):
     disk_clean_forcibly_ratio: int = key("diskSpaceCleanForciblyRatio", 85)
     disk_warning_ratio: int = key("diskSpaceWarningLevelRatio", 90)
     check_crc_on_recover: bool = key("checkCRCOnRecover", True)
+    lmq_enable: bool = key("enableLmq", False, "light queues, %LMQ%...; needs enableMultiDispatch")
+    multi_dispatch_enable: bool = key(
+        "enableMultiDispatch",
+        False,
+        "with enableLmq: a message is in each queue INNER_MULTI_DISPATCH names",
+    )
     append_prop_crc: bool = key("enabledAppendPropCRC", False)
     scrub_megabytes_per_s: int = key(
         "scrubMegabytesPerSecond", 0, "read the log again at this rate, to find rot; 0 = off"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from model.config import StoreConfig
@@ -17,6 +18,7 @@ from model.errors import DiskError, Refused
 from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
 from runtime.env import Buffer, Env, Lock
 from runtime.tasks import Tasks
+from store import multi_dispatch
 from store.checkpoint import CheckpointFile
 from store.commit_log import CommitLog
 from store.consume_queue import ConsumeQueues, is_queue_name
@@ -29,6 +31,7 @@ from store.health import Health
 from store.housekeeping import Housekeeping
 from store.index_file import Index
 from store.indexing import Indexer
+from store.multi_dispatch import MultiDispatchParser
 from store.queue_offsets import QueueOffsets
 from store.reading import Got, Reader
 from store.record import (
@@ -91,7 +94,9 @@ class MessageStore:
             if config.message_index_enable
             else None
         )
-        self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
+        self._multi = config.lmq_enable and config.multi_dispatch_enable
+        kind = MultiDispatchParser if self._multi else DispatchParser
+        self._parser = kind(delay_levels_ms(config.delay_levels))
         self.damage = DamageLedger(disk, self.root)
         self._walker = Walker(self.log, self._parser, self.damage)
         self._indexer = Indexer(self.log, self._index, self._walker, self._health)
@@ -336,7 +341,13 @@ class MessageStore:
             self.log.roll()
             records, dispatches, size = self._encode(messages, stamp_ms)
         self.append(records, size, dispatches)
-        return [Put(item.offset, item.size, item.queue_offset) for item in dispatches]
+        at = -1
+        puts: list[Put] = []
+        for item in dispatches:
+            if item.offset != at:  # behind it come those of its light queues
+                at = item.offset
+                puts.append(Put(at, item.size, item.queue_offset))
+        return puts
 
     def _encode(self, messages: list[NewMessage], stamp_ms: int) -> tuple[list[bytes], list[Dispatch], int]:
         records: list[bytes] = []
@@ -349,6 +360,8 @@ class MessageStore:
             if not one.sys_flag & TRANSACTION_PREPARED:
                 queue_offset = following.get(key, self.next_offset(*key))
                 following[key] = queue_offset + 1
+            if self._multi:
+                one = replace(one, properties=multi_dispatch.with_offsets(one, following, self.next_offset))
             raw = encode(one, queue_offset, at, stamp_ms, append_prop_crc=self._config.append_prop_crc)
             if len(raw) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX:
                 raise Refused(f"the record has {len(raw)} bytes, maxMessageSize is exceeded", 13)
@@ -367,6 +380,10 @@ class MessageStore:
                     one.sys_flag,
                 )
             )
+            if self._multi:
+                more = multi_dispatch.dispatches(dispatches[-1], one.properties)
+                following |= {(item.topic, item.queue_id): item.queue_offset + 1 for item in more}
+                dispatches += more
             at += len(raw)
         return records, dispatches, at - self.log.end
 
