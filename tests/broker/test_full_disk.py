@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from runtime import os_env
+from runtime.env import DiskUsage
 from store import commit_log
 from tests.broker.helpers import client_of, eventually, log_records, running
 
@@ -24,9 +25,9 @@ class Disk:
         self.full = False
         usage, allocate, truncate = os_env.OsDisk.usage, os_env.OsFile.allocate, os_env.OsFile.truncate
 
-        def usage_now(disk: os_env.OsDisk, path: str) -> os_env.DiskUsage:
+        def usage_now(disk: os_env.OsDisk, path: str) -> DiskUsage:
             found = usage(disk, path)
-            return os_env.DiskUsage(found.total_bytes, 0) if self.full else found
+            return DiskUsage(found.total_bytes, 0) if self.full else found
 
         def allocate_if(file: os_env.OsFile, size: int) -> None:
             self._need(file, size)
