@@ -147,7 +147,7 @@ def export(
 def repair(
     ctx: click.Context, directory: Path, peers: tuple[Path, ...], cut_tail: bool, as_json: bool
 ) -> None:
-    """Mend damaged records from replicas' stores, and queue entries from the log. No broker may run on it.
+    """Mend damaged records from replicas' stores, queues and index from the log. No broker may run on it.
 
     Exit code 0: nothing is damaged any more; 2: something is left.
 
@@ -172,6 +172,8 @@ def repair(
             click.echo(f"left: {row['kind']} {row['physicalOffset']}..{row['until']}: {row['why']}")
         if outcome.entries:
             click.echo(f"{outcome.entries} queue entries made right")
+        if outcome.indexed is not None:
+            click.echo(f"the index was made anew of {outcome.indexed} records")
         if outcome.tail is not None:
             done = (
                 "cut off" if outcome.tail_cut else "is torn; --cut-tail cuts it, and so does the next start"

@@ -29,6 +29,7 @@ def is_special(properties: str) -> bool:
     """
     return (
         "DELAY\x01" in properties
+        or "INNER_MULTI_" in properties
         or "TRAN_MSG\x01" in properties
         or "TIMER_DEL" in properties
         or "WAIT\x01f" in properties

@@ -17,6 +17,7 @@ from broker.clients import TAG, Subscription
 from broker.offsets import note_offset
 from broker.parts import Parts
 from model.errors import Refused
+from model.message import LMQ_PREFIX
 from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig
 from remoting.codec import Command
 from remoting.codes import Response
@@ -106,6 +107,8 @@ class PullProcessor:
 
     def _topic(self, header: PullHeader) -> TopicConfig:
         topic = self._parts.topics.get(header.topic)
+        if topic is None and self._parts.config.lmq_enable and header.topic.startswith(LMQ_PREFIX):
+            topic = TopicConfig(header.topic, 1, 1)  # light queues are made by the messages that name them
         if topic is None:
             raise Refused(f"topic[{header.topic}] not exist, apply first please!", Response.TOPIC_NOT_EXIST)
         if not topic.perm & PERM_READ:

@@ -260,9 +260,18 @@ class StoreConfig(ServerConfig):
     delete_when: str = key("deleteWhen", "04")
     file_reserved_hours: int = key("fileReservedTime", 72)
     disk_max_used_ratio: int = key("diskMaxUsedSpaceRatio", 75)
+    commit_log_megabytes_max: int = key(
+        "commitLogMegabytesMax", 0, "the oldest segments beyond this go, whatever their age; 0 = no bound"
+    )
     disk_clean_forcibly_ratio: int = key("diskSpaceCleanForciblyRatio", 85)
     disk_warning_ratio: int = key("diskSpaceWarningLevelRatio", 90)
     check_crc_on_recover: bool = key("checkCRCOnRecover", True)
+    lmq_enable: bool = key("enableLmq", False, "light queues, %LMQ%...; needs enableMultiDispatch")
+    multi_dispatch_enable: bool = key(
+        "enableMultiDispatch",
+        False,
+        "with enableLmq: a message is in each queue INNER_MULTI_DISPATCH names",
+    )
     append_prop_crc: bool = key("enabledAppendPropCRC", False)
     scrub_megabytes_per_s: int = key(
         "scrubMegabytesPerSecond", 0, "read the log again at this rate, to find rot; 0 = off"
@@ -294,6 +303,7 @@ class StoreConfig(ServerConfig):
         _need(self.queue_file_bytes % 20 == 0, "mappedFileSizeConsumeQueue must be a multiple of 20")
         _need(self.scrub_megabytes_per_s >= 0, "scrubMegabytesPerSecond cannot be negative")
         _need(self.check_on_start_megabytes_per_s >= 0, "checkOnStartMegabytesPerSecond cannot be negative")
+        _need(self.commit_log_megabytes_max >= 0, "commitLogMegabytesMax cannot be negative")
         _need(self.disk_reserve_megabytes >= 0, "diskReserveMegabytes cannot be negative")
         hours = self.delete_when.split(";")
         _need(

@@ -50,6 +50,10 @@ class File(Protocol):
         """Where the next bytes that may not be zeros begin and end, at or behind ``offset``; None when only
         zeros follow. What was preallocated and never written costs no reading."""
 
+    def zero(self, offset: int, size: int) -> None:
+        """Make bytes inside of the file zeros, as cheaply as the file system can, the blocks still reserved.
+        A crash before the next ``sync`` leaves any part of them as it was."""
+
     def sync(self) -> None:
         """fdatasync. Blocks: call it through ``Env.offload`` while serving. After it raised, what was
         written since the last good sync may be lost: never retry it as if nothing had happened."""
@@ -74,6 +78,10 @@ class Disk(Protocol):
     def replace(self, source: str, target: str) -> None: ...
     def sync_dir(self, path: str) -> None:
         """Make names created, replaced and removed in ``path`` durable. Blocks."""
+
+    def sync_all(self, path: str) -> None:
+        """Make everything written under the directory ``path`` durable, contents and names: cheaper than one
+        sync each for thousands of files, but it may wait for what others wrote as well. Blocks."""
 
     def mtime_ms(self, path: str) -> int: ...
     def usage(self, path: str) -> DiskUsage: ...

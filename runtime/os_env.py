@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import fcntl
 import os
@@ -19,6 +20,30 @@ T = TypeVar("T")
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """Linux makes it anew at each boot (random(4)); containers see their host's."""
+
+
+_FALLOC_FL_KEEP_SIZE: Final = 0x01
+_FALLOC_FL_ZERO_RANGE: Final = 0x10
+_NOT_OFFERED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_ZEROS: Final = bytes(1 << 20)
+
+_libc = ctypes.CDLL(None, use_errno=True)
+if hasattr(_libc, "fallocate64"):  # where off_t is 64 bits wide whatever the machine's word
+    _libc.fallocate64.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+def _zero_range(descriptor: int, offset: int, size: int) -> bool:
+    """Let the file system make bytes zeros without writing them; False when it cannot. Raises OSError."""
+    if not hasattr(_libc, "fallocate64"):
+        return False
+    mode = _FALLOC_FL_ZERO_RANGE | _FALLOC_FL_KEEP_SIZE
+    while _libc.fallocate64(descriptor, mode, offset, size):
+        number = ctypes.get_errno()
+        if number in _NOT_OFFERED:
+            return False
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+    return True
 
 
 class OsFile:
@@ -68,6 +93,16 @@ class OsFile:
                 raise
         size = self.size()  # a file system that does not say
         return (offset, size) if offset < size else None
+
+    def zero(self, offset: int, size: int) -> None:
+        if _zero_range(self._fd, offset, size):
+            return
+        end = offset + size
+        while offset < end:
+            zeros = _ZEROS[: end - offset]
+            if self.pread(len(zeros), offset) != zeros:
+                self.pwrite(zeros, offset)
+            offset += len(zeros)
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
@@ -129,6 +164,18 @@ class OsDisk:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_all(self, path: str) -> None:
+        if not hasattr(_libc, "syncfs"):
+            os.sync()
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _libc.syncfs(descriptor):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), path)
         finally:
             os.close(descriptor)
 

@@ -175,6 +175,11 @@ class ConsumeQueue:
             segment.pin()
         return found
 
+    def synced(self) -> None:
+        """All that was written, names too, was made durable by other means."""
+        self._unsynced.clear()
+        self._names_dirty = False
+
     def take_new_names(self) -> list[str]:
         """The directories whose names changed since the last call, innermost first."""
         if not self._names_dirty:
@@ -490,6 +495,19 @@ class ConsumeQueues:
         for queue in taken:
             del self._unsynced[queue]
         return taken
+
+    @property
+    def unsynced_count(self) -> int:
+        """Queues a sync is owed to."""
+        return len(self._unsynced)
+
+    def sync_all(self) -> None:
+        """Sync every queue at once. Blocks; raises OSError: then nothing is known to be durable."""
+        self._disk.sync_all(self.path)
+        self._disk.sync_dir(self.path.rpartition("/")[0])
+        for queue in self._unsynced:
+            queue.synced()
+        self._unsynced.clear()
 
     def truncate(self, physical: int) -> list[ConsumeQueue]:
         """Forget the entries of messages that end above ``physical``; returns the queues that had some.

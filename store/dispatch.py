@@ -172,10 +172,11 @@ class Dispatcher:
                 batch += dispatches if start >= at else [d for d in dispatches if d.offset >= at]
                 at = end
                 continue
+            first = at
             for item in dispatches:
                 if item.offset + item.size > confirmed:
                     break
-                if item.offset >= at:
+                if item.offset >= first:
                     batch.append(item)
                     at = item.offset + item.size
             if at == self.dispatched and not batch:

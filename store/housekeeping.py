@@ -35,8 +35,8 @@ WRITE_QUEUES: Final = 512
 """Queues written out between two turns of the loop."""
 SYNC_QUEUES: Final = 256
 """Queues synced in one round."""
-CLOSE_QUEUES: Final = 4096
-"""Queues synced at a stop; with more than that the next start makes the entries again, as after a crash."""
+CLOSE_QUEUES: Final = 1024
+"""Queues synced one by one at a stop; more of them are synced at once, with their file system."""
 EARLY_S: Final = 0.1
 """The least time between two rounds."""
 SYNCING_QUEUES = "syncing ConsumeQueues"
@@ -245,7 +245,9 @@ class Housekeeping:
         self._queues.write_out()
         until, stamp_ms = self._dispatcher.dispatched, self._dispatcher.last_timestamp_ms
         self._queues.wrote_until(until)
-        for _ in range(CLOSE_QUEUES // SYNC_QUEUES):  # in pieces: they are open meanwhile
+        if self._queues.unsynced_count > CLOSE_QUEUES:
+            self._queues.sync_all()
+        while self._queues.unsynced_count:  # in pieces: they are open meanwhile
             segments, names = self._take(SYNC_QUEUES)
             try:
                 self._sync(segments, names)

@@ -1,8 +1,8 @@
 """One broker's store: what goes in by ``append``, what comes out by ``get``, and when it is safe.
 
 The parts: store.commit_log (bytes), store.dispatch (queues and index follow what is confirmed), store.flush
-(what is durable), store.reading, store.recovery, store.retention. This module wires them, owns their tasks
-and is what broker and ha talk to. All methods are called on the event loop.
+(what is durable), store.reading, store.recovery, store.cutting, store.retention. This module wires them, owns
+their tasks and is what broker and ha talk to. All methods are called on the event loop.
 """
 
 from __future__ import annotations
@@ -10,30 +10,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from model.config import StoreConfig
 from model.errors import DiskError, Refused
-from model.message import INNER_BATCH, KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
-from runtime.env import Buffer, Env, Lock, write_file
+from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
+from runtime.env import Buffer, Env, Lock
 from runtime.tasks import Tasks
+from store import multi_dispatch
 from store.checkpoint import CheckpointFile
 from store.commit_log import CommitLog
 from store.consume_queue import ConsumeQueues, is_queue_name
+from store.cutting import Cutter
 from store.damage import DamageLedger
-from store.dispatch import Dispatcher, OnArrive, messages_at
+from store.dispatch import Dispatcher, OnArrive
 from store.epoch_file import EpochFile
-from store.epoch_file import encode as encode_epochs
 from store.flush import Flusher
 from store.health import Health
 from store.housekeeping import Housekeeping
 from store.index_file import Index
 from store.indexing import Indexer
+from store.multi_dispatch import MultiDispatchParser
+from store.queue_offsets import QueueOffsets
 from store.reading import Got, Reader
 from store.record import (
     BLANK_BYTES,
     OVERHEAD_BYTES_MAX,
-    RECORD_BYTES_MIN,
     Dispatch,
     DispatchParser,
     NewMessage,
@@ -91,7 +94,9 @@ class MessageStore:
             if config.message_index_enable
             else None
         )
-        self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
+        self._multi = config.lmq_enable and config.multi_dispatch_enable
+        kind = MultiDispatchParser if self._multi else DispatchParser
+        self._parser = kind(delay_levels_ms(config.delay_levels))
         self.damage = DamageLedger(disk, self.root)
         self._walker = Walker(self.log, self._parser, self.damage)
         self._indexer = Indexer(self.log, self._index, self._walker, self._health)
@@ -128,7 +133,23 @@ class MessageStore:
         self.checkpoint = CheckpointFile(disk, f"{self.root}/checkpoint")
         self._flusher = Flusher(env, self.log, self._health, config.flush_interval_ms, self.on_flush)
         self.retention = Retention(env, config, self, self._health)
-        self._offsets: dict[tuple[str, int], int] = {}
+        self._offsets = QueueOffsets(self.log, self._queues, self._walker, self.damage)
+        self._cutter = Cutter(
+            env,
+            self.root,
+            self.log,
+            self._queues,
+            self._index,
+            self._indexer,
+            self._dispatcher,
+            self._walker,
+            self._reader,
+            self.damage,
+            self.epochs,
+            self.checkpoint,
+            self._offsets,
+            self._health,
+        )
         self._last_stamp_ms = 0
         self._reserve = Reserve(disk, self.root, config.disk_reserve_megabytes << 20)
         self._health.on_full.append(self._reserve.release)
@@ -214,7 +235,7 @@ class MessageStore:
             check_crc=self._config.check_crc_on_recover,
             now_ms=self._env.now_ms(),
         )
-        self._unvouch(self.log.end)
+        self._cutter.unvouch(self.log.end)
         self.epochs.truncate_suffix(self.log.end + 1)  # an epoch may start where the log ends, not behind
         self.rebuild_queue_offsets()
         return recovered
@@ -281,7 +302,7 @@ class MessageStore:
 
     def next_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset of the next record of that queue."""
-        return self._offsets.get((topic, queue_id), 0)
+        return self._offsets.table.get((topic, queue_id), 0)
 
     def append(self, chunks: Sequence[Buffer], size: int, dispatches: Sequence[Dispatch]) -> None:
         """Write encoded records at ``log.end``; together they fit ``log.room``. One pwrite.
@@ -292,10 +313,7 @@ class MessageStore:
         commit_log = self.log
         start = commit_log.end
         commit_log.append(chunks, size)
-        offsets = self._offsets
-        for _, _, topic, queue_id, queue_offset, _, _, _, _, sys_flag in dispatches:
-            if not sys_flag & TRANSACTION_PREPARED:
-                offsets[topic, queue_id] = queue_offset + 1
+        self._offsets.appended(dispatches)
         end = commit_log.end
         self._dispatcher.remember(start, end, dispatches)
         for hook in self.on_append:
@@ -323,7 +341,13 @@ class MessageStore:
             self.log.roll()
             records, dispatches, size = self._encode(messages, stamp_ms)
         self.append(records, size, dispatches)
-        return [Put(item.offset, item.size, item.queue_offset) for item in dispatches]
+        at = -1
+        puts: list[Put] = []
+        for item in dispatches:
+            if item.offset != at:  # behind it come those of its light queues
+                at = item.offset
+                puts.append(Put(at, item.size, item.queue_offset))
+        return puts
 
     def _encode(self, messages: list[NewMessage], stamp_ms: int) -> tuple[list[bytes], list[Dispatch], int]:
         records: list[bytes] = []
@@ -336,6 +360,8 @@ class MessageStore:
             if not one.sys_flag & TRANSACTION_PREPARED:
                 queue_offset = following.get(key, self.next_offset(*key))
                 following[key] = queue_offset + 1
+            if self._multi:
+                one = replace(one, properties=multi_dispatch.with_offsets(one, following, self.next_offset))
             raw = encode(one, queue_offset, at, stamp_ms, append_prop_crc=self._config.append_prop_crc)
             if len(raw) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX:
                 raise Refused(f"the record has {len(raw)} bytes, maxMessageSize is exceeded", 13)
@@ -354,6 +380,10 @@ class MessageStore:
                     one.sys_flag,
                 )
             )
+            if self._multi:
+                more = multi_dispatch.dispatches(dispatches[-1], one.properties)
+                following |= {(item.topic, item.queue_id): item.queue_offset + 1 for item in more}
+                dispatches += more
             at += len(raw)
         return records, dispatches, at - self.log.end
 
@@ -428,55 +458,11 @@ class MessageStore:
         The epochs are the caller's to cut. Raises DiskError when ``offset`` lies outside of the log or is no
         record's start (then nothing happened), or when the disk refuses (then the store is broken).
         """
-        commit_log = self.log
-        if offset == commit_log.end:
-            return
-        if not commit_log.min_offset <= offset < commit_log.end:
-            raise DiskError(f"cannot cut at {offset}: the log is [{commit_log.min_offset}, {commit_log.end})")
-        if offset % commit_log.segment_bytes and not self._is_boundary(offset):
-            raise DiskError(f"cannot cut at {offset}: no record starts there")
-        self._cut(offset)
-
-    def _is_boundary(self, offset: int) -> bool:
-        """Does a record, or the blank, start there? A last one whose bytes are not all there counts."""
-        if offset <= self.dispatched:
-            return offset == self.dispatched or self._reader.starts_record(offset)
-        return any(end == offset for _, end in self._walker.parsed(self.dispatched, offset, stop_bad=True))
-
-    def _cut(self, offset: int) -> None:
-        try:
-            self._unvouch(offset)  # first: after a crash it must not vouch for what comes next
-            self.log.cut(offset)
-            self.damage.truncate(offset)
-            self._queues.truncate(offset)
-            if self._index is not None:
-                self._index.truncate(offset)
-        except OSError as error:
-            raise self._health.failed(error, f"cutting the store at {offset}", sync=True) from error
-        self._dispatcher.move_back(offset)
-        self.rebuild_queue_offsets()
-        self._env.events.add("truncated", offset=offset)
-
-    def _unvouch(self, offset: int) -> None:
-        """The checkpoint says nothing of bytes behind ``offset``, durably."""
-        now = self.checkpoint.now
-        before = now.encode()
-        now.confirm_offset = min(now.confirm_offset, offset)
-        now.master_flushed_offset = min(now.master_flushed_offset, offset)
-        now.settled_offset = min(now.settled_offset, offset)
-        now.indexed_offset = min(now.indexed_offset, offset)
-        if now.encode() != before:
-            self.checkpoint.write(now.encode())
+        self._cutter.truncate(offset)
 
     def truncate_partial_tail(self) -> int:
         """Drop a record at the end that is not there as a whole; returns the new end. Raises DiskError."""
-        end = self.dispatched
-        for _, stop in self._walker.parsed(end, self.log.end, stop_bad=True):
-            end = stop
-        if end < self.log.end:
-            log.info("dropping the partial record [%d, %d)", end, self.log.end)
-            self._cut(end)
-        return self.log.end
+        return self._cutter.truncate_partial_tail()
 
     def put_aside(self) -> str:
         """``reset``, but the log and its epochs are kept in a directory beside it, whose path is returned.
@@ -484,73 +470,18 @@ class MessageStore:
         The first ``.before-reseed``, ``.before-reseed-2``, ... that has none of the segments yet: what a
         crash interrupted goes on in the same one. Blocks. Raises DiskError.
         """
-        disk = self._env.disk
-        names = set(self.log.segment_names())
-        number = 1
-        while True:
-            aside = f"{self.root}/.before-reseed" + (f"-{number}" if number > 1 else "")
-            if not names & set(disk.listdir(f"{aside}/commitlog")):
-                break
-            number += 1
-        try:
-            disk.makedirs(f"{aside}/commitlog")
-            disk.sync_dir(aside)
-            disk.sync_dir(self.root)
-            if self.epochs.entries and not disk.exists(f"{aside}/epochFileCheckpoint"):
-                write_file(disk, f"{aside}/epochFileCheckpoint", encode_epochs(self.epochs.entries))
-        except OSError as error:
-            raise self._health.failed(error, "putting the log aside") from error
-        self.reset(aside=f"{aside}/commitlog")
-        return aside
+        return self._cutter.put_aside()
 
-    def reset(self, offset: int = 0, *, keep_epochs: bool = False, aside: str | None = None) -> None:
+    def reset(self, offset: int = 0, *, keep_epochs: bool = False) -> None:
         """Drop every message; the log goes on, empty, at ``offset``, the start of a segment. Blocks.
 
-        The log's segments move to ``aside`` if given. Raises ValueError, DiskError.
+        Raises ValueError, DiskError.
         """
-        try:
-            self._unvouch(0)
-            self.log.reset(offset, aside)
-            self.damage.truncate(0)
-            self._queues.destroy()
-            if self._index is not None:
-                self._index.destroy()
-        except OSError as error:
-            raise self._health.failed(error, "emptying the store", sync=True) from error
-        if not keep_epochs:
-            self.epochs.replace([])
-        self._dispatcher.start_at(offset, offset)
-        self._indexer.start_at(offset)
-        self._offsets.clear()
+        self._cutter.reset(offset, keep_epochs=keep_epochs)
 
     def rebuild_queue_offsets(self) -> None:
         """Make the table of next queue offsets from the queues and every record behind them."""
-        offsets = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
-        for found, _ in self._walker.parsed(self.dispatched, self.log.end):
-            for item in found:
-                if not item.sys_flag & TRANSACTION_PREPARED:
-                    key = (item.topic, item.queue_id)
-                    inner = item.sys_flag & INNER_BATCH
-                    count = messages_at(self.log, item.offset, item.size) if inner else 1
-                    offsets[key] = max(offsets.get(key, 0), item.queue_offset + count)
-        self._offsets = offsets
-        self._step_over_lost()
-
-    def _step_over_lost(self) -> None:
-        """Hand out no queue offset a lost record may have had: of records nothing is known of, any queue
-        that nothing was appended to since may have held as many as there was room for."""
-        offsets = self._offsets
-        for item in self.damage.ranges:
-            for one in item.lost:
-                key = (one.topic, one.queue_id)
-                offsets[key] = max(offsets.get(key, 0), one.queue_offset + 1)
-            unknown = item.until - item.begin - sum(one.size for one in item.lost)
-            if unknown < RECORD_BYTES_MIN:
-                continue
-            ends = {(queue.topic, queue.queue_id): queue.max_physical for queue in self._queues}
-            for key in offsets:
-                if ends.get(key, 0) <= item.begin:
-                    offsets[key] += unknown // RECORD_BYTES_MIN
+        self._offsets.rebuild(self.dispatched)
 
     # -- reading ---------------------------------------------------------------------------------------
 
@@ -603,8 +534,7 @@ class MessageStore:
 
     def remove_topic(self, topic: str) -> None:
         """Drop the queues of a deleted topic. Its records stay in the log until they expire."""
-        for key in [key for key in self._offsets if key[0] == topic]:
-            del self._offsets[key]
+        self._offsets.remove_topic(topic)
         try:
             self._queues.remove_topic(topic)
         except OSError as error:

@@ -1,9 +1,9 @@
 """How is a store mended that no broker runs on: from the directories of its replicas, in place?
 
 Damaged ranges of the log are taken from the first replica whose bytes prove themselves
-(``store.repair.check``), queue entries from the log's own records. A torn tail is cut only when the caller
-says so: it may be all that is left of the newest messages. What nobody can mend is written into the ledger,
-so that the broker knows of it.
+(``store.repair.check``); queue entries, and an index that is wrong or gone, from the log's own records
+(``store.offline_rebuild``). A torn tail is cut only when the caller says so: it may be all that is left of
+the newest messages. What nobody can mend is written into the ledger, so that the broker knows of it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from runtime.env import Disk, File
 from store.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from store.damage import DamagedRange, DamageLedger
 from store.offline import SegmentInfo, StoreDirectory
+from store.offline_rebuild import NEW_INDEX, complete_queues, rebuild_index
 from store.record import BadRecord, DispatchParser, Record, delay_levels_ms, measure
 from store.repair import NEIGHBOUR_BYTES, Wanted, check
 from store.verify import Progress, verify
@@ -28,13 +29,15 @@ _ZEROS: Final = bytes(1 << 16)
 
 @dataclass
 class Outcome:
-    """What was done. ``repaired`` and ``left`` are rows ready for JSON; ``entries`` counts queue entries."""
+    """What was done. ``repaired`` and ``left`` are rows ready for JSON; ``entries`` counts queue entries,
+    ``indexed`` the records an index was made of, None when it was left alone."""
 
     repaired: list[dict[str, Any]] = field(default_factory=list)
     left: list[dict[str, Any]] = field(default_factory=list)
     entries: int = 0
     tail: dict[str, int] | None = None
     tail_cut: bool = False
+    indexed: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,6 +47,7 @@ class Outcome:
             "entries": self.entries,
             "tail": self.tail,
             "tailCut": self.tail_cut,
+            "indexed": self.indexed,
         }
 
 
@@ -79,6 +83,8 @@ class _Repair:
         self._now_ms = now_ms
         self._parser = DispatchParser(delay_levels_ms(config.delay_levels))
         self._files: dict[str, File] = {}
+        self._without_queue = False  # was there a record whose queue has no files?
+        self._keyed = False  # or one that belongs into the index?
 
     def run(self, cut_tail: bool, progress: Progress | None) -> Outcome:
         verdict = verify(self._disk, self._root, self._config, progress)
@@ -105,13 +111,28 @@ class _Repair:
                 if place["kind"] in ("missing_segment", "epoch_file_corrupt")
             ]
             outcome.entries = sum(1 for _ in self._mend_entries(store))
+            self._sync()  # before others open the same files
+            kinds = {place["kind"] for place in verdict["damage"]}
+            if self._without_queue or kinds & {"cq_missing", "cq_wrong", "cq_dangling"}:
+                outcome.entries += complete_queues(self._disk, store, self._config, self._parser)
+            if "index_wrong" in kinds or self._keyed_without_index(store):
+                outcome.indexed = rebuild_index(self._disk, store, self._config, self._parser, self._now_ms)
             if cut_tail and outcome.tail is not None:
                 self._erase(segments, outcome.tail["physicalOffset"])
                 outcome.tail_cut = True
+            self._sync()
+        return outcome
+
+    def _sync(self) -> None:
         for file in self._files.values():
             file.sync()
             file.close()
-        return outcome
+        self._files.clear()
+
+    def _keyed_without_index(self, store: StoreDirectory) -> bool:
+        if not (self._config.message_index_enable and self._keyed):
+            return False
+        return not store.index_files() or self._disk.is_dir(f"{self._root}/{NEW_INDEX}")
 
     # -- the log ---------------------------------------------------------------------------------------
 
@@ -160,8 +181,10 @@ class _Repair:
             if not isinstance(record, Record) or record.sys_flag & TRANSACTION_PREPARED:
                 continue
             key = (record.topic, record.queue_id)
+            self._keyed = self._keyed or "KEY" in record.properties
             if key not in shapes:
                 shapes[key] = store.queue_files(*key)
+                self._without_queue = self._without_queue or not shapes[key]
             at = record.queue_offset * ENTRY_BYTES
             file = next((f for f in shapes[key] if f.start <= at < f.end), None)
             if file is None:

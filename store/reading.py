@@ -10,11 +10,12 @@ from enum import Enum
 from typing import Final
 
 from model.errors import DiskError
-from model.message import KEYS, UNIQ_KEY, property_of
+from model.message import KEYS, LMQ_PREFIX, UNIQ_KEY, property_of
 from store.commit_log import CommitLog
 from store.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
 from store.damage import DamageLedger
 from store.index_file import Index
+from store.multi_dispatch import places as light_places
 from store.record import (
     BLANK_BYTES,
     HEAD,
@@ -116,6 +117,8 @@ class Reader:
         self, queue: ConsumeQueue, places: list[tuple[int, int, int]], chunks: list[bytes]
     ) -> bool:
         """Does each record say that it lies where, and is what, its entry names?"""
+        if queue.topic.startswith(LMQ_PREFIX):
+            return self._are_light(queue, places)
         unpack = _PLACE.unpack_from
         queue_id = queue.queue_id
         rest = iter(chunks)
@@ -126,6 +129,20 @@ class Reader:
             if unpack(chunk, at) != (size, queue_id, index, offset):
                 return False
             at += size
+        return True
+
+    def _are_light(self, queue: ConsumeQueue, places: list[tuple[int, int, int]]) -> bool:
+        """The same for a light queue: does each record name it, and its offset there?"""
+        for offset, size, index in places:
+            data = self._exactly(offset, size)
+            try:
+                if measure(data, 0, offset, False) != size:
+                    return False
+            except BadRecord:
+                return False
+            record = decode(data, check_crc=False)
+            if (queue.topic, index) not in light_places(record.topic, record.properties):
+                return False
         return True
 
     def _right_ones(

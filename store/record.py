@@ -491,6 +491,22 @@ class DispatchParser:
         place = (physical_offset, size, queue_id, queue_offset, stored, sys_flag)
         return self._one(place, bytes(buffer[name_at:properties_at]), buffer[properties_at + 2 : at + size])
 
+    def dispatch_of(self, record: Record) -> Dispatch:
+        """The Dispatch of a decoded record."""
+        stored, properties = record.store_timestamp_ms, record.properties
+        return Dispatch(
+            record.physical_offset,
+            record.size,
+            record.topic,
+            record.queue_id,
+            record.queue_offset,
+            self.tags_code(record.topic, properties, stored),
+            m.property_of(properties, m.UNIQ_KEY) or "",
+            m.property_of(properties, m.KEYS) or "",
+            stored,
+            record.sys_flag,
+        )
+
     def _one(self, place: tuple[int, int, int, int, int, int], raw_topic: bytes, raw: Buffer) -> Dispatch:
         physical_offset, size, queue_id, queue_offset, stored, sys_flag = place
         topic = self._topics.get(raw_topic)

@@ -24,7 +24,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from model.message import TRANSACTION_PREPARED
+from model.message import LMQ_PREFIX, TRANSACTION_PREPARED
 from runtime.env import Disk
 from store.checkpoint import Checkpoint
 from store.commit_log import CommitLog
@@ -33,6 +33,7 @@ from store.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, Lost, los
 from store.dispatch import Dispatcher
 from store.index_file import Index
 from store.indexing import Indexer
+from store.multi_dispatch import places as light_places
 from store.record import (
     BLANK_BYTES,
     HEAD,
@@ -42,6 +43,7 @@ from store.record import (
     BadRecord,
     Dispatch,
     DispatchParser,
+    decode,
     is_torn,
     measure,
     store_timestamp_of,
@@ -271,6 +273,7 @@ def _entries_in(queues: ConsumeQueues, ranges: list[DamagedRange]) -> list[Lost]
     return [
         Lost(offset, size, queue.topic, queue.queue_id, at, tags_code)
         for queue in queues
+        if not queue.topic.startswith(LMQ_PREFIX)  # the same record has a queue of its own
         for at, offset, size, tags_code in queue.entries()
         if low <= offset < high and size != PRE_BLANK_SIZE
     ]
@@ -307,12 +310,27 @@ def _drop_stale(commit_log: CommitLog, queue: ConsumeQueue, damage: DamageLedger
         head = commit_log.read(entry[0], HEAD.size) if entry[0] < commit_log.end else b""
         if len(head) == HEAD.size:
             size, _, _, queue_id, _, queue_offset, physical_offset, _, _ = HEAD.unpack(head)
-            if (physical_offset, size, queue_id, queue_offset) == (*entry[:2], queue.queue_id, index):
+            if queue.topic.startswith(LMQ_PREFIX):
+                if _is_light(commit_log, queue.topic, index, entry):
+                    return dropped
+            elif (physical_offset, size, queue_id, queue_offset) == (*entry[:2], queue.queue_id, index):
                 return dropped
         log.warning("%s/%d: entry %d points to another message, dropped", queue.topic, queue.queue_id, index)
         queue.truncate(entry[0])
         dropped = True
     return dropped
+
+
+def _is_light(commit_log: CommitLog, name: str, index: int, entry: tuple[int, int, int]) -> bool:
+    """Does the record of the ``entry`` say that it is number ``index`` of the light queue ``name``?"""
+    data = commit_log.read(entry[0], max(entry[1], 0))
+    try:
+        if measure(data, 0, entry[0], False) != entry[1]:
+            return False
+    except BadRecord:
+        return False
+    record = decode(data, check_crc=False)
+    return (name, index) in light_places(record.topic, record.properties)
 
 
 def _segment_start(commit_log: CommitLog, offset: int) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from model.errors import DiskError
-from model.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED
+from model.message import LMQ_PREFIX, SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Env
 from store.commit_log import CommitLog
 from store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
@@ -296,8 +296,8 @@ class Repairer:
         True when the entry was wrong and is right now; else the record itself is damaged, and is noted.
         """
         queue = self._queues.get(topic, queue_id)
-        if queue is None or not queue.min_offset <= index < queue.max_offset:
-            return False
+        if queue is None or not queue.min_offset <= index < queue.max_offset or topic.startswith(LMQ_PREFIX):
+            return False  # of a light queue, the record's own queue says whether it is damaged
         at = self._log.min_offset
         for before in range(index - 1, max(queue.min_offset, index - 64) - 1, -1):
             entry = queue.entry(before)

@@ -2,7 +2,8 @@
 
 Files older than ``fileReservedTime`` go at the hours of ``deleteWhen``, or at any time while the disk is
 fuller than ``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest goes whatever its
-age; above ``diskSpaceWarningLevelRatio`` writes are refused as well. Never the last segment, never one that
+age, and so it does while all segments together exceed ``commitLogMegabytesMax`` (0: no bound; ours);
+above ``diskSpaceWarningLevelRatio`` writes are refused as well. Never the last segment, never one that
 holds records not yet dispatched, at most FILES_PER_ROUND a round. Queues, index and epochs follow the log.
 """
 
@@ -74,6 +75,9 @@ class Retention:
         if len(segments) < 2 or segments[1].start > min(self._store.dispatched, commit_log.flushed):
             return False
         if percent > min(max(self._config.disk_clean_forcibly_ratio, 30), 85):
+            return True
+        bytes_max = self._config.commit_log_megabytes_max << 20
+        if bytes_max and len(segments) * commit_log.segment_bytes > bytes_max:
             return True
         now_ms = self._env.now_ms()
         in_time = datetime.fromtimestamp(now_ms / 1000).hour in self._hours

@@ -96,6 +96,11 @@ class Segment:
                     break
                 at, stop = found[0], min(found[1], until)
                 continue
+            if stop - at > len(ZERO_BLOCK) and not to_first_zeros:
+                file.zero(at, stop - at)  # a long stretch: its metadata changes faster than its bytes
+                touched = True
+                at = stop
+                continue
             size = min(len(ZERO_BLOCK), stop - at)
             zeros = ZERO_BLOCK[:size] if size < len(ZERO_BLOCK) else ZERO_BLOCK
             if file.pread(size, at) != zeros:

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from model.config import StoreConfig
 from model.errors import DiskError
-from model.message import KEYS, TAGS, TRANSACTION_PREPARED, UNIQ_KEY, decode_properties
+from model.message import KEYS, LMQ_PREFIX, TAGS, TRANSACTION_PREPARED, UNIQ_KEY, decode_properties
 from runtime.env import Disk
 from store.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, KeyHash
+from store.multi_dispatch import places
 from store.offline import Damage, SegmentInfo, StoreDirectory
 from store.record import BadRecord, Dispatch, DispatchParser, Record, decode, delay_levels_ms, measure
 
@@ -187,6 +188,11 @@ class _Verification:
                 found = self._at(offset, size)
                 if found is None:
                     self._note(Damage("cq_dangling", offset, offset + size, file, f"entry {index}"))
+                elif topic.startswith(LMQ_PREFIX):
+                    record = self._record_at(offset)
+                    if record is None or (topic, index) not in places(record.topic, record.properties):
+                        text = f"entry {index} points to {found.topic}/{found.queue_id} {found.queue_offset}"
+                        self._note(Damage("cq_wrong", offset, offset + size, file, text))
                 elif found[2:6] != (topic, queue_id, index, tags_code):
                     text = f"entry {index} points to {found.topic}/{found.queue_id} {found.queue_offset}"
                     self._note(Damage("cq_wrong", offset, offset + size, file, text))

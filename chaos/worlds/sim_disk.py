@@ -303,6 +303,12 @@ class Machine:
                 left.append(change)
         self._pending = left
 
+    def sync_tree(self, path: str) -> None:
+        """``sync_dir`` of ``path`` and of every directory below it."""
+        for directory in sorted(self._directories):
+            if directory == path or directory.startswith(path + "/"):
+                self.sync_dir(directory)
+
     def _make_durable(self, change: _Rename) -> None:
         if change.gone is not None:
             self._durable.pop(change.gone, None)
@@ -432,6 +438,9 @@ class SimFile:
             return None
         return max(offset, number * PAGE_BYTES), min((number + 1) * PAGE_BYTES, inode.size)
 
+    def zero(self, offset: int, size: int) -> None:
+        self.pwrite(bytes(size), offset)
+
     def sync(self) -> None:
         inode = self._check()
         machine = self._machine
@@ -496,6 +505,12 @@ class SimDisk:
 
     def sync_dir(self, path: str) -> None:
         self._check().sync_dir(path)
+
+    def sync_all(self, path: str) -> None:
+        machine = self._check()
+        for name in machine.paths(path + "/"):
+            self.open(name).sync()
+        machine.sync_tree(path)
 
     def mtime_ms(self, path: str) -> int:
         inode = self._check().find(path)

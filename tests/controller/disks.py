@@ -57,6 +57,10 @@ class CrashingDisk:
         self.step()
         self._disk.sync_dir(path)
 
+    def sync_all(self, path: str) -> None:
+        self.step()
+        self._disk.sync_all(path)
+
     def mtime_ms(self, path: str) -> int:
         return self._disk.mtime_ms(path)
 
@@ -92,6 +96,10 @@ class _CrashingFile:
 
     def data_from(self, offset: int) -> tuple[int, int] | None:
         return self._file.data_from(offset)
+
+    def zero(self, offset: int, size: int) -> None:
+        self._disk.step()
+        self._file.zero(offset, size)
 
     def sync(self) -> None:
         self._disk.step()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime import os_env
 from runtime.env import read_file, write_file
 from runtime.os_env import OsEnv
 from runtime.tasks import Tasks
@@ -34,6 +35,32 @@ def test_reads_end_at_the_end_and_writes_go_where_they_are_sent(tmp_path: Path) 
     assert file.pread(10, 9000) == b""
     file.sync()
     file.close()
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_bytes_become_zeros_and_their_neighbours_stay(
+    tmp_path: Path, offered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not offered:
+        monkeypatch.setattr(os_env, "_zero_range", lambda descriptor, offset, size: False)
+    file = OsEnv().disk.open(str(tmp_path / "f"), create=True)
+    size = (3 << 20) + 777
+    file.pwrite(b"x" * size, 0)
+    file.zero(1001, (2 << 20) + 5)
+    file.sync()
+    assert file.size() == size
+    whole = file.pread(size, 0)
+    end = 1001 + (2 << 20) + 5
+    assert whole == b"x" * 1001 + bytes(end - 1001) + b"x" * (size - end)
+    file.close()
+
+
+def test_a_directory_is_synced_at_once_and_one_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    disk = OsEnv().disk
+    write_file(disk, str(tmp_path / "a"), b"one")
+    disk.sync_all(str(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        disk.sync_all(str(tmp_path / "none"))
 
 
 def test_opening_what_is_not_there_says_so(tmp_path: Path) -> None:

@@ -98,6 +98,9 @@ class FaultyFile:
         self._check("data_from")
         return (offset, self.size()) if offset < self.size() else None
 
+    def zero(self, offset: int, size: int) -> None:
+        self.pwrite(bytes(size), offset)
+
     def sync(self) -> None:
         self._check("sync")
         self._node.sync()
@@ -227,6 +230,15 @@ class FaultyDisk:
         for name, node in self.nodes.items():
             if name.rpartition("/")[0] == path.rstrip("/"):
                 self.durable[name] = node
+
+    def sync_all(self, path: str) -> None:
+        for name, node in self.nodes.items():
+            if name.startswith(path + "/"):
+                self.check("sync", name)
+                node.sync()
+        for directory in sorted(self.dirs):
+            if directory == path or directory.startswith(path + "/"):
+                self.sync_dir(directory)
 
     def mtime_ms(self, path: str) -> int:
         return 0

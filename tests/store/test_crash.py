@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import itertools
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import DiskError
-from store import recovery
+from store import housekeeping, recovery
 from store.message_store import MessageStore
 from store.record import encode
 from tests.store.faulty import FaultyDisk, FaultyEnv
@@ -35,7 +33,7 @@ async def abandoned(env: FaultyEnv, work: Callable[[MessageStore], object], **ke
         await result
 
 
-def _records_on(disk: FaultyDisk, **keys: Any) -> tuple[int, list[bytes]]:
+def records_on(disk: FaultyDisk, **keys: Any) -> tuple[int, list[bytes]]:
     """The end of the log and the bodies of queue 0 that a store opened on ``disk`` serves."""
     mode = bool(keys.pop("controller_mode", False))
 
@@ -52,7 +50,7 @@ def test_a_killed_process_loses_nothing_it_wrote() -> None:
         await abandoned(env, lambda store: fill(store, 100, queues=1))
         return env.disk.killed()
 
-    _, bodies = _records_on(asyncio.run(run()))
+    _, bodies = records_on(asyncio.run(run()))
     assert [body.split(b":")[0] for body in bodies] == [str(n).encode() for n in range(100)]
 
 
@@ -69,7 +67,7 @@ def test_a_power_failure_loses_nothing_that_was_flushed() -> None:
         return env.disk.crash()
 
     disk = asyncio.run(run())
-    end, bodies = _records_on(disk)
+    end, bodies = records_on(disk)
     assert end > SEGMENT
     assert len(bodies) == 70
 
@@ -106,7 +104,7 @@ def test_whatever_pages_survive_the_log_is_a_prefix_that_holds_the_flushed_and_g
     kept, disk = asyncio.run(again(asyncio.run(run())))
     assert kept == list(range(len(kept)))
     assert len(kept) >= flushed
-    assert len(_records_on(disk)[1]) == len(kept) + 1
+    assert len(records_on(disk)[1]) == len(kept) + 1
 
 
 def test_a_torn_last_record_is_cut_wherever_it_was_torn() -> None:
@@ -130,57 +128,9 @@ def test_a_torn_last_record_is_cut_wherever_it_was_torn() -> None:
         if node.cache == whole:
             continue  # what was cut off were zeros
         torn.open("/store/abort", create=True)
-        end, bodies = _records_on(torn)
+        end, bodies = records_on(torn)
         assert (end, len(bodies)) == (start, 3), kept
         assert not any(node.cache[start:]), kept
-
-
-def test_a_cut_tail_stays_gone_after_a_crash_and_new_records() -> None:
-    """The real broker brings the old tail back: it is still on its disk."""
-
-    async def work(store: MessageStore) -> None:
-        puts = await fill(store, 100, queues=1)
-        store.log.sync()
-        store.truncate(puts[50].physical_offset)
-        store.put(message(b"new".ljust(100, b"x"), uniq="U50"))
-        store.log.sync()
-
-    async def run() -> FaultyDisk:
-        env = FaultyEnv()
-        await abandoned(env, work)
-        return env.disk.crash()
-
-    end, bodies = _records_on(asyncio.run(run()))
-    assert len(bodies) == 51
-    assert bodies[-1].startswith(b"new")
-    assert end < SEGMENT * 2
-
-
-@pytest.mark.parametrize("point", range(0, 40, 3))
-def test_a_crash_during_a_cut_leaves_a_prefix(point: int) -> None:
-    async def run() -> FaultyDisk:
-        env = FaultyEnv()
-
-        async def work(store: MessageStore) -> None:
-            puts = await fill(store, 150, queues=1)
-            store.log.sync()
-            calls = 0
-
-            def fail(what: str, path: str) -> int | None:
-                nonlocal calls
-                calls += 1
-                return errno.EIO if calls > point else None
-
-            env.disk.fail = fail
-            with suppress(DiskError):
-                store.truncate(puts[10].physical_offset)
-
-        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
-        return env.disk.crash(point)
-
-    _, bodies = _records_on(asyncio.run(run()))
-    assert 10 <= len(bodies) <= 150
-    assert [int(body.split(b":")[0]) for body in bodies] == list(range(len(bodies)))
 
 
 def test_queue_offsets_of_unconfirmed_records_are_not_used_again() -> None:
@@ -222,25 +172,6 @@ def test_the_confirm_offset_is_never_recovered_beyond_the_log() -> None:
         await abandoned(env, work, controller_mode=True, flush_queue_interval_ms=3_600_000)
         async with opened(FaultyEnv(env.disk.crash()), controller_mode=True) as store:
             assert store.confirmed == store.log.end == store.dispatched
-
-    asyncio.run(run())
-
-
-def test_a_cut_takes_the_recorded_confirm_offset_back_before_the_log() -> None:
-    async def work(store: MessageStore) -> None:
-        puts = await fill(store, 20, queues=1)
-        store.log.sync()
-        await store._housekeeping.write_checkpoint()
-        store.truncate(puts[5].physical_offset)
-        for _ in range(10):
-            store.put(message("unconfirmed"))
-        store.log.sync()
-
-    async def run() -> None:
-        env = FaultyEnv()
-        await abandoned(env, work, controller_mode=True, flush_queue_interval_ms=3_600_000)
-        async with opened(FaultyEnv(env.disk.crash()), controller_mode=True) as store:
-            assert len(records_of(store)) == 5
 
     asyncio.run(run())
 
@@ -341,7 +272,7 @@ def test_segments_left_behind_by_a_roll_are_synced_too() -> None:
         await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
         return env.disk.crash()
 
-    end, bodies = _records_on(asyncio.run(run()))
+    end, bodies = records_on(asyncio.run(run()))
     assert end > 3 * SEGMENT
     assert len(bodies) == 200
 
@@ -392,7 +323,7 @@ def test_what_a_failed_write_left_behind_does_not_come_back_after_a_crash() -> N
         await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
         return env.disk.crash()
 
-    _, bodies = _records_on(asyncio.run(run()))
+    _, bodies = records_on(asyncio.run(run()))
     assert [body[:5] for body in bodies[3:]] == [b"after"]
 
 
@@ -445,7 +376,7 @@ def test_queue_entries_that_could_not_be_written_are_kept_and_written_later() ->
             await until(lambda: store.writable is None)
         return env.disk
 
-    assert len(_records_on(asyncio.run(run()))[1]) == 50
+    assert len(records_on(asyncio.run(run()))[1]) == 50
 
 
 def test_a_clean_stop_leaves_no_abort_and_scans_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,6 +392,50 @@ def test_a_clean_stop_leaves_no_abort_and_scans_little(monkeypatch: pytest.Monke
             assert store.recovered.clean
             assert store.recovered.start > 0
             assert len(records_of(store)) == 100
+
+    asyncio.run(run())
+
+
+def test_a_stop_with_more_queues_than_it_syncs_one_by_one_is_clean_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(housekeeping, "CLOSE_QUEUES", 10)
+
+    async def run() -> None:
+        env = FaultyEnv()
+        whole = env.disk.sync_all
+        at_once: list[str] = []
+
+        def watched(path: str) -> None:
+            at_once.append(path)
+            whole(path)
+
+        monkeypatch.setattr(env.disk, "sync_all", watched)
+        async with opened(env, flush_queue_interval_ms=3_600_000) as store:
+            await fill(store, 120, queues=40)
+        assert at_once == ["/store/consumequeue"]
+        assert not env.disk.exists("/store/abort")
+        async with opened(FaultyEnv(env.disk.crash()), flush_queue_interval_ms=3_600_000) as store:
+            assert store.recovered is not None
+            assert store.recovered.clean
+            assert [store.max_queue_offset("T", queue) for queue in range(40)] == [3] * 40
+
+    asyncio.run(run())
+
+
+def test_a_stop_whose_one_sync_fails_is_not_a_clean_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "CLOSE_QUEUES", 10)
+
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env, flush_queue_interval_ms=3_600_000) as store:
+            await fill(store, 120, queues=40)
+            env.disk.fail = lambda what, path: (
+                errno.EIO if what == "sync" and "consumequeue" in path else None
+            )
+        assert env.disk.exists("/store/abort")
+        async with opened(FaultyEnv(env.disk.crash())) as store:
+            assert [store.max_queue_offset("T", queue) for queue in range(40)] == [3] * 40
 
     asyncio.run(run())
 
@@ -553,7 +528,7 @@ def test_recovery_with_the_crc_property_notices_a_damaged_header() -> None:
     node = disk.nodes["/store/commitlog/" + "0" * 20]
     node.cache[start + 19] ^= 1  # a bit of the user's flag: in no body CRC
     disk.open("/store/abort", create=True)
-    assert len(_records_on(disk, append_prop_crc=True)[1]) == 2
+    assert len(records_on(disk, append_prop_crc=True)[1]) == 2
 
 
 def test_zeros_of_a_body_are_not_taken_for_a_torn_tail() -> None:
@@ -564,42 +539,3 @@ def test_zeros_of_a_body_are_not_taken_for_a_torn_tail() -> None:
             assert store.log.end == len(encode(message(bytes(100), properties=""), 0, 0, 0))
 
     asyncio.run(run())
-
-
-def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
-    """Killed before any one operation, the segments lie in the log or aside, and the store opens."""
-
-    async def put_aside(store: MessageStore, at: int) -> bool:
-        await fill(store, 120, size=200, queues=1)
-        store.epochs.append(1, 0)
-        store.sync_to(store.log.end)
-        await until(lambda: store.log.flushed == store.log.end)
-        calls = itertools.count()
-        disk = cast(FaultyDisk, store._env.disk)
-        disk.fail = lambda what, path: errno.EIO if next(calls) >= at else None
-        with suppress(DiskError):
-            store.put_aside()
-            return True
-        return False
-
-    for at in range(100):
-        env = FaultyEnv()
-        done: list[bool] = []
-
-        async def run(env: FaultyEnv = env, done: list[bool] = done, at: int = at) -> None:
-            async def work(store: MessageStore) -> None:
-                done.append(await put_aside(store, at))
-
-            await abandoned(env, work)
-
-        asyncio.run(run())
-        for disk in (env.disk.killed(), env.disk.crash()):
-            log, aside = (set(disk.listdir(f"/store/{name}commitlog")) for name in ("", ".before-reseed/"))
-            assert log | aside >= {f"{n * SEGMENT:020d}" for n in range(4)}
-            end, bodies = _records_on(disk)
-            assert [body.split(b":")[0] for body in bodies] == [str(n).encode() for n in range(len(bodies))]
-            if done[0]:
-                assert end == 0
-        if done[0]:
-            return
-    raise AssertionError("never done")

@@ -92,3 +92,19 @@ def test_a_count_that_cannot_be_one_is_one() -> None:
             assert not INNER_BATCH & TRANSACTION_PREPARED
 
     asyncio.run(run())
+
+
+def test_the_batch_queues_of_a_real_broker_stay_as_they_are() -> None:
+    path = "/store/batchconsumequeue/T/0/00000000000000000000"
+
+    async def run() -> FaultyDisk:
+        env = FaultyEnv()
+        env.disk.makedirs(path.rpartition("/")[0])
+        env.disk.open(path, create=True).pwrite(b"entries of another broker", 0)
+        for step in (lambda store: None, lambda store: store.truncate(0), lambda store: store.reset()):
+            async with opened(env) as store:
+                await _filled(store)
+                step(store)
+        return env.disk
+
+    assert bytes(asyncio.run(run()).nodes[path].cache) == b"entries of another broker"

@@ -106,3 +106,50 @@ def test_segments_that_no_queue_has_yet_stay() -> None:
             assert store.log.min_offset <= store.dispatched
 
     asyncio.run(run())
+
+
+def test_a_log_beyond_its_bound_loses_its_oldest_segments_and_takes_writes_all_the_while() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(5))
+        _set_used(env, 50)
+        env.disk.mtime_ms = lambda path: env.clock_ms  # type: ignore[method-assign]  # all of them young
+        async with opened(env, segment_bytes=1 << 18, commit_log_megabytes_max=1) as store:
+            while len(store.log.segments) < 25:
+                store.put(message("x" * 100_000))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            store.log.sync()
+            written: list[bool] = []
+
+            async def write() -> None:
+                for _ in range(3):
+                    store.put(message("while it deletes"))
+                    written.append(store.writable is None)
+                    await asyncio.sleep(0)
+
+            gone = [(await asyncio.gather(store.retention.round(), write()))[0]]
+            assert gone == [retention.FILES_PER_ROUND]
+            while count := await store.retention.round():
+                gone.append(count)
+            assert (gone, len(store.log.segments)) == ([10, 10, 1], 4)
+            assert written == [True] * 3
+            assert store.log.min_offset == store.log.segments[0].start > 0
+            assert records_of(store)[0].physical_offset >= store.log.min_offset
+
+    asyncio.run(run())
+
+
+def test_without_a_bound_young_segments_stay_however_many() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(5))
+        _set_used(env, 50)
+        env.disk.mtime_ms = lambda path: env.clock_ms  # type: ignore[method-assign]
+        async with opened(env, segment_bytes=1 << 18) as store:
+            for _ in range(60):
+                store.put(message("x" * 100_000))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            store.log.sync()
+            assert await store.retention.round() == 0
+
+    asyncio.run(run())

@@ -1,0 +1,130 @@
+"""The promise of cutting: what was cut stays gone, and a crash at any step leaves a store that opens."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+from contextlib import suppress
+from typing import cast
+
+import pytest
+
+from model.errors import DiskError
+from store import segment
+from store.message_store import MessageStore
+from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.store.support import SEGMENT, fill, message, opened, records_of, until
+from tests.store.test_crash import abandoned, records_on
+
+
+def test_a_cut_tail_stays_gone_after_a_crash_and_new_records() -> None:
+    """The real broker brings the old tail back: it is still on its disk."""
+
+    async def work(store: MessageStore) -> None:
+        puts = await fill(store, 100, queues=1)
+        store.log.sync()
+        store.truncate(puts[50].physical_offset)
+        store.put(message(b"new".ljust(100, b"x"), uniq="U50"))
+        store.log.sync()
+
+    async def run() -> FaultyDisk:
+        env = FaultyEnv()
+        await abandoned(env, work)
+        return env.disk.crash()
+
+    end, bodies = records_on(asyncio.run(run()))
+    assert len(bodies) == 51
+    assert bodies[-1].startswith(b"new")
+    assert end < SEGMENT * 2
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("point", range(0, 40, 3))
+def test_a_crash_during_a_cut_leaves_a_prefix(
+    point: int, at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if at_once:  # as a long stretch is: by the file system, not by writing zeros
+        monkeypatch.setattr(segment, "ZERO_BLOCK", bytes(512))
+
+    async def run() -> FaultyDisk:
+        env = FaultyEnv()
+
+        async def work(store: MessageStore) -> None:
+            puts = await fill(store, 150, queues=1)
+            store.log.sync()
+            calls = 0
+
+            def fail(what: str, path: str) -> int | None:
+                nonlocal calls
+                calls += 1
+                return errno.EIO if calls > point else None
+
+            env.disk.fail = fail
+            with suppress(DiskError):
+                store.truncate(puts[10].physical_offset)
+
+        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
+        return env.disk.crash(point)
+
+    _, bodies = records_on(asyncio.run(run()))
+    assert 10 <= len(bodies) <= 150
+    assert [int(body.split(b":")[0]) for body in bodies] == list(range(len(bodies)))
+
+
+def test_a_cut_takes_the_recorded_confirm_offset_back_before_the_log() -> None:
+    async def work(store: MessageStore) -> None:
+        puts = await fill(store, 20, queues=1)
+        store.log.sync()
+        await store._housekeeping.write_checkpoint()
+        store.truncate(puts[5].physical_offset)
+        for _ in range(10):
+            store.put(message("unconfirmed"))
+        store.log.sync()
+
+    async def run() -> None:
+        env = FaultyEnv()
+        await abandoned(env, work, controller_mode=True, flush_queue_interval_ms=3_600_000)
+        async with opened(FaultyEnv(env.disk.crash()), controller_mode=True) as store:
+            assert len(records_of(store)) == 5
+
+    asyncio.run(run())
+
+
+def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
+    """Killed before any one operation, the segments lie in the log or aside, and the store opens."""
+
+    async def put_aside(store: MessageStore, at: int) -> bool:
+        await fill(store, 120, size=200, queues=1)
+        store.epochs.append(1, 0)
+        store.sync_to(store.log.end)
+        await until(lambda: store.log.flushed == store.log.end)
+        calls = itertools.count()
+        disk = cast(FaultyDisk, store._env.disk)
+        disk.fail = lambda what, path: errno.EIO if next(calls) >= at else None
+        with suppress(DiskError):
+            store.put_aside()
+            return True
+        return False
+
+    for at in range(100):
+        env = FaultyEnv()
+        done: list[bool] = []
+
+        async def run(env: FaultyEnv = env, done: list[bool] = done, at: int = at) -> None:
+            async def work(store: MessageStore) -> None:
+                done.append(await put_aside(store, at))
+
+            await abandoned(env, work)
+
+        asyncio.run(run())
+        for disk in (env.disk.killed(), env.disk.crash()):
+            log, aside = (set(disk.listdir(f"/store/{name}commitlog")) for name in ("", ".before-reseed/"))
+            assert log | aside >= {f"{n * SEGMENT:020d}" for n in range(4)}
+            end, bodies = records_on(disk)
+            assert [body.split(b":")[0] for body in bodies] == [str(n).encode() for n in range(len(bodies))]
+            if done[0]:
+                assert end == 0
+        if done[0]:
+            return
+    raise AssertionError("never done")
