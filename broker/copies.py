@@ -94,8 +94,7 @@ class Copies:
 
         Raises Refused after ``slaveTimeout``: the change stands here, and asking again does no harm.
         """
-        wanted = self._urgent = self.revision
-        self._wake()
+        wanted = self.hurry()
         limit_ms = self._config.slave_timeout_ms
         deadline_ms = self._env.monotonic_ms() + limit_ms
         while behind := [b for b in self._awaited() if self._slaves[b].seen < wanted]:
@@ -117,6 +116,17 @@ class Copies:
                     "this broker ceased to be master before its slaves had the change: ask the new master",
                     Response.SYSTEM_ERROR,
                 )
+
+    def hurry(self) -> int:
+        """Let nothing that changed so far wait for more; the revision that slaves are to have then."""
+        self._urgent = self.revision
+        self._wake()
+        return self.revision
+
+    def has(self, broker_id: int, revision: int) -> bool:
+        """Has that slave what had changed up to ``revision``? One that never asked, as a real one, counts."""
+        slave = self._slaves.get(broker_id)
+        return slave is None or slave.seen >= revision
 
     async def question(self, connection: Connection, request: Command) -> Command:
         """KEELMQ_COPY_TABLES: answered as soon as there is something the slave has not got."""

@@ -18,14 +18,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from broker.boot import Boot
 from broker.controllers import Controllers, View
 from broker.identity import Application, Identity
 from broker.lease import Lease
 from broker.registration import FENCED
-from ha.service import HaService, Propose
+from broker.role_host import RoleHost
+from ha.service import HaService
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
 from model.ids import MASTER_ID
@@ -52,46 +53,6 @@ UNKNOWN_TO_CONTROLLER: Final = (
 )
 
 Role = Literal["master", "slave", "fenced"]
-
-
-class RoleHost(Protocol):
-    """What changes roles with the broker: implemented by ``broker.service.Broker``.
-
-    Never two calls at once. A call may raise DiskError or OSError: then it is made again.
-    """
-
-    async def lead(
-        self,
-        broker_id: int,
-        epoch: int,
-        members: frozenset[int],
-        set_epoch: int,
-        propose: Propose | None,
-    ) -> None:
-        """Become master of ``epoch``, or stay it in a newer one.
-
-        In this order: half a record at the log's end is cut; ``epoch`` is recorded from the end on, unless it
-        is the last one recorded; queue offsets are rebuilt; the HA service serves slaves; writes are taken,
-        while dispatch may still catch up. When called, nothing is copied from a former master any more.
-        """
-
-    async def follow(
-        self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
-    ) -> None:
-        """Take no more writes, then be slave of ``master_address``; an address unknown yet is None."""
-
-    async def fence(self) -> None:
-        """Be neither: take nothing, answer nothing, copy nothing."""
-
-    async def drain(self, heir: int, timeout_s: float) -> bool:
-        """Stay master, take no more writes; whether within ``timeout_s`` all answers have left and the slave
-        ``heir`` has the whole log."""
-
-    def resume(self) -> None:
-        """Take writes again, if still master."""
-
-    def lacks(self) -> str | None:
-        """What this broker lost and must copy from a master before it can be one, or None."""
 
 
 class RoleManager:

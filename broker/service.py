@@ -293,10 +293,11 @@ class Broker:
         )
 
     async def _drained(self, heir: int | None, timeout_s: float) -> bool:
-        """Wait until all answers left and ``heir`` has the whole log; whether in time. Nothing may be taken
-        any more."""
+        """Wait until all answers left and ``heir`` has the whole log, and what consumers committed before;
+        whether in time. Nothing may be taken any more."""
+        tables = self.parts.copies.hurry()
         for _ in range(max(int(timeout_s / DRAIN_STEP_S), 1)):
-            if not len(self.parking) and (heir is None or self._end_of(heir) == self.store.log.end):
+            if not len(self.parking) and (heir is None or self._has_all(heir, tables)):
                 return True
             await asyncio.sleep(DRAIN_STEP_S)
         return False
@@ -385,7 +386,7 @@ class Broker:
         self.group_address.hold(False)
 
     def lacks(self) -> str | None:
-        """See ``role.RoleHost``."""
+        """See ``role_host.RoleHost``."""
         lost = [file.lost for file in self._files.values() if file.lost is not None]
         if self.store.epochs.doubt is not None:
             lost.append(self.store.epochs.doubt)
@@ -395,6 +396,9 @@ class Broker:
         """All tables are the master's: none is lost any more."""
         for file in self._files.values():
             file.found()
+
+    def _has_all(self, slave: int, tables: int) -> bool:
+        return self._end_of(slave) == self.store.log.end and self.parts.copies.has(slave, tables)
 
     def _end_of(self, slave: int) -> int | None:
         return next((s["ackOffset"] for s in self.ha.slaves() if s["id"] == slave), None)

@@ -124,6 +124,23 @@ def test_a_consumers_progress_is_on_the_slave_within_the_bound(tmp_path: Path) -
     asyncio.run(body())
 
 
+def test_a_planned_change_waits_for_what_consumers_committed_before_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            for number in range(8):
+                await client.send("T", b"m%d" % number)
+            await eventually(lambda: two.store.log.end == one.store.log.end, "the slave has the log")
+            for offset in range(1, 9):
+                # The slave got the one before just now, so this one would wait for others to travel with it.
+                await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", offset))
+                assert two.offsets.get("readers", "T", 0) != offset
+                assert await one.drain(2, 5.0)
+                assert two.offsets.get("readers", "T", 0) == offset
+                one.resume()
+
+    asyncio.run(body())
+
+
 def test_consumer_offsets_survive_a_failover_and_do_not_go_back_when_it_comes_after_the_bound(
     tmp_path: Path,
 ) -> None:
