@@ -71,12 +71,13 @@ def _keelmq_pair(base: Path, store: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _rocketmq_pair(base: Path, store: Path) -> Iterator[str]:
+def rocketmq_pair(base: Path, store: Path, **settings: object) -> Iterator[str]:
+    """A real NameServer and broker, the broker on ``store``; yields the NameServer's address."""
     namesrv_port = free_base_port(20)
     port = namesrv_port + 10
     namesrv = f"127.0.0.1:{namesrv_port}"
     server = rocketmq.namesrv_node(base / "ns", namesrv_port)
-    broker = rocketmq.broker_node(base / "b", port, namesrv, store, **_SEGMENT)
+    broker = rocketmq.broker_node(base / "b", port, namesrv, store, **_SEGMENT, **settings)
     server.start()
     try:
         rocketmq.wait_until("the NameServer", lambda: rocketmq.call(namesrv, 106)[0]["code"] == 0, 60)
@@ -106,7 +107,7 @@ def test_a_store_keelmq_wrote_is_served_whole_by_the_real_broker(real_rocketmq: 
     with _keelmq_pair(tmp_path / "k", store) as namesrv:
         done = _driver(namesrv, tmp_path, "sync", _TOPIC, "1000")
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    with _rocketmq_pair(tmp_path / "r", store) as namesrv:
+    with rocketmq_pair(tmp_path / "r", store) as namesrv:
         back = _driver(namesrv, tmp_path, "pull", _TOPIC, "1000")
         assert back.returncode == 0, back.stdout[-2000:] + back.stderr[-2000:]
         by_key = rocketmq.mqadmin(
@@ -118,7 +119,7 @@ def test_a_store_keelmq_wrote_is_served_whole_by_the_real_broker(real_rocketmq: 
 
 def test_a_store_the_real_broker_wrote_is_served_whole_by_keelmq(real_rocketmq: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    with _rocketmq_pair(tmp_path / "r", store) as namesrv:
+    with rocketmq_pair(tmp_path / "r", store) as namesrv:
         done = _driver(namesrv, tmp_path, "sync", _TOPIC, "1000")
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     with _keelmq_pair(tmp_path / "k", store) as namesrv:
