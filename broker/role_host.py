@@ -41,7 +41,7 @@ class RoleHost(Protocol):
 
     async def drain(self, heir: int, timeout_s: float) -> bool:
         """Stay master, take no more writes; whether within ``timeout_s`` all answers have left and the slave
-        ``heir`` has the whole log."""
+        ``heir`` has the whole log and what consumers committed before."""
 
     def resume(self) -> None:
         """Take writes again, if still master."""

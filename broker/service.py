@@ -375,7 +375,7 @@ class Broker:
         self.group_address.leave()
 
     async def drain(self, heir: int, timeout_s: float) -> bool:
-        """Take no more writes; whether in time all answers left and slave ``heir`` has the whole log."""
+        """See ``role_host.RoleHost``."""
         self.standing.handing_over = True
         self.group_address.hold(True)
         return await self._drained(heir, timeout_s)

@@ -111,10 +111,6 @@ class EpochFile:
         """Forget the epochs that start at or behind ``offset``."""
         self._store([entry for entry in self.entries if entry.start < offset])
 
-    def truncate_epochs(self, epoch: int) -> None:
-        """Forget the epochs numbered ``epoch`` and above."""
-        self._store([entry for entry in self.entries if entry.epoch < epoch])
-
     def truncate_prefix(self, offset: int) -> None:
         """Forget the epochs that end at or below ``offset``, the log's new first byte; the last one stays."""
         kept = [entry for entry, following in pairwise(self.entries) if following.start > offset]

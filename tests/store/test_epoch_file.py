@@ -147,8 +147,6 @@ def test_epochs_whose_bytes_expired_are_dropped_but_never_the_last() -> None:
     assert file.entries == [(2, 100), (3, 200)]
     file.truncate_prefix(10**9)
     assert file.entries == [(3, 200)]
-    file.truncate_epochs(3)
-    assert file.entries == []
 
 
 def test_the_checkpoint_has_4096_bytes_and_keeps_its_values() -> None:
