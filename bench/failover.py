@@ -1,7 +1,8 @@
 """How long is a group without a master, and is anything lost? Drills on keelmq and on the real RocketMQ.
 
     python bench/failover.py [--repeat 50] [--acks 1000000] [--kinds kill-master,handover,...]
-                             [--peers default,tuned,jraft|none] [--peer-repeat 5] [--resume OUT] [--json OUT]
+                             [--peers default,tuned,jraft|none] [--peer-repeat 5] [--extra-repeat 10]
+                             [--resume OUT] [--json OUT]
 
 Each kind is one campaign of ``keelmq drill KIND --campaign``: three brokers, three Controllers, defaults, one
 cluster, load that never stops, all checks at the end. When all kinds together have acknowledged fewer than
@@ -9,7 +10,8 @@ cluster, load that never stops, all checks at the end. When all kinds together h
 same drills with the same client, load and checks, with their defaults, ``tuned`` (the servers' own keys set
 for a fast failover) and ``jraft`` (tuned, with the other of their two Raft libraries: the election timeout of
 DLedger in the Controller cannot be set); ``allAckInSyncStateSet`` is on, else the two would not promise the
-same.
+same. Two campaigns of keelmq have no target and no peer: a frozen slave, and a killed master where a majority
+acknowledges (``majorityAck``).
 
 The result is written after every campaign; ``--resume OUT`` goes on where OUT ends, so that it can be run in
 parts. Prints Markdown. Exit code 2: a target of keelmq was missed or a promise broken; 3: something did not
@@ -20,8 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -33,6 +33,8 @@ from typing import Any, Final
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench.provenance import machine  # noqa: E402
+from chaos.drill import percentile  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 
 DONE, FAILED, UNFINISHED = 0, 2, 3
@@ -79,7 +81,13 @@ JRAFT: Final = (
     "namesrv.jRaftElectionTimeoutMs=500",
     "namesrv.jRaftScanWaitTimeoutMs=500",
 )
+PEER_DRILL_S: Final = 150
+"""A restarted real broker may take a minute and more until it is in the SyncStateSet again."""
 PEERS: Final[dict[str, tuple[str, ...]]] = {"default": (), "tuned": TUNED, "jraft": JRAFT}
+OWN: Final[dict[str, tuple[str, ...]]] = {"keelmq": (), "majority": ("broker.majorityAck=true",)}
+EXTRAS: Final = (("keelmq", "freeze-slave"), ("majority", "kill-master"))
+DRIFT_MAX: Final = 1.5
+"""A failover must not take longer because many have gone before and the log has grown."""
 PROMISES: Final = (
     "lost",
     "phantom",
@@ -107,15 +115,20 @@ class Part:
     def key(self) -> str:
         return f"{self.side}/{self.kind}"
 
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What differs from the side's defaults."""
+        return {**PEERS, **OWN}[self.side]
+
     def command(self, out: Path) -> list[str]:
         scenario = FILL if self.kind == "fill" else self.kind
         command = [sys.executable, "-m", "cli.main", "drill", scenario, "--campaign"]
         command += ["--repeat", str(self.repeat), "--rate", str(self.rate), "--limit", str(self.limit_s)]
         command += ["--acks", str(self.acks), "--json", str(out)]
-        if self.side != "keelmq":
+        if self.side in PEERS:
             command += ["--target", "rocketmq"]
-            for setting in PEERS[self.side]:
-                command += ["--set", setting]
+        for setting in self.settings:
+            command += ["--set", setting]
         return command
 
 
@@ -123,6 +136,7 @@ def run(part: Part) -> dict[str, Any]:
     """Carry out one campaign and shorten its result. One that gave none says why in ``error``."""
     with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch:
         out = Path(scratch) / "campaign.json"
+        where = machine()
         ending_s = 600  # the start, the end of the last drill, the reading back and the judgement
         try:
             done = subprocess.run(
@@ -132,7 +146,8 @@ def run(part: Part) -> dict[str, Any]:
             return {"error": f"not over after {error.timeout:.0f} s"}
         if not out.exists():
             return {"error": (done.stderr or done.stdout)[-800:]}
-        return shorten(json.loads(out.read_text(encoding="utf-8")))
+        result = shorten(json.loads(out.read_text(encoding="utf-8")))
+        return {**result, "rate": part.rate, "settings": list(part.settings), "machine": where}
 
 
 def shorten(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,6 +167,9 @@ def shorten(result: Mapping[str, Any]) -> dict[str, Any]:
         **{name: result[name] for name in kept},
         **steps,
         "rto_ms": [drill["rto_ms"] for drill in drills],
+        "steps_ms": {
+            name: [drill[f"{name}_ms"] for drill in drills] for name in STEPS if f"{name}_p50_ms" in steps
+        },
         "seconds": result["seconds"],
         "unfinished": result["unfinished"],
         "violations": result["violations"],
@@ -170,6 +188,22 @@ def verdicts(kind: str, result: Mapping[str, Any], repeat: int) -> Iterator[tupl
         failed, unknown = result.get("failed_total"), result.get("unknown_total")
         yield f"{failed} failed and {unknown} unknown sends = 0", failed == 0 and unknown == 0
     yield f"{result.get('drills', 0)} drills >= {repeat}", result.get("drills", 0) >= repeat
+    if (thirds := first_and_last_third(result)) is not None:
+        first, last = thirds
+        text = f"last third p50 {last:,.0f} ms <= {DRIFT_MAX} x first third {first:,.0f} ms"
+        yield text, last <= DRIFT_MAX * first
+
+
+def first_and_last_third(result: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The median RTO (ms) of a campaign's first and last third; None for fewer than ten drills."""
+    times = [time for time in result.get("rto_ms", ()) if time is not None]
+    if len(times) < 10:
+        return None
+    first = percentile(sorted(times[: len(times) // 3]), 50)
+    last = percentile(sorted(times[-(len(times) // 3) :]), 50)
+    assert first is not None
+    assert last is not None
+    return first, last
 
 
 def broken(result: Mapping[str, Any]) -> list[str]:
@@ -185,10 +219,10 @@ def markdown(found: Mapping[str, Any]) -> str:
         "| failed | unknown | lost | twice |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    order = {kind: index for index, kind in enumerate([*TARGETS, "fill"])}
+    order = {kind: index for index, kind in enumerate([*TARGETS, "freeze-slave", "fill"])}
     for key in sorted(parts, key=lambda key: (order.get(key.partition("/")[2], 99), key)):
         side, _, kind = key.partition("/")
-        name = side if side == "keelmq" else f"RocketMQ {rocketmq.VERSION} {side}"
+        name = f"RocketMQ {rocketmq.VERSION} {side}" if side in PEERS else side
         result = parts[key]
         if "error" in result:
             why = " ".join(result["error"].split())[-120:]
@@ -220,7 +254,7 @@ def judge(found: dict[str, Any], kinds: Sequence[str], repeat: int, acks: int) -
         if result := parts.get(f"keelmq/{kind}"):
             for text, met in verdicts(kind, result, repeat):
                 row(kind, text, met)
-    own = [result for key, result in parts.items() if key.startswith("keelmq/")]
+    own = [result for key, result in parts.items() if key.partition("/")[0] in OWN]
     totals = {
         name: sum(result.get(f"{name}_total", 0) for result in own)
         for name in ("acked", "failed", "unknown", *PROMISES)
@@ -234,7 +268,7 @@ def judge(found: dict[str, Any], kinds: Sequence[str], repeat: int, acks: int) -
     found["targets"], found["totals"] = rows, totals
     found["rows"] = [
         {"work": kind, **{key.partition("/")[0]: parts[key] for key in parts if key.endswith(f"/{kind}")}}
-        for kind in [*TARGETS, "fill"]
+        for kind in [*TARGETS, "freeze-slave", "fill"]
         if any(key.endswith(f"/{kind}") for key in parts)
     ]
 
@@ -243,9 +277,12 @@ def plan(arguments: argparse.Namespace) -> Iterator[Part]:
     """The campaigns in their order; keelmq first."""
     for kind in arguments.kinds:
         yield Part("keelmq", kind, arguments.repeat, arguments.rate, 30 + 10 * arguments.repeat)
+    for side, kind in EXTRAS if arguments.extra_repeat else ():
+        yield Part(side, kind, arguments.extra_repeat, arguments.rate, 30 + 20 * arguments.extra_repeat)
     for peer in arguments.peers:
         for kind in arguments.kinds:
-            yield Part(peer, kind, arguments.peer_repeat, arguments.peer_rate, 60 * arguments.peer_repeat)
+            limit_s = PEER_DRILL_S * arguments.peer_repeat
+            yield Part(peer, kind, arguments.peer_repeat, arguments.peer_rate, limit_s)
 
 
 def names(known: Sequence[str], none: bool = False) -> Any:
@@ -269,6 +306,7 @@ def main() -> int:
     )
     parser.add_argument("--repeat", type=int, default=50, help="drills of each kind on keelmq")
     parser.add_argument("--peer-repeat", type=int, default=5)
+    parser.add_argument("--extra-repeat", type=int, default=10, help="0: none of them")
     parser.add_argument("--kinds", type=names(list(TARGETS)), default=list(TARGETS))
     parser.add_argument("--peers", type=names(list(PEERS), none=True), default=["default", "tuned"])
     parser.add_argument("--rate", type=float, default=1000.0, help="messages/s in all")
@@ -299,7 +337,7 @@ def main() -> int:
             out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         print(json.dumps({"part": part.key, **found["parts"][part.key]}), file=sys.stderr, flush=True)
 
-    own = [part for part in plan(arguments) if part.side == "keelmq"]
+    own = [part for part in plan(arguments) if part.side in OWN]
     for part in own:
         carry_out(part)
     judge(found, arguments.kinds, arguments.repeat, arguments.acks)
@@ -311,7 +349,7 @@ def main() -> int:
         if before is not None and "error" not in before:
             found["parts"]["keelmq/fill"] = added(before, found["parts"]["keelmq/fill"])
     for part in plan(arguments):
-        if part.side != "keelmq":
+        if part.side in PEERS:
             carry_out(part)
     judge(found, arguments.kinds, arguments.repeat, arguments.acks)
     if out is not None:
@@ -329,15 +367,6 @@ def added(before: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         return dict(before)
     summed = {name: before[name] + more[name] for name in more if name.endswith("_total")}
     return {**more, **summed, "drills": before["drills"] + more["drills"]}
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "load_1min": round(os.getloadavg()[0], 1),
-    }
 
 
 if __name__ == "__main__":

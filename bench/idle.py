@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
@@ -31,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from admin.cluster import LocalCluster  # noqa: E402
+from bench.provenance import machine  # noqa: E402
 
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -126,12 +126,7 @@ def report(samples: Sequence[Sample], limit: float, ended: str | None, wanted_s:
             }
             for earlier, later in pairwise(samples)
         ],
-        "machine": {
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "system": platform.platform(),
-            "load_1min": round(os.getloadavg()[0], 1),
-        },
+        "machine": machine(),
         "first": {name: asdict(use) for name, use in first.use.items()},
     }
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import signal
 import subprocess
@@ -29,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench import load  # noqa: E402
+from bench.provenance import machine  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 
 TOPIC: Final = "Bench"
@@ -195,12 +195,7 @@ def main() -> int:
         found = row(Path(scratch), arguments.gib, missing is None, arguments.base_port, arguments.repeat)
     print(json.dumps(found), flush=True)
     if arguments.json:
-        machine = {
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "load_1min": round(os.getloadavg()[0], 1),
-        }
-        report = {"name": "restart", "rows": [found], "machine": machine}
+        report = {"name": "restart", "rows": [found], "machine": machine()}
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 

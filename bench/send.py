@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import signal
 import subprocess
 import sys
@@ -27,6 +25,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bench.provenance import machine  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 
 TOPIC = "Bench"
@@ -160,15 +159,6 @@ def _line(row: dict[str, Any]) -> str:
                 f" {side['messages_per_s']:9.0f}/s, p50 {side['p50_us']:7.0f} us"
             )
     return text + (f" | CPU ratio {row['ratio']:.2f}" if "ratio" in row else "")
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "load_1min": round(os.getloadavg()[0], 1),
-    }
 
 
 def main() -> int:

@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import random
 import sys
 import tempfile
@@ -34,6 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from admin.cluster import ClusterNotReady, LocalCluster  # noqa: E402
 from admin.layout import HOST, free_base_port  # noqa: E402
+from bench.provenance import machine  # noqa: E402
 from chaos.drill import longest_gap, percentile  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 from chaos.worlds.live import CannotDrill, LiveWorld, World  # noqa: E402
@@ -259,17 +258,10 @@ def main() -> int:
             print(json.dumps({"work": scenario, "side": side, **row[side]}), file=sys.stderr, flush=True)
         rows.append(row)
     print(markdown(rows))
-    machine = {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "load_1min": round(os.getloadavg()[0], 1),
-        "client": rocketmq.VERSION,
-    }
     if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"name": "stock_producer", "rows": rows, "machine": machine}, indent=2) + "\n"
-        )
+        where = {**machine(), "client": rocketmq.VERSION}
+        report = {"name": "stock_producer", "rows": rows, "machine": where}
+        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     sides = [side for row in rows for side in row.values() if isinstance(side, dict)]
     return 0 if all("error" not in side and side["recovered"] and not side["lost"] for side in sides) else 3
 

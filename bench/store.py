@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
@@ -24,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench import restart  # noqa: E402
+from bench.provenance import machine  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 from model.config import StoreConfig  # noqa: E402
 from runtime.os_env import OsEnv  # noqa: E402
@@ -173,14 +172,8 @@ def main() -> int:
             )
             rows.append(found)
             print(json.dumps(found), flush=True)
-    machine = {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-        "load_1min": round(os.getloadavg()[0], 1),
-        "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-    }
-    report = {"name": "store", "rows": rows, "machine": machine}
+    peak = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+    report = {"name": "store", "rows": rows, "machine": {**machine(), "peak_rss_mib": peak}}
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0

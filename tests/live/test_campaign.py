@@ -173,7 +173,7 @@ def test_no_drill_begins_after_the_limit() -> None:
 
 def measured(**changed: Any) -> dict[str, Any]:
     plan = DrillPlan("handover")
-    drills = [Drill(rto_ms=40.0 + i, leader_ms=300.0 + i, acked=10) for i in range(50)]
+    drills = [Drill(rto_ms=40.0 + i * 7 % 50, leader_ms=300.0 + i, acked=10) for i in range(50)]
     found = campaign.Campaign(drills, Drill(acked=500))
     return failover.shorten(found.to_json(plan, "keelmq")) | changed
 
@@ -197,6 +197,7 @@ def test_a_good_campaign_meets_every_target(kind: str) -> None:
         ("kill-controller-leader", {"leader_p50_ms": 601.0}),
         ("kill-controller-leader", {"leader_p99_ms": None}),
         ("freeze-master", {"drills": 49}),
+        ("kill-master", {"rto_ms": [100.0] * 34 + [151.0] * 16}),
     ],
 )
 def test_each_target_can_be_missed(kind: str, changed: dict[str, Any]) -> None:
