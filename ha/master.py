@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ha.classic_codec import ReportReader, encode_header
@@ -63,6 +63,36 @@ class Budget:
         return self._burst / 2 / self._bytes_per_s if self._bytes_per_s else 0.0
 
 
+class LogReader:
+    """The log as the links read it: what several slaves need in one turn of the loop is read once.
+
+    Nothing is kept beyond the turn: later a repair may have written other bytes, or a cut taken them away.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._held: dict[int, bytes] | None = None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes from ``offset`` as ``CommitLog.read`` gives them, with its errors."""
+        if self._held is None:
+            return self._store.log.read(offset, size)
+        held = self._held.get(offset)
+        if held is None or len(held) < size:
+            # Also what ends with its segment, or ended with the log then: only the log knows.
+            held = self._held[offset] = self._store.log.read(offset, size)
+        return held if len(held) <= size else held[:size]
+
+    def turn(self, links: Iterable[SlaveLink]) -> None:
+        """Let each of ``links`` send what its slave lacks."""
+        self._held = {}
+        try:
+            for link in links:
+                link.pump()
+        finally:
+            self._held = None
+
+
 class Host(Protocol):
     """What a link needs from the service that accepted it."""
 
@@ -99,6 +129,7 @@ class SlaveLink(asyncio.Protocol):
         batch_bytes: int,
         segment_bytes: int,
         budget: Budget,
+        reader: LogReader,
     ) -> None:
         self.broker_id = 0
         self.learner = False
@@ -115,6 +146,7 @@ class SlaveLink(asyncio.Protocol):
         self._batch_bytes = batch_bytes
         self._segment_bytes = segment_bytes
         self._budget = budget
+        self._log = reader
         self._from_last_file = False
         self._reader: SlaveReader | ReportReader = SlaveReader()
         self._transport: asyncio.Transport | None = None
@@ -231,7 +263,7 @@ class SlaveLink(asyncio.Protocol):
             return
         while self.next < end and left > 0:
             size, (epoch, start) = label(epochs, self.next, min(self._batch_bytes, end - self.next, left))
-            data = self._store.log.read(self.next, size)
+            data = self._log.read(self.next, size)
             if not data:
                 raise MqError(f"the log has nothing at {self.next}, its end is {end}")
             if len(data) < size:  # the end of a segment
@@ -341,9 +373,16 @@ class ClassicLink(SlaveLink):
         number: int,
         from_last_file: bool,
         budget: Budget,
+        reader: LogReader,
     ) -> None:
         super().__init__(
-            env, store, host, batch_bytes=batch_bytes, segment_bytes=segment_bytes, budget=budget
+            env,
+            store,
+            host,
+            batch_bytes=batch_bytes,
+            segment_bytes=segment_bytes,
+            budget=budget,
+            reader=reader,
         )
         self.broker_id = number
         self.prompt = False  # it may be a real slave: that one breathes every 5 s

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ha.core import ConnectedSet, SyncSet
-from ha.master import Budget, ClassicLink, SlaveLink
+from ha.master import Budget, ClassicLink, LogReader, SlaveLink
 from ha.slave import Follower, State, patience_ms
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
@@ -74,6 +74,7 @@ class HaService:
         self._numbers = 0  # of classic slaves, in the order they connected
         limit = config.ha_bytes_per_s_max if config.ha_flow_control else 0
         self._budget = Budget(limit, env.monotonic_ms)
+        self._log = LogReader(store)
 
     async def start(self) -> None:
         """Listen on the HA port. Raises OSError when it is taken."""
@@ -322,6 +323,7 @@ class HaService:
                 number=self._numbers,
                 from_last_file=config.sync_from_last_file,
                 budget=self._budget,
+                reader=self._log,
             )
         else:
             link = SlaveLink(
@@ -331,6 +333,7 @@ class HaService:
                 batch_bytes=config.ha_batch_bytes,
                 segment_bytes=config.segment_bytes,
                 budget=self._budget,
+                reader=self._log,
             )
         if len(self._strangers) >= STRANGERS_MAX:
             # The oldest one has had the most time to say who it is.
@@ -390,8 +393,7 @@ class HaService:
 
     def _pump(self) -> None:
         self._pump_soon = False
-        for link in list(self._links.values()):
-            link.pump()
+        self._log.turn(list(self._links.values()))
 
     def _publish(self) -> None:
         """Tell the store, those who wait for replication, and soon the slaves, what is new."""

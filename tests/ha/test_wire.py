@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
@@ -18,6 +19,9 @@ from ha.codec import (
     encode_slave_handshake,
     encode_transfer_header,
 )
+from ha.master import LogReader, SlaveLink
+from store.message_store import MessageStore
+from tests.ha.fakes import FakeStore
 from tests.ha.group import Group, Node, free_port, until
 
 
@@ -124,6 +128,65 @@ def test_the_first_ack_of_a_level_slave_is_answered_at_once() -> None:
         slave.close()
 
     with_master(test, b"0123456789")
+
+
+def test_level_slaves_are_served_from_one_read_of_the_log() -> None:
+    async def test(group: Group, node: Node) -> None:
+        slaves = [await RawSlave.connect(node) for _ in range(3)]
+        for broker_id, slave in enumerate(slaves, 2):
+            await slave.greet(broker_id)
+            slave.writer.write(encode_ack(0))
+            await slave.transfer()
+        reads: list[tuple[int, int]] = []
+        read = node.store.log.read
+
+        def counted(offset: int, size_max: int) -> bytes:
+            reads.append((offset, size_max))
+            data: bytes = read(offset, size_max)
+            return data
+
+        node.store.log.read = counted
+        for number in range(5):
+            data = b"%010d" % number * 3
+            node.store.grow(data)
+            for slave in slaves:
+                assert (await slave.transfer()).body == data
+        assert reads == [(number * 30, 30) for number in range(5)]
+        # A slave that comes later is sent what the log holds then: a repair may have mended what was read.
+        node.store.log.data[:10] = b"mended!!!!"
+        late = await RawSlave.connect(node)
+        await late.greet(9)
+        late.writer.write(encode_ack(0))
+        assert (await late.transfer()).body == bytes(node.store.log.data)
+        for slave in (*slaves, late):
+            slave.close()
+
+    with_master(test)
+
+
+def test_slaves_at_different_places_of_the_log_get_each_its_own_bytes() -> None:
+    store = FakeStore()
+    store.log.data += bytes(range(256)) * 40  # more than two segments
+
+    class Reading:
+        def __init__(self, *asked: tuple[int, int]) -> None:
+            self.asked, self.got = asked, [b""]
+
+        def pump(self) -> None:
+            self.got = [shared.read(offset, size) for offset, size in self.asked]
+
+    shared = LogReader(cast(MessageStore, store))
+    links = [
+        Reading((0, 100)),
+        Reading((50, 100), (0, 40)),
+        Reading((0, 300)),
+        Reading((4000, 500), (10_240, 9)),
+    ]
+    shared.turn(cast(list[SlaveLink], links))
+    for link in links:
+        assert link.got == [store.log.read(offset, size) for offset, size in link.asked]
+    store.log.data[:3] = b"new"
+    assert shared.read(0, 3) == b"new"
 
 
 def test_appends_of_one_turn_of_the_loop_travel_together() -> None:
