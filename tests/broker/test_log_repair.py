@@ -11,6 +11,7 @@ import pytest
 
 from broker.service import Broker
 from ha.master import Budget, Host, SlaveLink
+from ha.proof import Credentials
 from remoting.codes import Request
 from runtime.os_env import OsEnv
 from store.damage import DamagedRange, DamageLedger
@@ -93,7 +94,15 @@ def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody
     damage.note([DamagedRange(500, 600, "body_crc")])
     store = cast(MessageStore, SimpleNamespace(damage=damage))
     budget = Budget(0, env.monotonic_ms)
-    link = SlaveLink(env, store, cast(Host, group), batch_bytes=100, segment_bytes=4096, budget=budget)
+    link = SlaveLink(
+        env,
+        store,
+        cast(Host, group),
+        batch_bytes=100,
+        segment_bytes=4096,
+        budget=budget,
+        credentials=Credentials(None, b"", lenient=False),
+    )
     for self_at, others_end, until in (
         (0, 500, 900),  # nobody has it
         (0, 501, 500),
