@@ -170,6 +170,20 @@ def test_a_crowd_that_says_nothing_keeps_no_member_out(secret: str) -> None:
     play(run())
 
 
+def test_a_crowd_does_not_push_out_who_has_proven_himself(secret: str) -> None:
+    async def run() -> None:
+        async with Group(Node(1, ha_secret_file=secret)) as group:
+            await group.elect(1)
+            member = await prove(group.master, 2)
+            await until(lambda: any(link.proven for link in group.master.ha._strangers))
+            for _ in range(STRANGERS_MAX * 2):
+                await connect(group.master)
+            await member.greet(2)
+            assert [entry["id"] for entry in group.master.ha.slaves()] == [2]
+
+    play(run())
+
+
 def test_links_turned_away_share_a_line_in_the_log(secret: str, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         async with Group(Node(1, ha_secret_file=secret)) as group:

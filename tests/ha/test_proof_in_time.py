@@ -166,7 +166,7 @@ def test_a_slave_waits_no_longer_for_a_masters_proof(drips: bool) -> None:
         following = world.ha.status()["following"]
         assert (following["state"], world.ha.unproven) == (State.UNPROVEN, following["reason"])
         gaps = [later.began_s - peer.ended_s for peer, later in itertools.pairwise(peers)]
-        assert gaps == sorted(gaps), "it tries again, and waits longer each time"
+        assert gaps[2] > 1.5 * gaps[0], "it tries again, and waits longer each time"
         await world.ha.become_fenced()
         for task in drips_on:
             task.cancel()
