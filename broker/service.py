@@ -499,6 +499,7 @@ class Broker:
             "flushedOffset": store.log.flushed,
             "dispatchedOffset": store.dispatched,
             "slaves": self.ha.slaves(),
+            "turnedAway": self.ha.turned_away_total,
             "tableCopies": self.parts.copies.status(),
             "master": standing.master_address,
             "acting": standing.acting,
@@ -527,4 +528,6 @@ class Broker:
             return f"fenced: {self.role.reason or 'no role from the Controller'}"
         if self.ha.needs_reseed is not None:
             return f"needs a re-seed: {self.ha.needs_reseed}"
+        if self.ha.unproven is not None:
+            return f"does not follow its master: {self.ha.unproven}"
         return None

@@ -158,6 +158,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` (a name or an IP address) is this machine's own."""
+    return host == "localhost" or host.startswith("127.") or host in ("::1", "::ffff:127.0.0.1")
+
+
 @dataclass(kw_only=True)
 class ServerConfig(Config):
     """What all servers share."""
@@ -359,6 +364,12 @@ class BrokerConfig(StoreConfig):
     ha_master_address: str = key(
         "haMasterAddress", "", "classic slave: HA address of its master; empty = as NameServers tell"
     )
+    ha_secret_file: str = key(
+        "haSecretFile",
+        "",
+        "file with the secret by which the brokers of a group prove themselves on HA ports",
+    )
+    trust_peers: bool = key("trustPeers", False, "believe peers that prove nothing: only in a closed network")
     ha_flow_control: bool = key("haFlowControlEnable", False, "limit what slaves are sent")
     ha_bytes_per_s_max: int = key("maxHaTransferByteInSecond", 104857600, "to all slaves together")
     auto_reseed: bool = key(
@@ -414,6 +425,11 @@ class BrokerConfig(StoreConfig):
             "majorityAck=true needs brokerRole=SYNC_MASTER: an ASYNC_MASTER waits for nobody",
         )
         addresses(self.ha_master_address)
+        _need(
+            is_loopback(self.bind_address) or bool(self.ha_secret_file) or self.trust_peers,
+            f"bindAddress={self.bind_address}: the HA port is open to others than this machine; set"
+            " haSecretFile, the same on all brokers of the group, or trustPeers=true in a closed network",
+        )
         self._check_group_address()
         if not self.enable_controller_mode:
             slave = self.broker_role == "SLAVE"

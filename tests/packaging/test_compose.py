@@ -63,7 +63,7 @@ def test_it_is_valid(compose: dict[str, Any]) -> None:
             "config",
             "--quiet",
         ]
-        environ = {**os.environ, "KEELMQ_RAFT_SECRET": "0" * 64}
+        environ = {**os.environ, "KEELMQ_RAFT_SECRET": "0" * 64, "KEELMQ_HA_SECRET": "1" * 64}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
         assert done.returncode == 0, done.stderr
 
@@ -102,6 +102,15 @@ def test_replication_goes_through_toxiproxy(compose: dict[str, Any]) -> None:
         assert own["brokerIP2"] == address(compose, "toxiproxy")
         assert proxies[f"ha-{number}"]["listen"] == f"0.0.0.0:{own['haListenPort']}"
         assert proxies[f"ha-{number}"]["upstream"] == f"{address(compose, broker)}:{own['haListenPort']}"
+
+
+def test_brokers_prove_themselves_on_their_ha_ports(compose: dict[str, Any]) -> None:
+    """They listen on all addresses, so a broker without would not start."""
+    for broker in BROKERS:
+        used = {
+            use["source"]: f"/run/secrets/{use['target']}" for use in compose["services"][broker]["secrets"]
+        }
+        assert settings(compose, broker)["haSecretFile"] == used["ha"]
 
 
 def test_names_used_are_names_declared(compose: dict[str, Any]) -> None:
