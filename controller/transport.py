@@ -37,7 +37,7 @@ from typing import Final, cast
 
 from controller.codec import FRAME_BYTES_MAX
 from controller.tls import TlsFiles, TlsNetwork, member_names
-from model.config import split_address
+from model.config import is_loopback, split_address
 from model.errors import ConfigError, PeerError
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks
@@ -62,11 +62,6 @@ class Limits:
     ping_s: float = 0.5
     silence_s: float = 2.0
     retry_s: float = 0.2
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` (a name or an IP address) is this machine's own."""
-    return host == "localhost" or host.startswith("127.") or host in ("::1", "::ffff:127.0.0.1")
 
 
 class Transport:
