@@ -101,7 +101,7 @@ class Credentials:
     secret_key: str = field(repr=False)
 
     def signed(self, command: Command) -> Command:
-        """A copy of ``command`` that says who signs, and the signature. ``opaque`` and ``flag`` may change."""
+        """A copy of ``command`` that says who signed it. Its ``opaque`` and ``flag`` may still change."""
         signed = replace(command, ext={**command.ext, ACCESS_KEY: self.access_key})
         signed.ext[SIGNATURE] = self.signature(signed)
         return signed
