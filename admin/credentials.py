@@ -33,6 +33,6 @@ def read(path: str | None = None) -> Credentials | None:
 def open_to_others(path: str) -> bool:
     """Whether more than its owner may read or change the file; False when there is none."""
     try:
-        return bool(Path(path).stat().st_mode & 0o077)
+        return bool(path) and bool(Path(path).stat().st_mode & 0o077)
     except OSError:
         return False

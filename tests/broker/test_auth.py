@@ -103,11 +103,11 @@ def test_strangers_change_nothing_and_signed_requests_do(tmp_path: Path) -> None
                     assert seen(broker) == before, Request(code).name
                 await stranger.close()
             operator = RemotingClient(broker.env, "operator", credentials=KEY)
-            for code, (ext, data) in CHANGES.items():
+            for change, (ext, data) in CHANGES.items():
                 before = seen(broker)
-                answer = await operator.call(client.address, Command(code, ext, data))
-                assert answer.code == 0, (Request(code).name, answer.remark)
-                assert seen(broker) != before, Request(code).name
+                answer = await operator.call(client.address, Command(change, ext, data))
+                assert answer.code == 0, (Request(change).name, answer.remark)
+                assert seen(broker) != before, Request(change).name
             assert broker.config.broker_permission == 4
             assert broker.topics.get("New") is not None
             assert broker.topics.get("T") is None
