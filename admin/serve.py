@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
 from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig, parse_file, peers
 from model.errors import ConfigError, MqError
@@ -34,6 +35,7 @@ log = logging.getLogger("keelmq")
 
 LOG_LEVEL_VARIABLE: Final = "KEELMQ_LOG"
 LOOP_VARIABLE: Final = "KEELMQ_LOOP"
+SECRET_FILES: Final = ("peerCredentialsFile", "raftSecretFile", "raftTlsKey")
 ROLES: Final = ("namesrv", "controller", "broker")
 
 
@@ -174,13 +176,17 @@ def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | N
 
 def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     """Run a server until it is told to stop; returns the exit code. Raises ConfigError."""
-    chosen = plan(role, read_values(file, settings))
+    values = read_values(file, settings)
+    chosen = plan(role, values)
     logging.basicConfig(
         stream=sys.stderr,
         level=os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper(),
         format="%(asctime)s.%(msecs)03d %(levelname).1s %(name)s: %(message)s",
         datefmt="%H:%M:%S",
     )
+    for name in SECRET_FILES:
+        if open_to_others(values.get(name, "")):
+            log.warning("%s=%s can be read by others than its owner: chmod 600", name, values[name])
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(chosen))
 

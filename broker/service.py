@@ -39,6 +39,7 @@ from broker.transactions import Transactions
 from ha.service import HaService, Propose
 from model.config import BrokerConfig
 from model.errors import DiskError
+from remoting.auth import read_credentials
 from remoting.codec import Command
 from remoting.codes import Request
 from remoting.service import Connection, Handler, RemotingClient, RemotingServer, unsupported
@@ -89,8 +90,13 @@ class Broker:
             self.offsets,
             self.parking,
         )
+        self._credentials = read_credentials(env.disk, config.peer_credentials_file)
         self.client = RemotingClient(
-            env, f"broker {config.broker_name}", handler=self._handle_asked, on_close=self._link_lost
+            env,
+            f"broker {config.broker_name}",
+            handler=self._handle_asked,
+            on_close=self._link_lost,
+            credentials=self._credentials,
         )
         self.role = RoleManager(env, config, self.store, self.ha, self.client, self)
         self.registration = Registration(
@@ -288,6 +294,7 @@ class Broker:
             self._handle,
             fast=self.hot,
             on_close=self._closed,
+            credentials=self._credentials,
             frame_bytes_max=self.config.frame_bytes_max,
             idle_s=self.config.server_channel_max_idle_s,
         )

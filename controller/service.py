@@ -36,6 +36,7 @@ from controller.tls import TlsFiles
 from model.config import ControllerConfig, parse_properties, peers, split_address
 from model.errors import ConfigError, MqError, PeerError, Refused, Unknown
 from remoting import codec
+from remoting.auth import read_credentials
 from remoting.bodies import dumps, loads, loads_object
 from remoting.codes import Request, Response
 from remoting.headers import INT_MAX, LONG_MAX, flag, need, need_int, opt_bool, opt_int
@@ -109,11 +110,14 @@ class Controller:
             self._request_id,
             self._ask_brokers,
         )
+        credentials = read_credentials(env.disk, config.peer_credentials_file)
         self._server = RemotingServer(
             env,
             f"controller.{config.self_id}",
             self._handle,
             on_close=self._on_close,
+            credentials=credentials,
+            signs=True,  # it calls brokers only, on the connections they beat on
             frame_bytes_max=config.frame_bytes_max,
             idle_s=config.server_channel_max_idle_s,
         )
@@ -127,7 +131,7 @@ class Controller:
             Request.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
             Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
         }
-        self._client = RemotingClient(env, f"controller.{config.self_id}")
+        self._client = RemotingClient(env, f"controller.{config.self_id}", credentials=credentials)
         self._tasks = Tasks(f"controller.{config.self_id}.notices")
         self._stopped = False
 

@@ -7,6 +7,7 @@ in ``docs/defaults.md``.
 
 import dataclasses
 import difflib
+import ipaddress
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -160,7 +161,12 @@ def split_address(address: str) -> tuple[str, int]:
 
 def is_loopback(host: str) -> bool:
     """Whether ``host`` (a name or an IP address) is this machine's own."""
-    return host == "localhost" or host.startswith("127.") or host in ("::1", "::ffff:127.0.0.1")
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 @dataclass(kw_only=True)
@@ -173,6 +179,22 @@ class ServerConfig(Config):
     server_channel_max_idle_s: int = key(
         "serverChannelMaxIdleTimeSeconds", 120, "close a silent connection after"
     )
+    peer_credentials_file: str = key(
+        "peerCredentialsFile",
+        "",
+        "JSON file of the accessKey and secretKey that peers and operators must sign with; empty = they are"
+        " believed",
+    )
+    trust_peers: bool = key("trustPeers", False, "believe peers that prove nothing: only in a closed network")
+
+    def check(self) -> None:
+        super().check()
+        _need(
+            is_loopback(self.bind_address) or bool(self.peer_credentials_file) or self.trust_peers,
+            f"bindAddress={self.bind_address} is not loopback, and whoever reaches it would be believed: set"
+            " peerCredentialsFile=FILE (peers and operators then sign what they ask for), or"
+            " trustPeers=true in a closed network",
+        )
 
 
 @dataclass(kw_only=True)
@@ -218,6 +240,7 @@ class ControllerConfig(ServerConfig):
     raft_election_max_ms: int = key("raftElectionMaxMs", 1000)
 
     def check(self) -> None:
+        super().check()
         members = peers(self.peers)
         _need(bool(members), "controllerDLegerPeers is empty: list every Controller as id-host:port")
         _need(
@@ -300,6 +323,7 @@ class StoreConfig(ServerConfig):
     transfer_bytes_in_memory: int = key("maxTransferBytesOnMessageInMemory", 262144)
 
     def check(self) -> None:
+        super().check()
         _need(
             self.flush_disk_type in ("ASYNC_FLUSH", "SYNC_FLUSH"),
             f"flushDiskType={self.flush_disk_type}: expected ASYNC_FLUSH or SYNC_FLUSH",
@@ -369,7 +393,6 @@ class BrokerConfig(StoreConfig):
         "",
         "file with the secret by which the brokers of a group prove themselves on HA ports",
     )
-    trust_peers: bool = key("trustPeers", False, "believe peers that prove nothing: only in a closed network")
     ha_flow_control: bool = key("haFlowControlEnable", False, "limit what slaves are sent")
     ha_bytes_per_s_max: int = key("maxHaTransferByteInSecond", 104857600, "to all slaves together")
     auto_reseed: bool = key(

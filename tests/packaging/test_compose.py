@@ -63,7 +63,12 @@ def test_it_is_valid(compose: dict[str, Any]) -> None:
             "config",
             "--quiet",
         ]
-        environ = {**os.environ, "KEELMQ_RAFT_SECRET": "0" * 64, "KEELMQ_HA_SECRET": "1" * 64}
+        secrets = {
+            "KEELMQ_RAFT_SECRET": "0" * 64,
+            "KEELMQ_HA_SECRET": "1" * 64,
+            "KEELMQ_PEER_CREDENTIALS": "{}",
+        }
+        environ = {**os.environ, **secrets}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
         assert done.returncode == 0, done.stderr
 
@@ -155,3 +160,13 @@ def test_the_image_holds_every_package_and_runs_as_nobody_special() -> None:
         assert f"!{package}\n" in (ROOT / ".dockerignore").read_text()
     assert "\nUSER 10001:10001\n" in text
     assert "-c constraints.txt" in text
+
+
+def test_no_server_believes_a_peer_that_does_not_sign(compose: dict[str, Any]) -> None:
+    for name in (*NAMESRVS, *BROKERS):
+        own = settings(compose, name)
+        assert own["bindAddress"] == "0.0.0.0"
+        assert "trustPeers" not in own
+        secret = next(s for s in compose["services"][name]["secrets"] if s["source"] == "peers")
+        assert own["peerCredentialsFile"] == f"/run/secrets/{secret['target']}"
+        assert secret["mode"] == 0o400
