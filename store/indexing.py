@@ -116,13 +116,13 @@ class Indexer:
         clock = asyncio.get_running_loop().time
         seen = dispatched()
         while self._health.broken is None:
-            until = dispatched()
-            if self.at >= until:
+            begun_s, until = clock(), dispatched()
+            if self.at < until:
+                self._step(until, STEP_BYTES + min(max(2 * (until - seen), 0), GROWN_BYTES_MAX))
+                seen = until
+            if self.at >= until:  # before the rest: behind it there may be more again
                 self.caught_up = True
                 break
-            begun_s = clock()
-            self._step(until, STEP_BYTES + min(max(2 * (until - seen), 0), GROWN_BYTES_MAX))
-            seen = until
             if not await self._pace.rest(pause, begun_s):
                 break
         if self.at > begin:
