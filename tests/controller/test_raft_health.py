@@ -74,8 +74,7 @@ async def a_follower_lags(group: Group) -> None:
         """As if neither entries nor snapshot had arrived."""
 
     taken = node(late)._take_entries, node(late)._take_snapshot
-    node(late)._take_entries = refuse  # type: ignore[assignment]
-    node(late)._take_snapshot = refuse  # type: ignore[assignment]
+    node(late)._take_entries = node(late)._take_snapshot = refuse  # type: ignore
     for _ in range(5):
         assert await group.propose()
     await wait_for(lambda: raft(late).status()["lagEntries"] == 5)
