@@ -174,6 +174,7 @@ class Controller:
             "term": self._raft.term,
             "commitIndex": self._raft.commit_index,
             "admitted": self._raft.admitted,
+            "raft": self._raft.status(),
             "groups": {
                 name: {
                     "master": group.master,
