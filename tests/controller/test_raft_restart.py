@@ -1,4 +1,4 @@
-"""The promise of a member that starts again: what it says it holds, it holds also when the power fails then."""
+"""The promise of a member that starts again: what it says it holds is there when the power fails then."""
 
 import asyncio
 
