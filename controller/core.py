@@ -64,14 +64,15 @@ class AlterSyncStateSet(_Command, frozen=True, kw_only=True, tag="alter"):
 class ElectMaster(_Command, frozen=True, kw_only=True, tag="elect"):
     """``designate``: ``broker_id`` shall be it, or nobody new. ``restarted``: ``broker_id`` is the master,
     come back with a log that has ``log_epoch`` as its last epoch; ``doubtful``: it may have lost its end in a
-    power failure; see ``Group``. ``answered``: who said for this election how far its log
-    is; asked for in majority mode only."""
+    power failure; ``all_ack``: what it confirmed, every member of its SyncStateSet has; see ``Group``.
+    ``answered``: who said for this election how far its log is; asked for in majority mode only."""
 
     broker_id: int = NOBODY
     designate: bool = False
     restarted: bool = False
     log_epoch: int = PRIORITY_LAST
     doubtful: bool = False
+    all_ack: bool = False
     answered: tuple[int, ...] = ()
     unclean: bool = False
     ends: dict[int, End] = {}
@@ -185,6 +186,9 @@ class Group(msgspec.Struct):
         on only when there is none, and in a new epoch: what slaves have of the old one may differ. One that
         was elected while it was down has not begun its epoch: then the members before it count.
 
+        Where it confirmed without all of them, no other member need have that. One without a doubt, which
+        lost nothing, then leads on unless another's log reaches further than its own.
+
         One in doubt leads on only when all of them are there, none knows more, and none is without a doubt.
         In majority mode a majority decides, with it or without it."""
         asks = command.broker_id
@@ -196,7 +200,10 @@ class Group(msgspec.Struct):
         else:
             others = self.others_of_restarted(command)
             sure = [other for other in others if other not in doubtful and other in command.alive]
-            members = sure or ([asks] if asks not in doubtful else [*others, asks])
+            if asks in doubtful:
+                members = sure or [*others, asks]
+            else:
+                members = sure if sure and command.all_ack else [*sure, asks]
         chosen = choose(
             members=members,
             replicas=(),

@@ -440,6 +440,7 @@ class Keeper:
         now_ms = self._env.monotonic_ms()
         group = self._table.groups.get(name)
         alive = self._live.alive(name, now_ms)
+        beat = self._live.newest(name, broker_id)
         return ElectMaster(
             group=name,
             request_id=self._request_id(),
@@ -453,6 +454,7 @@ class Keeper:
             restarted=restarted,
             log_epoch=log_epoch,
             doubtful=doubtful,
+            all_ack=beat is not None and beat.all_ack,
             unclean=self._config.elect_unclean_master,
             ends=self._live.ends(name),
         )
