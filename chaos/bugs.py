@@ -157,7 +157,7 @@ def _epoch_stays(original: Any) -> Any:
 
 
 def _restarted_leads_on(original: Any) -> Any:
-    def successor(self: ReplicaTable, group: Group, command: ElectMaster) -> int:
+    def successor(self: Group, command: ElectMaster) -> int:
         return command.broker_id
 
     return successor
@@ -269,7 +269,7 @@ BUGS: Final[dict[str, Bug]] = {
     "restarted_master_leads_on": Bug(
         "a master that lost the end of its log in a power failure stays master",
         POWER_OF_ONE,
-        ReplicaTable,
+        Group,
         "_successor_of_restarted",
         _restarted_leads_on,
     ),

@@ -64,14 +64,15 @@ class AlterSyncStateSet(_Command, frozen=True, kw_only=True, tag="alter"):
 class ElectMaster(_Command, frozen=True, kw_only=True, tag="elect"):
     """``designate``: ``broker_id`` shall be it, or nobody new. ``restarted``: ``broker_id`` is the master,
     come back with a log that has ``log_epoch`` as its last epoch; ``doubtful``: it may have lost its end in a
-    power failure; see ``_successor_of_restarted``. ``answered``: who said for this election how far its log
-    is; asked for in majority mode only."""
+    power failure; ``all_ack``: what it confirmed, every member of its SyncStateSet has; see ``Group``.
+    ``answered``: who said for this election how far its log is; asked for in majority mode only."""
 
     broker_id: int = NOBODY
     designate: bool = False
     restarted: bool = False
     log_epoch: int = PRIORITY_LAST
     doubtful: bool = False
+    all_ack: bool = False
     answered: tuple[int, ...] = ()
     unclean: bool = False
     ends: dict[int, End] = {}
@@ -154,6 +155,67 @@ class Group(msgspec.Struct):
             return None
         voters = tuple(i for i, replica in sorted(self.replicas.items()) if not replica.learner)
         return Quorum(of=max(majority_of, len(voters)), voters=voters, answered=tuple(answered))
+
+    def choice(self, command: ElectMaster) -> int | None:
+        """Whom this election makes master, or leaves it; None = nobody may be."""
+        asks = command.broker_id
+        if self.virgin and asks != NOBODY:
+            return asks
+        if command.restarted and asks == self.master:
+            return self._successor_of_restarted(command)
+        return choose(
+            members=self.members,
+            replicas=self.replicas,
+            alive=command.alive,
+            presumed=command.presumed,
+            master=self.master,
+            preferred=asks if command.designate and asks != NOBODY else None,
+            ends=command.ends,
+            unclean=command.unclean,
+            doubtful=self.doubtful,
+            quorum=self.quorum(command.answered),
+        )
+
+    def others_of_restarted(self, command: ElectMaster) -> list[int]:
+        """Who has all that the master which asks may have had confirmed, besides it."""
+        began = command.log_epoch >= self.epoch
+        return [m for m in (self.members if began else self.before) if m != command.broker_id]
+
+    def _successor_of_restarted(self, command: ElectMaster) -> int | None:
+        """Another living member has all that was confirmed; the restarted master perhaps has not. It leads
+        on only when there is none, and in a new epoch: what slaves have of the old one may differ. One that
+        was elected while it was down has not begun its epoch: then the members before it count.
+
+        Where it confirmed without all of them, no other member need have that. One without a doubt, which
+        lost nothing, then leads on unless another's log reaches further than its own.
+
+        One in doubt leads on only when all of them are there, none knows more, and none is without a doubt.
+        In majority mode a majority decides, with it or without it."""
+        asks = command.broker_id
+        alive = {*command.alive, asks}
+        doubtful = {*self.doubtful, *((asks,) if command.doubtful else ())}
+        quorum = self.quorum({*command.answered, asks})
+        if quorum is not None:
+            members: list[int] = []
+        else:
+            others = self.others_of_restarted(command)
+            sure = [other for other in others if other not in doubtful and other in command.alive]
+            if asks in doubtful:
+                members = sure or [*others, asks]
+            else:
+                members = sure if sure and command.all_ack else [*sure, asks]
+        chosen = choose(
+            members=members,
+            replicas=(),
+            alive=alive,
+            master=None,
+            preferred=None,
+            ends=command.ends,
+            unclean=False,
+            doubtful=doubtful,
+            quorum=quorum,
+        )
+        return asks if chosen is None and command.unclean else chosen
 
     def address(self, broker_id: int | None) -> str | None:
         replica = None if broker_id is None else self.replicas.get(broker_id)
@@ -336,23 +398,7 @@ class ReplicaTable:
         restarted = command.restarted and asks == group.master
         if asks != NOBODY and asks not in group.replicas:
             return Answer(NEED_TO_BE_REGISTERED, f"broker {asks} is not registered in {name}")
-        if group.virgin and asks != NOBODY:
-            chosen: int | None = asks
-        elif restarted:
-            chosen = self._successor_of_restarted(group, command)
-        else:
-            chosen = choose(
-                members=group.members,
-                replicas=group.replicas,
-                alive=command.alive,
-                presumed=command.presumed,
-                master=group.master,
-                preferred=asks if command.designate and asks != NOBODY else None,
-                ends=command.ends,
-                unclean=command.unclean,
-                doubtful=group.doubtful,
-                quorum=group.quorum(command.answered),
-            )
+        chosen = group.choice(command)
         if chosen is None and restarted:
             return self._without_restarted(group, command)
         if chosen is None:
@@ -365,7 +411,7 @@ class ReplicaTable:
             return Answer(MASTER_NOT_AVAILABLE, f"no broker of {name} may become master", changed=lost)
         if chosen == group.master and not restarted:
             return self._elected(name, group, MASTER_STILL_EXIST, f"master {chosen} of {name} is alive")
-        known = self._others_of_restarted(group, command) if restarted else group.members
+        known = group.others_of_restarted(command) if restarted else group.members
         if not group.virgin and not restarted and chosen not in group.members:
             group.unclean_elections += 1
         group.before = [member for member in known if member != chosen]
@@ -375,47 +421,12 @@ class ReplicaTable:
             group.doubtful.remove(chosen)  # from now on what it has is what the group has
         return self._elected(name, group, SUCCESS, None)
 
-    @staticmethod
-    def _others_of_restarted(group: Group, command: ElectMaster) -> list[int]:
-        began = command.log_epoch >= group.epoch
-        return [m for m in (group.members if began else group.before) if m != command.broker_id]
-
-    def _successor_of_restarted(self, group: Group, command: ElectMaster) -> int | None:
-        """Another living member has all that was confirmed; the restarted master perhaps has not. It leads
-        on only when there is none, and in a new epoch: what slaves have of the old one may differ. One that
-        was elected while it was down has not begun its epoch: then the members before it count.
-
-        One in doubt leads on only when all of them are there, none knows more, and none is without a doubt.
-        In majority mode a majority decides, with it or without it."""
-        asks = command.broker_id
-        alive = {*command.alive, asks}
-        doubtful = {*group.doubtful, *((asks,) if command.doubtful else ())}
-        quorum = group.quorum({*command.answered, asks})
-        if quorum is not None:
-            members: list[int] = []
-        else:
-            others = self._others_of_restarted(group, command)
-            sure = [other for other in others if other not in doubtful and other in command.alive]
-            members = sure or ([asks] if asks not in doubtful else [*others, asks])
-        chosen = choose(
-            members=members,
-            replicas=(),
-            alive=alive,
-            master=None,
-            preferred=None,
-            ends=command.ends,
-            unclean=False,
-            doubtful=doubtful,
-            quorum=quorum,
-        )
-        return asks if chosen is None and command.unclean else chosen
-
     def _without_restarted(self, group: Group, command: ElectMaster) -> Answer:
         """It may have lost what others have who are not there: the group waits for them."""
         asks = command.broker_id
         if command.doubtful and asks not in group.doubtful:
             group.doubtful.append(asks)
-        group.members = sorted({*self._others_of_restarted(group, command), asks})
+        group.members = sorted({*group.others_of_restarted(command), asks})
         group.members_epoch += 1
         group.master, group.epoch = None, group.epoch + 1
         text = f"broker {asks} of {command.group} may lack messages that {group.members} together have"

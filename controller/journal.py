@@ -3,7 +3,10 @@
 The journal keeps log entries, the current term and the vote. Changes gather in memory and leave as one batch
 with one checksum when ``sync`` is called, which happens before any message that depends on them is sent. The
 next batch is written only after the former is synced. Hence: an unreadable *end* is a write that never
-finished and that nobody was told about, it is cut; an unreadable place before a good batch is damage.
+finished and that nobody was told about, it is cut; an unreadable place before a good batch is damage. A good
+last batch may be in the page cache only, or not even reach the disk with a later sync of the same file, when
+the process ended before its sync did or because it failed. So what a start found is written to a new file and
+synced before it counts.
 
     file    magic b"KMQRJNL1", then batches
     batch   at  size  field
@@ -320,7 +323,7 @@ class Journal:
             # The file came into being by a rename after a sync, with its first batch whole.
             raise DiskError(f"{self.path}: the first batch is unreadable. {ADVICE}")
         if at < len(data):
-            self._cut_tail(data, at)
+            self._check_tail(data, at)
         self._end = at
         return last
 
@@ -333,7 +336,7 @@ class Journal:
         self._file.sync()
         self._disk.sync_dir(self._directory)
 
-    def _cut_tail(self, data: bytes, at: int) -> None:
+    def _check_tail(self, data: bytes, at: int) -> None:
         behind = at
         while (behind := data.find(_BATCH_MAGIC, behind + 1)) >= 0:
             if _good_batch_behind(data, behind, self._number):

@@ -2,7 +2,9 @@
 
 Events start an election at once: the end of a master's session, its silence, a broker that came back to a
 group without master, a new Raft leader. Beside them a slow loop compares what is with what should be, for
-ever, so no lost event leaves a group alone. Only the Raft leader acts: it proposes, ``core`` decides.
+ever, so no lost event leaves a group alone. Only the Raft leader acts: it proposes, ``core`` decides. Where
+nobody may be elected nothing is proposed; the group is looked at again after a growing while, or when one of
+its brokers comes back.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
+
+import msgspec
 
 from controller.core import (
     ELECT_MASTER_FAILED,
@@ -28,6 +32,7 @@ from controller.live import Broker, Heartbeat, Liveness
 from controller.raft import NotLeader, Raft
 from model.config import ControllerConfig
 from model.errors import MqError, Refused, Unknown
+from runtime.backoff import Backoff
 from runtime.env import Env
 from runtime.tasks import Tasks
 
@@ -36,14 +41,19 @@ log = logging.getLogger(__name__)
 RETRY_S: Final = 0.05
 BACK_MS: Final = 300.0  # a master whose connection ended, but whom its slaves still hear, may come back
 BACK_STEP_S: Final = 0.02
+REST_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
+REST_MAX_MS: Final = 2000
+
+Ask = Callable[[str, list[int], Callable[[frozenset[int]], bool]], Awaitable[tuple[bool, frozenset[int]]]]
 
 
 class Keeper:
     """Elections this Controller starts by itself.
 
     ``propose`` commits a command and returns the table's answer; ``announce(group)`` tells the brokers of the
-    group who their master is; ``ask(group, ids)`` notes how far these brokers' logs reach now: whether one of
-    them still hears the master, and who answered.
+    group who their master is; ``ask(group, ids, decided)`` notes how far these brokers' logs reach now:
+    whether one of them still hears the master, and who answered. Those that are slow are waited for while
+    ``decided(answered)`` is false.
     """
 
     def __init__(
@@ -56,7 +66,7 @@ class Keeper:
         propose: Callable[[Command], Awaitable[Answer]],
         announce: Callable[[str], None],
         request_id: Callable[[], str],
-        ask: Callable[[str, list[int]], Awaitable[tuple[bool, frozenset[int]]]],
+        ask: Ask,
     ) -> None:
         self._env = env
         self._config = config
@@ -75,6 +85,8 @@ class Keeper:
         self._look_ms = 0.0  # when every group is looked at again
         self._electing: set[str] = set()
         self._answered: dict[str, frozenset[int]] = {}  # in an election under way
+        self._rests: dict[str, tuple[Backoff, float]] = {}  # nobody could be elected: not again before (ms)
+        self._missed: set[str] = set()  # something happened while an election was under way
         self._lost: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) already reported as lost
         self._ready_term = 0
         self._led_term = 0
@@ -95,10 +107,12 @@ class Keeper:
             self._led_term = self._raft.term
             self._live.lead(self._env.monotonic_ms())
             self._leases.lead(self._env.monotonic_ms())
+            self._rests.clear()
             self._tasks.spawn(self._begin(), name="begin")
 
-    def broker_back(self) -> None:
+    def broker_back(self, group: str) -> None:
         """A broker that was not alive sent a heartbeat: it may be what a group without master waits for."""
+        self._stir(group)
         self._look()
 
     def brokers_lost(self, brokers: list[Broker]) -> None:
@@ -106,6 +120,7 @@ class Keeper:
         for group, broker_id in brokers:
             found = self._table.groups.get(group)
             if found is not None and found.master == broker_id:
+                self._stir(group)
                 self._check(group, found)
 
     def elected(self, group: str, answer: Answer) -> None:
@@ -142,6 +157,17 @@ class Keeper:
             else:
                 self._look()
                 return
+
+    def _stir(self, group: str) -> None:
+        """Something happened in the group that may let somebody be elected: do not wait any longer."""
+        self._rests.pop(group, None)
+        if group in self._electing:
+            self._missed.add(group)
+
+    def _rest(self, group: str) -> None:
+        """Nobody could be elected, and nothing happened: look again after a while that grows."""
+        backoff, _ = self._rests.get(group) or (Backoff(self._env.random, REST_MIN_MS, REST_MAX_MS), 0.0)
+        self._rests[group] = backoff, self._env.monotonic_ms() + backoff.next_s() * 1000
 
     def _look(self) -> None:
         self._look_now = True
@@ -192,6 +218,10 @@ class Keeper:
                 )
         elif self._candidate(name, group) is None:
             return
+        _, rests_until_ms = self._rests.get(name, (None, 0.0))
+        if self._env.monotonic_ms() < rests_until_ms:
+            self._again_ms = min(self._again_ms, rests_until_ms)
+            return
         if self._held(name):
             return
         self._electing.add(name)
@@ -225,20 +255,14 @@ class Keeper:
 
     def _chosen(self, command: ElectMaster) -> int | None:
         group = self._table.groups.get(command.group)
-        if group is None:
-            return None
-        return choose(
-            members=group.members,
-            replicas=group.replicas,
-            alive=command.alive,
-            presumed=command.presumed,
-            master=group.master,
-            preferred=command.broker_id if command.designate else None,
-            ends=command.ends,
-            unclean=command.unclean,
-            doubtful=group.doubtful,
-            quorum=group.quorum(command.answered),
-        )
+        return None if group is None else group.choice(command)
+
+    def _in_vain(self, command: ElectMaster) -> bool:
+        """Whether this election would find nobody for a group that has nobody, and so change nothing."""
+        group = self._table.groups.get(command.group)
+        if group is None or group.master is not None or group.choice(command) is not None:
+            return False
+        return command.broker_id == NOBODY or command.broker_id in group.replicas
 
     def grant(self, name: str, broker_id: int, epoch: int, beat: Heartbeat) -> int:
         """The lease for the master of ``epoch``, in ms from the sending of its heartbeat; 0 = none."""
@@ -270,36 +294,47 @@ class Keeper:
         )
 
     async def _elect(self, name: str) -> None:
-        answer: Answer | None = None
         try:
-            for attempt in range(max(self._config.elect_retry_max, 1)):
-                if attempt:
-                    await asyncio.sleep(RETRY_S)
-                if not self._raft.is_leader:
-                    return
-                asked_ms = await self._ask_whether_it_is_gone(name)
-                group = self._table.groups.get(name)
-                if group is None or self._recovered(name, group) or self._held(name, asked_ms):
-                    return
-                try:
-                    answer = await self._proposed(self.command(name))
-                except NotLeader:
-                    return
-                except MqError as error:
-                    log.warning("Controller %s: election of %s: %s", self._config.self_id, name, error)
-                else:
-                    break
+            answer = await self._attempts(name)
         finally:
             self._electing.discard(name)
             self._answered.pop(name, None)
-        if answer is None:
-            return
-        if answer.code == SUCCESS:
+        missed = name in self._missed
+        self._missed.discard(name)
+        if answer is not None and answer.code == SUCCESS:
             self.elected(name, answer)
-        elif answer.changed:
+        elif answer is not None and answer.changed:
             log.error("Controller %s: %s has no master: %s", self._config.self_id, name, answer.remark)
+        if missed or (answer is not None and answer.changed):
+            self._rests.pop(name, None)
+        elif answer is not None:
+            self._rest(name)
         # What happened while the election was under way: the new master may be lost already.
         self._look()
+
+    async def _attempts(self, name: str) -> Answer | None:
+        """What an election came to, or None when none was held."""
+        for attempt in range(max(self._config.elect_retry_max, 1)):
+            if attempt:
+                await asyncio.sleep(RETRY_S)
+            if not self._raft.is_leader:
+                return None
+            asked_ms = await self._ask_whether_it_is_gone(name)
+            group = self._table.groups.get(name)
+            if group is None or self._recovered(name, group) or self._held(name, asked_ms):
+                return None
+            command = self.command(name)
+            if self._in_vain(command):
+                self._rest(name)
+                return None
+            try:
+                return await self._proposed(command)
+            except NotLeader:
+                return None
+            except MqError as error:
+                log.warning("Controller %s: election of %s: %s", self._config.self_id, name, error)
+        self._rest(name)
+        return None
 
     def _recovered(self, name: str, group: Group) -> bool:
         """The master was heard again while the candidates were asked."""
@@ -313,7 +348,7 @@ class Keeper:
         until_ms = self._env.monotonic_ms() + BACK_MS
         while True:
             asked_ms = self._env.monotonic_ms()
-            following = await self._ask_candidates(name)
+            following = await self._ask_candidates(name, lambda: self.command(name))
             group = self._table.groups.get(name)
             if not following or group is None or group.master is None:
                 return asked_ms
@@ -321,9 +356,11 @@ class Keeper:
                 return asked_ms
             await asyncio.sleep(BACK_STEP_S)
 
-    async def _ask_candidates(self, name: str, *, master_too: bool = False) -> bool:
-        """Whether one of them still hears its master. ``master_too``: it confirms nothing any more, so its
-        word counts like the others'."""
+    async def _ask_candidates(
+        self, name: str, wanted: Callable[[], ElectMaster], *, master_too: bool = False
+    ) -> bool:
+        """Whether one of them still hears its master. ``wanted``: the election they are asked for.
+        ``master_too``: it confirms nothing any more, so its word counts like the others'."""
         group = self._table.groups.get(name)
         if group is None:
             return False
@@ -331,7 +368,15 @@ class Keeper:
         able = group.replicas if every else {*group.members, *group.before}
         alive = self._live.alive(name, self._env.monotonic_ms())
         asked = [i for i in alive if i in able and (i != group.master or master_too)]
-        following, self._answered[name] = await self._ask(name, asked)
+
+        def decided(answered: frozenset[int]) -> bool:
+            if group.quorum(()) is None:
+                return True  # the silent count with their heartbeats
+            self._answered[name] = answered
+            # A majority that is slow is better than a minority that is quick.
+            return self._chosen(msgspec.structs.replace(wanted(), unclean=False)) is not None
+
+        following, self._answered[name] = await self._ask(name, asked, decided)
         return following
 
     async def _proposed(self, command: ElectMaster) -> Answer:
@@ -361,15 +406,21 @@ class Keeper:
                 await make_way()
             asked_ms = self._env.monotonic_ms()
             wanted = command()
-            await self._ask_candidates(name, master_too=wanted.designate or wanted.restarted)
-            left_ms = self.lease_left_ms(name, self._chosen(command()), asked_ms)
+            await self._ask_candidates(name, command, master_too=wanted.designate or wanted.restarted)
+            wanted = command()
+            left_ms = self.lease_left_ms(name, self._chosen(wanted), asked_ms)
             if left_ms > 0:
                 text = f"the lease of the former master of {name} holds for {left_ms:.0f} ms"
                 raise Refused(text, ELECT_MASTER_FAILED)
-            answer = await self._proposed(command())
+            if self._in_vain(wanted):
+                raise Refused(f"no broker of {name} may become master", ELECT_MASTER_FAILED)
+            answer = await self._proposed(wanted)
         finally:
             self._electing.discard(name)
             self._answered.pop(name, None)
+            if name in self._missed:
+                self._missed.discard(name)
+                self._look()
         if answer.code == SUCCESS:
             self.elected(name, answer)
         self._look()
@@ -389,6 +440,7 @@ class Keeper:
         now_ms = self._env.monotonic_ms()
         group = self._table.groups.get(name)
         alive = self._live.alive(name, now_ms)
+        beat = self._live.newest(name, broker_id)
         return ElectMaster(
             group=name,
             request_id=self._request_id(),
@@ -402,6 +454,7 @@ class Keeper:
             restarted=restarted,
             log_epoch=log_epoch,
             doubtful=doubtful,
+            all_ack=beat is not None and beat.all_ack,
             unclean=self._config.elect_unclean_master,
             ends=self._live.ends(name),
         )

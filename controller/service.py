@@ -8,7 +8,6 @@ still follows: a leader that was cut off answers nothing old.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from controller import asking
 from controller.core import (
     SUCCESS,
     AlterSyncStateSet,
@@ -49,7 +49,6 @@ log = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
 MAKE_WAY_S: Final = 1.5  # a master drains within so long, or says no
-ASK_S: Final = 0.1  # candidates of an election say within so long how far their logs are
 NOTICE_S: Final = 1.0
 CHANGEABLE: Final = frozenset(
     {
@@ -261,7 +260,7 @@ class Controller:
             all_ack=opt_bool(ext, "allAckInSyncStateSet"),
         )
         if self._live.heartbeat(group, broker_id, beat):
-            self._keeper.broker_back()
+            self._keeper.broker_back(group)
         answer = request.reply(remark="Heart beat success")
         if "leaseEpoch" in ext:
             lease_ms = self._keeper.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
@@ -276,29 +275,37 @@ class Controller:
             text = f"id {broker_id} of {group} is alive at {other}: is the store at {address} a copy of its?"
             raise Refused(text, Response.CONTROLLER_BROKER_ID_INVALID)
 
-    async def _ask_brokers(self, name: str, broker_ids: list[int]) -> tuple[bool, frozenset[int]]:
-        """Note how far the logs of these brokers reach now, one that does not say so soon counts with its
-        last heartbeat; whether one of them says that it still hears its master, and who answered."""
+    async def _ask_brokers(
+        self, name: str, broker_ids: list[int], decided: Callable[[frozenset[int]], bool]
+    ) -> tuple[bool, frozenset[int]]:
+        """Note how far the logs of these brokers reach now, one that does not say so counts with its last
+        heartbeat; whether one of them says that it still hears its master, and who answered. ``decided``:
+        whether with these answers the election finds somebody; see ``controller.asking``."""
         request = codec.Command(Request.GET_BROKER_EPOCH_CACHE, {"brokerName": name})
+        beats = [self._live.newest(name, broker_id) for broker_id in broker_ids]
+        longest_s = asking.patience_s(beat.timeout_ms for beat in beats if beat is not None)
         answered: set[int] = set()
+        following: set[int] = set()
 
-        async def ask(broker_id: int) -> bool:
+        async def ask(broker_id: int) -> None:
             try:
-                answer = await self._call_broker(name, broker_id, request, ASK_S)
+                answer = await self._call_broker(name, broker_id, request, longest_s)
                 body = loads_object(answer.body) if answer.code == Response.SUCCESS else {}
             except (MqError, OSError) as error:
                 log.info("broker %d of %s does not say how far its log is: %s", broker_id, name, error)
-                return False
+                return
             end, epochs = body.get("maxOffset"), body.get("epochList")
             newest = epochs[-1] if isinstance(epochs, list) and epochs else None
             epoch = newest.get("epoch") if isinstance(newest, dict) else 0
             if _is_id(end) and _is_id(epoch):
                 self._live.told_end(name, broker_id, epoch, end)
                 answered.add(broker_id)
-            return answer.ext.get("following") == "true"
+            if answer.ext.get("following") == "true":
+                following.add(broker_id)
 
-        following = any(await asyncio.gather(*(ask(broker_id) for broker_id in broker_ids)))
-        return following, frozenset(answered)
+        asks = (ask(broker_id) for broker_id in broker_ids)
+        await asking.gather(asks, longest_s, lambda: decided(frozenset(answered)))
+        return bool(following), frozenset(answered)
 
     async def _call_broker(
         self, name: str, broker_id: int, request: codec.Command, timeout_s: float

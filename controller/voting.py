@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 NEVER: Final = -1e9
+DOUBLINGS_MAX: Final = 32
+"""Of the wait between two tries: beyond any longest wait, and never beyond what a float holds."""
 
 
 class Voting(library.SyncObj):  # type: ignore[misc]
@@ -76,7 +78,8 @@ class Voting(library.SyncObj):  # type: ignore[misc]
     def _next_try_s(self) -> float:
         """Random, and soon at first: candidates that split the votes must not wait out a whole silence.
         Doubled with each try, so that slow disks and links find time to answer."""
-        longest: float = min(self._timing.retry_s * 2**self._tries, self._timing.election_max_s)
+        doubled = self._timing.retry_s * 2 ** min(self._tries, DOUBLINGS_MAX)
+        longest: float = min(doubled, self._timing.election_max_s)
         return longest * (0.5 + 0.5 * self._chance.random())
 
     def _patience_s(self) -> float:

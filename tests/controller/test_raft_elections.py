@@ -136,3 +136,46 @@ def _never_make_way(original: Callable[[Voting, Any, PreVote], None]) -> Callabl
         self._SyncObj__raftElectionDeadline = before
 
     return on_pre_vote
+
+
+def test_a_node_that_hears_nobody_for_an_hour_still_tries_and_follows_whoever_leads_then() -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.down("b")
+        lab.node.down("c")
+        until = asyncio.get_running_loop().time() + 3600
+        while asyncio.get_running_loop().time() < until:
+            lab.node.tick()
+            await asyncio.sleep(lab.node.next_tick_s())
+        assert len(lab.heard(PreVote)) > 2 * 1024, "as many tries as a float has powers of two"
+        lab.node.up("b")
+        lab.node.received("b", append(1, (1, 0)))
+        assert lab.node.leader() == "b"
+
+    run(main)
+
+
+@pytest.mark.sim
+def test_a_member_whose_others_were_gone_for_long_takes_part_again() -> None:
+    group = Group(9)
+
+    async def main() -> None:
+        for member in group.members.values():
+            await member.start()
+        leader = await group.wait_leader()
+        assert await group.propose()
+        alone, *others = [member for member in group.members.values() if member is not leader] + [leader]
+        for other in others:
+            other.kill()
+        await asyncio.sleep(600)
+        assert alone.raft is not None
+        assert alone.raft.health() == "no leader among the Controllers"
+        for other in others:
+            await other.start()
+        await group.settle()
+
+    try:
+        group.loop.run_until_complete(main())
+    finally:
+        group.loop.close()
+    assert group.verdict() == {}

@@ -1,9 +1,14 @@
 """The promise for a broker that came back: one that may have lost its end leads nobody who has it."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from controller.core import AlterSyncStateSet, ApplyBrokerId, ElectMaster, RegisterBroker, ReplicaTable
 from controller.elect import End
+from remoting.codes import Request
+from tests.controller.test_service import Broker, World, run
 
 G = "broker-a"
 
@@ -28,6 +33,8 @@ def group(members: tuple[int, ...] = (1, 2, 3)) -> ReplicaTable:
 
 
 def elect(table: ReplicaTable, broker_id: int = -1, **keywords: Any) -> dict[str, Any]:
+    """In mode all, unless said otherwise."""
+    keywords.setdefault("all_ack", True)
     return table.apply(ElectMaster(group=G, broker_id=broker_id, **keywords))
 
 
@@ -50,6 +57,27 @@ def test_a_restarted_master_without_living_members_leads_a_new_epoch() -> None:
     table = group()
     answer = elect(table, 1, alive=(1,), restarted=True, log_epoch=1)
     assert (answer["code"], answer["ext"]["masterBrokerId"], answer["ext"]["masterEpoch"]) == (0, "1", "2")
+
+
+def test_where_few_confirm_a_restarted_master_with_the_longest_log_leads_on() -> None:
+    """What was acknowledged may be on it and on a member that is away: nobody lost anything, it must not be
+    thrown over."""
+    ends = {1: End(1, 1000), 3: End(1, 500)}
+    table = group()
+    answer = elect(table, 1, alive=(1, 3), restarted=True, log_epoch=1, all_ack=False, ends=ends)
+    assert (answer["code"], answer["ext"]["masterBrokerId"], answer["ext"]["masterEpoch"]) == (0, "1", "2")
+    assert table.groups[G].unclean_elections == 0
+
+
+def test_where_few_confirm_a_restarted_master_gives_way_to_a_longer_log_or_when_in_doubt() -> None:
+    shorter = {1: End(1, 500), 3: End(1, 1000)}
+    answer = elect(group(), 1, alive=(1, 3), restarted=True, log_epoch=1, all_ack=False, ends=shorter)
+    assert answer["ext"]["masterBrokerId"] == "3"
+    longer = {1: End(1, 1000), 3: End(1, 500)}
+    answer = elect(
+        group(), 1, alive=(1, 3), restarted=True, log_epoch=1, all_ack=False, doubtful=True, ends=longer
+    )
+    assert answer["ext"]["masterBrokerId"] == "3"
 
 
 def test_one_elected_while_it_was_down_gives_way_to_the_members_before_it() -> None:
@@ -176,3 +204,30 @@ def test_doubts_survive_a_snapshot() -> None:
     other = ReplicaTable()
     other.restore(table.snapshot())
     assert other.groups[G].doubtful == [3]
+
+
+# Through the service
+
+
+async def beats(broker: Broker, all_ack: str, end: int) -> None:
+    """One last heartbeat; it goes on to answer how far its log is."""
+    broker.freeze()
+    broker.max_offset = broker.end_now = end
+    address = broker.world.leader_address()
+    await broker.client.call(address, broker.heartbeat(allAckInSyncStateSet=all_ack, leaseEpoch=-1), 3)
+
+
+@pytest.mark.parametrize(("all_ack", "successor"), [("true", "2"), ("false", "1")])
+def test_the_mode_a_restarted_master_beats_with_is_the_one_that_decides(
+    tmp_path: Path, all_ack: str, successor: str
+) -> None:
+    async def main(world: World) -> None:
+        brokers = await world.brokers_up(3, timeout_ms=60_000)
+        for broker, end in zip(brokers, (1000, 500, 500), strict=True):
+            await beats(broker, all_ack, end)
+        answer = await brokers[0].call(
+            Request.CONTROLLER_ELECT_MASTER, brokerId=1, restarted="true", logEpoch=1
+        )
+        assert (answer.code, answer.ext["masterBrokerId"]) == (0, successor)
+
+    run(tmp_path, main)
