@@ -501,7 +501,7 @@ class Index:
                 self.end_flush(True)
 
     def begin_flush(self) -> Callable[[], None]:
-        """``picture`` at once, and the call that writes it: it may run off the loop. ``end_flush`` follows."""
+        """``picture`` at once, and the call that writes it, perhaps off the loop. ``end_flush`` follows."""
         for _ in self.picture():
             pass
         return self.write_picture
