@@ -51,6 +51,20 @@ def test_the_second_broker_follows_the_first_and_takes_over_when_it_dies(tmp_pat
     asyncio.run(run())
 
 
+def test_what_can_wait_gives_way_to_a_change_of_role(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            ways: list[int] = []
+            life.store.pace.give_way = lambda: ways.append(len(life.host.calls))  # type: ignore[method-assign]
+            await life.becomes("master", 1)
+            assert ways == [0]
+            await controllers.notify()
+            await life.role._look()
+            assert ways == [0]
+
+    asyncio.run(run())
+
+
 def test_an_id_is_for_ever(tmp_path: Path) -> None:
     async def run() -> None:
         async with FakeControllers() as controllers:
