@@ -191,6 +191,7 @@ class Controllers:
         log_epoch: int = 0,
         doubtful: bool = False,
         yields: int | None = None,
+        epoch: int = -1,
     ) -> View:
         """Ask for this broker to become master; a master that is there already is an answer, too.
 
@@ -198,11 +199,15 @@ class Controllers:
         ``log_epoch`` and which, if ``doubtful``, may lack its end; it asks for a new epoch, or for another
         master. Controllers that do not know the field
         answer as always. ``yields``: the master with this id is drained and makes way for ``broker_id``.
+        ``epoch``: the master's, as this broker knows it: with ``restarted`` or ``yields`` the request is for
+        that one only, and refused with FENCED_MASTER_EPOCH in another.
         """
         designate = "false" if yields is None else "true"
         ext = self._group(brokerId=broker_id, designateElect=designate)
         if yields is not None:
             ext["yields"] = str(yields)
+        if epoch >= 0:
+            ext["masterEpoch"] = str(epoch)
         if restarted:
             ext["restarted"] = "true"
             ext["logEpoch"] = str(log_epoch)

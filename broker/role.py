@@ -188,7 +188,7 @@ class RoleManager:
         self.lease.give_up()
         try:
             async with asyncio.timeout(YIELD_S):
-                await self._controllers.elect(heir, yields=self.broker_id)
+                await self._controllers.elect(heir, yields=self.broker_id, epoch=self.epoch)
         except (MqError, OSError) as error:
             log.info("%s stops without a handover: %s", self._config.broker_name, error)
 
@@ -405,7 +405,11 @@ class RoleManager:
             unsure = self._unclean or self._boot.doubtful
             if not self._asked_anew and (view.epoch == recorded or unsure):
                 view = await self._controllers.elect(
-                    broker_id, restarted=True, log_epoch=recorded, doubtful=self._boot.doubtful
+                    broker_id,
+                    restarted=True,
+                    log_epoch=recorded,
+                    doubtful=self._boot.doubtful,
+                    epoch=view.epoch,
                 )
                 self._asked_anew = True
                 if view.master_id != broker_id:

@@ -65,7 +65,8 @@ class ElectMaster(_Command, frozen=True, kw_only=True, tag="elect"):
     """``designate``: ``broker_id`` shall be it, or nobody new. ``restarted``: ``broker_id`` is the master,
     come back with a log that has ``log_epoch`` as its last epoch; ``doubtful``: it may have lost its end in a
     power failure; ``all_ack``: what it confirmed, every member of its SyncStateSet has; see ``Group``.
-    ``answered``: who said for this election how far its log is; asked for in majority mode only."""
+    ``answered``: who said for this election how far its log is; asked for in majority mode only.
+    ``master_epoch``: it is meant for this epoch and no later one; -1 = for whichever there is."""
 
     broker_id: int = NOBODY
     designate: bool = False
@@ -73,6 +74,7 @@ class ElectMaster(_Command, frozen=True, kw_only=True, tag="elect"):
     log_epoch: int = PRIORITY_LAST
     doubtful: bool = False
     all_ack: bool = False
+    master_epoch: int = -1
     answered: tuple[int, ...] = ()
     unclean: bool = False
     ends: dict[int, End] = {}
@@ -398,6 +400,10 @@ class ReplicaTable:
         restarted = command.restarted and asks == group.master
         if asks != NOBODY and asks not in group.replicas:
             return Answer(NEED_TO_BE_REGISTERED, f"broker {asks} is not registered in {name}")
+        if command.master_epoch not in (-1, group.epoch):
+            return Answer(
+                FENCED_MASTER_EPOCH, f"epoch of {name} is {group.epoch}, not {command.master_epoch}"
+            )
         chosen = group.choice(command)
         if chosen is None and restarted:
             return self._without_restarted(group, command)

@@ -435,6 +435,7 @@ class Keeper:
         restarted: bool = False,
         log_epoch: int = PRIORITY_LAST,
         doubtful: bool = False,
+        master_epoch: int = -1,
     ) -> ElectMaster:
         """An election with all this Controller knows now."""
         now_ms = self._env.monotonic_ms()
@@ -455,6 +456,7 @@ class Keeper:
             log_epoch=log_epoch,
             doubtful=doubtful,
             all_ack=beat is not None and beat.all_ack,
+            master_epoch=master_epoch,
             unclean=self._config.elect_unclean_master,
             ends=self._live.ends(name),
         )

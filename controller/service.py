@@ -17,6 +17,7 @@ import msgspec
 
 from controller import asking
 from controller.core import (
+    FENCED_MASTER_EPOCH,
     SUCCESS,
     AlterSyncStateSet,
     Answer,
@@ -470,10 +471,15 @@ class Controller:
         designate, restarted = opt_bool(ext, "designateElect"), opt_bool(ext, "restarted")
         log_epoch, doubtful = opt_int(ext, "logEpoch", PRIORITY_LAST), opt_bool(ext, "doubtful")
         yields = opt_int(ext, "yields", -1)
-        if restarted:
-            self._keeper.release(name, broker_id)
+        # Both say of the master's reign in this epoch that it is over; an older broker does not say which.
+        epoch = opt_int(ext, "masterEpoch", -1) if restarted or yields >= 0 else -1
         make_way = None
         group = self._table.groups.get(name)
+        if group is not None and epoch not in (-1, group.epoch):
+            # It was long on its way: here too, so that it neither ends a lease nor drains a master.
+            raise Refused(f"epoch of {name} is {group.epoch}, not {epoch}", FENCED_MASTER_EPOCH)
+        if restarted and group is not None and group.master == broker_id:
+            self._keeper.release(name, broker_id)
         if designate and group is not None and group.master not in (None, broker_id):
             if yields == group.master:
                 self._keeper.release(name, yields)
@@ -488,6 +494,7 @@ class Controller:
                 restarted=restarted,
                 log_epoch=log_epoch,
                 doubtful=doubtful,
+                master_epoch=epoch,
             )
 
         return self._told_ha_address(name, await self._keeper.elect(name, command, make_way))

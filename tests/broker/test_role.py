@@ -286,6 +286,7 @@ def test_a_master_of_the_same_epoch_after_a_restart_asks_for_a_new_one_first(tmp
                 asked = [r for r in controllers.requests if r.ext.get("restarted") == "true"]
                 assert len(asked) == 1
                 assert asked[0].code == Request.CONTROLLER_ELECT_MASTER
+                assert asked[0].ext["masterEpoch"] == "1"
 
     asyncio.run(run())
 

@@ -155,3 +155,25 @@ def test_an_election_waits_for_the_lease_of_a_master_that_may_count_alone(tmp_pa
         assert asyncio.get_running_loop().time() - begun > granted / 1000 * 0.9
 
     run(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    "late", [{"brokerId": 1, "restarted": "true"}, {"brokerId": 2, "designateElect": "true", "yields": 1}]
+)
+def test_a_request_of_an_earlier_epoch_ends_no_lease(tmp_path: Path, late: dict[str, object]) -> None:
+    async def main(world: World) -> None:
+        one, two, _ = await world.brokers_up(3, timeout_ms=60_000)
+        one.makes_way = int(Response.SUCCESS)
+        one.freeze()
+        asked = one.heartbeat(leaseEpoch=1, leases="true", allAckInSyncStateSet="false")
+        assert int((await one.client.call(world.leader_address(), asked, 3)).ext["leaseMs"]) > 0
+        answer = await one.call(Request.CONTROLLER_ELECT_MASTER, masterEpoch=0, logEpoch=0, **late)
+        assert answer.code == Response.CONTROLLER_FENCED_MASTER_EPOCH
+        assert one.asked_to_make_way == []
+        await one.die()
+        await wait_for(lambda: bool(world.named("master_lost")))
+        early = await two.call(Request.CONTROLLER_ELECT_MASTER, brokerId=2, designateElect="false")
+        assert "lease" in (early.remark or "")
+        assert world.group()["master"] == 1
+
+    run(tmp_path, main)

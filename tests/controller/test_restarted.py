@@ -206,6 +206,20 @@ def test_doubts_survive_a_snapshot() -> None:
     assert other.groups[G].doubtful == [3]
 
 
+# Requests of an earlier reign
+
+
+@pytest.mark.parametrize("late", [{"restarted": True, "log_epoch": 1}, {"designate": True}])
+def test_what_was_asked_in_an_earlier_epoch_deposes_nobody(late: dict[str, Any]) -> None:
+    table = group()
+    asks = 2 if "designate" in late else 1
+    assert elect(table, 1, alive=(1,), restarted=True, log_epoch=1)["ext"]["masterEpoch"] == "2"
+    before = table.snapshot()
+    assert elect(table, asks, alive=(1, 2, 3), master_epoch=1, **late)["code"] == 2000
+    assert table.snapshot() == before
+    assert elect(table, asks, alive=(1, 2, 3), master_epoch=2, **late)["code"] != 2000
+
+
 # Through the service
 
 
@@ -226,7 +240,7 @@ def test_the_mode_a_restarted_master_beats_with_is_the_one_that_decides(
         for broker, end in zip(brokers, (1000, 500, 500), strict=True):
             await beats(broker, all_ack, end)
         answer = await brokers[0].call(
-            Request.CONTROLLER_ELECT_MASTER, brokerId=1, restarted="true", logEpoch=1
+            Request.CONTROLLER_ELECT_MASTER, brokerId=1, restarted="true", logEpoch=1, masterEpoch=1
         )
         assert (answer.code, answer.ext["masterBrokerId"]) == (0, successor)
 
