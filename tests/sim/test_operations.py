@@ -138,7 +138,9 @@ def test_a_broker_that_lost_its_disk_joins_empty_with_a_new_id_and_the_old_one_i
     world.run(main)
 
 
-def test_a_backup_of_one_replica_becomes_the_whole_group_again() -> None:
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_backup_of_one_replica_becomes_the_whole_group_again(snapshot: bool) -> None:
+    """``snapshot``: of the file system under a running broker, which is what a loss of power leaves."""
     world = Operated(4)
 
     async def main() -> None:
@@ -147,9 +149,14 @@ def test_a_backup_of_one_replica_becomes_the_whole_group_again() -> None:
         await world.change_master()
         backup = next(name for name in sorted(cluster.brokers()) if name != cluster.master())
         epoch = cluster.brokers()[backup]["epoch"]
-        stopped = cluster.stop(backup)
-        assert stopped is not None
-        await stopped
+        if snapshot:
+            await asyncio.sleep(2.0)  # longer than flushIntervalCommitLog
+            cluster.power_fail(backup)
+            cluster.power_on(backup)
+        else:
+            stopped = cluster.stop(backup)
+            assert stopped is not None
+            await stopped
         for name in list(cluster.brokers()):
             cluster.kill(name)
             world.lose_disk(name)
