@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-# What compose.yaml mounts, each a line of its own making; readable in there by uid 10001, and out here behind
+# What compose.yaml mounts, each of its own making; readable in there by uid 10001, and out here behind
 # a closed directory.
-SECRETS := deploy/secrets/raft
+SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 .PHONY: setup demo test check format bench secrets clean
 
@@ -42,6 +42,11 @@ secrets: $(SECRETS)
 deploy/secrets/%:
 	@mkdir -p -m 700 deploy/secrets
 	@$(PYTHON) -c 'import secrets; print(secrets.token_hex(32))' > $@
+	@chmod 444 $@
+
+deploy/secrets/peers:
+	@mkdir -p -m 700 deploy/secrets
+	@$(PYTHON) -c 'import json, secrets; print(json.dumps({"accessKey": "peers", "secretKey": secrets.token_hex(32)}))' > $@
 	@chmod 444 $@
 
 clean:

@@ -210,6 +210,7 @@ class LocalCluster:
                     "id": node.controller_id,
                     "address": node.controller_address,
                     "leader": self._controller(views, node).get("isLeader") is True,
+                    "lagEntries": (self._controller(views, node).get("raft") or {}).get("lagEntries"),
                     "pid": node.pid if self.is_running(node) else None,
                 }
                 for node in self.layout.namesrvs

@@ -98,7 +98,9 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
         return
     click.echo(f"namesrv      {';'.join(found['namesrv'])}")
     for node in found["controllers"]:
-        click.echo(f"controller   {node['id']}  {node['address']}{'  leader' if node['leader'] else ''}")
+        role = "  leader" if node["leader"] else ""
+        behind = f"  {node['lagEntries']} decisions behind" if node["lagEntries"] else ""
+        click.echo(f"controller   {node['id']}  {node['address']}{role}{behind}")
     for group in found["groups"]:
         members = ",".join(map(str, group["syncStateSet"]))
         click.echo(f"group        {group['name']}  epoch {group['epoch']}  in sync {{{members}}}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from admin import credentials
 from admin.cluster import LocalCluster
 from admin.group import group_of
 from admin.handover import hand_over
@@ -24,6 +25,7 @@ from runtime.os_env import OsEnv
 @which_cluster("Any other cluster: its Controllers, ...")
 @click.option("--namesrv", metavar="HOST:PORT;...", help="... and its NameServers.")
 @click.option("--cluster-name", default=CLUSTER, show_default=True)
+@credentials.option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def handover(
     name: str | None,
@@ -32,6 +34,7 @@ def handover(
     controllers: str | None,
     namesrv: str | None,
     cluster_name: str,
+    credentials_file: str | None,
     as_json: bool,
 ) -> None:
     """Hand a group over: the master stops taking writes, the heir catches up, the Controllers elect it.
@@ -53,7 +56,8 @@ def handover(
         if len(groups) != 1:
             raise click.UsageError("--group is needed: which one of several is to be handed over?")
         name = groups[0]
-    done = asyncio.run(hand_over(OsEnv(), names, at, cluster_name, name, heir))
+    key = credentials.read(credentials_file)
+    done = asyncio.run(hand_over(OsEnv(), names, at, cluster_name, name, heir, credentials=key))
     if as_json:
         click.echo(json.dumps(asdict(done)))
     else:

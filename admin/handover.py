@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from client.admin import AdminClient
 from model.errors import MqError, Refused
+from remoting.auth import Credentials
 from runtime.env import Env
 
 
@@ -36,12 +37,14 @@ async def hand_over(
     cluster: str,
     group: str,
     heir: int | None = None,
+    *,
+    credentials: Credentials | None = None,
 ) -> HandedOver:
     """Make ``heir`` master of ``group``, or the member of its SyncStateSet with the smallest id.
 
     Raises CannotHandOver, or Unknown when the Controller did not answer.
     """
-    async with AdminClient(env, list(namesrv)) as admin:
+    async with AdminClient(env, list(namesrv), credentials=credentials) as admin:
         begun_ms = env.monotonic_ms()
         try:
             state = (await admin.sync_state(controllers, [group])).get(group)

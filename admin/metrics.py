@@ -101,6 +101,51 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield lag
 
 
+_RAFT_GAUGES: Final = {
+    "tickAgeMs": ("keelmq_controller_tick_age_seconds", "since the last Raft tick", 1e-3),
+    "tickLateMaxMs": (
+        "keelmq_controller_tick_late_max_seconds",
+        "the latest Raft tick of the last one to two minutes",
+        1e-3,
+    ),
+    "appliedIndex": ("keelmq_controller_applied_index", "Raft index of the last applied entry", 1),
+    "lagEntries": (
+        "keelmq_controller_lag_entries",
+        "entries known to be committed (a follower: by its leader's last word) and not applied here",
+        1,
+    ),
+    "unmovedMs": ("keelmq_controller_unmoved_seconds", "since when it lags and applied nothing", 1e-3),
+    "appendAgeMs": ("keelmq_controller_append_age_seconds", "since a leader's last word; followers", 1e-3),
+    "journalEntries": ("keelmq_controller_journal_entries", "entries kept since the last snapshot", 1),
+    "journalBytes": ("keelmq_controller_journal_bytes", "bytes of the journal", 1),
+}
+
+
+def _raft(raft: Mapping[str, Any]) -> Iterator[Metric]:
+    for key, (name, text, unit) in _RAFT_GAUGES.items():
+        if isinstance(value := raft.get(key), int):
+            yield GaugeMetricFamily(name, text, value=value * unit)
+    if "compactionError" in raft:
+        yield GaugeMetricFamily(
+            "keelmq_controller_compaction_failing",
+            "1 while the disk refuses compaction",
+            value=0.0 if raft["compactionError"] is None else 1.0,
+        )
+    lag = GaugeMetricFamily(
+        "keelmq_controller_peer_lag_entries", "entries a member lacks; on the leader", labels=["peer"]
+    )
+    answer = GaugeMetricFamily(
+        "keelmq_controller_peer_answer_age_seconds",
+        "since a member's last answer; on the leader",
+        labels=["peer"],
+    )
+    for peer, seen in sorted((raft.get("peers") or {}).items()):
+        lag.add_metric([peer], float(seen.get("lagEntries") or 0))
+        if isinstance(age_ms := seen.get("answerAgeMs"), int):
+            answer.add_metric([peer], age_ms * 1e-3)
+    yield from (lag, answer)
+
+
 def _controller(status: Mapping[str, Any]) -> Iterator[Metric]:
     leader = 1.0 if status.get("isLeader") else 0.0
     yield GaugeMetricFamily("keelmq_controller_is_leader", "1 on the leader", value=leader)
@@ -110,6 +155,7 @@ def _controller(status: Mapping[str, Any]) -> Iterator[Metric]:
     ):
         if isinstance(value := status.get(key), int):
             yield GaugeMetricFamily(name, text, value=value)
+    yield from _raft(status.get("raft") or {})
     epoch = GaugeMetricFamily("keelmq_group_epoch", "elections of a broker group", labels=["group"])
     master = GaugeMetricFamily("keelmq_group_has_master", "1 while the group has a master", labels=["group"])
     in_sync = GaugeMetricFamily("keelmq_group_in_sync_replicas", "SyncStateSet members", labels=["group"])

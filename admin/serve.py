@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
 from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig, parse_file, peers
 from model.errors import ConfigError, MqError
@@ -35,6 +36,7 @@ log = logging.getLogger("keelmq")
 
 LOG_LEVEL_VARIABLE: Final = "KEELMQ_LOG"
 LOOP_VARIABLE: Final = "KEELMQ_LOOP"
+SECRET_FILES: Final = ("peerCredentialsFile", "raftSecretFile", "raftTlsKey")
 ROLES: Final = ("namesrv", "controller", "broker")
 
 
@@ -182,7 +184,8 @@ def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | N
 
 def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     """Run a server until it is told to stop; returns the exit code. Raises ConfigError."""
-    chosen = plan(role, read_values(file, settings))
+    values = read_values(file, settings)
+    chosen = plan(role, values)
     logging.basicConfig(
         stream=sys.stderr,
         level=os.environ.get(LOG_LEVEL_VARIABLE, "INFO").upper(),
@@ -191,6 +194,9 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     )
     if chosen.ignored:
         log.warning("RocketMQ's keys without a use here, ignored: %s", ", ".join(chosen.ignored))
+    for name in SECRET_FILES:
+        if open_to_others(values.get(name, "")):
+            log.warning("%s=%s can be read by others than its owner: chmod 600", name, values[name])
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(chosen))
 

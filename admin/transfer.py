@@ -8,11 +8,13 @@ from pathlib import Path
 
 import click
 
+from admin import credentials
 from admin.cluster import LocalCluster
 from admin.which import which_cluster
 from client.admin import AdminClient
 from model.config import addresses
 from model.errors import MqError, Refused
+from remoting.auth import Credentials
 from runtime.os_env import OsEnv
 
 
@@ -23,8 +25,11 @@ class CannotTransfer(MqError):
 @click.command(short_help="Make another Controller leader.")
 @click.option("--to", "heir", metavar="ID", help="Its controllerDLegerSelfId [any that holds everything].")
 @which_cluster("Any other cluster: its Controllers.")
+@credentials.option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def transfer(heir: str | None, directory: Path, controllers: str | None, as_json: bool) -> None:
+def transfer(
+    heir: str | None, directory: Path, controllers: str | None, credentials_file: str | None, as_json: bool
+) -> None:
     """Have another Controller lead: before its machine is stopped, or to have the leader near.
 
     Exit code 3 when leadership was not moved.
@@ -35,16 +40,16 @@ def transfer(heir: str | None, directory: Path, controllers: str | None, as_json
         at = addresses(controllers)
     else:
         at = [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
-    leader, address = asyncio.run(_transfer(at, heir))
+    leader, address = asyncio.run(_transfer(at, heir, credentials.read(credentials_file)))
     if as_json:
         click.echo(json.dumps({"leader": leader, "address": address}))
     else:
         click.echo(f"Controller {leader} leads ({address})")
 
 
-async def _transfer(controllers: list[str], heir: str | None) -> tuple[str, str]:
+async def _transfer(controllers: list[str], heir: str | None, key: Credentials | None) -> tuple[str, str]:
     # No NameServer is asked anything here; the client only will not be made without an address.
-    async with AdminClient(OsEnv(), controllers) as admin:
+    async with AdminClient(OsEnv(), controllers, credentials=key) as admin:
         try:
             return await admin.transfer_leadership(controllers, heir)
         except Refused as error:

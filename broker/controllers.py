@@ -25,6 +25,7 @@ FIND_S: Final = 1.0
 
 NOT_APPLIED: Final = frozenset(
     {
+        Response.NO_PERMISSION,
         Response.REQUEST_CODE_NOT_SUPPORTED,
         Response.CONTROLLER_FENCED_MASTER_EPOCH,
         Response.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH,

@@ -376,6 +376,8 @@ class RoleManager:
         async with self._changing:
             if self._broken is not None or view.epoch < self.epoch:
                 return
+            if view.epoch > self.epoch:
+                self._store.pace.give_way()
             if view.master_id == broker_id:
                 if self.role == "master" and view.epoch == self.epoch:
                     self._ha.adopt(view.members, view.set_epoch, view.asked_ms)

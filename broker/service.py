@@ -39,6 +39,7 @@ from broker.transactions import Transactions
 from ha.service import HaService, Propose
 from model.config import BrokerConfig
 from model.errors import DiskError
+from remoting.auth import read_credentials
 from remoting.codec import Command
 from remoting.codes import Request
 from remoting.service import Connection, Handler, RemotingClient, RemotingServer, unsupported
@@ -89,8 +90,13 @@ class Broker:
             self.offsets,
             self.parking,
         )
+        self._credentials = read_credentials(env.disk, config.peer_credentials_file)
         self.client = RemotingClient(
-            env, f"broker {config.broker_name}", handler=self._handle_asked, on_close=self._link_lost
+            env,
+            f"broker {config.broker_name}",
+            handler=self._handle_asked,
+            on_close=self._link_lost,
+            credentials=self._credentials,
         )
         self.role = RoleManager(env, config, self.store, self.ha, self.client, self)
         self.registration = Registration(
@@ -288,6 +294,7 @@ class Broker:
             self._handle,
             fast=self.hot,
             on_close=self._closed,
+            credentials=self._credentials,
             frame_bytes_max=self.config.frame_bytes_max,
             idle_s=self.config.server_channel_max_idle_s,
         )
@@ -499,6 +506,7 @@ class Broker:
             "flushedOffset": store.log.flushed,
             "dispatchedOffset": store.dispatched,
             "slaves": self.ha.slaves(),
+            "turnedAway": self.ha.turned_away_total,
             "tableCopies": self.parts.copies.status(),
             "master": standing.master_address,
             "acting": standing.acting,
@@ -527,4 +535,6 @@ class Broker:
             return f"fenced: {self.role.reason or 'no role from the Controller'}"
         if self.ha.needs_reseed is not None:
             return f"needs a re-seed: {self.ha.needs_reseed}"
+        if self.ha.unproven is not None:
+            return f"does not follow its master: {self.ha.unproven}"
         return None

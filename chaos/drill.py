@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+from admin import credentials
 from chaos.checks import messages, order
 from chaos.checks.violation import Violation
 from chaos.clients import ClientReader, ClientSender
@@ -307,7 +308,7 @@ def percentile(ordered: Sequence[float], percent: int) -> float | None:
 async def make_topic(env: Env, world: World, topic: str, queues: int) -> None:
     """Create the topic and wait until every NameServer routes it."""
     until_ms = env.monotonic_ms() + TOPIC_S * 1000
-    async with AdminClient(env, world.namesrv) as admin:
+    async with AdminClient(env, world.namesrv, credentials=credentials.read()) as admin:
         await admin.create_topic(topic, queues, brokers=[world.group])
         for address in world.namesrv:
             async with AdminClient(env, [address]) as one:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from admin import credentials
 from admin.cluster import ClusterNotReady, LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from audit.run import Report
@@ -245,7 +246,7 @@ class Traffic:
 async def make_topic(env: Env, world: LiveWorld) -> None:
     """Create the topic and wait until every NameServer routes it. Raises MqError."""
     until_ms = env.monotonic_ms() + TOPIC_S * 1000
-    async with AdminClient(env, world.namesrv) as admin:
+    async with AdminClient(env, world.namesrv, credentials=credentials.read()) as admin:
         await admin.create_topic(TOPIC, QUEUES, brokers=[world.group])
     for address in world.namesrv:
         async with AdminClient(env, [address]) as one:

@@ -15,6 +15,7 @@ from client.session import Session
 from model.errors import MqError, PeerError, Refused
 from model.topic import PERM_READ, PERM_WRITE, TopicConfig, topic_name_error
 from remoting import bodies
+from remoting.auth import Credentials
 from remoting.codec import Command
 from remoting.codes import Request, Response
 from runtime.env import Env
@@ -73,9 +74,15 @@ class AdminClient:
     """
 
     def __init__(
-        self, env: Env, namesrv: str | Sequence[str] = (), *, session: Session | None = None
+        self,
+        env: Env,
+        namesrv: str | Sequence[str] = (),
+        *,
+        session: Session | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self.session = session or Session(env, namesrv)
+        """``credentials``: the key of a cluster with ``peerCredentialsFile``. A ``session`` has its own."""
+        self.session = session or Session(env, namesrv, credentials=credentials)
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -13,6 +13,7 @@ from client.routes import Route, Routes
 from model.config import addresses
 from model.errors import MqError, Refused
 from remoting import bodies
+from remoting.auth import Credentials
 from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient
@@ -35,7 +36,8 @@ class Session:
     """One client as brokers see it: a client id, one link per address, heartbeats for its groups.
 
     Used by ``Producer``, ``PullConsumer`` and ``PushConsumer``; several of them may share one session.
-    ``namesrv`` is ``host:port;host:port`` or a list; times in ms.
+    ``namesrv`` is ``host:port;host:port`` or a list; times in ms. With ``credentials``
+    every request is signed.
     """
 
     def __init__(
@@ -47,13 +49,18 @@ class Session:
         client_id: str | None = None,
         poll_ms: int = POLL_MS,
         heartbeat_ms: int = HEARTBEAT_MS,
+        credentials: Credentials | None = None,
     ) -> None:
         self.env = env
         self.client_ip = client_ip
         self.client_id = client_id or f"{client_ip}@{env.random.getrandbits(48):012x}"
         self._heartbeat_ms = heartbeat_ms
         self.remoting = RemotingClient(
-            env, f"client {self.client_id}", handler=self._asked, on_close=self._closed
+            env,
+            f"client {self.client_id}",
+            handler=self._asked,
+            on_close=self._closed,
+            credentials=credentials,
         )
         nameservers = addresses(namesrv) if isinstance(namesrv, str) else list(namesrv)
         self.routes = Routes(env, self.remoting, nameservers, poll_ms=poll_ms)

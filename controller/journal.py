@@ -20,11 +20,17 @@ finished and that nobody was told about, it is cut; an unreadable place before a
             ["a"]                       this member was admitted: it may vote
 
 Integers outside msgpack are unsigned and big-endian. Compaction writes a new file beside the old one and
-replaces it, so there is no moment without a whole journal.
+replaces it, so there is no moment without a whole journal. While the new one is being written nothing of the
+old one is touched: a disk that refuses then costs the compaction and nothing else.
+
+What is read at a start may be in the machine's memory only: the last batch of a process that was killed
+before its sync ended, or whose sync failed (the kernel then forgets that the pages were ever dirty). So a
+start writes that batch once more, where it is, before anything that was read is told to anyone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import struct
 import zlib
@@ -34,7 +40,7 @@ import msgspec
 
 from controller.codec import Entry, Natural, Snapshot
 from model.errors import DiskError
-from runtime.env import Disk, File, read_file, write_file
+from runtime.env import Disk, File, write_file
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +88,7 @@ class Journal:
     def __init__(self, disk: Disk, path: str, node_id: str) -> None:
         """Open or create. Raises DiskError on damage, or when the journal is another member's."""
         self.path = path
+        self._directory = path.rpartition("/")[0] or "."
         self._disk = disk
         self._node_id = node_id
         self._entries: list[Entry] = []
@@ -92,17 +99,30 @@ class Journal:
         self._number = 0
         self._end = 0
         self._failed: str | None = None
-        self.created = not disk.exists(path)
+        self._file: File
         try:
-            if self.created:
-                write_file(disk, path, self._image())
-            self._file: File = disk.open(path)
-            if not self.created:
-                self._load(read_file(disk, path))
+            self.created = not self._open()
         except OSError as error:
             raise DiskError(f"{path}: {error}") from error
-        if self.created:
-            self._number, self._end = 1, self._file.size()
+
+    def _open(self) -> bool:
+        """Whether there was a journal. Raises OSError, DiskError; leaves no descriptor then."""
+        try:
+            # Not asked beforehand: a disk that cannot say whether it exists must not look like an empty one.
+            self._file = self._disk.open(self.path)
+        except FileNotFoundError:
+            image = self._image()
+            write_file(self._disk, self.path, image)
+            self._file = self._disk.open(self.path)
+            self._number, self._end = 1, len(image)
+            return False
+        try:
+            data = self._file.pread(self._file.size(), 0)
+            self._write_again(data, self._load(data))
+        except BaseException:
+            self.close()
+            raise
+        return True
 
     # reading
 
@@ -128,6 +148,11 @@ class Journal:
     def size_bytes(self) -> int:
         """Bytes of the file."""
         return self._end
+
+    @property
+    def usable(self) -> bool:
+        """False once the disk refused what cannot be taken back: every further call raises DiskError."""
+        return self._failed is None
 
     @property
     def dirty(self) -> bool:
@@ -171,7 +196,10 @@ class Journal:
             del self._entries[position:]
 
     def deleteEntriesTo(self, position: int) -> None:
-        """Drop the entries before ``position``: a durable snapshot holds them."""
+        """Drop the entries before ``position``: a durable snapshot holds them.
+
+        Raises DiskError; if the journal is ``usable`` still, it is what it was before the call.
+        """
         self._replace(self._entries[position:])
 
     def reset(self, entries: list[Entry]) -> None:
@@ -214,7 +242,7 @@ class Journal:
     def close(self) -> None:
         """Forget the file; what was not synced is not written."""
         self._failed = self._failed or "closed"
-        self._file.close()
+        _close(self._file)
 
     def _destroy(self) -> None:
         """PySyncObj's name for the end; the owner of the journal closes it."""
@@ -231,16 +259,42 @@ class Journal:
         self._check()
         before, self._entries = self._entries, entries
         image = self._image()
+        beside = self.path + ".tmp"
         try:
-            write_file(self._disk, self.path, image)
-            self._file.close()
-            self._file = self._disk.open(self.path)
+            file = self._write_beside(beside, image)
         except OSError as error:
             self._entries = before
+            raise DiskError(f"{self.path}: {error}") from error
+        try:
+            self._disk.replace(beside, self.path)
+            self._disk.sync_dir(self._directory)
+        except OSError as error:
+            # Whether the next start finds the old file or the new one is unknown: what is written to either
+            # from here on may be lost.
+            self._entries = before
+            _close(file)
             self._fail(error)
+        # The descriptor it was written through stays: none left for opening it again could not hurt.
+        former, self._file = self._file, file
+        _close(former)
         self._number = 1
         self._end = len(image)
         self._pending.clear()
+
+    def _write_beside(self, path: str, image: bytes) -> File:
+        """A durable file under a name nobody looks for. Raises OSError, and leaves no half of it: on a full
+        disk that would be the room the next entry needs."""
+        file = self._disk.open(path, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(image, 0)
+            file.sync()
+        except OSError:
+            _close(file)
+            with contextlib.suppress(OSError):
+                self._disk.remove(path)
+            raise
+        return file
 
     def _image(self) -> bytes:
         """A whole file with what is known now."""
@@ -252,13 +306,15 @@ class Journal:
 
     # loading
 
-    def _load(self, data: bytes) -> None:
+    def _load(self, data: bytes) -> int:
+        """Take in what the file holds: where its last good batch begins."""
         if not data.startswith(_FILE_MAGIC):
             raise DiskError(f"{self.path}: starts with {data[:8]!r}, expected {_FILE_MAGIC!r}. {ADVICE}")
-        at = len(_FILE_MAGIC)
+        at = last = len(_FILE_MAGIC)
         while (body := _body(data, at, self._number + 1)) is not None:
             self._replay(body, at)
             self._number += 1
+            last = at
             at += _HEAD.size + len(body)
         if self._number == 0:
             # The file came into being by a rename after a sync, with its first batch whole.
@@ -266,6 +322,16 @@ class Journal:
         if at < len(data):
             self._cut_tail(data, at)
         self._end = at
+        return last
+
+    def _write_again(self, data: bytes, last: int) -> None:
+        """Make durable what was read: batch, end and names. The same bytes at the same place need no room on
+        a full disk, and whatever part of them arrives, nothing else is there than before."""
+        if self._end < len(data):
+            self._file.truncate(self._end)
+        self._file.pwrite(data[last : self._end], last)
+        self._file.sync()
+        self._disk.sync_dir(self._directory)
 
     def _cut_tail(self, data: bytes, at: int) -> None:
         behind = at
@@ -276,8 +342,6 @@ class Journal:
                     f"this is damage, not an unfinished write. {ADVICE}"
                 )
         log.warning("%s: cut %d bytes of an unfinished write at byte %d", self.path, len(data) - at, at)
-        self._file.truncate(at)
-        self._file.sync()
 
     def _replay(self, body: bytes, at: int) -> None:
         try:
@@ -328,6 +392,14 @@ def align(journal: Journal, snapshot: Snapshot) -> None:
             journal.reset([snapshot.before, *journal[:]])
     else:
         journal.reset([snapshot.before, snapshot.last])
+
+
+def _close(file: File) -> None:
+    """What matters was synced before; the descriptor is gone whatever close says."""
+    try:
+        file.close()
+    except OSError as error:
+        log.warning("%s: closing it: %s", file.path, error)
 
 
 def _batch(number: int, records: list[Any]) -> bytes:

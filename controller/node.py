@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from controller.calls import Done, Failed, library_callback, safely
 from controller.codec import (
     BATCH_BYTES_MAX,
     SNAPSHOT_BYTES_MAX,
@@ -46,6 +47,7 @@ from controller.codec import (
     decode_snapshot,
     encode_snapshot,
 )
+from controller.health import PeerProgress, Progress, Watch
 from controller.journal import Journal, align
 from controller.library import Outbox, Peer, SnapshotSender, library
 from controller.timing import Timing
@@ -60,21 +62,11 @@ log = logging.getLogger(__name__)
 REGULAR: Final = b"\x00"  # first byte of an entry's command: a command of ours, or nothing to do
 NO_OP: Final = b"\x01"
 COMMANDS_PER_TICK_MAX: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """What a command comes to when ``apply`` raised: the same text on every member."""
-
-    text: str
+COMPACT_AGAIN_S: Final = 5.0  # after a compaction the disk refused
 
 
 class Diverged(MqError):
     """The leader contradicts what is committed here: one of the two logs is not Raft's. Never go on."""
-
-
-Done = Callable[[Any, str | None], None]
-"""Called with (result, None) when applied, or (None, why) when the command is certainly gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +90,7 @@ class Node(Voting):
     _SyncObj__raftCommitIndex: int
     _SyncObj__raftLastApplied: int
     _SyncObj__newAppendEntriesTime: float
+    _SyncObj__leaderCommitIndex: int | None
 
     def __init__(
         self,
@@ -128,7 +121,9 @@ class Node(Voting):
         self._store_snapshot = store_snapshot
         self._compact_entries = compact_entries
         self._timing = timing
+        self._compact_from = NEVER  # no compaction before
         self._clock_ms = clock_ms or (lambda: self._now() * 1000)
+        self._watch = Watch()
         self._answers_us = 0  # ``sent_us`` of the leader's message being answered
         self._proofs: tuple[int, dict[str, int]] = (0, {})  # term -> newest ``sent_us`` each peer answered
         self._answers_round = 0
@@ -194,7 +189,7 @@ class Node(Voting):
         (ReadIndex, section 6.4 of Ongaro's dissertation). Reads between two ticks share a round.
         """
         if not self.leads():
-            _safely(done, None, "not the leader")
+            safely(done, None, "not the leader")
             return
         if not self._asked:
             # No message of this number was sent yet, so whoever answers one still follows later than now.
@@ -209,9 +204,9 @@ class Node(Voting):
         confirmed = self._confirmed_round()
         for read in waiting:
             if not self.leads() or read.term != self.raftCurrentTerm:
-                _safely(read.done, None, "not the leader")
+                safely(read.done, None, "not the leader")
             elif read.round <= confirmed and read.index <= self.raftLastApplied:
-                _safely(read.done, b"", None)
+                safely(read.done, b"", None)
             else:
                 self._reads.append(read)
 
@@ -243,6 +238,14 @@ class Node(Voting):
                 break
             self._SyncObj__newAppendEntriesTime = -1.0
         self._answer_reads()
+        self._note_applied()
+
+    def _note_applied(self) -> None:
+        self._watch.applied(self._clock_ms(), self.raftLastApplied, self._known_commit())
+
+    def _known_commit(self) -> int:
+        """The highest commit index heard of: entries up to it may not have come yet."""
+        return max(int(self.raftCommitIndex), self._SyncObj__leaderCommitIndex or 0)
 
     def _forgive_own_delay(self) -> None:
         """A leader that did not run itself, behind a slow sync or on a busy machine, has no silence of others
@@ -294,6 +297,30 @@ class Node(Voting):
             return None
         self._outbox.send(ready[0], TimeoutNow(self.raftCurrentTerm))
         return str(ready[0].id)
+
+    def progress(self) -> Progress:
+        """How far this member is, and how far behind."""
+        now_ms, watch, leads = self._clock_ms(), self._watch, self.leads()
+        matched, last = self._SyncObj__raftMatchIndex, self._journal.last_index
+        known = self._known_commit()
+        peers = {
+            peer.id: PeerProgress(
+                match_index=matched.get(peer, 0),
+                lag_entries=last - matched.get(peer, 0),
+                answer_age_ms=watch.answer_age_ms(peer.id, now_ms),
+            )
+            for peer in self.peers.values()
+        }
+        return Progress(
+            applied_index=self.raftLastApplied,
+            commit_index=known,
+            unmoved_ms=watch.unmoved_ms(now_ms, self.raftLastApplied, known),
+            append_age_ms=None if leads or watch.append_ms is None else now_ms - watch.append_ms,
+            peers=peers if leads else {},
+            journal_entries=len(self._journal),
+            journal_bytes=self._journal.size_bytes,
+            compaction_error=watch.compaction_error,
+        )
 
     # messages
 
@@ -355,6 +382,7 @@ class Node(Voting):
             raise PeerError(f"{sender.id} claims to lead term {message.term}, which is led from here")
         if message.term > self.raftCurrentTerm:
             self._SyncObj__setCurrentTerm(message.term, None)
+        self._watch.append_ms = self._clock_ms()
         self._heard_leader = self._now()
         self._SyncObj__raftElectionDeadline = self._heard_leader + self._patience_s()
         self._tries = 0
@@ -365,6 +393,7 @@ class Node(Voting):
         self._SyncObj__raftLeader = sender
         self._SyncObj__setState(FOLLOWER)
         self._SyncObj__leaderCommitIndex = message.commit_index
+        self._note_applied()
         if message.prevLogIdx is not None:
             self._take_entries(sender, message)
         elif message.serialized is not None:
@@ -453,6 +482,7 @@ class Node(Voting):
             self._step_down(message.term)
         if not self.leads() or message.term != self.raftCurrentTerm:
             return
+        self._watch.answers_ms[sender.id] = self._clock_ms()
         if message.next_index > self._journal.last_index + 1:
             if message.success:
                 raise PeerError(f"acknowledges entry {message.next_index - 1}, which does not exist")
@@ -549,46 +579,40 @@ class Node(Voting):
         for _ in range(min(len(self._queue), COMMANDS_PER_TICK_MAX)):
             command, done = self._queue.popleft()
             if not self.leads():
-                _safely(done, None, "not the leader")
+                safely(done, None, "not the leader")
                 continue
             index, term = self._journal.last_index + 1, self.raftCurrentTerm
             self._journal.add(command, index, term)
-            self._SyncObj__commandsWaitingCommit[index].append((term, _answer(done)))
+            self._SyncObj__commandsWaitingCommit[index].append((term, library_callback(done)))
 
     def _SyncObj__tryLogCompaction(self) -> None:
         journal, applied = self._journal, self.raftLastApplied
         done = applied - journal.first_index
         if done < self._compact_entries and not (done >= 64 and journal.size_bytes > 8 << 20):
             return
+        if self._now() < self._compact_from:
+            return
         before, last = journal[done - 1 : done + 1]
         data = encode_snapshot(Snapshot(before, last, self._state()))
-        self._store_snapshot(data)
-        # Only now: until here a crash finds the old journal whole.
-        journal.deleteEntriesTo(done - 1)
+        try:
+            self._store_snapshot(data)
+            # Only now: until here a crash finds the old journal whole.
+            journal.deleteEntriesTo(done - 1)
+        except DiskError as error:
+            if not journal.usable:
+                raise
+            # The journal is as it was, and continues the former snapshot as well as this one.
+            self._compact_from = self._now() + COMPACT_AGAIN_S
+            self._watch.compaction_error = str(error)
+            log.warning("no compaction now, again in %g s: %s", COMPACT_AGAIN_S, error)
+            return
+        self._watch.compaction_error = None
         self._sender.store(data)
 
     @property
     def _sender(self) -> SnapshotSender:
         sender: SnapshotSender = self.__dict__["_SyncObj__serializer"]
         return sender
-
-
-def _answer(done: Done) -> Callable[[Any, int], None]:
-    def callback(result: Any, reason: int) -> None:
-        if reason == 0:
-            _safely(done, result, None)
-        else:
-            _safely(done, None, "another command took its place")
-
-    return callback
-
-
-def _safely(done: Done, result: Any, why: str | None) -> None:
-    try:
-        done(result, why)
-    except Exception:
-        # The entry is applied; raised further, it would be applied a second time here and nowhere else.
-        log.exception("the callback of a command failed")
 
 
 __all__ = ["NO_OP", "REGULAR", "Diverged", "Entry", "Failed", "Node", "Timing"]

@@ -8,14 +8,17 @@ stops it for good when the disk refuses a write: a member that cannot remember m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from controller.calls import Done, Failed
 from controller.codec import COMMAND_BYTES_MAX, decode_message, decode_snapshot
+from controller.health import Bounds, Progress, Pulse, behind, stalled
 from controller.journal import ADVICE, Journal
-from controller.node import NO_OP, REGULAR, Done, Failed, Node
+from controller.node import NO_OP, REGULAR, Node
 from controller.timing import Timing
 from controller.tls import TlsFiles
 from controller.transport import Limits, Transport
@@ -114,6 +117,8 @@ class Raft:
         self._apply, self._take, self._restore = apply, snapshot, restore
         self._config = config or RaftConfig()
         self._timing = self._config.timing()
+        self._bounds = Bounds.of(self._config.election_max_ms, self._config.compact_entries)
+        self._pulse = Pulse()
         self._transport = Transport(
             env,
             node_id,
@@ -197,15 +202,32 @@ class Raft:
         """Ids of the other members there is a link to."""
         return self._transport.peers
 
+    @property
+    def progress(self) -> Progress | None:
+        """How far this member is, and how far behind; None before the start."""
+        return None if self._node is None else self._node.progress()
+
+    def status(self) -> dict[str, Any]:
+        """What ``/status`` shows of ``progress``, and of the ticks (docs/raft.md)."""
+        progress, age_ms = self.progress, self._pulse.age_ms(self._env.monotonic_ms())
+        return {
+            "tickAgeMs": None if age_ms is None else round(age_ms),
+            "tickLateMaxMs": round(self._pulse.late_max_ms),
+            **({} if progress is None else progress.to_json()),
+        }
+
     def health(self) -> str | None:
         """None, or why this member cannot do its work."""
         if self._failure is not None:
             return self._failure
+        if not self._dead and (why := stalled(self._pulse.age_ms(self._env.monotonic_ms()), self._bounds)):
+            return why
         if self.leader_id is None:
             return "no leader among the Controllers"
         if not self.admitted:
             return "this Controller began with an empty directory and waits for the leader to admit it"
-        return None
+        progress = self.progress
+        return None if progress is None else behind(progress, self._bounds)
 
     @property
     def admitted(self) -> bool:
@@ -295,13 +317,18 @@ class Raft:
     # the loop
 
     async def _drive(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, now_ms = asyncio.get_running_loop(), self._env.monotonic_ms
+        due_ms = now_ms()
         while self._node is not None and not self._dead:
             self._wake.clear()
+            due_ms = min(due_ms, now_ms())
             self._step()
+            self._pulse.ticked(due_ms, now_ms())
             if self._dead:
                 return
-            timer = loop.call_later(self._node.next_tick_s(), self._wake.set)
+            wait_s = self._node.next_tick_s()
+            due_ms = now_ms() + wait_s * 1000
+            timer = loop.call_later(wait_s, self._wake.set)
             await self._wake.wait()
             timer.cancel()
 
@@ -438,8 +465,10 @@ class Raft:
         path = f"{directory}/raft.snapshot"
         snapshot = None
         try:
-            if disk.exists(path):
-                snapshot = decode_snapshot(read_file(disk, path))
+            snapshot = decode_snapshot(read_file(disk, path))
+        except FileNotFoundError:
+            # Not asked beforehand: a disk that cannot say so must not look like an empty one.
+            pass
         except OSError as error:
             raise DiskError(f"{path}: {error}") from error
         except DiskError as error:
@@ -458,6 +487,9 @@ class Raft:
             try:
                 write_file(disk, path, data)
             except OSError as error:
+                # Half of it would take the room the journal needs.
+                with contextlib.suppress(OSError):
+                    disk.remove(path + ".tmp")
                 raise DiskError(f"{path}: {error}") from error
 
         self._node = Node(

@@ -36,17 +36,18 @@ from controller.tls import TlsFiles
 from model.config import ControllerConfig, parse_properties, peers, split_address
 from model.errors import ConfigError, MqError, PeerError, Refused, Unknown
 from remoting import codec
+from remoting.auth import read_credentials
 from remoting.bodies import dumps, loads, loads_object
 from remoting.codes import Request, Response
 from remoting.headers import INT_MAX, LONG_MAX, flag, need, need_int, opt_bool, opt_int
 from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
-from runtime.env import Env, read_file
+from runtime.env import Env
+from runtime.secret import read_secret
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
-SECRET_BYTES_MIN: Final = 16
 MAKE_WAY_S: Final = 1.5  # a master drains within so long, or says no
 ASK_S: Final = 0.1  # candidates of an election say within so long how far their logs are
 NOTICE_S: Final = 1.0
@@ -93,7 +94,7 @@ class Controller:
                 election_min_ms=config.raft_election_min_ms,
                 election_max_ms=config.raft_election_max_ms,
             ),
-            secret=_read_secret(env, config.raft_secret_file),
+            secret=read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
             tls=TlsFiles(config.raft_tls_cert, config.raft_tls_key, config.raft_tls_ca_file)
             if config.raft_tls_cert
             else None,
@@ -109,11 +110,14 @@ class Controller:
             self._request_id,
             self._ask_brokers,
         )
+        credentials = read_credentials(env.disk, config.peer_credentials_file)
         self._server = RemotingServer(
             env,
             f"controller.{config.self_id}",
             self._handle,
             on_close=self._on_close,
+            credentials=credentials,
+            signs=True,  # it calls brokers only, on the connections they beat on
             frame_bytes_max=config.frame_bytes_max,
             idle_s=config.server_channel_max_idle_s,
         )
@@ -127,7 +131,7 @@ class Controller:
             Request.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
             Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
         }
-        self._client = RemotingClient(env, f"controller.{config.self_id}")
+        self._client = RemotingClient(env, f"controller.{config.self_id}", credentials=credentials)
         self._tasks = Tasks(f"controller.{config.self_id}.notices")
         self._stopped = False
 
@@ -170,6 +174,7 @@ class Controller:
             "term": self._raft.term,
             "commitIndex": self._raft.commit_index,
             "admitted": self._raft.admitted,
+            "raft": self._raft.status(),
             "groups": {
                 name: {
                     "master": group.master,
@@ -581,15 +586,3 @@ class Controller:
 
 def _is_id(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LONG_MAX
-
-
-def _read_secret(env: Env, path: str) -> bytes | None:
-    if not path:
-        return None
-    try:
-        secret = read_file(env.disk, path).strip()
-    except OSError as error:
-        raise ConfigError(f"raftSecretFile={path}: {error}") from None
-    if len(secret) < SECRET_BYTES_MIN:
-        raise ConfigError(f"raftSecretFile={path}: needs at least {SECRET_BYTES_MIN} bytes")
-    return secret

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import logging
 import struct
 from collections.abc import Callable
@@ -37,16 +36,15 @@ from typing import Final, cast
 
 from controller.codec import FRAME_BYTES_MAX
 from controller.tls import TlsFiles, TlsNetwork, member_names
-from model.config import split_address
+from model.config import is_loopback, split_address
 from model.errors import ConfigError, PeerError
 from runtime.env import Env, Listener
+from runtime.secret import MAC_BYTES, NONCE_BYTES, is_mac, mac
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 _MAGIC: Final = b"KMQRAFT1"
-_NONCE_BYTES: Final = 32
-_MAC_BYTES: Final = 32
 _LENGTH: Final = struct.Struct(">I")
 _NUMBER: Final = struct.Struct(">Q")
 
@@ -62,11 +60,6 @@ class Limits:
     ping_s: float = 0.5
     silence_s: float = 2.0
     retry_s: float = 0.2
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` (a name or an IP address) is this machine's own."""
-    return host == "localhost" or host.startswith("127.") or host in ("::1", "::ffff:127.0.0.1")
 
 
 class Transport:
@@ -318,8 +311,8 @@ class Link(asyncio.Protocol):
             self.abort()
             return False
         self._sent += 1
-        mac = _mac(self._send_key, _NUMBER.pack(self._sent), body)
-        wire.write(b"".join((_LENGTH.pack(len(body) + _MAC_BYTES), body, mac)))
+        proof = mac(self._send_key, _NUMBER.pack(self._sent), body)
+        wire.write(b"".join((_LENGTH.pack(len(body) + MAC_BYTES), body, proof)))
         self.spoke = asyncio.get_running_loop().time()
         return True
 
@@ -333,7 +326,7 @@ class Link(asyncio.Protocol):
         buffer = self._buffer
         if not _MAGIC.startswith(buffer[: len(_MAGIC)]):
             raise PeerError("it does not speak Raft")
-        ids = len(_MAGIC) + _NONCE_BYTES
+        ids = len(_MAGIC) + NONCE_BYTES
         if len(buffer) <= ids or len(buffer) <= (second := ids + 1 + buffer[ids]):
             return False
         end = second + 1 + buffer[second]
@@ -360,11 +353,11 @@ class Link(asyncio.Protocol):
         return True
 
     def _on_challenge(self) -> bool:
-        size = _NONCE_BYTES + _MAC_BYTES
+        size = NONCE_BYTES + MAC_BYTES
         if len(self._buffer) < size:
             return False
-        self._transcript += bytes(self._buffer[:_NONCE_BYTES])
-        if not hmac.compare_digest(bytes(self._buffer[_NONCE_BYTES:size]), self._proof(b"acceptor")):
+        self._transcript += bytes(self._buffer[:NONCE_BYTES])
+        if not self._proven(bytes(self._buffer[NONCE_BYTES:size]), b"acceptor"):
             raise PeerError("it has another raftSecretFile, or another list of members")
         del self._buffer[:size]
         self._write(self._proof(b"dialer"))
@@ -373,11 +366,11 @@ class Link(asyncio.Protocol):
         return True
 
     def _on_proof(self) -> bool:
-        if len(self._buffer) < _MAC_BYTES:
+        if len(self._buffer) < MAC_BYTES:
             return False
-        if not hmac.compare_digest(bytes(self._buffer[:_MAC_BYTES]), self._proof(b"dialer")):
+        if not self._proven(bytes(self._buffer[:MAC_BYTES]), b"dialer"):
             raise PeerError("it has another raftSecretFile, or another list of members")
-        del self._buffer[:_MAC_BYTES]
+        del self._buffer[:MAC_BYTES]
         self._open(self._claimed, b"acceptor", b"dialer")
         return True
 
@@ -395,16 +388,16 @@ class Link(asyncio.Protocol):
         if len(buffer) < _LENGTH.size:
             return False
         (length,) = _LENGTH.unpack_from(buffer)
-        if not _MAC_BYTES <= length <= FRAME_BYTES_MAX + _MAC_BYTES:
+        if not MAC_BYTES <= length <= FRAME_BYTES_MAX + MAC_BYTES:
             raise PeerError(f"a frame of {length} bytes")
         end = _LENGTH.size + length
         if len(buffer) < end:
             return False
-        body = bytes(buffer[_LENGTH.size : end - _MAC_BYTES])
-        mac = bytes(buffer[end - _MAC_BYTES : end])
+        body = bytes(buffer[_LENGTH.size : end - MAC_BYTES])
+        given = bytes(buffer[end - MAC_BYTES : end])
         del buffer[:end]
         self._taken += 1
-        if not hmac.compare_digest(mac, _mac(self._receive_key, _NUMBER.pack(self._taken), body)):
+        if not is_mac(given, self._receive_key, _NUMBER.pack(self._taken), body):
             raise PeerError("a frame fails its authentication")
         if body:
             assert self.peer is not None, "frames come after the handshake"
@@ -412,10 +405,14 @@ class Link(asyncio.Protocol):
         return True
 
     def _nonce(self) -> bytes:
-        return self._owner.env.random.randbytes(_NONCE_BYTES)
+        return self._owner.env.random.randbytes(NONCE_BYTES)
 
     def _proof(self, role: bytes) -> bytes:
-        return _mac(self._owner.secret, role + b"\0", self._owner.fingerprint + self._transcript)
+        return mac(self._owner.secret, role + b"\0", self._owner.fingerprint + self._transcript)
+
+    def _proven(self, given: bytes, role: bytes) -> bool:
+        said = self._owner.fingerprint + self._transcript
+        return is_mac(given, self._owner.secret, role + b"\0", said)
 
     def _write(self, data: bytes) -> None:
         if self._wire is not None:
@@ -429,7 +426,3 @@ class Link(asyncio.Protocol):
 def _text(value: str) -> bytes:
     data = value.encode()
     return bytes((len(data),)) + data
-
-
-def _mac(key: bytes, head: bytes, body: bytes) -> bytes:
-    return hmac.digest(key, head + body, "sha256")

@@ -16,6 +16,7 @@ from ha.codec import (
     encode_transfer_header,
 )
 from ha.core import SyncSet, label, missed
+from ha.proof import PROOF_S, Credentials, Gate, UnprovenError, refusal
 from model.errors import MqError, PeerError
 from runtime.env import Env
 
@@ -103,7 +104,12 @@ class Host(Protocol):
     def elsewhere(self, offset: int, link: SlaveLink) -> bool:
         """Has a slave other than ``link``'s the log beyond ``offset``?"""
 
-    def greeted(self, link: SlaveLink) -> None: ...
+    def greeted(self, link: SlaveLink) -> None:
+        """Raises PeerError when ``link`` cannot have the id it says."""
+
+    def turned_away(self, link: SlaveLink, why: str) -> None:
+        """``link`` did not prove that it is of this group."""
+
     def acked(self, link: SlaveLink) -> None: ...
     def ended(self, link: SlaveLink) -> None: ...
 
@@ -116,8 +122,9 @@ def epochs_of(store: MessageStore) -> Sequence[tuple[int, int]]:
 class SlaveLink(asyncio.Protocol):
     """One slave's connection on the HA port.
 
-    The order of things: handshake (16 bytes, all of them), our epochs, the slave's first ack - which says
-    where its log ends and so where the stream starts - then frames one way and acks the other.
+    The order of things: with ``haSecretFile`` the proofs (``ha.proof``), of which nothing here hears; the
+    handshake (16 bytes, all of them), our epochs, the slave's first ack - which says where its log ends and
+    so where the stream starts - then frames one way and acks the other.
     """
 
     def __init__(
@@ -130,8 +137,10 @@ class SlaveLink(asyncio.Protocol):
         segment_bytes: int,
         budget: Budget,
         reader: LogReader,
+        credentials: Credentials,
     ) -> None:
         self.broker_id = 0
+        self.proven: int | None = None  # the id this slave has proven; None: it has proven none
         self.learner = False
         self.prompt = True
         self.address = "?"
@@ -148,6 +157,9 @@ class SlaveLink(asyncio.Protocol):
         self._budget = budget
         self._log = reader
         self._from_last_file = False
+        self._credentials = credentials
+        self._gate: Gate | None = None  # None: it is open, or the connection ended
+        self._deadline: asyncio.TimerHandle | None = None
         self._reader: SlaveReader | ReportReader = SlaveReader()
         self._transport: asyncio.Transport | None = None
         self._told: tuple[int, int] | None = None  # the label of the last frame
@@ -162,16 +174,24 @@ class SlaveLink(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._transport.set_write_buffer_limits(high=WINDOW_BYTES)
-        if self._host.sync is None:
+        sync = self._host.sync
+        if sync is None:
             # Usual in the moment of a change of master: the slave tries again.
             log.debug("slave at %s turned away: this broker is not master", self.address)
             self.close()
+            return
+        self._gate = Gate(self._env, self._credentials, sync.epoch)
+        if self._gate.strict:
+            self._deadline = asyncio.get_running_loop().call_later(PROOF_S, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         self.last_read_ms = self._env.monotonic_ms()
-        self._guarded(lambda: self._read(data))
+        if self._gate is None:
+            self._guarded(lambda: self._read(data))
+        else:
+            self._guarded(lambda: self._pass(self._gate, data))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -184,7 +204,55 @@ class SlaveLink(asyncio.Protocol):
         self._transport = None
         if self._again is not None:
             self._again.cancel()
+        if self._gate is not None and self._gate.answered:
+            self._host.turned_away(
+                self, "it hung up instead of proving itself: haSecretFile may differ there"
+            )
+        self._forget_gate()
         self._host.ended(self)
+
+    # Before the HA protocol
+
+    def _pass(self, gate: Gate | None, data: bytes) -> None:
+        if gate is None:
+            return
+        try:
+            answer, rest = gate.feed(data)
+        except UnprovenError as error:
+            self._turn_away(str(error), refusal(error.reason) if error.reason is not None else b"")
+            return
+        if answer:
+            self._write([answer])
+        if rest is not None:
+            self._forget_gate()
+            self._opened(gate.proven)
+            if rest:
+                self._read(rest)
+
+    def _opened(self, proven: int | None) -> None:
+        """What comes now is the HA protocol, said by the broker ``proven`` if that is not None."""
+        self.proven = proven
+
+    def _too_late(self) -> None:
+        self._turn_away(f"it did not prove within {PROOF_S:g} s who it is", b"")
+
+    def _turn_away(self, why: str, answer: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._forget_gate()
+        self._host.turned_away(self, why)
+        if answer:
+            transport.write(answer)
+            transport.close()
+        else:
+            transport.abort()
+
+    def _forget_gate(self) -> None:
+        self._gate = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
     # Reading
 
@@ -201,6 +269,8 @@ class SlaveLink(asyncio.Protocol):
             raise PeerError("this broker is not master any more")
         if frame.broker_id == sync.self_id:
             raise PeerError(f"a slave claims to be broker {frame.broker_id}, which is this master")
+        if self.proven not in (None, frame.broker_id):
+            raise PeerError(f"broker {self.proven} has proven itself and claims to be {frame.broker_id}")
         epochs = epochs_of(self._store)
         if not epochs:
             raise PeerError("this log has no epochs: nothing to compare a slave's log with")
@@ -352,13 +422,15 @@ class SlaveLink(asyncio.Protocol):
             return
         if reason is not None:
             log.warning("HA connection of slave %d at %s ended: %s", self.broker_id, self.address, reason)
+        self._forget_gate()
         self._transport.abort()
 
 
 class ClassicLink(SlaveLink):
     """One slave's connection in a group without Controller: its first 8 bytes say where its log ends.
 
-    Nobody says who he is, so slaves have numbers in the order they connected. To an empty slave the whole log
+    Nobody says who he is in this protocol, so slaves that have not proven it before have numbers in the order
+    they connected. To an empty slave the whole log
     is sent; with ``from_last_file`` only from its last segment on, as the original does.
     """
 
@@ -374,6 +446,7 @@ class ClassicLink(SlaveLink):
         from_last_file: bool,
         budget: Budget,
         reader: LogReader,
+        credentials: Credentials,
     ) -> None:
         super().__init__(
             env,
@@ -383,11 +456,17 @@ class ClassicLink(SlaveLink):
             segment_bytes=segment_bytes,
             budget=budget,
             reader=reader,
+            credentials=credentials,
         )
         self.broker_id = number
         self.prompt = False  # it may be a real slave: that one breathes every 5 s
         self._from_last_file = from_last_file
         self._reader = ReportReader()
+
+    def _opened(self, proven: int | None) -> None:
+        super()._opened(proven)
+        if proven is not None:
+            self.broker_id = proven
 
     def _ack(self, frame: Ack) -> None:
         if self.next < 0:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ha.core import ConnectedSet, SyncSet
 from ha.master import Budget, ClassicLink, LogReader, SlaveLink
+from ha.proof import Credentials
 from ha.slave import Follower, State, patience_ms
 from model.config import BrokerConfig
-from model.errors import MqError, Refused, Unknown
+from model.errors import MqError, PeerError, Refused, Unknown
 from runtime.backoff import Backoff
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
@@ -30,6 +31,10 @@ CONFIRM_PUSH_S: Final = 0.02
 """A newer confirmOffset waits at most so long for a data frame to carry it."""
 STRANGERS_MAX: Final = 64
 """Connections on the HA port that have not finished their handshake; one more is turned away."""
+TELL_MS: Final = 10_000
+"""Links turned away for want of a proof share a line in the log for so long."""
+NAMELESS_FROM: Final = 1 << 32
+"""Numbers of classic slaves without a proof, beside those of slaves that have proven their ids."""
 NO_LEASE: Final = "service not available now: no word from the Controllers that this broker still is master"
 
 Propose = Callable[[frozenset[int], int], Awaitable[tuple[frozenset[int], int] | None]]
@@ -49,8 +54,11 @@ class HaService:
     ``become_fenced``."""
 
     def __init__(self, env: Env, store: MessageStore, config: BrokerConfig) -> None:
+        """Raises ConfigError: ``haSecretFile``."""
         self.role = Role.FENCED
         self.sync: SyncSet | None = None
+        self.turned_away_total = 0
+        """Links that did not prove themselves, since the start."""
         self.on_replicated: list[Callable[[int], None]] = []
         self.entitled: Callable[[], bool] = lambda: True
         """Whether no other master can be there now: ``broker.lease``; without Controllers always."""
@@ -71,7 +79,11 @@ class HaService:
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._replicated = 0
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
-        self._numbers = 0  # of classic slaves, in the order they connected
+        self._credentials = Credentials.of(env, config)
+        proving = self._credentials.secret is not None
+        self._numbers = NAMELESS_FROM if proving else 0  # of classic slaves, in the order they connected
+        self._told_ms = -1.0  # when the log was last told of links turned away; -1 = never
+        self._untold = 0
         limit = config.ha_bytes_per_s_max if config.ha_flow_control else 0
         self._budget = Budget(limit, env.monotonic_ms)
         self._log = LogReader(store)
@@ -185,7 +197,9 @@ class HaService:
         follower = self._follower
         if follower is None or (follower.broker_id, follower.classic) != (self_id, classic):
             await self._leave()
-            follower = Follower(self._env, self._store, self._config, self_id, classic=classic)
+            follower = Follower(
+                self._env, self._store, self._config, self_id, self._credentials, classic=classic
+            )
             self._follower = follower
             self.role = Role.SLAVE
         follower.epoch = epoch
@@ -253,6 +267,11 @@ class HaService:
         """Why this slave's log cannot be continued from its master's, or None."""
         return self._follower.needs_reseed if self._follower is not None else None
 
+    @property
+    def unproven(self) -> str | None:
+        """Why this slave and its master do not believe each other, or None."""
+        return self._follower.unproven if self._follower is not None else None
+
     def renewed(self) -> None:
         """``entitled`` says yes again: what waited for that is confirmed and answered now."""
         if self.sync is not None:
@@ -303,9 +322,15 @@ class HaService:
         ]
 
     def status(self) -> dict[str, Any]:
-        """JSON-ready: ``role``, and for a slave ``following`` (state, master, reason)."""
+        """JSON-ready: ``role``, ``slaves``, for a slave ``following`` (state, master, reason), and
+        ``turnedAway``: links that did not prove themselves, since the start."""
         following = self._follower.status() if self._follower is not None else None
-        return {"role": self.role.value, "slaves": self.slaves(), "following": following}
+        return {
+            "role": self.role.value,
+            "slaves": self.slaves(),
+            "following": following,
+            "turnedAway": self.turned_away_total,
+        }
 
     # The master's links (ha.master.Host)
 
@@ -324,6 +349,7 @@ class HaService:
                 from_last_file=config.sync_from_last_file,
                 budget=self._budget,
                 reader=self._log,
+                credentials=self._credentials,
             )
         else:
             link = SlaveLink(
@@ -334,10 +360,12 @@ class HaService:
                 segment_bytes=config.segment_bytes,
                 budget=self._budget,
                 reader=self._log,
+                credentials=self._credentials,
             )
         if len(self._strangers) >= STRANGERS_MAX:
-            # The oldest one has had the most time to say who it is.
-            next(iter(self._strangers)).close("too many connections without a handshake")
+            # The oldest one has had the most time to say who it is; one that has proven it is none.
+            strangers = [stranger for stranger in self._strangers if stranger.proven is None]
+            (strangers or list(self._strangers))[0].close("too many connections without a handshake")
         self._strangers[link] = None
         return link
 
@@ -346,15 +374,37 @@ class HaService:
         return any(other.end > offset for other in self._links.values() if other is not link)
 
     def greeted(self, link: SlaveLink) -> None:
-        """``link`` said who it is: it takes the place of a former connection of the same broker."""
+        """``link`` said who it is: it takes the place of a former connection of the same broker.
+
+        Also of one that works: a broker ends its link before it makes another, so a second one means that the
+        first is a leftover whose end has not reached us, or that two say one name. Were the first to stay
+        while it answers, a liar that came first would keep the true broker out for ever; this way the true
+        one, which tries again, comes back. What the former one acknowledged is forgotten (``connected``):
+        nothing is confirmed until the new one reported how far *it* is. Proven is proven, though: a link
+        without a proof takes no place of one that has it.
+        """
         assert self.sync is not None
+        former = self._links.get(link.broker_id)
+        if former is not None and former.proven is not None and link.proven is None:
+            raise PeerError(f"broker {link.broker_id} is connected and has proven itself, this link has not")
         self._strangers.pop(link, None)
-        former = self._links.pop(link.broker_id, None)
         if former is not None:
+            del self._links[link.broker_id]
             former.close("the same broker connected again")
         self._links[link.broker_id] = link
         now_ms = self._env.monotonic_ms()
         self.sync.connected(link.broker_id, now_ms, learner=link.learner, prompt=link.prompt)
+
+    def turned_away(self, link: SlaveLink, why: str) -> None:
+        """Say so in the log, once each ``TELL_MS``: a port scan must not fill it."""
+        self.turned_away_total += 1
+        now_ms = self._env.monotonic_ms()
+        if self._told_ms >= 0 and now_ms - self._told_ms < TELL_MS:
+            self._untold += 1
+            return
+        more = f" ({self._untold} more since the last such line)" if self._untold else ""
+        log.warning("HA connection of %s turned away: %s%s", link.address, why, more)
+        self._told_ms, self._untold = now_ms, 0
 
     def acked(self, link: SlaveLink) -> None:
         """``link`` reported how far its slave is."""

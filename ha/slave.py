@@ -20,6 +20,7 @@ from ha.codec import (
 )
 from ha.core import consistent_point, missed
 from ha.master import epochs_of
+from ha.proof import NO_PROOF, PROOF_S, Credentials, Knock, Reason, UnprovenError, need_no_refusal
 from model.config import BrokerConfig, split_address
 from model.errors import DiskError, MqError, PeerError
 from runtime.backoff import Backoff
@@ -44,6 +45,7 @@ class State(enum.StrEnum):
     NO_MASTER = "no_master"  # nobody told where the master is
     CONNECTING = "connecting"
     HANDSHAKE = "handshake"
+    UNPROVEN = "unproven"  # the master does not prove that it knows haSecretFile, or wants a proof of us
     FOLLOWING = "following"
     NEEDS_RESEED = "needs_reseed"  # the logs have nothing in common, or the range is gone at the master
     BROKEN = "broken"  # the own disk refuses
@@ -70,10 +72,21 @@ class Follower:
     A ``foreign`` master, one that may be a real RocketMQ broker, is given the time its own kind takes
     between heartbeats. And as it records no epoch that starts where the one before it does, its newest epoch
     may be older than ours although it was elected after all we know of: the Controller's word counts then.
+
+    With a secret both ends prove themselves first (``ha.proof``), and a master that does not is not followed.
+    Only with ``trustPeers`` is one followed that says it has no secret. A master that may be a real one is
+    then asked for no proof unless it asks for ours.
     """
 
     def __init__(
-        self, env: Env, store: MessageStore, config: BrokerConfig, broker_id: int, *, classic: bool = False
+        self,
+        env: Env,
+        store: MessageStore,
+        config: BrokerConfig,
+        broker_id: int,
+        credentials: Credentials,
+        *,
+        classic: bool = False,
     ) -> None:
         """``classic``: a group without Controller, with its own protocol."""
         self.classic = classic
@@ -91,6 +104,8 @@ class Follower:
         self._handshake = SlaveHandshake(
             broker_id, config.sync_from_last_file, config.async_learner, prompt=True
         )
+        self._credentials = credentials
+        self._proving = True
         self._halted = False
         self._moved = asyncio.Event()
         self._link: MasterLink | None = None
@@ -104,6 +119,7 @@ class Follower:
         if address == self.address:
             return
         self.address = address
+        self._proving = not (self._credentials.lenient and (self.foreign or self.classic))
         self._backoff.reset()
         self._moved.set()
         if self._link is not None:
@@ -126,6 +142,11 @@ class Follower:
     def needs_reseed(self) -> str | None:
         """Why this log cannot be continued from the master's, or None."""
         return self.reason if self.state is State.NEEDS_RESEED else None
+
+    @property
+    def unproven(self) -> str | None:
+        """Why this broker and its master do not believe each other, or None."""
+        return self.reason if self.state is State.UNPROVEN else None
 
     def status(self) -> dict[str, Any]:
         return {
@@ -165,6 +186,10 @@ class Follower:
                 self._note(State.NEEDS_RESEED, error)
                 if self._put_aside(error):
                     continue
+            except UnprovenError as error:
+                self._note(State.UNPROVEN, error)
+                if self._credentials.lenient and error.reason in (Reason.NO_SECRET, Reason.NEEDS_PROOF):
+                    self._proving = error.reason is Reason.NEEDS_PROOF
             except (MqError, OSError, ValueError) as error:
                 broken = self._store.writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
@@ -218,7 +243,7 @@ class Follower:
         cut_epochs(self._store, end + 1)
         host, port = split_address(address)
         kind = ClassicMasterLink if self.classic else MasterLink
-        link = kind(self._env, self._store, self._config, self, self._handshake)
+        link = kind(self._env, self._store, self._config, self, self._handshake, self._knock())
         _, link = await self._env.network.connect(lambda: link, host, port, timeout_s=3.0)
         self._link = link
         try:
@@ -228,6 +253,12 @@ class Follower:
         finally:
             self._link = None
             link.end(MqError("stopped"))
+
+    def _knock(self) -> Knock | None:
+        secret = self._credentials.secret
+        if secret is None or not self._proving:
+            return None
+        return Knock(self._env, secret, self._credentials.scope, self.broker_id, self.epoch)
 
 
 def patience_ms(config: BrokerConfig, *, foreign: bool) -> int:
@@ -253,12 +284,17 @@ class MasterLink(asyncio.Protocol):
         config: BrokerConfig,
         follower: Follower,
         handshake: SlaveHandshake,
+        knock: Knock | None = None,
     ) -> None:
+        """``knock``: prove ourselves with it, and have the master do so, before anything else."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._env = env
         self._store = store
         self._follower = follower
         self._handshake = handshake
+        self._knock = knock  # None: the master has proven itself, or need not
+        self._deadline: asyncio.TimerHandle | None = None
+        self._heard = False
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._idle_ms = config.ha_heartbeat_ms
         self._silence_ms = patience_ms(config, foreign=follower.foreign)
@@ -278,8 +314,25 @@ class MasterLink(asyncio.Protocol):
             self._transport.abort()
             return
         self._follower.connected()
-        self._greet(self._transport)
+        if self._knock is None:
+            self._greet(self._transport)
+        else:
+            self._transport.write(self._knock.hello)
+            self._deadline = asyncio.get_running_loop().call_later(PROOF_S, self._too_late)
         self._arm()
+
+    def _too_late(self) -> None:
+        self.end(UnprovenError(f"the master did not prove within {PROOF_S:g} s that it knows haSecretFile"))
+
+    def _believe(self, knock: Knock, transport: asyncio.Transport, data: bytes) -> None:
+        proof = knock.feed(data)
+        if proof is None:
+            return
+        self._knock = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+        transport.write(proof)
+        self._greet(transport)
 
     def _greet(self, transport: asyncio.Transport) -> None:
         # One write: a real master parses a handshake as soon as 12 of its 16 bytes are there.
@@ -287,7 +340,8 @@ class MasterLink(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.end(exc or PeerError("the master closed the connection"))
+        hung_up = "the master closed the connection" if self._knock is None else NO_PROOF
+        self.end(exc or PeerError(hung_up))
 
     def end(self, error: Exception) -> None:
         """End the link; bytes that still arrive are not looked at."""
@@ -295,17 +349,24 @@ class MasterLink(asyncio.Protocol):
             self.ended.set_exception(error)
             # Nobody may be waiting any more (a stop): then there is nobody to tell.
             self.ended.exception()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._deadline):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._deadline = None
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self.ended.done():
+        if self.ended.done() or self._transport is None:
             return
         self._last_read_ms = self._env.monotonic_ms()
         try:
+            if self._knock is not None:
+                self._believe(self._knock, self._transport, data)
+                return
+            if not self._heard:
+                need_no_refusal(data)
+                self._heard = True
             heard = False
             for frame in self._reader.feed(data):
                 if isinstance(frame, MasterHandshake):
@@ -455,8 +516,9 @@ class ClassicMasterLink(MasterLink):
         config: BrokerConfig,
         follower: Follower,
         handshake: SlaveHandshake,
+        knock: Knock | None = None,
     ) -> None:
-        super().__init__(env, store, config, follower, handshake)
+        super().__init__(env, store, config, follower, handshake, knock)
         self._reader = TransferReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
         # Nobody says which kind of broker he is.
         self._silence_ms = patience_ms(config, foreign=True)

@@ -7,6 +7,7 @@ in ``docs/defaults.md``.
 
 import dataclasses
 import difflib
+import ipaddress
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -159,6 +160,16 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` (a name or an IP address) is this machine's own."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
 @dataclass(kw_only=True)
 class ServerConfig(Config):
     """What all servers share."""
@@ -173,6 +184,22 @@ class ServerConfig(Config):
     server_channel_max_idle_s: int = key(
         "serverChannelMaxIdleTimeSeconds", 120, "a connection without a byte for so long is closed, seconds"
     )
+    peer_credentials_file: str = key(
+        "peerCredentialsFile",
+        "",
+        "JSON file of the accessKey and secretKey that peers and operators must sign with; empty = they are"
+        " believed",
+    )
+    trust_peers: bool = key("trustPeers", False, "believe peers that prove nothing: only in a closed network")
+
+    def check(self) -> None:
+        super().check()
+        _need(
+            is_loopback(self.bind_address) or bool(self.peer_credentials_file) or self.trust_peers,
+            f"bindAddress={self.bind_address} is not loopback, and whoever reaches it would be believed: set"
+            " peerCredentialsFile=FILE (peers and operators then sign what they ask for), or"
+            " trustPeers=true in a closed network",
+        )
 
 
 @dataclass(kw_only=True)
@@ -271,6 +298,7 @@ class ControllerConfig(ServerConfig):
     )
 
     def check(self) -> None:
+        super().check()
         members = peers(self.peers)
         _need(bool(members), "controllerDLegerPeers is empty: list every Controller as id-host:port")
         _need(
@@ -401,6 +429,7 @@ class StoreConfig(ServerConfig):
     )
 
     def check(self) -> None:
+        super().check()
         _need(
             self.flush_disk_type in ("ASYNC_FLUSH", "SYNC_FLUSH"),
             f"flushDiskType={self.flush_disk_type}: expected ASYNC_FLUSH or SYNC_FLUSH",
@@ -490,6 +519,11 @@ class BrokerConfig(StoreConfig):
     )
     ha_master_address: str = key(
         "haMasterAddress", "", "classic slave: HA address of its master; empty = as NameServers tell"
+    )
+    ha_secret_file: str = key(
+        "haSecretFile",
+        "",
+        "file with the secret by which the brokers of a group prove themselves on HA ports",
     )
     ha_flow_control: bool = key(
         "haFlowControlEnable", False, "limit what slaves are sent to maxHaTransferByteInSecond"
@@ -590,6 +624,11 @@ class BrokerConfig(StoreConfig):
             "majorityAck=true needs brokerRole=SYNC_MASTER: an ASYNC_MASTER waits for nobody",
         )
         addresses(self.ha_master_address)
+        _need(
+            is_loopback(self.bind_address) or bool(self.ha_secret_file) or self.trust_peers,
+            f"bindAddress={self.bind_address}: the HA port is open to others than this machine; set"
+            " haSecretFile, the same on all brokers of the group, or trustPeers=true in a closed network",
+        )
         self._check_group_address()
         if not self.enable_controller_mode:
             slave = self.broker_role == "SLAVE"

@@ -12,6 +12,7 @@ from model.config import NamesrvConfig, parse_properties
 from model.errors import ConfigError, DiskError, PeerError, Refused
 from namesrv.codec import parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, Notice, RouteTable
+from remoting.auth import read_credentials
 from remoting.bodies import dumps, dumps_dialect, loads_object
 from remoting.codec import Command
 from remoting.codes import Request, Response
@@ -62,13 +63,15 @@ class NameServer:
         self._session_last = 0
         self._port: int | None = None
         self._tasks = Tasks("namesrv")
-        self._client = RemotingClient(env, "namesrv")
+        credentials = read_credentials(env.disk, config.peer_credentials_file)
+        self._client = RemotingClient(env, "namesrv", credentials=credentials)
         self._server = RemotingServer(
             env,
             "namesrv",
             self._handle,
             on_open=self._opened,
             on_close=self._closed,
+            credentials=credentials,
             frame_bytes_max=config.frame_bytes_max,
             idle_s=config.server_channel_max_idle_s,
         )

@@ -314,8 +314,9 @@ def _from_binary(header: bytes) -> Command:
         while at < stop:
             key, at = _text(header, at + 2, _SHORT.unpack_from(header, at)[0], stop)
             value, at = _text(header, at + 4, _INT.unpack_from(header, at)[0], stop)
-            if key in ext:
-                raise PeerError("a key of the header is given twice")
+            # The original writes the fields of its frequent headers twice when they are signed as well.
+            if ext.get(key, value) != value:
+                raise PeerError("a key of the header is given twice, with two values")
             if seen == EXT_FIELDS_MAX:
                 raise PeerError(f"more than {EXT_FIELDS_MAX} ext fields")
             seen += 1

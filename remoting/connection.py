@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, cast
 
 from model.errors import PeerError, Refused, Unknown
+from remoting.auth import Credentials
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
 from remoting.codes import Response, name_of
 from runtime.tasks import Tasks
@@ -62,6 +63,8 @@ class Owner:
         fast: FastPath | None = None,
         on_open: Callable[[Connection], object] | None = None,
         on_close: Callable[[Connection], object] | None = None,
+        credentials: Credentials | None = None,
+        signs: bool = False,
         frame_bytes_max: int,
         idle_s: float,
     ) -> None:
@@ -70,6 +73,8 @@ class Owner:
         self.fast = fast
         self.on_open = on_open
         self.on_close = on_close
+        self.credentials = credentials
+        self.sign = credentials.signed if signs and credentials is not None else None
         self.frame_bytes_max = frame_bytes_max
         self.idle_s = idle_s
         self.going_away = False
@@ -144,6 +149,7 @@ class Connection(asyncio.BufferedProtocol):
         self._read_paused = False
         self._closed = False
         self._closed_at = 0.0
+        self._told_unsigned = False
         self._opened = False
         self._last_io = self._loop.time()
         self._partial_since: float | None = None
@@ -181,7 +187,8 @@ class Connection(asyncio.BufferedProtocol):
     def oneway(self, command: Command) -> None:
         """Send a request nobody answers. Raises ConnectionError on a closed connection."""
         self._need_open()
-        self.send(command.numbered(self._next_opaque(), FLAG_ONEWAY))
+        sign = self._owner.sign
+        self.send((sign(command) if sign else command).numbered(self._next_opaque(), FLAG_ONEWAY))
 
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
         """Send a request and return its answer, whatever its code.
@@ -194,7 +201,8 @@ class Connection(asyncio.BufferedProtocol):
         answer: asyncio.Future[Command] = self._loop.create_future()
         self._calls[opaque] = answer
         try:
-            self.send(command.numbered(opaque))
+            sign = self._owner.sign
+            self.send((sign(command) if sign else command).numbered(opaque))
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
@@ -435,6 +443,8 @@ class Connection(asyncio.BufferedProtocol):
         if owner.handler is None:
             return request.reply(Response.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported(request).remark)
         try:
+            if owner.credentials is not None:
+                self._check(owner.credentials, request)
             return await owner.handler(self, request)
         except Refused as refused:
             return request.reply(refused.code, remark=refused.remark)
@@ -445,6 +455,16 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             log.exception("%s: %s from %s failed", owner.name, name_of(request.code), self.remote)
             return request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
+
+    def _check(self, credentials: Credentials, request: Command) -> None:
+        try:
+            credentials.check(request)
+        except Refused as refused:
+            # Once a connection: an unsigned heartbeat hears no answer (oneway), and comes twice a second.
+            level = logging.DEBUG if self._told_unsigned else logging.WARNING
+            self._told_unsigned = True
+            log.log(level, "%s: refused %s: %s", self._owner.name, self.remote, refused)
+            raise
 
     # writing
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, KeysView
 from typing import Final
 
 from model.config import split_address
+from remoting.auth import Credentials
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.connection import Connection, FastPath, Handler, Owner, unsupported
 from runtime.env import Env, Listener
@@ -23,7 +24,9 @@ class RemotingServer:
     """Accepts connections and hands their requests to ``handler``.
 
     Each request is a task of its own: those of one connection begin in the order they came, run side by side
-    and are answered in any order.
+    and are answered in any order. With ``credentials``, requests of ``remoting.auth.PEER_CODES`` reach it
+    only when they are signed; ``fast`` must handle none of these. ``signs``: what is sent to the connected is
+    signed as well; none of them may be a client.
     """
 
     def __init__(
@@ -35,6 +38,8 @@ class RemotingServer:
         fast: FastPath | None = None,
         on_open: Callable[[Connection], object] | None = None,
         on_close: Callable[[Connection], object] | None = None,
+        credentials: Credentials | None = None,
+        signs: bool = False,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         idle_s: float = IDLE_S,
     ) -> None:
@@ -45,6 +50,8 @@ class RemotingServer:
             fast=fast,
             on_open=on_open,
             on_close=on_close,
+            credentials=credentials,
+            signs=signs,
             frame_bytes_max=frame_bytes_max,
             idle_s=idle_s,
         )
@@ -109,7 +116,8 @@ class RemotingServer:
 class RemotingClient:
     """Calls servers by address (``host:port``) over one connection each, made when first needed.
 
-    Nothing is retried here: who calls knows whether a second try is harmless.
+    Nothing is retried here: who calls knows whether a second try is harmless. With ``credentials`` every
+    request is signed, and requests of ``remoting.auth.PEER_CODES`` from the servers must be.
     """
 
     def __init__(
@@ -119,6 +127,7 @@ class RemotingClient:
         *,
         handler: Handler | None = None,
         on_close: Callable[[Connection], object] | None = None,
+        credentials: Credentials | None = None,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         idle_s: float = IDLE_S,
         connect_timeout_s: float = CALL_S,
@@ -127,7 +136,13 @@ class RemotingClient:
         self._on_close = on_close
         self._connect_timeout_s = connect_timeout_s
         self._owner = Owner(
-            name, handler, on_close=self._lost, frame_bytes_max=frame_bytes_max, idle_s=idle_s
+            name,
+            handler,
+            on_close=self._lost,
+            credentials=credentials,
+            signs=True,
+            frame_bytes_max=frame_bytes_max,
+            idle_s=idle_s,
         )
         self._timers = Tasks(name)
         self._sweeping = False

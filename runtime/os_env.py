@@ -108,9 +108,10 @@ class OsFile:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        # Linux frees the descriptor whatever close says (close(2)): a second try would close another's.
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class OsLock:

@@ -7,6 +7,10 @@ what the checkpoint says and makes the rest again from the log.
 notes how far dispatch was when it began; that offset is settled once the log and every queue are synced up
 to it. A round syncs a bounded number of queues, those that wait longest first: with thousands of them the
 settled offset trails.
+
+The index is written back every INDEX_FLUSH_S, and what a start had to make up (store.indexing) as soon as it
+is: at the first CATCH_UP_BYTES of it, and when the index is level. So what the next start has to make up is
+what this life left behind, however often the broker is killed and however long its log is.
 """
 
 from __future__ import annotations
@@ -25,12 +29,15 @@ from store.dispatch import WRITING_QUEUES, Dispatcher
 from store.health import Health
 from store.index_file import Index
 from store.indexing import WRITING_INDEX, Indexer
+from store.pace import Pace
 from store.reserve import Reserve
 from store.segment import Segment
 
 log = logging.getLogger(__name__)
 
 INDEX_FLUSH_S = 10.0
+CATCH_UP_BYTES: Final = 8 << 20
+"""Of the log: indexed after a start, they are written back before the rest is."""
 WRITE_QUEUES: Final = 512
 """Queues written out between two turns of the loop."""
 SYNC_QUEUES: Final = 256
@@ -58,6 +65,7 @@ class Housekeeping:
         checkpoint: CheckpointFile,
         health: Health,
         reserve: Reserve,
+        pace: Pace,
         interval_ms: int,
         want_sync: Callable[[int], None],
     ) -> None:
@@ -70,12 +78,15 @@ class Housekeeping:
         self._checkpoint = checkpoint
         self._health = health
         self._reserve = reserve
+        self._pace = pace
         self._interval_s = interval_ms / 1000
         self._want_sync = want_sync
         self._early = asyncio.Event()
         self._rounds: deque[tuple[int, int]] = deque()  # how far dispatch was, bytes; store time there, ms
         self._rounds_of = 0  # log.generation
         self._written = b""
+        self._made_up = False  # what lacked in the index at the start is written back
+        self._made_up_part = False  # ... or a good part of it
         self._mark = (0, 0, 0)  # log.generation, log.end, store time of a record below it: of the last turn
 
     async def run(self, pause: Callable[[float], Awaitable[bool]]) -> None:
@@ -89,12 +100,25 @@ class Housekeeping:
             try:
                 await self._look_at_space()
                 await self.flush_queues()
-                if since_index_s >= INDEX_FLUSH_S:
+                if self._index_is_due(since_index_s) and not self._pace.left_s:
                     since_index_s = 0.0
+                    self._made_up_part, self._made_up = True, self._indexer.caught_up
                     await self.flush_index()
                 await self.write_checkpoint()
             except OSError as error:
                 self._health.failed(error, WRITING_CHECKPOINT)
+
+    def _index_is_due(self, since_s: float) -> bool:
+        if since_s >= INDEX_FLUSH_S:
+            return True
+        if self._made_up or self._indexer.caught_up:
+            return not self._made_up
+        gained = self._indexer.at - self._checkpoint.now.indexed_offset
+        return not self._made_up_part and gained >= CATCH_UP_BYTES
+
+    def level(self) -> None:
+        """The index is level: write that down early."""
+        self._early.set()
 
     def soon(self) -> None:
         """The log grew a lot: begin the next round early."""
@@ -193,10 +217,13 @@ class Housekeeping:
             self._health.failed(error, WRITING_INDEX)
             return
         stamp_ms, at, generation = self._index.end_timestamp_ms, self._indexer.at, self._log.generation
-        write = self._index.begin_flush()
         done = False
         try:
-            await self._env.offload(write)
+            for _ in self._index.picture():
+                await asyncio.sleep(0)
+            if not self._index.pictured:  # a cut came in between, and wrote what is left
+                return
+            await self._env.offload(self._index.write_picture)
             done = True
         except OSError as error:
             self._health.failed(error, WRITING_INDEX)

@@ -30,8 +30,9 @@ from datetime import datetime
 from typing import Final
 
 from model.errors import DiskError
-from model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK, java_hash
+from model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from runtime.env import Disk, File
+from store.key_hash import KeyHash
 from store.record import Dispatch
 
 log = logging.getLogger(__name__)
@@ -47,62 +48,10 @@ _PAGE_SLOTS: Final = 1 << _PAGE_SLOTS_SHIFT
 _FOREVER_MS: Final = 1 << 62
 _INT_MAX: Final = 0x7FFFFFFF
 _NAME_CHARS: Final = 17
-_CHECKED_AT_ONCE: Final = 1 << 15
-"""Slots looked at in one call that keeps other threads waiting."""
-_POWER_4: Final = 31**4
-
-
-class KeyHash:
-    """|hashCode| of ``topic#key``, fast for the ids of producers: their long common heads are remembered."""
-
-    _CACHE_MAX: Final = 1 << 16
-    _HEADS_MAX: Final = 4096
-
-    def __init__(self) -> None:
-        self._topics: dict[str, int] = {}
-        self._heads: dict[str, int] = {}
-        self._quads: dict[str, int] = {}
-        self._powers = [1]
-        for _ in range(512):
-            self._powers.append(self._powers[-1] * 31 & 0xFFFFFFFF)
-
-    def __call__(self, topic: str, key: str) -> int:
-        length = len(key)
-        head = self._topics.get(topic)
-        if head is None:
-            if len(self._topics) > self._CACHE_MAX:
-                self._topics.clear()
-            head = self._topics[topic] = java_hash(topic + "#")
-        if not 8 < length <= 512 or not key.isascii():
-            value = java_hash(f"{topic}#{key}") & 0xFFFFFFFF
-        else:
-            quads = self._quads
-            try:
-                value = (self._heads[key[:-8]] * _POWER_4 + quads[key[-8:-4]]) * _POWER_4 + quads[key[-4:]]
-            except KeyError:
-                value = self._slow(key)
-            value = (head * self._powers[length] + value) & 0xFFFFFFFF
-        if value < 0x80000000:
-            return value
-        return 0x100000000 - value if value != 0x80000000 else 0
-
-    def _slow(self, key: str) -> int:
-        """The same sum, learning the parts that are not known yet."""
-        head = key[:-8]
-        value = self._heads.get(head)
-        if value is None:
-            if len(self._heads) > self._HEADS_MAX:
-                self._heads.clear()
-            value = self._heads[head] = java_hash(head) & 0xFFFFFFFF
-        for part in (key[-8:-4], key[-4:]):
-            quad = self._quads.get(part)
-            if quad is None:
-                if len(self._quads) > self._CACHE_MAX:
-                    self._quads.clear()
-                a, b, c, d = part.encode()
-                quad = self._quads[part] = ((a * 31 + b) * 31 + c) * 31 + d
-            value = value * _POWER_4 + quad
-        return value
+CHECKED_AT_ONCE: Final = 1 << 14
+"""Slots looked at between two turns of the loop: half a millisecond."""
+_PICTURE_BYTES: Final = 1 << 18
+"""Bytes of slots copied between two turns of the loop: a fifth of a millisecond."""
 
 
 class IndexFile:
@@ -123,6 +72,7 @@ class IndexFile:
         self.dirty_pages: set[int] = set()
         self._written = 1
         self._in_flight: tuple[int, set[int]] = (0, set())  # bytes of entries, pages of slots
+        self._steps: list[list[tuple[int, bytes]]] = []  # what a flush writes at which offset; a sync each
         self._cut = False
         self._busy = False  # a flush runs off the loop
         self._retired = False
@@ -176,30 +126,34 @@ class IndexFile:
     def writable(self) -> array[int]:
         """The slots in memory, mended: a crash may have left slots that point behind the last entry."""
         if self.table is None:
-            self.take_slots(self.read_slots())
+            table = self.read_slots()
+            self.take_slots(table, self.wrong_slots(table, 0, len(table)))
         assert self.table is not None, "taken above"
         return self.table
 
-    def read_slots(self) -> tuple[array[int], list[int]]:
-        """The slots on disk, and which of them point behind the last entry. Changes nothing: may run off
-        the loop. Raises OSError."""
+    def read_slots(self) -> array[int]:
+        """The slots on disk. Changes nothing: may run off the loop. Raises OSError."""
         table = array("i", self.file.pread(SLOT_BYTES * self.slots, HEADER_BYTES))
         if sys.byteorder == "little":
             table.byteswap()
-        wrong: list[int] = []
-        for first in range(0, len(table), _CHECKED_AT_ONCE):
-            part = table[first : first + _CHECKED_AT_ONCE]
-            if max(part) >= self.count:
-                wrong += [first + at for at, number in enumerate(part) if number >= self.count]
-        return table, wrong
+        return table
 
-    def take_slots(self, found: tuple[array[int], list[int]]) -> None:
+    def wrong_slots(self, table: array[int], first: int, until: int) -> list[int]:
+        """Which of the slots ``first`` to ``until`` of ``table`` point behind the last entry."""
+        wrong: list[int] = []
+        for begin in range(first, until, CHECKED_AT_ONCE):
+            part = table[begin : min(begin + CHECKED_AT_ONCE, until)]
+            if max(part) >= self.count:
+                wrong += [begin + at for at, number in enumerate(part) if number >= self.count]
+        return wrong
+
+    def take_slots(self, table: array[int], wrong: list[int]) -> None:
         """Keep what ``read_slots`` found, mended, unless the slots are in memory already. Raises OSError."""
         if self.table is not None:
             return
-        self.table, wrong = found
+        self.table = table
         for slot in wrong:
-            number = self.table[slot]
+            number = table[slot]
             while number >= self.count:
                 number = self._previous_on_disk(number)
             self._set(slot, number)
@@ -296,13 +250,13 @@ class IndexFile:
     def holds_time(self, begin_ms: int, end_ms: int) -> bool:
         return self.count > 1 and self.begin_timestamp_ms <= end_ms and self.end_timestamp_ms >= begin_ms
 
-    def begin_flush(self) -> Callable[[], None]:
-        """Take a picture of what a flush has to write; the call that writes it blocks and may run off the
-        loop. ``end_flush`` follows."""
-        entries = bytes(self.pending)
+    def picture(self) -> Iterator[None]:
+        """Copy what a flush has to write, a part with each step; then ``write_picture``, then ``end_flush``.
+
+        What is added in between leaves the file as a crash in a write does: the copied slots may point to it,
+        so its entries come last and are copied too, while the header tells of none of it.
+        """
         pages, self.dirty_pages = self.dirty_pages, set()
-        entries_at = self._entries_at + self._written * ENTRY_BYTES
-        slots = [(HEADER_BYTES + at * SLOT_BYTES, data) for at, data in self._runs(sorted(pages))]
         header = HEADER.pack(
             self.begin_timestamp_ms,
             self.end_timestamp_ms,
@@ -311,24 +265,36 @@ class IndexFile:
             self.slots_used,
             self.count,
         )
-        file = self.file
-        self._in_flight = (len(entries), pages)
+        self._in_flight = (0, pages)
         self._busy = True
         self._cut = False
+        slots: list[tuple[int, bytes]] = []
+        copied = 0
+        for at, data in self._runs(sorted(pages)):
+            slots.append((HEADER_BYTES + at * SLOT_BYTES, data))
+            copied += len(data)
+            if copied >= _PICTURE_BYTES:
+                copied = 0
+                yield
+        entries = bytes(self.pending)
+        self._in_flight = (len(entries), pages)
+        entries_at = self._entries_at + self._written * ENTRY_BYTES
+        self._steps = [[(entries_at, entries)], slots, [(0, header)]]
 
-        def write() -> None:
-            for step in ([(entries_at, entries)], slots, [(0, header)]):
-                for at, data in step:
-                    file.pwrite(data, at)
-                file.sync()
-
-        return write
+    def write_picture(self) -> None:
+        """Write what was copied. Blocks, may run off the loop; raises OSError."""
+        file = self.file
+        for step in self._steps:
+            for at, data in step:
+                file.pwrite(data, at)
+            file.sync()
 
     def end_flush(self, done: bool) -> None:
-        """The write of ``begin_flush`` is over; what it failed to write, or wrote although a cut came
-        meanwhile, is written again next time."""
+        """The write is over; what it failed to write, or wrote although a cut came meanwhile, is written
+        again next time."""
         size, pages = self._in_flight
         self._in_flight = (0, set())
+        self._steps = []
         self._busy = False
         if self._retired:
             self.close()
@@ -348,7 +314,8 @@ class IndexFile:
         at = 0
         while at < len(pages):
             stop = at + 1
-            while stop < len(pages) and pages[stop] == pages[stop - 1] + 1:
+            last = min(len(pages), at + _PICTURE_BYTES // (_PAGE_SLOTS * SLOT_BYTES))
+            while stop < last and pages[stop] == pages[stop - 1] + 1:
                 stop += 1
             first = pages[at] * _PAGE_SLOTS
             part = table[first : (pages[stop - 1] + 1) * _PAGE_SLOTS]
@@ -379,8 +346,10 @@ class Index:
         self.removed = False  # loading met a file that cannot be right
         self._owed: list[tuple[int, int, int]] = []  # key hash, offset, store time: no file could be made for
         self._full: list[IndexFile] = []  # full files whose last entries are not written yet
-        self._names_dirty = False
+        self._names_dirty = self._names_in_flight = False
         self._flushing: list[IndexFile] = []
+        self._pictures = 0
+        self._copied = False  # is the picture of what a flush writes whole?
 
     def load(self) -> None:
         """Read the headers; a file that cannot be right is removed: the index is made from the log."""
@@ -408,15 +377,10 @@ class Index:
         """Slots of each file."""
         return self._slots
 
-    def read_slots(self) -> tuple[IndexFile, tuple[array[int], list[int]]] | None:
-        """What the file that takes the next entry needs in memory; may run off the loop. Raises OSError."""
+    def in_need(self) -> IndexFile | None:
+        """The file that takes the next entry, if its slots are not in memory yet."""
         last = self.files[-1] if self.files else None
-        return None if last is None or last.is_full else (last, last.read_slots())
-
-    def take_slots(self, found: tuple[IndexFile, tuple[array[int], list[int]]] | None) -> None:
-        """Keep what ``read_slots`` found, unless that file is gone or was cut meanwhile. Raises OSError."""
-        if found is not None and found[0] in self.files[-1:]:
-            found[0].take_slots(found[1])
+        return None if last is None or last.is_full or last.table is not None else last
 
     @property
     def end_offset(self) -> int:
@@ -522,6 +486,7 @@ class Index:
 
     def truncate(self, offset: int) -> None:
         """Forget messages at or behind ``offset``, durably. Blocks; raises OSError."""
+        self._drop_picture()
         self._owed = [item for item in self._owed if item[1] < offset]
         while self.files and (self.files[-1].begin_offset >= offset or self.files[-1].count <= 1):
             file = self.files.pop()
@@ -536,24 +501,54 @@ class Index:
                 self.end_flush(True)
 
     def begin_flush(self) -> Callable[[], None]:
-        """What a flush has to do (see IndexFile.begin_flush); one at a time, ended by ``end_flush``."""
-        names, self._names_dirty = self._names_dirty, False
-        self._flushing = [file for file in (*self._full, *self.files[-1:]) if file.is_dirty]
-        writes = [file.begin_flush() for file in self._flushing]
+        """``picture`` at once, and the call that writes it: it may run off the loop. ``end_flush`` follows."""
+        for _ in self.picture():
+            pass
+        return self.write_picture
 
-        def write() -> None:
-            if names:
-                self._disk.sync_dir(self.path)
-                self._disk.sync_dir(self.path.rpartition("/")[0])
-            for call in writes:
-                call()
+    def picture(self) -> Iterator[None]:
+        """Copy what a flush has to write, a part with each step (see IndexFile.picture); one at a time.
 
-        return write
+        Then ``write_picture`` if ``pictured``, then ``end_flush``.
+        """
+        self._pictures += 1
+        number = self._pictures
+        self._copied = False
+        self._flushing = [one for one in dict.fromkeys((*self._full, *self.files[-1:])) if one.is_dirty]
+        for file in tuple(self._flushing):
+            for _ in file.picture():
+                yield
+                if number != self._pictures:
+                    return
+        self._names_in_flight, self._names_dirty = self._names_dirty, False
+        self._copied = True
+
+    @property
+    def pictured(self) -> bool:
+        """Is the picture whole? Not when a cut came in between: that has written everything itself."""
+        return self._copied
+
+    def write_picture(self) -> None:
+        """Write what ``picture`` copied, durably. Blocks, may run off the loop; raises OSError."""
+        if self._names_in_flight:
+            self._disk.sync_dir(self.path)
+            self._disk.sync_dir(self.path.rpartition("/")[0])
+        for file in tuple(self._flushing):
+            file.write_picture()
+
+    def _drop_picture(self) -> None:
+        """Forget a picture that is not whole; nothing of it was written."""
+        if self._flushing and not self._copied:
+            self._pictures += 1
+            self.end_flush(False)
 
     def end_flush(self, done: bool) -> None:
         for file in self._flushing:
             file.end_flush(done)
         self._flushing = []
+        self._copied = False
+        self._names_dirty |= self._names_in_flight and not done
+        self._names_in_flight = False
         if done:
             for file in self._full:
                 if not file.is_dirty:
@@ -574,6 +569,7 @@ class Index:
 
     def destroy(self) -> None:
         """Drop every file. Raises OSError."""
+        self._drop_picture()
         self._owed.clear()
         for file in self.files:
             file.close()

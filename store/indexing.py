@@ -3,23 +3,27 @@
 Queues first: consumers need them at once, a look-up by key can wait a moment. What is dispatched while the
 index is level goes into it from the same batch. After a start the index may be behind, and its slots (20 MB
 by default) are not in memory yet: then a task reads them off the loop and parses the log from where the
-index ends, a slice at a time, until both are level. A small backlog recovery makes up itself.
+index ends, STEP_BYTES at a time, until both are level. It rests between two steps (store.pace), because the
+broker may be elected meanwhile; what grows under load is made up too, or it would never be level. What was
+made up is written back at once (store.housekeeping): a broker that is killed again and again begins each time
+where it was, not ever further behind. A small backlog recovery makes up itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from model.errors import DiskError
 from runtime.env import Env
 from store.commit_log import CommitLog
 from store.health import Health
-from store.index_file import Index
+from store.index_file import CHECKED_AT_ONCE, Index
+from store.pace import Pace
 from store.record import BadRecord, Dispatch
-from store.walker import Walker
+from store.walker import READ_BYTES, Walker
 
 log = logging.getLogger(__name__)
 
@@ -27,20 +31,29 @@ WRITING_INDEX: Final = "writing the index"
 AT_ONCE_BYTES: Final = 1 << 20
 """A backlog up to this size is made up by recovery itself, if the slots are few."""
 AT_ONCE_SLOTS: Final = 1 << 16
+STEP_BYTES: Final = 1 << 14
+"""Of the log, between two turns of the loop: at most a millisecond even of the shortest records."""
+GROWN_BYTES_MAX: Final = 1 << 16
+"""Up to so much more when more is dispatched than a step makes up: else it would never be level."""
 
 
 class Indexer:
     """``at``: the messages that end at or below this log offset (bytes) are in the index."""
 
-    def __init__(self, commit_log: CommitLog, index: Index | None, walker: Walker, health: Health) -> None:
+    def __init__(
+        self, commit_log: CommitLog, index: Index | None, walker: Walker, health: Health, pace: Pace
+    ) -> None:
         self.at = 0
         self.caught_up = True  # is the index level with the queues, and its slots in memory?
         self.on_bad: Callable[[int, BadRecord], int] = lambda at, bad: at
         """Told of bytes at an offset that are no record; says where good records go on."""
+        self.on_level: Callable[[], None] = lambda: None
+        """Called once what lacked after a start is made up."""
         self._log = commit_log
         self._index = index
         self._walker = walker
         self._health = health
+        self._pace = pace
         self._waiters: list[asyncio.Future[None]] = []
 
     def start_at(self, offset: int, *, behind: bool = False) -> None:
@@ -77,43 +90,66 @@ class Indexer:
     def catch_up(self, until: int) -> None:
         """Index everything up to log offset ``until`` now: recovery. Raises DiskError."""
         while self.at < until:
-            self._step(until)
+            self._step(until, READ_BYTES)
 
-    def _step(self, until: int) -> None:
+    def _step(self, until: int, size: int) -> None:
+        """Index about ``size`` bytes of the log, none behind ``until``."""
         self.at = max(self.at, self._log.min_offset)
-        for found, end in self._walker.parsed(self.at, until, stop_bad=True):
+        for found, end in self._walker.parsed(self.at, until, stop_bad=True, read_bytes=size):
             self._put(found)
             self.at = end
             return
         if self.at < until:
             self.at = self.on_bad(self.at, BadRecord("unreadable_region", f"no record starts at {self.at}"))
 
-    async def run(self, env: Env, dispatched: Callable[[], int], stopped: Callable[[], bool]) -> None:
-        """Make the index level with ``dispatched()``, then end. Raises DiskError."""
+    async def run(
+        self, env: Env, dispatched: Callable[[], int], pause: Callable[[float], Awaitable[bool]]
+    ) -> None:
+        """Make the index level with ``dispatched()``, then end; or once ``pause`` (seconds) says that the
+        store closes. Raises DiskError."""
         if self.caught_up or self._index is None:
             return
         begin = self.at
-        await self._read_slots(env, self._index)
-        while not stopped() and self._health.broken is None:
-            if self.at >= dispatched():
+        if not await self._read_slots(env, self._index, pause):
+            self._tell()
+            return
+        clock = asyncio.get_running_loop().time
+        seen = dispatched()
+        while self._health.broken is None:
+            begun_s, until = clock(), dispatched()
+            if self.at < until:
+                self._step(until, STEP_BYTES + min(max(2 * (until - seen), 0), GROWN_BYTES_MAX))
+                seen = until
+            if self.at >= until:  # before the rest: behind it there may be more again
                 self.caught_up = True
                 break
-            self._step(dispatched())
-            await asyncio.sleep(0)
+            if not await self._pace.rest(pause, begun_s):
+                break
         if self.at > begin:
             log.info("indexed [%d, %d)", begin, self.at)
         self._tell()
+        if self.caught_up:
+            self.on_level()
 
-    async def _read_slots(self, env: Env, index: Index) -> None:
-        while True:
-            files = list(index.files)
+    async def _read_slots(self, env: Env, index: Index, pause: Callable[[float], Awaitable[bool]]) -> bool:
+        clock = asyncio.get_running_loop().time
+        while (file := index.in_need()) is not None:
             try:
-                index.take_slots(await env.offload(index.read_slots))
-                return
+                table = await env.offload(file.read_slots)
+                wrong: list[int] = []
+                # Not off the loop: it would keep the interpreter from it for longer than that takes.
+                for first in range(0, len(table), CHECKED_AT_ONCE):
+                    begun_s = clock()
+                    wrong += file.wrong_slots(table, first, min(first + CHECKED_AT_ONCE, len(table)))
+                    if not await self._pace.rest(pause, begun_s):
+                        return False
+                if index.in_need() is file:
+                    file.take_slots(table, wrong)
             except OSError as error:
-                if files == index.files:
+                if index.in_need() is file:
                     raise DiskError(f"reading the index failed: {error.strerror or error}") from error
                 # A cut removed the file that was read: look at what is left.
+        return True
 
     async def level(self) -> None:
         """Return once look-ups by key see all that is dispatched. Raises DiskError when they never will."""

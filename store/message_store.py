@@ -32,6 +32,7 @@ from store.housekeeping import Housekeeping
 from store.index_file import Index
 from store.indexing import Indexer
 from store.multi_dispatch import MultiDispatchParser
+from store.pace import Pace
 from store.queue_offsets import QueueOffsets
 from store.reading import Got, Reader
 from store.record import (
@@ -99,7 +100,8 @@ class MessageStore:
         self._parser = kind(delay_levels_ms(config.delay_levels))
         self.damage = DamageLedger(disk, self.root)
         self._walker = Walker(self.log, self._parser, self.damage)
-        self._indexer = Indexer(self.log, self._index, self._walker, self._health)
+        self.pace = Pace()
+        self._indexer = Indexer(self.log, self._index, self._walker, self._health, self.pace)
         self._dispatcher = Dispatcher(
             self.log, self._queues, self._indexer, self._parser, self._health, self.on_arrive, self.damage
         )
@@ -122,7 +124,9 @@ class MessageStore:
             self._parser,
             self.damage,
             self._index,
+            self._indexer,
             self.repairer,
+            self.pace,
             config.scrub_megabytes_per_s << 20,
             config.check_on_start_megabytes_per_s << 20,
         )
@@ -163,6 +167,7 @@ class MessageStore:
             self.checkpoint,
             self._health,
             self._reserve,
+            self.pace,
             config.flush_queue_interval_ms,
             self._flusher.want,
         )
@@ -173,6 +178,7 @@ class MessageStore:
         self._running: list[asyncio.Task[None]] = []
         self.log.on_roll = self._rolled
         self.log.on_grown = self._housekeeping.soon
+        self._indexer.on_level = self._housekeeping.level
 
     # -- life ------------------------------------------------------------------------------------------
 
@@ -203,7 +209,7 @@ class MessageStore:
             spawn(self._housekeeping.run(self._pause), name="housekeeping"),
             spawn(self._retain(), name="retain"),
             spawn(self.scrub.run(self._pause), name="scrub"),
-            spawn(self._indexer.run(self._env, lambda: self.dispatched, self._stopping.is_set), name="index"),
+            spawn(self._indexer.run(self._env, lambda: self.dispatched, self._pause), name="index"),
         ]
 
     def _recover(self) -> Recovered:

@@ -152,6 +152,7 @@ def recover(
     dispatcher.start_at(_record_start(commit_log, damage, min(dispatched, end)), confirmed)
     indexed = _indexed(commit_log, index, checkpoint, dispatcher.dispatched)
     indexer.start_at(_record_start(commit_log, damage, indexed), behind=True)
+    checkpoint.indexed_offset = min(checkpoint.indexed_offset, indexer.at)  # a file of it may be gone
     dispatcher.run()
     if indexer.is_small(dispatcher.dispatched):
         indexer.catch_up(dispatcher.dispatched)

@@ -21,6 +21,8 @@ from store.consume_queue import ConsumeQueues
 from store.damage import RECORD_BYTES_MAX, DamageLedger
 from store.dispatch import Dispatcher
 from store.index_file import Index
+from store.indexing import Indexer
+from store.pace import Pace
 from store.record import BadRecord, DispatchParser, measure, whole
 from store.repair import Repairer
 
@@ -46,7 +48,9 @@ class Scrub:
         parser: DispatchParser,
         damage: DamageLedger,
         index: Index | None,
+        indexer: Indexer,
         repairer: Repairer,
+        pace: Pace,
         bytes_per_s: int,
         first_bytes_per_s: int,
     ) -> None:
@@ -61,7 +65,9 @@ class Scrub:
         self._parser = parser
         self._damage = damage
         self._index = index
+        self._indexer = indexer
         self._repairer = repairer
+        self._pace = pace
         self._bytes_per_s = bytes_per_s
         self._first_bytes_per_s = first_bytes_per_s
         self._lookups = 0
@@ -77,7 +83,7 @@ class Scrub:
                     begin = self.at
                     self.step()
                     cost = max(self.at - begin, 1) + self._lookups * LOOKUP_BYTES
-                    if not await pause(cost / bytes_per_s):
+                    if not await pause(max(cost / bytes_per_s, self._pace.left_s)):
                         return
             except (DiskError, ValueError, OSError) as error:  # deleted or cut under our eyes, or unreadable
                 log.error("the scrub stopped at %d: %s", self.at, error)
@@ -134,7 +140,7 @@ class Scrub:
 
     def _entry(self, data: bytes, place: int, size: int) -> None:
         item = self._parser.one(data, place, size)
-        if self._index is not None:
+        if self._index is not None and item.offset < self._indexer.at:  # the others it comes to yet
             self._lookups += bool(item.uniq_key) + len(item.keys.split())
             self._index.add_late((item,))
         queue = self._queues.get(item.topic, item.queue_id)

@@ -14,7 +14,8 @@ from model.config import StoreConfig
 from model.errors import DiskError
 from model.message import KEYS, LMQ_PREFIX, TAGS, TRANSACTION_PREPARED, UNIQ_KEY, decode_properties
 from runtime.env import Disk
-from store.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, KeyHash
+from store.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from store.key_hash import KeyHash
 from store.multi_dispatch import places
 from store.offline import Damage, SegmentInfo, StoreDirectory
 from store.record import BadRecord, Dispatch, DispatchParser, Record, decode, delay_levels_ms, measure

@@ -20,12 +20,15 @@ class Walker:
         self._parser = parser
         self._damage = damage
 
-    def parsed(self, at: int, end: int, *, stop_bad: bool = False) -> Iterator[tuple[list[Dispatch], int]]:
+    def parsed(
+        self, at: int, end: int, *, stop_bad: bool = False, read_bytes: int = READ_BYTES
+    ) -> Iterator[tuple[list[Dispatch], int]]:
         """Batches of whole records in [at, end) and where each batch ends; a partial last one is left out.
 
-        ``stop_bad`` ends at bytes that are no record, else they raise BadRecord.
+        ``stop_bad`` ends at bytes that are no record, else they raise BadRecord. A batch has at most
+        ``read_bytes``, or one record that is longer.
         """
-        want = READ_BYTES
+        want = read_bytes
         while at < end:
             damaged = self._damage.at(at)
             if damaged is not None and damaged.until <= end:
@@ -43,7 +46,7 @@ class Walker:
                     return
                 raise
             if stop > at:
-                at, want = stop, READ_BYTES
+                at, want = stop, read_bytes
                 yield found, at
                 continue
             size = int(HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))[0]) if len(data) >= 4 else 0

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from admin import credentials
 from admin.cluster import POLL_S, ClusterNotReady, LocalCluster
 from admin.handover import CannotHandOver, hand_over
 from admin.layout import CLUSTER, Node
@@ -256,7 +257,8 @@ class LiveWorld:
         """What ``keelmq group handover`` does."""
         controllers = [node.controller_address for node in self._cluster.layout.namesrvs]
         try:
-            await hand_over(self._env, self.namesrv, controllers, CLUSTER, self.group)
+            key = credentials.read()
+            await hand_over(self._env, self.namesrv, controllers, CLUSTER, self.group, credentials=key)
         except CannotHandOver as error:
             raise CannotDrill(str(error)) from None
 

@@ -31,6 +31,8 @@ NAMESRV_PORT: Final = 9876
 CONTROLLER_PORT: Final = 9878
 BROKER_PORT: Final = 10911
 
+HA_SECRET: Final = b"what the brokers of the group share"
+
 BROKER_SETTINGS: Final = {
     "brokerName": GROUP,
     "storePathRootDir": "/store",
@@ -212,6 +214,7 @@ class SimCluster:
             "totalReplicas": str(self.config.brokers),
             **self.config.broker,
         }
+        _hand_out_secret(env, values.get("haSecretFile", ""))
         return Broker(env, BrokerConfig.from_mapping(values))
 
     def _namesrv(self, node: Node, env: SimEnv) -> Server:
@@ -416,3 +419,12 @@ class SimCluster:
 
     def close(self) -> None:
         self.loop.close()
+
+
+def _hand_out_secret(env: SimEnv, path: str) -> None:
+    """What an operator did before the first start: the same file on all brokers, and synced."""
+    if path and not env.disk.exists(path):
+        file = env.disk.open(path, create=True)
+        file.pwrite(HA_SECRET, 0)
+        file.sync()
+        env.disk.sync_dir("/")

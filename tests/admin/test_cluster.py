@@ -14,6 +14,7 @@ import pytest
 from admin import layout as layouts
 from admin import processes
 from admin.cluster import LocalCluster
+from admin.commands import _show
 from admin.layout import Layout, group_name, load, make_secret
 from admin.serve import split
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, peers
@@ -213,6 +214,7 @@ def test_the_status_has_the_members_scripts_read(tmp_path: Path) -> None:
             "id": "n0",
             "address": "127.0.0.1:20001",
             "leader": True,
+            "lagEntries": None,
         }.items()
     )
     group = status["groups"][0]
@@ -233,6 +235,16 @@ def test_the_status_has_the_members_scripts_read(tmp_path: Path) -> None:
     }
     assert [(b["id"], b["role"]) for b in group["brokers"]] == [(1, "master"), (2, "down")]
     assert group["brokers"][0]["store"] == str(tmp_path / "store" / "broker-a-0")
+
+
+def test_a_controller_that_lags_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = views()
+    assert found["namesrv-0"] is not None
+    found["namesrv-0"]["controller"]["raft"] = {"lagEntries": 7}
+    status = small(tmp_path).status_of(found)
+    assert status["controllers"][0]["lagEntries"] == 7
+    _show(status, as_json=False)
+    assert "127.0.0.1:20001  leader  7 decisions behind" in capsys.readouterr().out
 
 
 def test_between_two_leaders_the_status_shows_what_the_followers_know(tmp_path: Path) -> None:

@@ -34,6 +34,21 @@ NAMESRV: dict[str, Any] = {
         "isLeader": True,
         "term": 3,
         "commitIndex": 44,
+        "raft": {
+            "tickAgeMs": 250,
+            "tickLateMaxMs": 1500,
+            "appliedIndex": 41,
+            "lagEntries": 3,
+            "unmovedMs": 0,
+            "appendAgeMs": None,
+            "peers": {
+                "n1": {"matchIndex": 44, "lagEntries": 0, "answerAgeMs": 20},
+                "n2": {"matchIndex": 0, "lagEntries": 44, "answerAgeMs": None},
+            },
+            "journalEntries": 12,
+            "journalBytes": 3456,
+            "compactionError": "Too many open files",
+        },
         "groups": {
             "broker-a": {
                 "master": None,
@@ -111,6 +126,17 @@ def test_a_brokers_metrics(line: str) -> None:
         "keelmq_namesrv_topics 12.0",
         "keelmq_controller_is_leader 1.0",
         "keelmq_controller_term 3.0",
+        "keelmq_controller_commit_index 44.0",
+        "keelmq_controller_tick_age_seconds 0.25",
+        "keelmq_controller_tick_late_max_seconds 1.5",
+        "keelmq_controller_applied_index 41.0",
+        "keelmq_controller_lag_entries 3.0",
+        "keelmq_controller_unmoved_seconds 0.0",
+        "keelmq_controller_journal_entries 12.0",
+        "keelmq_controller_journal_bytes 3456.0",
+        "keelmq_controller_compaction_failing 1.0",
+        'keelmq_controller_peer_lag_entries{peer="n2"} 44.0',
+        'keelmq_controller_peer_answer_age_seconds{peer="n1"} 0.02',
         'keelmq_group_has_master{group="broker-a"} 0.0',
         'keelmq_group_alive_brokers{group="broker-a"} 1.0',
         'keelmq_group_unclean_elections_total{group="broker-a"} 2.0',
@@ -119,6 +145,12 @@ def test_a_brokers_metrics(line: str) -> None:
 def test_a_nameservers_metrics_hold_its_controllers(line: str) -> None:
     _, text = fetch("namesrv", Server(NAMESRV), "/metrics")
     assert line in text.splitlines()
+
+
+def test_what_is_not_known_of_raft_is_not_shown() -> None:
+    _, text = fetch("namesrv", Server(NAMESRV), "/metrics")
+    assert "keelmq_controller_append_age_seconds" not in text  # the leader hears no leader
+    assert 'answer_age_seconds{peer="n2"}' not in text
 
 
 def test_a_taken_port_is_an_os_error_that_names_it() -> None:

@@ -5,9 +5,13 @@ from pathlib import Path
 import pytest
 
 from admin import server_commands as commands
+from admin import transfer
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
+from remoting.auth import Credentials
 from tests.controller.ports import free_ports
+from tests.controller.test_auth import run as run_signed
+from tests.controller.test_service import World
 
 
 def test_without_a_command_a_server_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,3 +46,42 @@ def test_without_a_leader_nothing_is_moved(capfd: pytest.CaptureFixture[str]) ->
     arguments = ["transfer", "--to", "n1", "--controllers", f"127.0.0.1:{port}"]
     assert run_command(commands.controller, arguments) == UNFINISHED
     assert "no Controller is leader" in capfd.readouterr().err
+
+
+def test_the_key_is_taken_from_the_option_else_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    one.write_text('{"accessKey": "one", "secretKey": "0123456789abcdef"}')
+    two.write_text('{"accessKey": "two", "secretKey": "0123456789abcdef"}')
+    used: list[str | None] = []
+
+    async def moved(controllers: list[str], heir: str | None, key: Credentials | None) -> tuple[str, str]:
+        used.append(key.access_key if key is not None else None)
+        return "n1", controllers[0]
+
+    monkeypatch.setattr(transfer, "_transfer", moved)
+    arguments = ["transfer", "--controllers", "127.0.0.1:1"]
+    assert run_command(commands.controller, arguments) == 0
+    monkeypatch.setenv("KEELMQ_CREDENTIALS_FILE", str(two))
+    assert run_command(commands.controller, arguments) == 0
+    assert run_command(commands.controller, [*arguments, "--credentials", str(one)]) == 0
+    assert used == [None, "two", "one"]
+    assert run_command(commands.controller, [*arguments, "--credentials", str(tmp_path / "none")]) == USAGE
+    assert "--credentials=" in capfd.readouterr().err
+
+
+def test_a_leader_with_a_key_moves_only_for_who_has_it(tmp_path: Path) -> None:
+    key = Credentials("keelmq", "0123456789abcdef")
+    moved: list[tuple[str, str]] = []
+
+    async def main(world: World) -> None:
+        leader = world.leader_address()
+        other = next(name for name, address in world.addresses.items() if address != leader)
+        with pytest.raises(transfer.CannotTransfer, match="KEELMQ_TRANSFER_LEADERSHIP must be signed"):
+            await transfer._transfer([leader], other, None)
+        assert world.leader_address() == leader
+        moved.append(await transfer._transfer([leader], other, key))
+        assert moved == [(other, world.addresses[other])]
+
+    run_signed(tmp_path, main, count=3)

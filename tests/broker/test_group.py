@@ -200,6 +200,28 @@ def test_an_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_a_slave_whose_master_does_not_know_the_secret_says_so_in_its_health(tmp_path: Path) -> None:
+    async def body() -> None:
+        path = tmp_path / "secret"
+        path.write_text("what the brokers share")
+        async with (
+            running(tmp_path / "one") as one,
+            running(tmp_path / "two", haSecretFile=str(path)) as two,
+        ):
+            await one.lead(1, 1, frozenset({1}), 1, None)
+            await two.follow(2, 1, one.config.address, one.config.ha_address)
+            await eventually(lambda: two.ha.unproven is not None, "it tells")
+            assert two.health() == (
+                "does not follow its master: the master has no haSecretFile, so it cannot prove that it is of"
+                " this group"
+            )
+            assert two.status()["life"]["following"]["state"] == "unproven"
+            assert one.status()["turnedAway"] > 0
+            assert one.status()["slaves"] == []
+
+    asyncio.run(body())
+
+
 def test_a_broker_whose_log_cannot_be_continued_says_so_and_with_auto_reseed_starts_anew(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from broker.service import Broker
 from ha.master import Budget, Host, LogReader, SlaveLink
+from ha.proof import Credentials
 from remoting.codes import Request
 from runtime.os_env import OsEnv
 from store.damage import DamagedRange, DamageLedger
@@ -102,6 +103,7 @@ def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody
         segment_bytes=4096,
         budget=budget,
         reader=LogReader(store),
+        credentials=Credentials(None, b"", lenient=False),
     )
     for self_at, others_end, until in (
         (0, 500, 900),  # nobody has it

@@ -14,6 +14,7 @@ from chaos.worlds.sim_loop import Life, SimLoop
 from chaos.worlds.sim_net import Fabric
 from controller.raft import Raft, RaftConfig
 from model.errors import MqError
+from tests.controller.faulty import Fault, FaultyDisk
 
 T = TypeVar("T")
 SECRET = b"a secret of 32 bytes, or nearly."
@@ -30,6 +31,8 @@ class Member:
         self.raft: Raft | None = None
         self.applied: list[bytes] = []
         self.replayed = 0  # calls of ``apply`` in this life
+        self.disk: FaultyDisk | None = None  # of this life
+        self.fault: Fault | None = None  # it begins its lives with
 
     @property
     def up(self) -> bool:
@@ -41,6 +44,8 @@ class Member:
         self.replayed = 0
         self.life = group.loop.new_life(self.name)
         env = SimEnv(group.loop, self.life, group.fabric, self.machine, self.name, seed=group.seed)
+        env.disk = self.disk = FaultyDisk(env.disk, self.machine)
+        self.disk.fault = self.fault
 
         def apply(command: bytes) -> bytes:
             applied.append(command)

@@ -610,6 +610,10 @@ def test_health_names_a_missing_majority(tmp_path: Path) -> None:
         leader = world.leader()
         assert leader is not None
         assert leader.health() is None
+        shown = leader.status()["raft"]
+        assert set(shown["peers"]) == set(world.running) - {leader.status()["id"]}
+        assert shown["lagEntries"] == 0
+        assert shown["journalBytes"] > 0
         for name in [name for name, c in world.running.items() if c is not leader]:
             await world.kill(name)
         await wait_for(lambda: leader.health() is not None)

@@ -60,6 +60,7 @@ class World:
                 "controllerStorePath": "/k",
                 "raftSecretFile": "/k/secret",
                 "bindAddress": name,
+                "trustPeers": "true",
             }
             controller = Controller(env, ControllerConfig.from_mapping(values))
             await controller.start()

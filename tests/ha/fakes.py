@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from model.errors import DiskError
+from store.pace import Pace
 
 
 class Entry(NamedTuple):
@@ -73,6 +74,7 @@ class FakeStore:
         self.log = FakeLog(segment_bytes)
         self.epochs = FakeEpochs()
         self.damage = FakeDamage()
+        self.pace = Pace()
         self.confirmed = 0
         self.recovered: None = None
         self.writable: str | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from admin.layout import make_secret
 from tests.interop.mixed import (
     MixedCluster,
     assert_all_is_well,
@@ -24,11 +25,11 @@ from tests.interop.mixed import (
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
-def _start(cluster: MixedCluster, leader: str, others: str, count: int) -> None:
-    """The first broker to start leads the first epoch."""
+def _start(cluster: MixedCluster, leader: str, others: str, count: int, **settings: object) -> None:
+    """The first broker to start leads the first epoch; ``settings`` are for the others."""
     first = cluster.add_broker(leader)
     cluster.start_brokers([first])
-    slaves = [cluster.add_broker(others) for _ in range(count)]
+    slaves = [cluster.add_broker(others, **settings) for _ in range(count)]
     cluster.wait(f"{first.name} to lead", lambda: cluster.is_full(1))
     cluster.start_brokers(slaves)
     cluster.wait("a full SyncStateSet", cluster.is_full)
@@ -36,11 +37,14 @@ def _start(cluster: MixedCluster, leader: str, others: str, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def real_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedCluster]:
-    """One real broker, the first master, and two keelmq brokers; keelmq Controllers."""
+    """One real broker, the first master, and two keelmq brokers, which prove themselves to each other and
+    believe the real one without; keelmq Controllers."""
     cluster = MixedCluster(tmp_path_factory.mktemp("real-master"))
     cluster.add_keelmq_controllers(3)
+    secret = cluster.directory / "ha.secret"
+    make_secret(secret)
     with running(cluster):
-        _start(cluster, "real", "keelmq", 2)
+        _start(cluster, "real", "keelmq", 2, haSecretFile=secret, trustPeers="true")
         yield cluster
 
 

@@ -227,3 +227,19 @@ def test_arbitrary_streams_raise_nothing_but_peer_errors(data: bytes) -> None:
     except PeerError:
         return
     assert stop <= len(data)
+
+
+def test_a_binary_header_may_give_a_key_twice_with_one_value_but_not_with_two() -> None:
+    """The original writes the fields of its frequent headers twice when a request is signed."""
+
+    def field(key: bytes, value: bytes) -> bytes:
+        return len(key).to_bytes(2, "big") + key + len(value).to_bytes(4, "big") + value
+
+    def frame(*fields: bytes) -> bytes:
+        ext = b"".join(fields)
+        header = bytes.fromhex("0136 00 01df 00000007 00000000 00000000") + len(ext).to_bytes(4, "big") + ext
+        return (len(header) + 4).to_bytes(4, "big") + b"\x01" + len(header).to_bytes(3, "big") + header
+
+    assert decode(frame(field(b"a", b"1"), field(b"b", b"2"), field(b"a", b"1"))).ext == {"a": "1", "b": "2"}
+    with pytest.raises(PeerError, match="twice, with two values"):
+        decode(frame(field(b"a", b"1"), field(b"b", b"2"), field(b"a", b"2")))

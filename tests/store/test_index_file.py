@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.message import TRANSACTION_ROLLBACK, java_hash
-from store.index_file import HEADER, HEADER_BYTES, Index, KeyHash
+from store.index_file import HEADER, HEADER_BYTES, Index
+from store.key_hash import KeyHash
 from store.record import Dispatch
 from tests.store.faulty import FaultyDisk
 

@@ -1,0 +1,162 @@
+"""Was this request made by somebody who holds the key of the cluster?
+
+The scheme is RocketMQ's own (``acl/common/AclClientRPCHook``, ``AclSigner``, ``AclUtils``; what a server
+leaves out: ``auth/.../DefaultAuthenticationContextBuilder``): its brokers, mqadmin and clients can sign.
+
+    ext AccessKey      who signs
+    ext SecurityToken  optional, signed like any other field
+    ext Signature      base64(HmacSHA1(secretKey, content))
+    content            the values of all other ext fields, keys in the order of their UTF-16 units; the body
+
+Neither the request code, nor the keys, nor the time are part of it: who can read the traffic can send a
+signed request again, also under another code (docs/security.md). So nothing is signed that goes to clients.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from model.errors import ConfigError, Refused
+from remoting.codec import Command
+from remoting.codes import Request, Response, name_of
+from runtime.env import Disk, read_file
+
+ACCESS_KEY: Final = "AccessKey"
+SIGNATURE: Final = "Signature"
+SECRET_BYTES_MIN: Final = 16
+UNSIGNED_BEFORE: Final = "_UNIQUE_KEY_QUERY"
+UNSIGNED_UP_TO_VERSION: Final = 399  # V4_9_3: clients up to it add that field after they have signed
+
+PEER_CODES: Final = frozenset(
+    {
+        # brokers to NameServers and Controllers
+        Request.REGISTER_BROKER,
+        Request.UNREGISTER_BROKER,
+        Request.QUERY_DATA_VERSION,  # counts as a heartbeat
+        Request.BROKER_HEARTBEAT,
+        Request.CONTROLLER_ALTER_SYNC_STATE_SET,
+        Request.CONTROLLER_REGISTER_BROKER,
+        Request.CONTROLLER_GET_NEXT_BROKER_ID,
+        Request.CONTROLLER_APPLY_BROKER_ID,
+        # between brokers, and from Controllers and NameServers to brokers
+        Request.NOTIFY_BROKER_ROLE_CHANGED,
+        Request.NOTIFY_MIN_BROKER_ID_CHANGE,
+        Request.EXCHANGE_BROKER_HA_INFO,
+        Request.RESET_MASTER_FLUSH_OFFSET,
+        Request.READ_LOG_RANGE,
+        Request.KEELMQ_COPY_TABLES,
+        Request.KEELMQ_LOG_DIGESTS,
+        # operators to Controllers
+        Request.CONTROLLER_ELECT_MASTER,
+        Request.UPDATE_CONTROLLER_CONFIG,
+        Request.CLEAN_BROKER_DATA,
+        Request.KEELMQ_TRANSFER_LEADERSHIP,
+        # operators to NameServers
+        Request.PUT_KV_CONFIG,
+        Request.DELETE_KV_CONFIG,
+        Request.WIPE_WRITE_PERM_OF_BROKER,
+        Request.ADD_WRITE_PERM_OF_BROKER,
+        Request.DELETE_TOPIC_IN_NAMESRV,
+        Request.REGISTER_TOPIC_IN_NAMESRV,
+        Request.UPDATE_NAMESRV_CONFIG,
+        # operators to brokers
+        Request.UPDATE_AND_CREATE_TOPIC,
+        Request.UPDATE_AND_CREATE_TOPIC_LIST,
+        Request.DELETE_TOPIC_IN_BROKER,
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        Request.DELETE_SUBSCRIPTIONGROUP,
+        Request.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        Request.SET_MESSAGE_REQUEST_MODE,
+        Request.UPDATE_BROKER_CONFIG,
+        Request.INVOKE_BROKER_TO_RESET_OFFSET,
+        Request.CLONE_GROUP_OFFSET,
+        Request.CONSUME_MESSAGE_DIRECTLY,
+        Request.RESUME_CHECK_HALF_MESSAGE,
+        Request.TRIGGER_DELETE_FILES,
+        Request.CLEAN_EXPIRED_CONSUMEQUEUE,
+        Request.CLEAN_UNUSED_TOPIC,
+        Request.DELETE_EXPIRED_COMMITLOG,
+    }
+)
+"""What only peers and operators ask for, and what changes something or hands out whole logs. Everything else
+is a client's request, or a read; docs/security.md says what those give a stranger."""
+
+HOW: Final = (
+    "keelmq's servers sign with the same peerCredentialsFile, its commands with --credentials FILE or"
+    " KEELMQ_CREDENTIALS_FILE, RocketMQ's brokers with innerClientAuthenticationCredentials, mqadmin with"
+    " accessKey and secretKey in conf/tools.yml"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The one key that the peers and operators of a cluster share."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+    def signed(self, command: Command) -> Command:
+        """A copy of ``command`` that says who signed it. Its ``opaque`` and ``flag`` may still change."""
+        signed = replace(command, ext={**command.ext, ACCESS_KEY: self.access_key})
+        signed.ext[SIGNATURE] = self.signature(signed)
+        return signed
+
+    def signature(self, command: Command) -> str:
+        digest = hmac.digest(self.secret_key.encode(), content(command), "sha1")
+        return base64.b64encode(digest).decode()
+
+    def check(self, command: Command) -> None:
+        """Raises Refused (NO_PERMISSION, as the original) unless a peer request is signed with this key."""
+        if command.code not in PEER_CODES:
+            return
+        what = name_of(command.code)
+        signature = command.ext.get(SIGNATURE)
+        if signature is None or ACCESS_KEY not in command.ext:
+            raise Refused(f"{what} must be signed here: {HOW}", Response.NO_PERMISSION)
+        # Both are compared whatever the other is, and in constant time: neither can be found piece by piece.
+        known = hmac.compare_digest(command.ext[ACCESS_KEY].encode(), self.access_key.encode())
+        right = hmac.compare_digest(signature.encode(), self.signature(command).encode())
+        if not (known and right):
+            raise Refused(
+                f"{what} is signed with another key than this server's peerCredentialsFile: {HOW}",
+                Response.NO_PERMISSION,
+            )
+
+
+def content(command: Command) -> bytes:
+    """What a signature of ``command`` is made of."""
+    old = command.version <= UNSIGNED_UP_TO_VERSION
+    keys = [key for key in command.ext if key != SIGNATURE and not (old and key == UNSIGNED_BEFORE)]
+    keys.sort(key=lambda key: key.encode("utf-16-be"))
+    return "".join(command.ext[key] for key in keys).encode() + command.body
+
+
+def read_credentials(disk: Disk, path: str, name: str = "peerCredentialsFile") -> Credentials | None:
+    """The key in ``path``, a JSON object of ``accessKey`` and ``secretKey``; None without a path.
+
+    ``name`` is what a ConfigError calls the file: one that is absent, no such object, or has a secret shorter
+    than ``SECRET_BYTES_MIN``.
+    """
+    if not path:
+        return None
+    form = 'expected {"accessKey": "...", "secretKey": "..."}'
+    try:
+        found = json.loads(read_file(disk, path))
+    except OSError as error:
+        raise ConfigError(f"{name}={path}: {error}") from None
+    except ValueError:
+        # The error's own text may show a piece of the secret.
+        raise ConfigError(f"{name}={path}: not JSON, {form}") from None
+    if not isinstance(found, dict) or set(found) != {"accessKey", "secretKey"}:
+        raise ConfigError(f"{name}={path}: {form} and nothing else")
+    access, secret = found["accessKey"], found["secretKey"]
+    if not (isinstance(access, str) and isinstance(secret, str) and access.strip()):
+        raise ConfigError(f"{name}={path}: {form}")
+    if len(secret.encode()) < SECRET_BYTES_MIN:
+        raise ConfigError(f"{name}={path}: secretKey needs at least {SECRET_BYTES_MIN} bytes")
+    return Credentials(access, secret)

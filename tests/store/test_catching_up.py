@@ -1,0 +1,254 @@
+"""The promise of what a start makes up: it is what the life before left behind, and it holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from chaos.worlds.sim_loop import SimLoop
+from runtime.env import read_file
+from store import housekeeping, index_file, indexing
+from store.checkpoint import READ_BYTES, Checkpoint
+from store.message_store import MessageStore
+from store.pace import GIVE_WAY_S, REST_S
+from store.record import Dispatch
+from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.store.support import config, fill, message
+
+SECOND = {"flush_interval_ms": 500, "flush_queue_interval_ms": 1000}  # as by default
+LIFE_S = 3.0
+"""Less than the index is written back every."""
+ALL_MS = 1 << 62
+
+
+@pytest.fixture(autouse=True)
+def _behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recovery makes nothing up itself, as with slots as many as by default."""
+    monkeypatch.setattr(indexing, "AT_ONCE_BYTES", -1)
+
+
+def _life(disk: FaultyDisk, work: Callable[[MessageStore], Awaitable[None]], **keys: Any) -> FaultyDisk:
+    """A store is opened, ``work`` uses it, then its process is killed: the disk it leaves."""
+    loop = SimLoop(0)
+    env = FaultyEnv(disk)
+
+    async def live() -> None:
+        store = MessageStore(env, config(**(SECOND | {"segment_bytes": 1 << 20} | keys)))
+        _count(store)
+        await store.open()
+        await work(store)
+
+    _run(loop, live())
+    return env.disk.killed()
+
+
+def _run(loop: SimLoop, work: Coroutine[Any, Any, None]) -> None:
+    asyncio.set_event_loop(loop)
+    life = loop.new_life("broker")
+
+    async def main() -> None:
+        await loop.spawn(life, work, name="work")
+        loop.kill(life)
+
+    try:
+        loop.run_until_complete(main())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def _count(store: MessageStore) -> None:
+    """``made_up`` of the store: (records, bytes, virtual s) of each step that indexed what was dispatched before."""
+    store.made_up = []  # type: ignore[attr-defined]
+    put = store._indexer._put
+
+    def counting(batch: Sequence[Dispatch]) -> None:
+        if not store._indexer.caught_up:
+            size = sum(item.size for item in batch)
+            store.made_up.append((len(batch), size, asyncio.get_running_loop().time()))  # type: ignore[attr-defined]
+        put(batch)
+
+    store._indexer._put = counting  # type: ignore[method-assign]
+
+
+def _steps(store: MessageStore) -> list[tuple[int, int, float]]:
+    return store.made_up  # type: ignore[attr-defined, no-any-return]
+
+
+def _indexed_on(disk: FaultyDisk) -> int:
+    return Checkpoint.decode(read_file(disk, "/store/checkpoint")[:READ_BYTES]).indexed_offset
+
+
+def _killed_often(times: int) -> tuple[list[int], FaultyDisk]:
+    """How many records each of so many lives made up; 100 are written at the end of each."""
+    made_up: list[int] = []
+
+    async def work(store: MessageStore) -> None:
+        await asyncio.sleep(LIFE_S)
+        made_up.append(sum(records for records, _, _ in _steps(store)))
+        await fill(store, 100)
+
+    disk = FaultyDisk()
+    for _ in range(times):
+        disk = _life(disk, work, index_entries=5000)
+    return made_up, disk
+
+
+def test_what_a_start_makes_up_does_not_grow_with_the_kills_before() -> None:
+    made_up, disk = _killed_often(8)
+    assert made_up == [0] + 7 * [100]
+
+    async def work(store: MessageStore) -> None:
+        await store.indexed()
+        assert all(len(store.query("T", f"U{number}", 99, 0, ALL_MS)) == 8 for number in range(100))
+
+    _life(disk, work, index_entries=5000)
+
+
+def test_a_part_of_much_is_written_back_before_all_of_it_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lives too short to come level still come nearer."""
+    monkeypatch.setattr(indexing, "STEP_BYTES", 500)
+    monkeypatch.setattr("store.pace.REST_S", 0.1)
+    monkeypatch.setattr(housekeeping, "CATCH_UP_BYTES", 2000)
+
+    async def write(store: MessageStore) -> None:
+        await fill(store, 300)
+
+    async def read(store: MessageStore) -> None:
+        await asyncio.sleep(LIFE_S)
+        assert store.indexing_bytes
+
+    disk = _life(FaultyDisk(), write)
+    before = 0
+    for _ in range(4):
+        disk = _life(disk, read)
+        assert _indexed_on(disk) >= before + 2000
+        before = _indexed_on(disk)
+
+
+def test_a_step_is_short_and_the_rest_behind_it_no_shorter() -> None:
+    async def write(store: MessageStore) -> None:
+        for number in range(3000):
+            store.put(message(b"", uniq=f"U{number}"))
+        store.confirm(store.log.end)
+        await store.caught_up()
+
+    async def read(store: MessageStore) -> None:
+        await store.indexed()
+        steps = _steps(store)
+        assert sum(records for records, _, _ in steps) == 3000
+        assert max(size for _, size, _ in steps) <= 1 << 14
+        assert max(records for records, _, _ in steps) <= 170
+        times = [at for _, _, at in steps]
+        assert min(b - a for a, b in zip(times, times[1:], strict=False)) >= 0.9 * REST_S
+
+    _life(_life(FaultyDisk(), write, index_entries=5000), read, index_entries=5000)
+
+
+def test_what_is_written_meanwhile_does_not_keep_the_index_from_being_level() -> None:
+    async def write(store: MessageStore) -> None:
+        await fill(store, 1000)
+
+    async def read(store: MessageStore) -> None:
+        number = 0
+        for number in range(100):  # more with each rest than a step alone would make up
+            if not store.indexing_bytes:
+                break
+            for _ in range(150):
+                store.put(message(b"x" * 30, uniq=f"M{number}"))
+            store.confirm(store.log.end)
+            await asyncio.sleep(REST_S)
+        assert 5 < number < 99
+        assert max(size for _, size, _ in _steps(store)) <= (1 << 14) + indexing.GROWN_BYTES_MAX
+
+    disk = _life(FaultyDisk(), write, index_entries=100_000)
+    _life(disk, read, index_entries=100_000)
+
+
+def test_nothing_is_made_up_while_a_role_changes() -> None:
+    async def write(store: MessageStore) -> None:
+        await fill(store, 1000)
+
+    async def read(store: MessageStore) -> None:
+        await asyncio.sleep(2 * REST_S)
+        begun = len(_steps(store))
+        store.pace.give_way()
+        await asyncio.sleep(0.9 * GIVE_WAY_S)
+        assert 0 < begun <= len(_steps(store)) <= begun + 1
+        assert store.indexing_bytes
+        await store.indexed()
+
+    _life(_life(FaultyDisk(), write, index_entries=5000), read, index_entries=5000)
+
+
+def test_a_clean_start_makes_nothing_up() -> None:
+    async def write(store: MessageStore) -> None:
+        await fill(store, 300)
+        await store.close()
+
+    async def read(store: MessageStore) -> None:
+        await asyncio.sleep(LIFE_S)
+        assert store.recovered is not None
+        assert store.recovered.clean
+        assert not _steps(store)
+
+    _life(_life(FaultyDisk(), write), read)
+
+
+def test_messages_indexed_while_a_flush_copies_are_found_after_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The copy is made in steps; a kill right behind the write leaves slots newer than the header."""
+    monkeypatch.setattr(index_file, "_PICTURE_BYTES", 4096)
+    keys = {"index_slots": 8192, "index_entries": 5000}
+
+    async def write(store: MessageStore) -> None:
+        await fill(store, 600)
+        index = store._index
+        assert index is not None
+        for step, _ in enumerate(index.picture()):
+            store.put(message("late", uniq=f"L{step}", keys="U7"))
+            store.confirm(store.log.end)
+            await store.caught_up()
+        assert step >= 4
+        index.write_picture()
+
+    async def read(store: MessageStore) -> None:
+        await store.indexed()
+        assert all(store.query("T", f"U{number}", 9, 0, ALL_MS) for number in range(600))
+        assert all(len(store.query("T", f"L{step}", 9, 0, ALL_MS)) == 1 for step in range(4))
+        assert len(store.query("T", "U7", 99, 0, ALL_MS)) > 4
+
+    _life(_life(FaultyDisk(), write, **keys), read, **keys)
+
+
+def test_a_cut_while_a_flush_copies_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_file, "_PICTURE_BYTES", 4096)
+    keys = {"index_slots": 8192, "index_entries": 5000}
+
+    async def write(store: MessageStore) -> None:
+        puts = await fill(store, 600)
+        index = store._index
+        assert index is not None
+        steps = index.picture()
+        next(steps)
+        store.truncate(puts[5].physical_offset)
+        assert list(steps) == []
+        assert not index.pictured
+        index.end_flush(False)
+
+    disk = _life(FaultyDisk(), write, **keys)
+
+    async def read(store: MessageStore) -> None:
+        assert store._index is not None
+        assert store._index.files[-1].count == 6
+        await store.indexed()
+        assert [bool(store.query("T", f"U{number}", 9, 0, ALL_MS)) for number in range(7)] == 5 * [True] + [
+            False,
+            False,
+        ]
+
+    _life(disk, read, **keys)
