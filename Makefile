@@ -3,8 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+# What compose.yaml mounts, each of its own making; readable in there by uid 10001, and out here behind
+# a closed directory.
+SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
-.PHONY: setup demo test check format bench clean
+.PHONY: setup demo test check format bench secrets clean
 
 setup: $(VENV)/.ready
 
@@ -33,6 +36,18 @@ format: setup
 
 bench: setup
 	$(BIN)/python bench/send.py --json bench/out-send.json
+
+secrets: $(SECRETS)
+
+deploy/secrets/%:
+	@mkdir -p -m 700 deploy/secrets
+	@$(PYTHON) -c 'import secrets; print(secrets.token_hex(32))' > $@
+	@chmod 444 $@
+
+deploy/secrets/peers:
+	@mkdir -p -m 700 deploy/secrets
+	@$(PYTHON) -c 'import json, secrets; print(json.dumps({"accessKey": "peers", "secretKey": secrets.token_hex(32)}))' > $@
+	@chmod 444 $@
 
 clean:
 	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 
 from admin import credentials
-from admin.cluster import DEFAULT_DIRECTORY, LocalCluster
+from admin.cluster import LocalCluster
 from admin.group import group_of
 from admin.handover import hand_over
 from admin.layout import CLUSTER
+from admin.which import which_cluster
 from model.config import addresses
 from runtime.os_env import OsEnv
 
@@ -21,15 +22,7 @@ from runtime.os_env import OsEnv
 @click.command(short_help="Make another broker master, without a failed send.")
 @click.option("--group", "name", metavar="NAME", help="[the only group of --dir]")
 @click.option("--to", "heir", type=click.IntRange(0), metavar="ID", help="[the smallest id in sync]")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DEFAULT_DIRECTORY,
-    show_default=True,
-    help="A cluster of keelmq cluster up.",
-)
-@click.option("--controllers", metavar="HOST:PORT;...", help="Any other cluster: its Controllers, ...")
+@which_cluster("Any other cluster: its Controllers, ...")
 @click.option("--namesrv", metavar="HOST:PORT;...", help="... and its NameServers.")
 @click.option("--cluster-name", default=CLUSTER, show_default=True)
 @credentials.option

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -23,6 +23,7 @@ from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
 from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig, parse_file, peers
 from model.errors import ConfigError, MqError
+from model.foreign_keys import sort_out
 from runtime.env import Env
 from runtime.events import Event
 from runtime.os_env import OsEnv
@@ -50,12 +51,14 @@ class Server(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one process is to run: the server's address as clients know it, and how to make the server."""
+    """What one process is to run: the server's address as clients know it, how to make the server, and which
+    keys of its file are RocketMQ's and mean nothing here."""
 
     role: str
     address: str
     admin_port: int
     make: Callable[[Env], Server]
+    ignored: tuple[str, ...] = ()
 
 
 class Host(Server, Protocol):
@@ -112,6 +115,11 @@ def read_values(file: str | None, settings: Sequence[str]) -> dict[str, str]:
 
 def plan(role: str, values: Mapping[str, str]) -> Plan:
     """Check ``values`` for ``role``. Raises ConfigError."""
+    own, ignored = sort_out(values, role)
+    return replace(_plan(role, own), ignored=ignored)
+
+
+def _plan(role: str, values: Mapping[str, str]) -> Plan:
     if role == "broker":
         return _plan_broker(BrokerConfig.from_mapping(values))
     if role == "controller":
@@ -184,6 +192,8 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
         format="%(asctime)s.%(msecs)03d %(levelname).1s %(name)s: %(message)s",
         datefmt="%H:%M:%S",
     )
+    if chosen.ignored:
+        log.warning("RocketMQ's keys without a use here, ignored: %s", ", ".join(chosen.ignored))
     for name in SECRET_FILES:
         if open_to_others(values.get(name, "")):
             log.warning("%s=%s can be read by others than its owner: chmod 600", name, values[name])

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from admin import credentials
-from admin.cluster import DEFAULT_DIRECTORY, LocalCluster
+from admin.cluster import LocalCluster
+from admin.which import which_cluster
 from client.admin import AdminClient
 from model.config import addresses
 from model.errors import MqError, Refused
@@ -23,15 +24,7 @@ class CannotTransfer(MqError):
 
 @click.command(short_help="Make another Controller leader.")
 @click.option("--to", "heir", metavar="ID", help="Its controllerDLegerSelfId [any that holds everything].")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DEFAULT_DIRECTORY,
-    show_default=True,
-    help="A cluster of keelmq cluster up.",
-)
-@click.option("--controllers", metavar="HOST:PORT;...", help="Any other cluster: its Controllers.")
+@which_cluster("Any other cluster: its Controllers.")
 @credentials.option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def transfer(

@@ -178,16 +178,23 @@ def _median(times: list[tuple[float, float]]) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def arguments_of(description: str | None, repeat: int) -> argparse.Namespace:
+    """The command line of this script and of ``bench/store.py``, which measures a restart too."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--gib", type=float, default=6.0)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument(
+        "--gib", type=float, default=6.0, help="size of the log of the restart row; 0 = leave out (store.py)"
+    )
+    parser.add_argument("--repeat", type=int, default=repeat)
     parser.add_argument("--peer", choices=["rocketmq", "none"], default="rocketmq")
     parser.add_argument("--base-port", type=int, default=27800)
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = arguments_of(__doc__, repeat=5)
     missing = rocketmq.unavailable() if arguments.peer == "rocketmq" else "not asked for"
     if missing:
         print(f"without the real RocketMQ: {missing}", file=sys.stderr)

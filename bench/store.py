@@ -7,7 +7,6 @@ The last row is that of bench/restart.py.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import resource
@@ -150,17 +149,7 @@ def small_rows(scratch: Path) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--gib", type=float, default=6.0, help="size of the log of the restart row; 0 = leave out"
-    )
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--peer", choices=["rocketmq", "none"], default="rocketmq")
-    parser.add_argument("--base-port", type=int, default=27800)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    arguments = restart.arguments_of(__doc__, repeat=3)
     missing = rocketmq.unavailable() if arguments.peer == "rocketmq" else "not asked for"
     if missing:
         print(f"without the real RocketMQ: {missing}", file=sys.stderr)

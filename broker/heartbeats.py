@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from broker.clients import CLIENTS_MAX, TAG, Client
 from broker.parts import Parts
@@ -21,8 +21,6 @@ from remoting.headers import need
 from remoting.service import Connection
 
 log = logging.getLogger(__name__)
-
-NOTIFY_VERSION_MIN: Final = 0
 
 
 class ClientProcessor:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final
 from zlib import crc32
 
 from model.config import BrokerConfig
@@ -24,8 +23,6 @@ from runtime.env import Disk, read_file, write_file
 from store.sealed import turn_back
 
 log = logging.getLogger(__name__)
-
-NO_ID: Final = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ TOPIC_NOT_EXIST: Final = 17
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 QUEUES_MAX: Final = 65535
-UNIT_FLAG: Final = 1  # topicSysFlag bits
-UNIT_SUBSCRIPTION_FLAG: Final = 2
+UNIT_FLAG: Final = 1  # a bit of topicSysFlag
 
 
 def boot_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -58,7 +58,10 @@ class Reader(Protocol):
 
 
 class ClientSender:
-    """A ``Producer``: an attempt whose outcome is unknown is not repeated, so no key can be stored twice."""
+    """A ``Producer``: an attempt whose outcome is unknown is not repeated, so no key can be stored twice.
+
+    Several workloads may share one; its producer group is ``GID_`` and ``name``.
+    """
 
     def __init__(
         self, env: Env, name: str, namesrv: Sequence[str], *, timeout_s: float = 10.0, poll_ms: int = 1000

@@ -14,7 +14,7 @@ from admin.cluster import ClusterNotReady, LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from audit.run import Report
 from chaos.checks import Evidence, check_all
-from chaos.clients import Acked, ClientReader, body_crc
+from chaos.clients import ClientReader, ClientSender, body_crc
 from chaos.drill import Drill, DrillPlan, judge, measure
 from chaos.history import History, HistoryEvent, Ok, Read
 from chaos.workload import Load, ProducerLoad, ReaderLoad, queues_of
@@ -22,11 +22,9 @@ from chaos.worlds.live import LiveWorld, Timeline, Victim
 from cli.demo_screen import Screen, Sight
 from client.admin import AdminClient
 from client.consumer import PushConsumer
-from client.message import Message, Queue, Received, SendStatus, SendUnknown
-from client.producer import Producer
+from client.message import Received
 from client.session import Session
 from model.errors import MqError
-from model.message import parse_message_id
 from runtime.env import Env
 from runtime.os_env import OsEnv
 from runtime.tasks import Tasks
@@ -152,23 +150,6 @@ class CountingHistory(History):
             self.unknown += 1
 
 
-class DemoSender:
-    """All producers' sends over one ``Producer``. An attempt whose outcome is unknown is not repeated."""
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer = producer
-
-    async def send(self, key: str, queue: Queue, body: bytes) -> Acked:
-        message = Message(topic=queue.topic, body=body, keys=[key], properties={"UNIQ_KEY": key})
-        result = await self._producer.send(message, queue=queue)
-        if result.status is not SendStatus.SEND_OK:
-            raise SendUnknown(f"answered {result.status.name}", result.attempts)
-        _, physical_offset = parse_message_id(result.offset_msg_id)
-        unknown = sum(attempt.outcome == "unknown" for attempt in result.attempts)
-        address = result.attempts[-1].address if result.attempts else ""
-        return Acked(result.queue, result.queue_offset, physical_offset, address, unknown)
-
-
 class Traffic:
     """Producers at a fixed rate, and a consumer group that follows them."""
 
@@ -181,14 +162,11 @@ class Traffic:
         self.queues = queues_of(self.load, world.group)
         self._tasks = Tasks("demo")
         self._namesrv = world.namesrv
-        self._producer = Producer(
-            env, "GID_demo_producers", world.namesrv, timeout_s=plan.seconds, unknown_retries=0, poll_ms=1000
-        )
-        sender = DemoSender(self._producer)
+        self._sender = ClientSender(env, "demo_producers", world.namesrv, timeout_s=plan.seconds)
         self._producers = [
             ProducerLoad(
                 f"p{n:02d}",
-                sender,
+                self._sender,
                 [self.queues[n % QUEUES]],
                 self.load,
                 self.history,
@@ -218,7 +196,7 @@ class Traffic:
         return self._env.monotonic_ms() - self._begun_ms
 
     async def start(self) -> None:
-        await self._producer.start()
+        await self._sender.start()
         for consumer in self._consumers:
             await consumer.start()
         self._begun_ms = self._env.monotonic_ms()
@@ -262,7 +240,7 @@ class Traffic:
         for consumer in self._consumers:
             await consumer.stop()
         await self._tasks.cancel()
-        await self._producer.stop()
+        await self._sender.stop()
 
 
 async def make_topic(env: Env, world: LiveWorld) -> None:

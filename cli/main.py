@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "store": ("admin.store_commands:store", "Look into a store directory, ours or RocketMQ's."),
     "drill": ("chaos.commands:drill", "Inject a fault, measure the failover, check that nothing is lost."),
     "audit": ("audit.commands:audit", "Compare the stores of all replicas; ends in a verdict."),
-    "demo": ("cli.demo:demo", "The whole story in a few minutes."),
+    "demo": ("cli.demo:demo", "The whole story in about a minute."),
 }
 COMPLETION_VARIABLE: Final = "_KEELMQ_COMPLETE"
 

@@ -206,11 +206,6 @@ class AdminClient:
 
     # --- brokers
 
-    async def broker_runtime(self, address: str) -> dict[str, str]:
-        """The figures mqadmin's brokerStatus shows."""
-        response = await self.session.call(address, Request.GET_BROKER_RUNTIME_INFO)
-        return {str(k): str(v) for k, v in self._table(response, "table").items()}
-
     async def ha_status(self, address: str) -> dict[str, Any]:
         """A broker's own view of its replication (HARuntimeInfo)."""
         return bodies.loads_object((await self.session.call(address, Request.GET_BROKER_HA_STATUS)).body)

@@ -28,7 +28,6 @@ from store.record import decode
 log = logging.getLogger(__name__)
 
 PULL_COUNT_MAX: Final = 32
-SUSPEND_MS: Final = 15_000
 ANSWER_S: Final = 4.0
 """Whatever became of the broker, a call is over after this time, routes and connects included; one that asked
 to be held, so long after that time."""

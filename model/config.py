@@ -18,8 +18,9 @@ from model.errors import ConfigError
 _T = TypeVar("_T")
 
 
-def key(name: str, default: _T, help: str = "", *, was: object = None) -> _T:
-    """Declare a configuration key: its RocketMQ name, default, meaning, and the original's default."""
+def key(name: str, default: _T, help: str, *, was: object = None) -> _T:
+    """Declare a configuration key: its RocketMQ name, default, meaning with its unit, and the original's
+    default where it is another."""
     value: _T = field(default=default, metadata={"key": name, "help": help, "was": was})
     return value
 
@@ -173,11 +174,15 @@ def is_loopback(host: str) -> bool:
 class ServerConfig(Config):
     """What all servers share."""
 
-    bind_address: str = key("bindAddress", "127.0.0.1", "address to listen on", was="0.0.0.0")
-    admin_port: int = key("adminPort", 0, "HTTP endpoint on loopback: healthz, status, metrics; 0 = off")
-    frame_bytes_max: int = key("frameMaxLength", 16777216, "longest frame accepted, bytes")
+    bind_address: str = key(
+        "bindAddress", "127.0.0.1", "address to listen on; 0.0.0.0 = every interface", was="0.0.0.0"
+    )
+    admin_port: int = key("adminPort", 0, "port of /healthz, /status, /metrics on loopback (HTTP); 0 = none")
+    frame_bytes_max: int = key(
+        "frameMaxLength", 16777216, "longest frame taken, bytes; a longer one ends its connection"
+    )
     server_channel_max_idle_s: int = key(
-        "serverChannelMaxIdleTimeSeconds", 120, "close a silent connection after"
+        "serverChannelMaxIdleTimeSeconds", 120, "a connection without a byte for so long is closed, seconds"
     )
     peer_credentials_file: str = key(
         "peerCredentialsFile",
@@ -203,41 +208,94 @@ class NamesrvConfig(ServerConfig):
 
     listen_port: int = key("listenPort", 9876, "port of the NameServer")
     kv_config_path: str = key("kvConfigPath", "", "file of the KV table; empty = kept in memory only")
-    scan_not_active_ms: int = key("scanNotActiveBrokerInterval", 5000, "look for silent brokers every")
-    broker_expiry_ms: int = key("brokerChannelExpiredTime", 120000, "a broker is gone after this silence")
-    support_acting_master: bool = key("supportActingMaster", False)
-    notify_min_broker_id_changed: bool = key("notifyMinBrokerIdChanged", False)
-    order_message_enable: bool = key("orderMessageEnable", False)
-    return_order_topic_config: bool = key("returnOrderTopicConfigToBroker", True)
-    delete_topic_with_registration: bool = key("deleteTopicWithBrokerRegistration", False)
-    enable_controller_in_namesrv: bool = key("enableControllerInNamesrv", False)
+    scan_not_active_ms: int = key("scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms")
+    broker_expiry_ms: int = key(
+        "brokerChannelExpiredTime",
+        120000,
+        "a broker is forgotten after this silence, ms, unless it named a time itself",
+    )
+    support_acting_master: bool = key(
+        "supportActingMaster",
+        False,
+        "show a slave of enableSlaveActingMaster as id 0, read-only, while its group has no master",
+    )
+    notify_min_broker_id_changed: bool = key(
+        "notifyMinBrokerIdChanged", False, "tell the brokers of a group when its smallest id changes"
+    )
+    order_message_enable: bool = key(
+        "orderMessageEnable", False, "put the ordered-topic configuration of the KV table into routes"
+    )
+    return_order_topic_config: bool = key(
+        "returnOrderTopicConfigToBroker", True, "give the KV table of ordered topics to brokers that register"
+    )
+    delete_topic_with_registration: bool = key(
+        "deleteTopicWithBrokerRegistration",
+        False,
+        "forget topics of a group that its master no longer registers",
+    )
+    enable_controller_in_namesrv: bool = key(
+        "enableControllerInNamesrv",
+        False,
+        "run a Controller in this process; its keys stand in the same file",
+    )
 
 
 @dataclass(kw_only=True)
 class ControllerConfig(ServerConfig):
     """Keys of a Controller."""
 
-    group: str = key("controllerDLegerGroup", "keelmq-controllers", "name of the Raft group")
-    peers: str = key("controllerDLegerPeers", "", "id-host:port;... of every Controller (its request port)")
+    group: str = key(
+        "controllerDLegerGroup", "keelmq-controllers", "name of the Raft group, as tools are shown it"
+    )
+    peers: str = key(
+        "controllerDLegerPeers",
+        "",
+        "id-host:port;... of every Controller, its request port; the same on all, ids for ever",
+    )
     self_id: str = key("controllerDLegerSelfId", "", "id of this Controller among the peers")
     raft_peers: str = key("raftPeers", "", "id-host:port;... of the Raft ports; empty = request port + 10")
-    raft_secret_file: str = key("raftSecretFile", "", "file with the secret the Controllers share")
+    raft_secret_file: str = key(
+        "raftSecretFile",
+        "",
+        "file with the secret the Controllers share; needed beyond loopback unless raftTlsCert is set",
+    )
     raft_tls_cert: str = key("raftTlsCert", "", "PEM certificate of this Controller; with it Raft is TLS 1.3")
     raft_tls_key: str = key("raftTlsKey", "", "PEM key of that certificate, without a password")
     raft_tls_ca_file: str = key("raftTlsCaFile", "", "PEM of the CA every Controller's certificate is of")
     store_path: str = key("controllerStorePath", "", "directory of the Raft journal")
     scan_not_active_ms: int = key(
-        "scanNotActiveBrokerInterval", 500, "look for silent brokers every", was=5000
+        "scanNotActiveBrokerInterval", 500, "look for silent brokers at least every, ms", was=5000
     )
     scan_inactive_master_ms: int = key(
-        "scanInactiveMasterInterval", 1000, "look for groups without master every", was=5000
+        "scanInactiveMasterInterval",
+        1000,
+        "look for groups without a living master at least every, ms",
+        was=5000,
     )
-    elect_unclean_master: bool = key("enableElectUncleanMaster", False)
-    notify_role_changed: bool = key("notifyBrokerRoleChanged", True)
-    elect_retry_max: int = key("electMasterMaxRetryCount", 3)
-    raft_append_period_ms: int = key("raftAppendPeriodMs", 100)
-    raft_election_min_ms: int = key("raftElectionMinMs", 500)
-    raft_election_max_ms: int = key("raftElectionMaxMs", 1000)
+    elect_unclean_master: bool = key(
+        "enableElectUncleanMaster",
+        False,
+        "elect a broker from outside of the SyncStateSet when no member lives: loses what it lacks",
+    )
+    notify_role_changed: bool = key(
+        "notifyBrokerRoleChanged",
+        True,
+        "tell the brokers of a group of an election at once; else they find out by their next look",
+    )
+    elect_retry_max: int = key(
+        "electMasterMaxRetryCount", 3, "tries of one election before the next look at the groups"
+    )
+    raft_append_period_ms: int = key(
+        "raftAppendPeriodMs",
+        100,
+        "a leader without work gives a sign of life every, ms; below a third of raftElectionMinMs",
+    )
+    raft_election_min_ms: int = key(
+        "raftElectionMinMs", 500, "a leader silent for so long, at least, is replaced, ms"
+    )
+    raft_election_max_ms: int = key(
+        "raftElectionMaxMs", 1000, "... and at most, ms: each member draws a time between the two"
+    )
 
     def check(self) -> None:
         super().check()
@@ -273,54 +331,102 @@ class StoreConfig(ServerConfig):
 
     store_path: str = key("storePathRootDir", "store", "root of the store")
     commit_log_path: str = key("storePathCommitLog", "", "directory of the CommitLog; empty = root/commitlog")
-    epoch_file_path: str = key("storePathEpochFile", "", "empty = root/epochFileCheckpoint")
-    broker_identity_path: str = key("storePathBrokerIdentity", "", "empty = root/brokerIdentity")
-    segment_bytes: int = key("mappedFileSizeCommitLog", 1073741824, "size of a CommitLog segment")
-    queue_file_bytes: int = key("mappedFileSizeConsumeQueue", 6000000, "size of a ConsumeQueue file")
+    epoch_file_path: str = key(
+        "storePathEpochFile", "", "file of the epochs; empty = root/epochFileCheckpoint"
+    )
+    broker_identity_path: str = key(
+        "storePathBrokerIdentity", "", "file of the id the Controllers gave; empty = root/brokerIdentity"
+    )
+    segment_bytes: int = key(
+        "mappedFileSizeCommitLog",
+        1073741824,
+        "size of a CommitLog segment, bytes; the same on every replica of a group",
+    )
+    queue_file_bytes: int = key(
+        "mappedFileSizeConsumeQueue", 6000000, "size of a ConsumeQueue file, bytes; a multiple of 20"
+    )
     index_slots: int = key("maxHashSlotNum", 5000000, "slots of an IndexFile")
     index_entries: int = key("maxIndexNum", 20000000, "entries of an IndexFile")
-    message_index_enable: bool = key("messageIndexEnable", True)
-    message_bytes_max: int = key("maxMessageSize", 4194304, "longest body")
-    flush_disk_type: str = key("flushDiskType", "ASYNC_FLUSH", "ASYNC_FLUSH or SYNC_FLUSH")
-    flush_interval_ms: int = key("flushIntervalCommitLog", 500, "sync the CommitLog every (ASYNC_FLUSH)")
-    flush_queue_interval_ms: int = key("flushIntervalConsumeQueue", 1000)
-    sync_flush_timeout_ms: int = key("syncFlushTimeout", 5000)
-    delete_when: str = key("deleteWhen", "04")
-    file_reserved_hours: int = key("fileReservedTime", 72)
-    disk_max_used_ratio: int = key("diskMaxUsedSpaceRatio", 75)
-    commit_log_megabytes_max: int = key(
-        "commitLogMegabytesMax", 0, "the oldest segments beyond this go, whatever their age; 0 = no bound"
+    message_index_enable: bool = key(
+        "messageIndexEnable", True, "index messages by key; false = look-ups by key find nothing"
     )
-    disk_clean_forcibly_ratio: int = key("diskSpaceCleanForciblyRatio", 85)
-    disk_warning_ratio: int = key("diskSpaceWarningLevelRatio", 90)
-    check_crc_on_recover: bool = key("checkCRCOnRecover", True)
+    message_bytes_max: int = key("maxMessageSize", 4194304, "longest body, bytes")
+    flush_disk_type: str = key(
+        "flushDiskType", "ASYNC_FLUSH", "SYNC_FLUSH: an answer waits for the disk; ASYNC_FLUSH: it does not"
+    )
+    flush_interval_ms: int = key("flushIntervalCommitLog", 500, "sync the CommitLog every, ms (ASYNC_FLUSH)")
+    flush_queue_interval_ms: int = key(
+        "flushIntervalConsumeQueue", 1000, "sync ConsumeQueues and index every, ms"
+    )
+    sync_flush_timeout_ms: int = key(
+        "syncFlushTimeout",
+        5000,
+        "SYNC_FLUSH: an answer waits for the disk at most, ms; then it is FLUSH_DISK_TIMEOUT",
+    )
+    delete_when: str = key(
+        "deleteWhen", "04", "hours of the day, local time, in which old segments are deleted: 04 or 04;16"
+    )
+    file_reserved_hours: int = key(
+        "fileReservedTime", 72, "a segment is old when it was last written before so many hours"
+    )
+    disk_max_used_ratio: int = key(
+        "diskMaxUsedSpaceRatio", 75, "fuller than this, %, old segments are deleted at any hour"
+    )
+    commit_log_megabytes_max: int = key(
+        "commitLogMegabytesMax",
+        0,
+        "the oldest segments beyond this go, whatever their age, MiB; 0 = no bound",
+    )
+    disk_clean_forcibly_ratio: int = key(
+        "diskSpaceCleanForciblyRatio",
+        85,
+        "fuller than this, %, the oldest segments are deleted whatever their age; counts as 30 to 85",
+    )
+    disk_warning_ratio: int = key(
+        "diskSpaceWarningLevelRatio", 90, "fuller than this, %, messages are refused; counts as 35 to 90"
+    )
+    check_crc_on_recover: bool = key(
+        "checkCRCOnRecover", True, "a start checks the bodies of the records it reads"
+    )
     lmq_enable: bool = key("enableLmq", False, "light queues, %LMQ%...; needs enableMultiDispatch")
     multi_dispatch_enable: bool = key(
-        "enableMultiDispatch",
-        False,
-        "with enableLmq: a message is in each queue INNER_MULTI_DISPATCH names",
+        "enableMultiDispatch", False, "with enableLmq: a message is in each queue INNER_MULTI_DISPATCH names"
     )
-    append_prop_crc: bool = key("enabledAppendPropCRC", False)
+    append_prop_crc: bool = key(
+        "enabledAppendPropCRC",
+        False,
+        "a CRC over the whole record, as its last property, 20 bytes; without it only the body has one",
+    )
     scrub_megabytes_per_s: int = key(
-        "scrubMegabytesPerSecond", 0, "read the log again at this rate, to find rot; 0 = off"
+        "scrubMegabytesPerSecond", 0, "read the log again at this rate, MiB/s, to find rot; 0 = off"
     )
     check_on_start_megabytes_per_s: int = key(
         "checkOnStartMegabytesPerSecond",
         8,
-        "after a start, read the log once at this rate and compare it with a replica's; 0 = off",
+        "after a start, read the log once at this rate, MiB/s, and compare it with a replica's; 0 = off",
     )
     start_with_damaged_tables: bool = key(
         "startWithDamagedTables",
         False,
-        "go on without the table or epoch file of which no copy can be read, instead of waiting for a"
-        " master to copy it from",
+        "go on without the table or epoch file of which no copy can be read, instead of waiting "
+        "for a master to copy it from",
     )
     disk_reserve_megabytes: int = key(
-        "diskReserveMegabytes", 4, "kept free for role changes and tables when the disk fills; 0 = nothing"
+        "diskReserveMegabytes",
+        4,
+        "kept free for role changes and tables when the disk fills, MiB; 0 = nothing",
     )
-    delay_levels: str = key("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h")
-    transfer_count_in_memory: int = key("maxTransferCountOnMessageInMemory", 32)
-    transfer_bytes_in_memory: int = key("maxTransferBytesOnMessageInMemory", 262144)
+    delay_levels: str = key(
+        "messageDelayLevel",
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        "the delay levels, from 1 on",
+    )
+    transfer_count_in_memory: int = key(
+        "maxTransferCountOnMessageInMemory", 32, "most messages in the answer to one pull"
+    )
+    transfer_bytes_in_memory: int = key(
+        "maxTransferBytesOnMessageInMemory", 262144, "most bytes in the answer to one pull"
+    )
 
     def check(self) -> None:
         super().check()
@@ -349,10 +455,12 @@ class BrokerConfig(StoreConfig):
     fast_port_enable: bool = key(
         "enableFastPort", True, "also listen on listenPort - 2, as clients with VIP channels expect"
     )
-    ha_listen_port: int = key("haListenPort", 0, "0 = listenPort + 1")
+    ha_listen_port: int = key("haListenPort", 0, "port slaves replicate from; 0 = listenPort + 1")
     namesrv_addr: str = key("namesrvAddr", "", "host:port;... of the NameServers")
-    cluster_name: str = key("brokerClusterName", "DefaultCluster")
-    broker_name: str = key("brokerName", "broker-a", "name of the broker group")
+    cluster_name: str = key(
+        "brokerClusterName", "DefaultCluster", "name of the cluster; part of the identity of a store"
+    )
+    broker_name: str = key("brokerName", "broker-a", "name of the broker group; the same on all its replicas")
     broker_id: int = key("brokerId", -1, "0 = master, > 0 = slave; -1 = the Controller gives it", was=0)
     broker_ip1: str = key("brokerIP1", "127.0.0.1", "address clients are told")
     group_address: str = key(
@@ -362,12 +470,24 @@ class BrokerConfig(StoreConfig):
     broker_role: str = key(
         "brokerRole", "SYNC_MASTER", "ASYNC_MASTER, SYNC_MASTER or SLAVE", was="ASYNC_MASTER"
     )
-    broker_permission: int = key("brokerPermission", 6)
-    enable_controller_mode: bool = key("enableControllerMode", False)
-    controller_addr: str = key("controllerAddr", "", "host:port;... of the Controllers")
-    total_replicas: int = key("totalReplicas", 1)
-    in_sync_replicas: int = key("inSyncReplicas", 1)
-    min_in_sync_replicas: int = key("minInSyncReplicas", 1)
+    broker_permission: int = key(
+        "brokerPermission", 6, "what clients may do here: 2 = send, 4 = pull, 6 = both"
+    )
+    enable_controller_mode: bool = key(
+        "enableControllerMode", False, "Controllers decide who is master; false = brokerRole and brokerId do"
+    )
+    controller_addr: str = key("controllerAddr", "", "host:port;... of the Controllers, their request ports")
+    total_replicas: int = key(
+        "totalReplicas", 1, "brokers of the group; what majorityAck takes a majority of"
+    )
+    in_sync_replicas: int = key(
+        "inSyncReplicas", 1, "allAckInSyncStateSet=false: replicas an answer needs, the master included"
+    )
+    min_in_sync_replicas: int = key(
+        "minInSyncReplicas",
+        1,
+        "with fewer members in the SyncStateSet, the master included, sends are refused",
+    )
     all_ack_in_sync_state_set: bool = key(
         "allAckInSyncStateSet", True, "an answer needs every member of the SyncStateSet", was=False
     )
@@ -379,12 +499,24 @@ class BrokerConfig(StoreConfig):
         False,
         "serve consumers while the group has no master; see supportActingMaster",
     )
-    async_learner: bool = key("asyncLearner", False)
-    sync_from_last_file: bool = key("syncFromLastFile", False)
-    election_priority: int = key("brokerElectionPriority", 2147483647, "lower wins")
-    slave_timeout_ms: int = key("slaveTimeout", 3000, "an answer waits for slaves at most")
-    ha_heartbeat_ms: int = key("haSendHeartbeatInterval", 500, was=5000)
-    ha_housekeeping_ms: int = key("haHousekeepingInterval", 5000, was=20000)
+    async_learner: bool = key("asyncLearner", False, "copy the log, and count for no answer and no election")
+    sync_from_last_file: bool = key(
+        "syncFromLastFile",
+        False,
+        "an empty replica copies from the last segment of the master on, not from the first",
+    )
+    election_priority: int = key(
+        "brokerElectionPriority", 2147483647, "of replicas that are equally far, the lower number is elected"
+    )
+    slave_timeout_ms: int = key(
+        "slaveTimeout", 3000, "an answer waits for slaves at most, ms; then it is FLUSH_SLAVE_TIMEOUT"
+    )
+    ha_heartbeat_ms: int = key(
+        "haSendHeartbeatInterval", 500, "a silent HA link gets a frame every, ms", was=5000
+    )
+    ha_housekeeping_ms: int = key(
+        "haHousekeepingInterval", 5000, "an HA link without a byte for so long is closed, ms", was=20000
+    )
     ha_master_address: str = key(
         "haMasterAddress", "", "classic slave: HA address of its master; empty = as NameServers tell"
     )
@@ -393,40 +525,84 @@ class BrokerConfig(StoreConfig):
         "",
         "file with the secret by which the brokers of a group prove themselves on HA ports",
     )
-    ha_flow_control: bool = key("haFlowControlEnable", False, "limit what slaves are sent")
-    ha_bytes_per_s_max: int = key("maxHaTransferByteInSecond", 104857600, "to all slaves together")
+    ha_flow_control: bool = key(
+        "haFlowControlEnable", False, "limit what slaves are sent to maxHaTransferByteInSecond"
+    )
+    ha_bytes_per_s_max: int = key(
+        "maxHaTransferByteInSecond", 104857600, "to all slaves together, bytes/s; with haFlowControlEnable"
+    )
     auto_reseed: bool = key(
         "autoReseed", False, "a slave whose log cannot be continued puts it aside and copies the master's"
     )
-    ha_batch_bytes: int = key("haTransferBatchSize", 32768)
+    ha_batch_bytes: int = key("haTransferBatchSize", 32768, "most bytes of the log in one frame to a slave")
     ha_not_catchup_ms: int = key(
         "haMaxTimeSlaveNotCatchup",
         1500,
-        "a slave silent or behind this long leaves the SyncStateSet",
+        "a slave silent or behind this long leaves the SyncStateSet, ms",
         was=15000,
     )
-    check_sync_state_set_ms: int = key("checkSyncStateSetPeriod", 500, was=5000)
+    check_sync_state_set_ms: int = key(
+        "checkSyncStateSetPeriod", 500, "the master looks at its slaves at least every, ms", was=5000
+    )
     sync_broker_metadata_ms: int = key(
-        "syncBrokerMetadataPeriod", 1000, "look at the Controller's view every", was=5000
+        "syncBrokerMetadataPeriod", 1000, "look at the Controller's view every, ms", was=5000
     )
     slave_metadata_ms: int = key(
-        "slaveSyncMetadataPeriod", 1000, "a slave copies topics, groups and offsets every", was=10000
+        "slaveSyncMetadataPeriod", 1000, "a slave copies topics, groups and offsets every, ms", was=10000
     )
-    broker_heartbeat_ms: int = key("brokerHeartbeatInterval", 500, was=1000)
-    controller_heartbeat_timeout_ms: int = key("controllerHeartBeatTimeoutMills", 1500, was=10000)
-    register_namesrv_ms: int = key("registerNameServerPeriod", 10000, was=30000)
-    auto_create_topic: bool = key("autoCreateTopicEnable", True)
-    auto_create_group: bool = key("autoCreateSubscriptionGroup", True)
-    default_topic_queues: int = key("defaultTopicQueueNums", 8)
-    long_polling_enable: bool = key("longPollingEnable", True)
-    client_expiry_ms: int = key("clientChannelExpiredTimeout", 120000)
-    flush_offsets_ms: int = key("flushConsumerOffsetInterval", 5000)
-    reject_transaction_message: bool = key("rejectTransactionMessage", False)
-    transaction_timeout_ms: int = key("transactionTimeOut", 6000, "a half message is first asked about after")
-    transaction_check_max: int = key("transactionCheckMax", 15, "then it is given up")
-    transaction_check_interval_ms: int = key("transactionCheckInterval", 30000)
-    trace_on: bool = key("traceOn", True)
-    region_id: str = key("regionId", "DefaultRegion")
+    broker_heartbeat_ms: int = key(
+        "brokerHeartbeatInterval",
+        500,
+        "a sign of life to the Controllers at most every, ms; never rarer than a fifth of "
+        "controllerHeartBeatTimeoutMills",
+        was=1000,
+    )
+    controller_heartbeat_timeout_ms: int = key(
+        "controllerHeartBeatTimeoutMills",
+        1500,
+        "Controllers take this broker for dead after this silence, ms; a lease is 0.8 of it",
+        was=10000,
+    )
+    register_namesrv_ms: int = key(
+        "registerNameServerPeriod",
+        10000,
+        "register at the NameServers, without a change, every, ms",
+        was=30000,
+    )
+    auto_create_topic: bool = key(
+        "autoCreateTopicEnable", True, "the first send to an unknown topic makes it"
+    )
+    auto_create_group: bool = key(
+        "autoCreateSubscriptionGroup",
+        True,
+        "a consumer group that is not known is made when it first appears",
+    )
+    default_topic_queues: int = key("defaultTopicQueueNums", 8, "most queues of a topic that a send makes")
+    long_polling_enable: bool = key(
+        "longPollingEnable",
+        True,
+        "a pull that finds nothing is held until something arrives; false = answered at once",
+    )
+    client_expiry_ms: int = key(
+        "clientChannelExpiredTimeout", 120000, "a client without a heartbeat for so long is closed, ms"
+    )
+    flush_offsets_ms: int = key(
+        "flushConsumerOffsetInterval",
+        5000,
+        "consumer offsets are written to their file at most so long after a change, ms",
+    )
+    reject_transaction_message: bool = key("rejectTransactionMessage", False, "refuse transactional messages")
+    transaction_timeout_ms: int = key(
+        "transactionTimeOut", 6000, "a half message is first asked about after, ms"
+    )
+    transaction_check_max: int = key(
+        "transactionCheckMax", 15, "questions about a half message; then it is given up"
+    )
+    transaction_check_interval_ms: int = key(
+        "transactionCheckInterval", 30000, "look for half messages that are due every, ms"
+    )
+    trace_on: bool = key("traceOn", True, "tell producers to trace their messages")
+    region_id: str = key("regionId", "DefaultRegion", "MSG_REGION of answers and messages")
 
     def check(self) -> None:
         super().check()

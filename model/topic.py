@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-PERM_PRIORITY: Final = 8
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1

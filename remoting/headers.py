@@ -21,8 +21,6 @@ LONG_MAX: Final = 2**63 - 1
 PULL_COMMIT_OFFSET: Final = 1
 PULL_SUSPEND: Final = 2
 PULL_SUBSCRIPTION: Final = 4
-PULL_CLASS_FILTER: Final = 8
-PULL_LITE: Final = 16
 
 
 def need(ext: Ext, name: str) -> str:

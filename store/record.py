@@ -209,17 +209,6 @@ def encode(
     return record + prop_crc(record) if reserve else record
 
 
-def reencode(record: Record) -> bytes:
-    """The bytes ``record`` was decoded from (when its CRC property, if any, is among its properties)."""
-    return encode(
-        record.message(),
-        record.queue_offset,
-        record.physical_offset,
-        record.store_timestamp_ms,
-        version=record.version,
-    )
-
-
 def prop_crc(record: Buffer) -> bytes:
     """The 20 bytes of the CRC property for ``record``, the record without them."""
     digits = str(crc32(record) & 0x7FFFFFFF)[::-1].ljust(10, "0")

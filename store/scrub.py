@@ -96,13 +96,6 @@ class Scrub:
         """Bytes per second the pass under way, or the next one, may read; 0 when there is none."""
         return self._bytes_per_s if self.passes else self._bytes_per_s or self._first_bytes_per_s
 
-    def whole_pass(self) -> None:
-        """Read all that is dispatched, now. Raises DiskError."""
-        self.at = self._log.min_offset
-        while self.at < self._dispatcher.dispatched:
-            self.step()
-        self.passes += 1
-
     def step(self) -> None:
         """Check the records from ``at`` on, about STEP_BYTES of them, fewer if they have many keys. Raises
         DiskError, ValueError."""

@@ -18,6 +18,7 @@ from store.damage import DamagedRange, DamageLedger
 from store.message_store import MessageStore
 from tests.broker.helpers import client_of, eventually, log_records
 from tests.broker.test_group import pair
+from tests.store.support import scrub_all
 
 
 def _rot(broker: Broker, offset: int) -> None:
@@ -45,7 +46,7 @@ def test_a_replica_repairs_itself_from_the_other_and_serves_again(tmp_path: Path
 
             rotten.repair.members = members
             _rot(rotten, whole[7].physical_offset + 88)
-            rotten.store.scrub.whole_pass()
+            scrub_all(rotten.store)
             assert [item["kind"] for item in rotten.status()["damaged"]] == ["crc_mismatch"]
             await eventually(lambda: not rotten.status()["damaged"], "it is repaired")
             assert rotten.status()["repaired"] == 1
@@ -73,7 +74,7 @@ def test_nothing_is_given_that_is_not_confirmed_whole_and_of_the_group(tmp_path:
             assert "expected 1 to" in (await ask(0, 0))[1]
             assert "group broker-t" in (await ask(0, 10, "another"))[1]
             _rot(one, last.physical_offset + 88)
-            one.store.scrub.whole_pass()
+            scrub_all(one.store)
             assert "damaged here" in (await ask(last.physical_offset + 5, 10))[1]
             assert (await ask(0, last.physical_offset))[0] == 0
             assert two.status()["damaged"] == []

@@ -19,6 +19,8 @@ from client.pull import PullConsumer, PullStatus
 from model.config import BrokerConfig, NamesrvConfig
 from model.errors import Refused
 from namesrv.service import NameServer
+from remoting import bodies
+from remoting.codes import Request
 from runtime.os_env import OsEnv
 from tests.client.fakes import until
 
@@ -137,8 +139,8 @@ def test_statistics_tell_ends_and_lag(tmp_path: Path) -> None:
             ]
             lag = {s.queue: s.lag for s in await admin.consume_stats("cg", "Orders")}
             assert lag[queues[1]] == 3
-            runtime = await admin.broker_runtime(servers.broker.config.address)
-            assert int(runtime["commitLogMaxOffset"]) > 0
+            told = await admin.session.call(servers.broker.config.address, Request.GET_BROKER_RUNTIME_INFO)
+            assert int(bodies.loads_object(told.body)["table"]["commitLogMaxOffset"]) > 0
             assert "Orders" in await admin.topics()
 
     run(tmp_path, work)

@@ -20,7 +20,7 @@ from model.config import BrokerConfig
 from store.message_store import MessageStore
 from tests.store.crash_workload import KINDS, SETTINGS, Workload, bytes_of, mend, points
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, config, message, records_of
+from tests.store.support import SEGMENT, config, message, records_of, scrub_all
 
 SEEDS = int(os.environ.get("KEELMQ_CRASH_SEEDS", "2"))
 EVERY = max(1, 20 // SEEDS)
@@ -77,7 +77,7 @@ class Group:
             replica = replicas[number]
             await loop.spawn(replica.life, replica.ha.become_slave(number, 3, master.address), name="follow")
         await self._level(where)
-        crashed.store.scrub.whole_pass()
+        scrub_all(crashed.store)
         await mend(crashed.store, master.store.lookup)
         assert crashed.store.damage.ranges == [], where
         master.store.put(message("after"))

@@ -1,10 +1,11 @@
 """The promise of the configuration: a mistake is named before a server starts."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, parse_file, peers
+from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig, parse_file, peers
 from model.defaults import table
 from model.errors import ConfigError
 
@@ -71,3 +72,22 @@ def test_raft_ports_are_ten_above_unless_said() -> None:
 def test_the_page_of_defaults_is_the_one_in_the_repository() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "defaults.md"
     assert page.read_text() == table(), "run: python -m model.defaults > docs/defaults.md"
+
+
+@pytest.mark.parametrize("config", [BrokerConfig, NamesrvConfig, ControllerConfig])
+def test_every_key_says_what_it_means_and_in_which_unit(config: type[Config]) -> None:
+    for name, field in config.keys().items():
+        meaning = field.metadata["help"]
+        assert len(meaning) > 8, name
+        unit = _unit(field.name)
+        if unit is not None and type(field.default) is int:
+            assert re.search(rf"(?<!\w){unit}(?!\w)", meaning), f"{name}: {meaning!r} does not say {unit}"
+
+
+def _unit(value: str) -> str | None:
+    """What the help text calls the unit that the name of ``value`` here carries."""
+    words = value.split("_")
+    for word, unit in {"megabytes": "MiB", "bytes": "bytes"}.items():
+        if word in words:
+            return unit
+    return {"ms": "ms", "s": "seconds", "hours": "hours", "ratio": "%"}.get(words[-1])

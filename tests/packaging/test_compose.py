@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -30,11 +29,28 @@ def compose() -> dict[str, Any]:
     return found
 
 
+def uses(compose: dict[str, Any], service: str, kind: str) -> dict[str, str]:
+    """Which of the file's secrets or configs ``service`` has: its path inside -> its name."""
+    found = {}
+    for use in compose["services"][service].get(kind, []):
+        use = {"source": use} if isinstance(use, str) else use
+        default = f"/run/secrets/{use['source']}" if kind == "secrets" else f"/{use['source']}"
+        found[use.get("target", default)] = use["source"]
+    return found
+
+
+def source(compose: dict[str, Any], kind: str, name: str) -> Path:
+    """The file on the host behind a secret or a config."""
+    return ROOT / str(compose[kind][name]["file"])
+
+
 def settings(compose: dict[str, Any], service: str) -> dict[str, str]:
-    """What the server of ``service`` is started with."""
-    command = compose["services"][service]["command"]
-    assert all(part.startswith("--set=") for part in command[1:])
-    return read_values(None, [part.removeprefix("--set=") for part in command[1:]])
+    """What the server of ``service`` is started with: the file it is given, and what it sets itself."""
+    _, option, path, *rest = compose["services"][service]["command"]
+    assert option == "-c"
+    assert all(part.startswith("--set=") for part in rest)
+    file = source(compose, "configs", uses(compose, service, "configs")[path])
+    return read_values(str(file), [part.removeprefix("--set=") for part in rest])
 
 
 def address(compose: dict[str, Any], service: str) -> str:
@@ -63,13 +79,7 @@ def test_it_is_valid(compose: dict[str, Any]) -> None:
             "config",
             "--quiet",
         ]
-        secrets = {
-            "KEELMQ_RAFT_SECRET": "0" * 64,
-            "KEELMQ_HA_SECRET": "1" * 64,
-            "KEELMQ_PEER_CREDENTIALS": "{}",
-        }
-        environ = {**os.environ, **secrets}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
 
@@ -88,6 +98,51 @@ def test_every_server_accepts_its_configuration(compose: dict[str, Any], service
     assert made.admin_port == 9000
 
 
+@pytest.mark.parametrize("kind", ["secrets", "configs"])
+def test_a_read_only_service_gets_its_secrets_and_configs_from_files(
+    compose: dict[str, Any], kind: str
+) -> None:
+    """Anything else Compose copies into the container, and a read-only root file system refuses that
+    (docker/compose#12303). A file is mounted as it is: uid and mode would be promised and not given."""
+    for service, its in compose["services"].items():
+        for name in uses(compose, service, kind).values():
+            if its.get("read_only"):
+                assert set(compose[kind][name]) == {"file"}, f"{service}: {name}"
+        for use in its.get(kind, []):
+            assert isinstance(use, str) or set(use) <= {"source", "target"}, f"{service}: {use}"
+
+
+def test_configs_are_in_the_repository_and_secrets_are_not(compose: dict[str, Any], tmp_path: Path) -> None:
+    for name in compose["configs"]:
+        assert source(compose, "configs", name).is_file()
+    assert "/deploy/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    subprocess.run(["make", "-C", str(tmp_path), "secrets"], check=True, capture_output=True)
+    made = {path for path in tmp_path.rglob("*") if path.is_file()} - {tmp_path / "Makefile"}
+    assert made == {tmp_path / compose["secrets"][name]["file"] for name in compose["secrets"]}
+    for path in made:
+        # Who runs in the container reads it, and on the host only who may enter the directory.
+        assert path.stat().st_mode & 0o777 == 0o444
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert re.search(r"\b[0-9a-f]{64}\b", path.read_text())
+
+
+def test_secrets_are_mounted_where_the_servers_look(compose: dict[str, Any]) -> None:
+    for service in (*NAMESRVS, *BROKERS):
+        looked_for = {v for k, v in settings(compose, service).items() if v.startswith("/run/secrets/")}
+        assert looked_for == set(uses(compose, service, "secrets"))
+
+
+def test_no_server_believes_a_peer_that_proves_nothing(compose: dict[str, Any]) -> None:
+    for name in (*NAMESRVS, *BROKERS):
+        own = settings(compose, name)
+        assert own["bindAddress"] == "0.0.0.0"
+        assert "trustPeers" not in own
+        assert uses(compose, name, "secrets")[own["peerCredentialsFile"]] == "peers"
+        if name in BROKERS:
+            assert uses(compose, name, "secrets")[own["haSecretFile"]] == "ha"
+
+
 def test_controllers_and_name_servers_are_where_others_look(compose: dict[str, Any]) -> None:
     here = {name: address(compose, name) for name in NAMESRVS}
     peers = {settings(compose, name)["controllerDLegerPeers"] for name in NAMESRVS}
@@ -101,7 +156,9 @@ def test_controllers_and_name_servers_are_where_others_look(compose: dict[str, A
 
 
 def test_replication_goes_through_toxiproxy(compose: dict[str, Any]) -> None:
-    proxies = {p["name"]: p for p in json.loads(compose["configs"]["toxiproxy"]["content"])}
+    file = source(compose, "configs", uses(compose, "toxiproxy", "configs")["/etc/toxiproxy.json"])
+    assert "-config=/etc/toxiproxy.json" in compose["services"]["toxiproxy"]["command"]
+    proxies = {p["name"]: p for p in json.loads(file.read_text())}
     for number, broker in enumerate(BROKERS):
         own = settings(compose, broker)
         assert own["brokerIP2"] == address(compose, "toxiproxy")
@@ -109,23 +166,14 @@ def test_replication_goes_through_toxiproxy(compose: dict[str, Any]) -> None:
         assert proxies[f"ha-{number}"]["upstream"] == f"{address(compose, broker)}:{own['haListenPort']}"
 
 
-def test_brokers_prove_themselves_on_their_ha_ports(compose: dict[str, Any]) -> None:
-    """They listen on all addresses, so a broker without would not start."""
-    for broker in BROKERS:
-        used = {
-            use["source"]: f"/run/secrets/{use['target']}" for use in compose["services"][broker]["secrets"]
-        }
-        assert settings(compose, broker)["haSecretFile"] == used["ha"]
-
-
 def test_names_used_are_names_declared(compose: dict[str, Any]) -> None:
     subnet = ipaddress.ip_network(compose["networks"]["mq"]["ipam"]["config"][0]["subnet"])
     addresses = []
-    for service in compose["services"].values():
+    for name, service in compose["services"].items():
         for volume in service.get("volumes", []):
             assert volume.split(":")[0] in compose["volumes"]
         for kind in ("secrets", "configs"):
-            assert all(use["source"] in compose[kind] for use in service.get(kind, []))
+            assert set(uses(compose, name, kind).values()) <= set(compose[kind])
         assert set(service.get("depends_on", {})) <= set(compose["services"])
         addresses += [ipaddress.ip_address(n["ipv4_address"]) for n in service.get("networks", {}).values()]
     assert len(set(addresses)) == len(addresses)
@@ -160,13 +208,3 @@ def test_the_image_holds_every_package_and_runs_as_nobody_special() -> None:
         assert f"!{package}\n" in (ROOT / ".dockerignore").read_text()
     assert "\nUSER 10001:10001\n" in text
     assert "-c constraints.txt" in text
-
-
-def test_no_server_believes_a_peer_that_does_not_sign(compose: dict[str, Any]) -> None:
-    for name in (*NAMESRVS, *BROKERS):
-        own = settings(compose, name)
-        assert own["bindAddress"] == "0.0.0.0"
-        assert "trustPeers" not in own
-        secret = next(s for s in compose["services"][name]["secrets"] if s["source"] == "peers")
-        assert own["peerCredentialsFile"] == f"/run/secrets/{secret['target']}"
-        assert secret["mode"] == 0o400

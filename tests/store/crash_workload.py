@@ -13,7 +13,7 @@ from model.errors import DiskError
 from store.message_store import MessageStore
 from store.record import NewMessage, walk
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, config, message, records_of, until
+from tests.store.support import SEGMENT, config, message, records_of, scrub_all, until
 
 KINDS = ("start", "append", "roll", "flush", "housekeeping", "truncate", "repair", "retention", "stop")
 NEVER_MS = 3_600_000
@@ -202,7 +202,7 @@ class Workload:
                 place[at % SEGMENT + 95] ^= 4
         self._known.allowed[at].add(bytes(node.cache[at % SEGMENT : at % SEGMENT + len(raw)]))
         with self._during("repair"):
-            store.scrub.whole_pass()
+            scrub_all(store)
             await mend(store, self._known.good.get)
         assert store.damage.ranges == []
         self._known.safe[at] = self._known.good.pop(at)
@@ -233,7 +233,7 @@ async def examine(where: str, disk: FaultyDisk, known: Known) -> None:
     except DiskError as error:
         raise AssertionError(f"{where}: {error}") from error
     try:
-        store.scrub.whole_pass()
+        scrub_all(store)
         await mend(store, known.good.get)
         assert store.damage.ranges == [], f"{where}: damaged {store.damage.ranges}"
         found = _records_by_offset(store)

@@ -14,7 +14,7 @@ from model.message import encode_host, encode_properties
 from runtime.env import Env
 from store.message_store import MessageStore, Put
 from store.reading import GetStatus
-from store.record import NewMessage, Record, decode
+from store.record import NewMessage, Record, decode, encode
 from tests import unpack_archive
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store"
@@ -52,6 +52,26 @@ def golden(case: str, to: Path) -> tuple[Path, dict[str, Any]]:
     unpack_archive(GOLDEN / f"{case}.tar.gz", to)
     manifest = GOLDEN / f"{case}.manifest.json"
     return to / case, json.loads(manifest.read_text()) if manifest.exists() else {}
+
+
+def reencode(record: Record) -> bytes:
+    """The bytes ``record`` was decoded from (when its CRC property, if any, is among its properties)."""
+    return encode(
+        record.message(),
+        record.queue_offset,
+        record.physical_offset,
+        record.store_timestamp_ms,
+        version=record.version,
+    )
+
+
+def scrub_all(store: MessageStore) -> None:
+    """One pass of the scrub over all that is dispatched, now. Raises DiskError."""
+    scrub = store.scrub
+    scrub.at = store.log.min_offset
+    while scrub.at < store.dispatched:
+        scrub.step()
+    scrub.passes += 1
 
 
 def message(

@@ -22,11 +22,10 @@ from store.record import (
     encode,
     measure,
     prop_crc_ok,
-    reencode,
     store_timestamp_of,
     walk,
 )
-from tests.store.support import HOST, message
+from tests.store.support import HOST, message, reencode
 
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(0, 2**63 - 1)

@@ -17,7 +17,7 @@ from store.record import BadRecord, Dispatch, Record, walk
 from store.repair import Wanted
 from store.scrub import LOOKUPS_MAX
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, config, message, opened, records_of, until
+from tests.store.support import SEGMENT, config, message, opened, records_of, scrub_all, until
 
 FLIPS = int(os.environ.get("KEELMQ_FLIPS", "150"))
 """How many flips the long run makes; 2,000 take about two minutes."""
@@ -110,7 +110,7 @@ def test_random_bit_flips_over_all_files_of_one_replica_cost_nothing() -> None:
                 what = f"flip {number}: bit {bit % 8} of byte {bit // 8} of {path}"
                 async with opened(FaultyEnv(disk), **KEYS) as store:
                     assert store.log.end == end, what
-                    store.scrub.whole_pass()
+                    scrub_all(store)
                     at = bit // 8 + int(path[-20:]) if path in logs else -1
                     in_record = any(r <= at < r + len(b) for r, b in zip(starts(raw), raw, strict=True))
                     if in_record:
@@ -149,7 +149,7 @@ def test_a_replica_with_another_history_mends_nothing() -> None:
             good = bytes(node.cache)
             at = 4 * (store.log.end // 9) + 95
             node.cache[at] ^= 1
-            store.scrub.whole_pass()
+            scrub_all(store)
             (wanted,) = store.repairer.wanted()
             assert (wanted.before, wanted.behind) != (b"", b"")
             with pytest.raises(BadRecord, match="not ours"):
@@ -245,7 +245,7 @@ def test_an_answer_that_comes_after_a_cut_overwrites_nothing() -> None:
             records = list(walk(read_log(store, SEGMENT, 2 * SEGMENT), SEGMENT))
             at = records[3].physical_offset
             disk.nodes[f"/store/commitlog/{SEGMENT:020}"].cache[at % SEGMENT + 100] ^= 1
-            store.scrub.whole_pass()
+            scrub_all(store)
             (wanted,) = store.repairer.wanted()
             answer = read_log(peer, wanted.begin, wanted.until)
             store.truncate(records[2].physical_offset)
@@ -318,7 +318,7 @@ def test_a_scrub_finds_rot_at_its_rate_and_says_so_once() -> None:
             assert [(i.begin, i.until) for i in store.damage.ranges] == [
                 (record.physical_offset, record.physical_offset + record.size)
             ]
-            store.scrub.whole_pass()
+            scrub_all(store)
             assert len(heard) == 1
 
     asyncio.run(run())
@@ -378,7 +378,7 @@ def test_wanted_stays_in_its_segment_and_off_other_damage() -> None:
                 disk.nodes[f"/store/commitlog/{SEGMENT:020}"].cache[
                     record.physical_offset % SEGMENT + 100
                 ] ^= 1
-            store.scrub.whole_pass()
+            scrub_all(store)
             wanted = store.repairer.wanted()
             assert all(isinstance(item, Wanted) and item.begin >= SEGMENT for item in wanted)
             assert sum(item.of.until - item.of.begin for item in wanted) == sum(r.size for r in first)

@@ -1,0 +1,30 @@
+"""Which cluster does a command mean? One of ``keelmq cluster up`` by directory, any other by address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from admin.cluster import DEFAULT_DIRECTORY
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def which_cluster(controllers_help: str) -> Callable[[_Command], _Command]:
+    """Give a command ``directory: Path`` (--dir) and ``controllers: str | None`` (which wins over it)."""
+
+    def add(command: _Command) -> _Command:
+        command = click.option("--controllers", metavar="HOST:PORT;...", help=controllers_help)(command)
+        return click.option(
+            "--dir",
+            "directory",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=DEFAULT_DIRECTORY,
+            show_default=True,
+            help="A cluster of keelmq cluster up.",
+        )(command)
+
+    return add

@@ -1,0 +1,81 @@
+"""The promise of docs/operations.md: its files start servers, its commands and figures exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from admin.serve import plan
+from cli.main import command
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, parse_properties
+from model.foreign_keys import REFUSED
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "operations.md").read_text()
+FILES = re.findall(r"```properties\n(.*?)```", PAGE, re.S)
+COMMANDS = re.findall(r"^ +keelmq (.*)$", PAGE, re.M)
+KEYS = {*BrokerConfig.keys(), *NamesrvConfig.keys(), *ControllerConfig.keys(), *REFUSED}
+
+
+@pytest.mark.parametrize(("role", "text"), [*zip(("namesrv", "broker"), FILES, strict=True)])
+def test_its_files_start_servers(role: str, text: str) -> None:
+    made = plan(role, parse_properties(text))
+    assert made.ignored == ()
+    assert f"127.0.0.1:{made.admin_port}/healthz" in PAGE or role == "namesrv"
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) >= 6
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_takes_the_options_it_is_given(line: str) -> None:
+    found: click.Command = command()
+    arguments = shlex.split(line)
+    context = click.Context(found)
+    while isinstance(found, click.Group):
+        name = arguments.pop(0)
+        below = found.get_command(context, name)
+        assert below is not None, name
+        found = below
+    for parameter in found.params:
+        if isinstance(parameter.type, click.Path):
+            parameter.type.exists = False
+    found.make_context(found.name, arguments)
+
+
+def test_every_key_it_sets_is_one() -> None:
+    named = set(re.findall(r"`(\w+)=[^`]*`", PAGE)) | set(re.findall(r" -k (\w+) ", PAGE))
+    assert len(named) > 8
+    assert named - KEYS - {"KEELMQ_LOG"} == set()
+
+
+def test_every_figure_it_names_is_exported() -> None:
+    exported = (ROOT / "admin" / "metrics.py").read_text()
+    named = set(re.findall(r"`(keelmq_\w+)", PAGE))
+    assert len(named) > 5
+    assert {name for name in named if f'"{name}"' not in exported} == set()
+
+
+def test_every_reason_it_explains_is_given() -> None:
+    rows = re.findall(r"^\| `([^|]*)` \|", PAGE, re.M)
+    sources = "".join(
+        (ROOT / name).read_text()
+        for name in ("broker/service.py", "controller/raft.py", "store/retention.py", "store/health.py")
+    )
+    reasons = [row for row in rows if not row.startswith("keelmq_") and not row.startswith("damaged")]
+    assert len(reasons) >= 5
+    for reason in reasons:
+        start = re.split(r"\.\.\.|: N", reason)[0].strip(" :`")
+        assert start in sources or not start, reason
+
+
+def test_links_of_the_operators_pages_lead_somewhere() -> None:
+    for page in ("operations.md", "glossary.md"):
+        text = (ROOT / "docs" / page).read_text()
+        for target in re.findall(r"\]\(([^)#]+)", text):
+            assert (ROOT / "docs" / target).is_file(), f"{page}: {target}"

@@ -1,0 +1,197 @@
+"""The promise of docs/operations.md: what it says to do about lost disks ends in a whole group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from chaos.worlds.sim import BROKER_PORT, GROUP
+from chaos.worlds.sim_disk import Machine
+from client.message import Queue
+from client.pull import PullConsumer
+from model.errors import MqError
+from remoting.codec import Command
+from remoting.codes import Request, Response
+from remoting.service import RemotingClient
+from tests.sim.test_lease import SEND, World
+
+pytestmark = pytest.mark.sim
+QUEUE = Queue("TBW102", GROUP, 0)
+IDENTITY = ("brokerIdentity", "brokerIdentity.crc", "brokerIdentity-temp")
+EPOCHS = ("epochFileCheckpoint", "epochFileCheckpoint.bak")
+
+
+class Operated(World):
+    """A cluster whose machines an operator visits while nothing runs on them."""
+
+    def lose_disk(self, name: str) -> None:
+        node = self.cluster.nodes[name]
+        node.machine = Machine(name, self.cluster.seed + 1, self.cluster._wall_ms)
+
+    def remove(self, name: str, files: tuple[str, ...]) -> None:
+        node = self.cluster.nodes[name]
+        node.life = self.cluster.loop.new_life(name)
+        disk = self.cluster._env(node).disk
+        for file in files:
+            if disk.exists(f"/store/{file}"):
+                disk.remove(f"/store/{file}")
+        disk.sync_dir("/store")
+
+    def kill_all(self, kind: str) -> None:
+        for node in self.cluster.of(kind):
+            self.cluster.kill(node.name)
+
+    def asked(self, work: Callable[[RemotingClient], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        node, env = self.cluster.client(f"operator{len(self.cluster.of('client'))}")
+
+        async def ask() -> None:
+            client = RemotingClient(env, node.name)
+            await work(client)
+            await client.close()
+
+        return self.cluster.inside(node, ask())
+
+    async def send(self, count: int) -> None:
+        master = self.cluster.master()
+        assert master is not None
+        address = f"{self.cluster.nodes[master].host}:{BROKER_PORT}"
+
+        async def send(client: RemotingClient) -> None:
+            for _ in range(count):
+                answer = await client.call(address, Command(Request.SEND_MESSAGE, dict(SEND), b"x"), 3.0)
+                assert answer.code == Response.SUCCESS, answer.remark
+
+        await self.asked(send)
+        assert await self.cluster.until(self.cluster.converged, 20.0) is None
+
+    async def forget(self, ids: str = "") -> None:
+        """What ``mqadmin cleanBrokerMetadata`` asks, again until the Controllers agree."""
+        ext = {"brokerName": GROUP, "clusterName": "DefaultCluster", "isCleanLivingBroker": "false"}
+        if ids:
+            ext["brokerControllerIdsToClean"] = ids
+
+        async def forget(client: RemotingClient) -> None:
+            for _ in range(100):
+                leader = self.cluster.leader()
+                if leader is not None:
+                    address = self.cluster.controller_addresses[int(leader[1:])]
+                    try:
+                        answer = await client.call(address, Command(Request.CLEAN_BROKER_DATA, ext), 3.0)
+                    except (MqError, OSError):
+                        continue
+                    if answer.code == Response.SUCCESS:
+                        return
+                await asyncio.sleep(0.2)
+            raise AssertionError(f"the Controllers do not forget {ids or GROUP}")
+
+        await self.asked(forget)
+
+    async def leads(self, name: str) -> None:
+        def missing() -> str | None:
+            return None if self.cluster.master() == name else f"{name} does not lead"
+
+        assert await self.cluster.until(missing, 20.0) is None
+
+    async def whole(self, messages: int) -> None:
+        """Every replica is in the set, logs are equal, and so many messages can be read."""
+        assert await self.cluster.until(self.cluster.converged, 60.0) is None
+        node, env = self.cluster.client("reader")
+
+        async def read() -> None:
+            async with PullConsumer(env, "g", self.cluster.namesrv_addresses, poll_ms=500) as consumer:
+                assert len(await consumer.read_all(QUEUE)) == messages
+
+        await self.cluster.inside(node, read())
+
+    async def change_master(self) -> None:
+        master = self.cluster.master()
+        assert master is not None
+        self.cluster.kill(master)
+        await asyncio.sleep(3.0)
+        self.cluster.start(master)
+        assert await self.cluster.until(self.cluster.converged, 20.0) is None
+
+
+def test_a_broker_that_lost_its_disk_joins_empty_with_a_new_id_and_the_old_one_is_forgotten() -> None:
+    world = Operated(3)
+
+    async def main() -> None:
+        await world.send(20)
+        master = world.cluster.master()
+        victim = next(name for name in sorted(world.cluster.brokers()) if name != master)
+        former = world.cluster.brokers()[victim]["brokerId"]
+        world.cluster.kill(victim)
+        world.lose_disk(victim)
+        world.cluster.start(victim)
+        await world.whole(20)
+        assert world.cluster.brokers()[victim]["brokerId"] > 3
+        await world.forget(str(former))
+        leader = world.cluster.leader()
+        assert leader is not None
+        status = world.cluster.status(leader)
+        assert status is not None
+        assert str(former) not in status["controller"]["groups"][GROUP]["brokers"]
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_backup_of_one_replica_becomes_the_whole_group_again(snapshot: bool) -> None:
+    """``snapshot``: of the file system under a running broker, which is what a loss of power leaves."""
+    world = Operated(4)
+
+    async def main() -> None:
+        cluster = world.cluster
+        await world.send(20)
+        await world.change_master()
+        backup = next(name for name in sorted(cluster.brokers()) if name != cluster.master())
+        epoch = cluster.brokers()[backup]["epoch"]
+        if snapshot:
+            await asyncio.sleep(2.0)  # longer than flushIntervalCommitLog
+            cluster.power_fail(backup)
+            cluster.power_on(backup)
+        else:
+            stopped = cluster.stop(backup)
+            assert stopped is not None
+            await stopped
+        for name in list(cluster.brokers()):
+            cluster.kill(name)
+            world.lose_disk(name)
+        await world.forget()
+        world.remove(backup, IDENTITY)
+        cluster.start(backup)
+        await world.leads(backup)
+        assert cluster.brokers()[backup]["epoch"] > epoch
+        for node in cluster.of("broker"):
+            cluster.start(node.name)
+        await world.whole(20)
+
+    world.run(main)
+
+
+def test_a_group_goes_on_under_controllers_that_lost_everything() -> None:
+    world = Operated(5)
+
+    async def main() -> None:
+        cluster = world.cluster
+        await world.send(20)
+        await world.change_master()
+        await world.send(10)
+        first, *others = sorted(cluster.brokers())
+        world.kill_all("broker")
+        world.kill_all("namesrv")
+        for node in cluster.of("namesrv"):
+            world.lose_disk(node.name)
+            cluster.start(node.name)
+        world.remove(first, IDENTITY + EPOCHS)
+        cluster.start(first)
+        await world.leads(first)
+        for name in others:
+            world.lose_disk(name)
+            cluster.start(name)
+        await world.whole(30)
+
+    world.run(main)
