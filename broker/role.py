@@ -290,6 +290,10 @@ class RoleManager:
             self.broker_id = await self._apply_for_id()
         try:
             if self._registered:
+            except Exception:
+                # Not foreseen; but a broker that looks no more would keep its role whatever is decided.
+                log.exception("%s: looking at the Controllers' view failed", self._config.broker_name)
+                wait_s = backoff.next_s()
                 view = await self._controllers.replica_info()
                 stayed = self.broker_id in view.members & view.doubtful
                 if stayed and self._boot.doubtful and self.role == "slave":

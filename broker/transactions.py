@@ -175,9 +175,10 @@ class Transactions:
                 self._read_ops()
                 if self._parts.refuse_write() is None:
                     self.check()
-            except (DiskError, Refused) as error:
-                # Not enough replicas, or no space: halves wait, none is given up for it.
-                log.warning("looking at transactions failed, trying again: %s", error)
+            except Exception as error:
+                # Not enough replicas, no space, a page of the disk or a half that cannot be read: halves wait,
+                # none is given up for it.
+                log.warning("looking at transactions failed, trying again: %r", error)
             await asyncio.sleep(self._parts.config.transaction_check_interval_ms / 1000)
 
     def _records(self, topic: str, offset: int) -> Iterator[Record]:
