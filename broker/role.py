@@ -94,6 +94,7 @@ class RoleManager:
         self._renewing = False
         self._lease_held = False
         self._lease_timer: asyncio.TimerHandle | None = None
+        self._resume_timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks("role")
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -134,6 +135,7 @@ class RoleManager:
             self._store.on_broken.remove(self._store_broke)
         if self._lease_timer is not None:
             self._lease_timer.cancel()
+        self._forget_resume()
         await self._tasks.cancel()
         await self._controllers.stop()
         if self._config.enable_controller_mode:
@@ -167,15 +169,32 @@ class RoleManager:
         heir, epoch = need_int(command.ext, "brokerId", 0), need_int(command.ext, "masterEpoch", 0)
         if self.role != "master" or epoch != self.epoch:
             raise Refused(f"not master of epoch {epoch}", Response.CONTROLLER_INVALID_MASTER)
+        # The end of an earlier handover's wait must not reopen writes in the middle of this one.
+        earlier = self._forget_resume()
         if not await self._host.drain(heir, DRAIN_S):
-            self._host.resume()
+            if earlier:
+                self._resume_later(epoch)  # its heir may still come
+            else:
+                self._host.resume()
             text = f"broker {heir} does not have the whole log within {DRAIN_S:g} s"
             raise Refused(text, Response.CONTROLLER_ELECT_MASTER_FAILED)
         self.lease.give_up()
-        asyncio.get_running_loop().call_later(RESUME_S, self._resume, epoch)
+        self._resume_later(epoch)
         return self._store.log.end
 
+    def _resume_later(self, epoch: int) -> None:
+        self._forget_resume()
+        self._resume_timer = asyncio.get_running_loop().call_later(RESUME_S, self._resume, epoch)
+
+    def _forget_resume(self) -> bool:
+        """Whether there was a timer to stop."""
+        timer, self._resume_timer = self._resume_timer, None
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
+
     def _resume(self, epoch: int) -> None:
+        self._resume_timer = None
         if self.role == "master" and self.epoch == epoch:
             log.warning("%s: nobody took over, it takes writes again", self._config.broker_name)
             self._host.resume()
@@ -455,6 +474,7 @@ class RoleManager:
         if role != "slave":
             self._ha_address = None
         if role != "fenced":
+        self._forget_resume()
             self.reason = None
         if before == (role, epoch, master_address):
             return
