@@ -290,6 +290,10 @@ class RoleManager:
             except (MqError, OSError, ValueError) as error:
                 self._note(str(error) or type(error).__name__)
                 wait_s = backoff.next_s()
+            except Exception:
+                # Not foreseen; but a broker that looks no more would keep its role whatever is decided.
+                log.exception("%s: looking at the Controllers' view failed", self._config.broker_name)
+                wait_s = backoff.next_s()
             else:
                 backoff.reset()
             try:
@@ -309,10 +313,6 @@ class RoleManager:
             self.broker_id = await self._apply_for_id()
         try:
             if self._registered:
-            except Exception:
-                # Not foreseen; but a broker that looks no more would keep its role whatever is decided.
-                log.exception("%s: looking at the Controllers' view failed", self._config.broker_name)
-                wait_s = backoff.next_s()
                 view = await self._controllers.replica_info()
                 stayed = self.broker_id in view.members & view.doubtful
                 if stayed and self._boot.doubtful and self.role == "slave":
@@ -401,7 +401,11 @@ class RoleManager:
                 return
             if view.master_id == broker_id:
                 if self.role == "master" and view.epoch == self.epoch:
-                    self._ha.adopt(view.members, view.set_epoch, view.asked_ms)
+                    # A real Controller answers from what it has applied itself, though another may lead by
+                    # now: its view says nothing of a proposal without an answer. Ours, which grant leases,
+                    # answer when a majority has confirmed that they lead.
+                    asked_ms = view.asked_ms if self.lease.supported else None
+                    self._ha.adopt(view.members, view.set_epoch, asked_ms)
                 else:
                     await self._lead(broker_id, view)
             else:
@@ -470,11 +474,11 @@ class RoleManager:
 
     def _became(self, role: Role, epoch: int, master_address: str | None) -> None:
         before = (self.role, self.epoch, self.master_address)
+        self._forget_resume()
         self.role, self.epoch, self.master_address = role, epoch, master_address
         if role != "slave":
             self._ha_address = None
         if role != "fenced":
-        self._forget_resume()
             self.reason = None
         if before == (role, epoch, master_address):
             return
