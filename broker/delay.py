@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -20,6 +21,7 @@ from typing import Any, Final
 from broker.parts import Parts
 from broker.properties import changed
 from broker.send import SendProcessor
+from model.errors import MqError
 from model.message import (
     DELAY,
     PROPERTIES_BYTES_MAX,
@@ -109,9 +111,9 @@ class DelayService:
                         self._skip_delivered(level)
                         begun.add(level)
                     self.step(level)
-                except Exception as error:
+                except (MqError, OSError, ValueError, struct.error) as error:
                     # Whatever is wrong with one message or its page of the disk: the other levels go on.
-                    log.warning("delivering delay level %d failed, trying again: %r", level, error)
+                    log.warning("delivering delay level %d failed, trying again: %s", level, error)
             await asyncio.sleep(STEP_S)
 
     def step(self, level: int) -> None:

@@ -78,7 +78,7 @@ class LogRepair:
             if self._parts.store.damage.ranges:
                 try:
                     await self.once()
-                except (MqError, OSError, ValueError) as error:  # cut or deleted under our eyes, or unreadable
+                except (MqError, OSError, ValueError) as error:  # cut or deleted meanwhile, or unreadable
                     log.error("the repair broke off: %s", error)
                 wait_s = self._backoff.next_s() if self._parts.store.damage.ranges else None
             try:

@@ -127,21 +127,23 @@ def test_the_end_of_one_handovers_wait_reopens_no_writes_during_another(
     asyncio.run(body())
 
 
-def test_a_view_of_controllers_without_leases_settles_no_proposal_in_doubt(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lease_ms", "settles"), [(None, False), (60_000, True)])
+def test_a_view_of_controllers_without_leases_settles_no_proposal_in_doubt(
+    tmp_path: Path, lease_ms: int | None, settles: bool
+) -> None:
     async def body() -> None:
-        for lease_ms, settles in ((None, False), (60_000, True)):
-            async with FakeControllers() as controllers:
-                controllers.lease_ms = lease_ms
-                async with Life(tmp_path / str(lease_ms), controllers) as life:
-                    asked: list[float | None] = []
+        async with FakeControllers() as controllers:
+            controllers.lease_ms = lease_ms
+            async with Life(tmp_path, controllers) as life:
+                asked: list[float | None] = []
 
-                    def adopt(members: object, set_epoch: int, asked_ms: float | None = None) -> None:
-                        asked.append(asked_ms)
+                def adopt(members: object, set_epoch: int, asked_ms: float | None = None) -> None:
+                    asked.append(asked_ms)
 
-                    await life.becomes("master", 1)
-                    life.ha.adopt = adopt  # type: ignore[method-assign]
-                    await until(lambda: len(asked) >= 2, "views come")
-                    assert [one is not None for one in asked] == [settles] * len(asked)
+                await life.becomes("master", 1)
+                life.ha.adopt = adopt  # type: ignore[method-assign]
+                await until(lambda: len(asked) >= 2, "views come")
+                assert [one is not None for one in asked] == [settles] * len(asked)
 
     asyncio.run(body())
 

@@ -1,4 +1,4 @@
-"""The promise of the comparison: it goes on for the life of the broker, whatever happens to the log meanwhile."""
+"""The promise of the comparison of logs: it goes on, whatever happens to the log meanwhile."""
 
 from __future__ import annotations
 
