@@ -24,6 +24,7 @@ from broker.boot import Boot
 from broker.controllers import Controllers, View
 from broker.identity import Application, Identity
 from broker.lease import Lease
+from broker.link_watch import LOOK_S, LinkWatch
 from broker.registration import FENCED
 from broker.role_host import RoleHost
 from ha.service import HaService
@@ -128,6 +129,8 @@ class RoleManager:
         period_s = min(self._config.broker_heartbeat_ms, timeout_ms / 5) / 1000
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
 
+        watch = LinkWatch(self._env.monotonic_ms, self._controllers.alive, self._linked)
+        self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
     async def stop(self) -> None:
         """No more heartbeats, no more changes of role; the Controllers see the connection end. Idempotent."""
         self._stopping = True
@@ -280,6 +283,11 @@ class RoleManager:
     # With Controllers
 
     async def _live(self) -> None:
+    def _linked(self) -> set[int] | None:
+        if self.role != "master" or self.broker_id is None:
+            return None
+        return {self.broker_id, *(slave["id"] for slave in self._ha.slaves())}
+
         period_s = self._config.sync_broker_metadata_ms / 1000
         backoff = Backoff(self._env.random, RETRY_FIRST_MS, self._config.sync_broker_metadata_ms)
         while self._broken is None:
