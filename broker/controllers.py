@@ -183,6 +183,18 @@ class Controllers:
         command = Command(Request.CONTROLLER_GET_REPLICA_INFO, self._group())
         return view_of(await self.call(command), asked_ms)
 
+    async def alive(self) -> set[int]:
+        """Ids of the group's replicas that the leader takes for alive. Raises as ``call``, PeerError."""
+        name = self._config.broker_name
+        body = dumps([name])
+        answer = await self.call(Command(Request.CONTROLLER_GET_SYNC_STATE_DATA, self._group(), body))
+        try:
+            group = loads_object(answer.body)["replicasInfoTable"].get(name, {})
+            replicas = [*(group.get("inSyncReplicas") or ()), *(group.get("notInSyncReplicas") or ())]
+            return {int(one["brokerId"]) for one in replicas if one.get("alive")}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PeerError(f"no list of replicas: {error!r}") from None
+
     async def elect(
         self,
         broker_id: int,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -20,7 +21,7 @@ from typing import Any, Final
 from broker.parts import Parts
 from broker.properties import changed
 from broker.send import SendProcessor
-from model.errors import DiskError, Refused
+from model.errors import MqError
 from model.message import (
     DELAY,
     PROPERTIES_BYTES_MAX,
@@ -97,19 +98,21 @@ class DelayService:
     async def run(self) -> None:
         """Deliver what is due, for ever. Started on promotion, cancelled on demotion."""
         self._unconfirmed = {}
-        end, begun = self._parts.store.log.end, False
+        end = self._parts.store.log.end
+        begun: set[int] = set()
         while True:
             if not begun and self._parts.store.dispatched >= end:
-                # The former master may have delivered more than it could tell us. That stands in the log we
-                # took over, and is in the queues once it is confirmed.
                 self._next = dict(self._offsets.table)
-                for level in range(1, len(self._levels_ms)):
-                    self._skip_delivered(level)
-                begun = True
-            for level in range(1, len(self._levels_ms)) if begun else ():
+            for level in range(1, len(self._levels_ms)) if self._parts.store.dispatched >= end else ():
                 try:
+                    if level not in begun:
+                        # The former master may have delivered more than it could tell us. That stands in the
+                        # log we took over, and is in the queues once it is confirmed.
+                        self._skip_delivered(level)
+                        begun.add(level)
                     self.step(level)
-                except (DiskError, Refused) as error:
+                except (MqError, OSError, ValueError, struct.error) as error:
+                    # Whatever is wrong with one message or its page of the disk: the other levels go on.
                     log.warning("delivering delay level %d failed, trying again: %s", level, error)
             await asyncio.sleep(STEP_S)
 

@@ -113,7 +113,7 @@ class LogCompare:
         """One pass; how long to rest behind it, None: until something changes."""
         try:
             done = await self.once()
-        except (MqError, OSError) as error:
+        except (MqError, OSError, ValueError) as error:  # ValueError: cut or deleted under our eyes
             log.info("cannot compare the log with a replica's: %s", error)
             done = False
         if not done:
@@ -149,6 +149,7 @@ class LogCompare:
     async def _piece(self, peer: str, at: int, peers: list[str]) -> int:
         """Compare the log from ``at`` on with ``peer``'s; returns how far that was possible."""
         store = self._parts.store
+        generation = self._log.generation
         end = min(at + ASK_BYTES, store.confirmed)
         ext = {"brokerName": self._parts.config.broker_name, "offset": str(at), "size": str(end - at)}
         try:
@@ -160,9 +161,11 @@ class LogCompare:
         except (MqError, OSError) as error:
             log.info("%s does not tell digests from %d on: %s", peer, at, error)
             return at
+        if generation != self._log.generation:
+            return at  # cut or put aside while we asked: there may be nothing left here to compare
         theirs = [answer.body[i : i + DIGEST_BYTES] for i in range(0, len(answer.body), DIGEST_BYTES)]
         if begin >= end or begin < self._log.min_offset:
-            return max(begin, at) if begin < store.confirmed else at
+            return max(begin, at, self._log.min_offset) if begin < store.confirmed else at
         differing = [
             begin + number * STEP_BYTES
             for number, (mine, other) in enumerate(zip(self._digests(begin, end), theirs, strict=False))
@@ -171,7 +174,11 @@ class LogCompare:
             if mine != other and other != UNKNOWN
         ]
         for step in differing:
-            await self._settle(step, min(step + STEP_BYTES, end), [peer, *(p for p in peers if p != peer)])
+            if self._is_there(generation, step):
+                others = [peer, *(p for p in peers if p != peer)]
+                await self._settle(step, min(step + STEP_BYTES, end), others)
+        if generation != self._log.generation:
+            return at
         return min(begin + len(theirs) * STEP_BYTES, end)
 
     async def _settle(self, begin: int, end: int, peers: list[str]) -> None:
@@ -181,13 +188,21 @@ class LogCompare:
             stop = min(end, begin - begin % segment_bytes + segment_bytes)
             generation = self._log.generation
             copies = await self._copies(begin, stop, peers[:1])
-            if copies and generation == self._log.generation:
+            if not self._is_there(generation, begin):
+                return
+            if copies:
                 mine, (other,) = self._read(begin, stop), copies
                 at = begin
                 while (at := _first_difference(mine, other, at - begin) + begin) < stop:
                     known = self._parts.store.damage.at(at)
                     at = known.until if known is not None else await self._record(at, peers)
+                    if not self._is_there(generation, begin):
+                        return
             begin = stop
+
+    def _is_there(self, generation: int, begin: int) -> bool:
+        """Do the bytes from ``begin`` on still stand where they stood when the log was of ``generation``?"""
+        return generation == self._log.generation and begin >= self._log.min_offset
 
     async def _record(self, at: int, peers: list[str]) -> int:
         """Judge the record byte ``at`` lies in; returns where it ends."""
@@ -197,7 +212,7 @@ class LogCompare:
         begin, until = place
         generation = self._log.generation
         others = await self._copies(begin, until, peers)
-        if generation != self._log.generation or not others:
+        if not others or not self._is_there(generation, begin):
             return until
         mine = self._read(begin, until)
         if all(other == mine for other in others):

@@ -76,7 +76,10 @@ class LogRepair:
             self._wake.clear()
             wait_s: float | None = None
             if self._parts.store.damage.ranges:
-                await self.once()
+                try:
+                    await self.once()
+                except (MqError, OSError, ValueError) as error:  # cut or deleted meanwhile, or unreadable
+                    log.error("the repair broke off: %s", error)
                 wait_s = self._backoff.next_s() if self._parts.store.damage.ranges else None
             try:
                 async with asyncio.timeout(wait_s):

@@ -97,7 +97,7 @@ class MetadataSync:
                 await self._copy_whole(master)
             else:
                 await self._copy_changes(master)
-        except (MqError, OSError, ValueError, TypeError, AttributeError) as error:
+        except (MqError, OSError, ValueError, TypeError, AttributeError, LookupError) as error:
             if not self._failing:
                 log.warning("cannot copy the tables of the master at %s: %s", master, error)
             self._failing = True

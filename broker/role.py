@@ -24,6 +24,7 @@ from broker.boot import Boot
 from broker.controllers import Controllers, View
 from broker.identity import Application, Identity
 from broker.lease import Lease
+from broker.link_watch import LOOK_S, LinkWatch
 from broker.registration import FENCED
 from broker.role_host import RoleHost
 from ha.service import HaService
@@ -94,6 +95,7 @@ class RoleManager:
         self._renewing = False
         self._lease_held = False
         self._lease_timer: asyncio.TimerHandle | None = None
+        self._resume_timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks("role")
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -127,6 +129,9 @@ class RoleManager:
         period_s = min(self._config.broker_heartbeat_ms, timeout_ms / 5) / 1000
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
 
+        watch = LinkWatch(self._env.monotonic_ms, self._controllers.alive, self._linked)
+        self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
+
     async def stop(self) -> None:
         """No more heartbeats, no more changes of role; the Controllers see the connection end. Idempotent."""
         self._stopping = True
@@ -134,6 +139,7 @@ class RoleManager:
             self._store.on_broken.remove(self._store_broke)
         if self._lease_timer is not None:
             self._lease_timer.cancel()
+        self._forget_resume()
         await self._tasks.cancel()
         await self._controllers.stop()
         if self._config.enable_controller_mode:
@@ -167,15 +173,32 @@ class RoleManager:
         heir, epoch = need_int(command.ext, "brokerId", 0), need_int(command.ext, "masterEpoch", 0)
         if self.role != "master" or epoch != self.epoch:
             raise Refused(f"not master of epoch {epoch}", Response.CONTROLLER_INVALID_MASTER)
+        # The end of an earlier handover's wait must not reopen writes in the middle of this one.
+        earlier = self._forget_resume()
         if not await self._host.drain(heir, DRAIN_S):
-            self._host.resume()
+            if earlier:
+                self._resume_later(epoch)  # its heir may still come
+            else:
+                self._host.resume()
             text = f"broker {heir} does not have the whole log within {DRAIN_S:g} s"
             raise Refused(text, Response.CONTROLLER_ELECT_MASTER_FAILED)
         self.lease.give_up()
-        asyncio.get_running_loop().call_later(RESUME_S, self._resume, epoch)
+        self._resume_later(epoch)
         return self._store.log.end
 
+    def _resume_later(self, epoch: int) -> None:
+        self._forget_resume()
+        self._resume_timer = asyncio.get_running_loop().call_later(RESUME_S, self._resume, epoch)
+
+    def _forget_resume(self) -> bool:
+        """Whether there was a timer to stop."""
+        timer, self._resume_timer = self._resume_timer, None
+        if timer is not None:
+            timer.cancel()
+        return timer is not None
+
     def _resume(self, epoch: int) -> None:
+        self._resume_timer = None
         if self.role == "master" and self.epoch == epoch:
             log.warning("%s: nobody took over, it takes writes again", self._config.broker_name)
             self._host.resume()
@@ -260,6 +283,11 @@ class RoleManager:
 
     # With Controllers
 
+    def _linked(self) -> set[int] | None:
+        if self.role != "master" or self.broker_id is None:
+            return None
+        return {self.broker_id, *(slave["id"] for slave in self._ha.slaves())}
+
     async def _live(self) -> None:
         period_s = self._config.sync_broker_metadata_ms / 1000
         backoff = Backoff(self._env.random, RETRY_FIRST_MS, self._config.sync_broker_metadata_ms)
@@ -270,6 +298,10 @@ class RoleManager:
                 await self._look()
             except (MqError, OSError, ValueError) as error:
                 self._note(str(error) or type(error).__name__)
+                wait_s = backoff.next_s()
+            except Exception:
+                # Not foreseen; but a broker that looks no more would keep its role whatever is decided.
+                log.exception("%s: looking at the Controllers' view failed", self._config.broker_name)
                 wait_s = backoff.next_s()
             else:
                 backoff.reset()
@@ -380,7 +412,11 @@ class RoleManager:
                 self._store.pace.give_way()
             if view.master_id == broker_id:
                 if self.role == "master" and view.epoch == self.epoch:
-                    self._ha.adopt(view.members, view.set_epoch, view.asked_ms)
+                    # A real Controller answers from what it has applied itself, though another may lead by
+                    # now: its view says nothing of a proposal without an answer. Ours, which grant leases,
+                    # answer when a majority has confirmed that they lead.
+                    asked_ms = view.asked_ms if self.lease.supported else None
+                    self._ha.adopt(view.members, view.set_epoch, asked_ms)
                 else:
                     await self._lead(broker_id, view)
             else:
@@ -453,6 +489,7 @@ class RoleManager:
 
     def _became(self, role: Role, epoch: int, master_address: str | None) -> None:
         before = (self.role, self.epoch, self.master_address)
+        self._forget_resume()
         self.role, self.epoch, self.master_address = role, epoch, master_address
         if role != "slave":
             self._ha_address = None

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections import deque
 from collections.abc import Iterator
 from typing import Final
@@ -23,7 +24,7 @@ from broker.parts import Parts
 from broker.properties import changed, int_property
 from broker.send import SendProcessor
 from broker.topics import HALF_TOPIC, OP_HALF_TOPIC
-from model.errors import DiskError, Refused
+from model.errors import MqError, Refused
 from model.message import (
     REAL_QID,
     REAL_TOPIC,
@@ -175,8 +176,9 @@ class Transactions:
                 self._read_ops()
                 if self._parts.refuse_write() is None:
                     self.check()
-            except (DiskError, Refused) as error:
-                # Not enough replicas, or no space: halves wait, none is given up for it.
+            except (MqError, OSError, ValueError, struct.error) as error:
+                # Not enough replicas, no space, a page of the disk or a half that cannot be read: halves
+                # wait, none is given up for it.
                 log.warning("looking at transactions failed, trying again: %s", error)
             await asyncio.sleep(self._parts.config.transaction_check_interval_ms / 1000)
 

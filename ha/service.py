@@ -394,6 +394,7 @@ class HaService:
         self._links[link.broker_id] = link
         now_ms = self._env.monotonic_ms()
         self.sync.connected(link.broker_id, now_ms, learner=link.learner, prompt=link.prompt)
+        log.info("slave %d at %s follows this master", link.broker_id, link.address)
 
     def turned_away(self, link: SlaveLink, why: str) -> None:
         """Say so in the log, once each ``TELL_MS``: a port scan must not fill it."""
@@ -420,6 +421,9 @@ class HaService:
         self._strangers.pop(link, None)
         if self._links.get(link.broker_id) is link:
             del self._links[link.broker_id]
+            log.info(
+                "the HA link of slave %d at %s ended, acknowledged %d", link.broker_id, link.address, link.end
+            )
             if self.sync is not None:
                 self.sync.disconnected(link.broker_id)
                 self._evaluate.set()

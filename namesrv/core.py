@@ -84,7 +84,8 @@ Notice = MinIdChange | MasterChange
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """The answer to a registration; the addresses of the master go to slaves. Empty when it was ignored."""
+    """The answer to a registration; the addresses of the master go to slaves. Empty when it was ignored, and
+    while the only master known is of an older epoch than the slave."""
 
     master_address: str | None = None
     ha_address: str | None = None
@@ -179,7 +180,13 @@ class RouteTable:
         master = group.addresses.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
         if master is None:
             return Registered(notices=tuple(notices))
-        return Registered(master, self._live[master].ha_address, tuple(notices))
+        live = self._live[master]
+        if live.version.state_version < broker.version.state_version:
+            # The slave has heard of an election whose winner has not registered yet: id 0 is still the
+            # deposed one. A real slave told of it connects there, is served while it copies, and moves no
+            # more; told nothing, it asks again. The original tells it.
+            return Registered(notices=tuple(notices))
+        return Registered(master, live.ha_address, tuple(notices))
 
     def _leave_other_groups(self, broker: Registration) -> list[Notice]:
         """An address is one process: what it was called before is gone."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from model.errors import ConfigError, DiskError
 from runtime.env import Buffer, Env
@@ -45,6 +46,8 @@ class CommitLog:
         self.generation = 0  # grows whenever ``end`` moves back: a sync begun before says nothing after
         self.segment_bytes = segment_bytes
         self.on_roll: Callable[[int, int], None] | None = None
+        self.forgotten: list[str] = []
+        """Files of segments that are no part of the log any more, oldest first: retention removes them."""
         self._env = env
         self._health = health
         self._dir = SegmentDir(env.disk, path, segment_bytes)
@@ -385,6 +388,11 @@ class CommitLog:
         self.generation += 1
         try:
             self._drop_next()
+            while self.forgotten:
+                # Before a segment of that name is made again, with the old bytes behind its end.
+                with suppress(FileNotFoundError):
+                    self._env.disk.remove(self.forgotten[0])
+                self.forgotten.pop(0)
             while self._dir.segments:
                 self._dir.remove(self._dir.segments[-1], aside)
                 if aside is not None:
@@ -403,12 +411,13 @@ class CommitLog:
             ready.retire()
             self._env.disk.remove(ready.path)
 
-    def forget_first(self) -> str:
-        """Take the oldest segment out of the log; returns the path the caller removes. Never the last one."""
+    def forget_first(self) -> None:
+        """Take the oldest segment out of the log; its file is in ``forgotten`` from then on. Never the last
+        one."""
         assert len(self._dir.segments) > 1, "the last segment stays"
         segment = self._dir.segments.pop(0)
         segment.retire()
-        return segment.path
+        self.forgotten.append(segment.path)
 
     def close(self) -> None:
         if self._next is not None:

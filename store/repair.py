@@ -111,6 +111,8 @@ class Repairer:
         for item in self._damage.ranges:
             if item.until - item.begin > RECORD_BYTES_MAX:
                 continue
+            if not self._log.min_offset <= item.begin < item.until <= self._log.end:
+                continue  # the log was cut or begins later by now; the ledger follows
             begin = max(item.begin - NEIGHBOUR_BYTES, self._segment_start(item.begin))
             while (near := self._damage.at(begin)) is not None and begin < item.begin:
                 begin = near.until

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -46,27 +47,47 @@ class Retention:
         return 100 * (usage.total_bytes - usage.free_bytes) // max(usage.total_bytes, 1)
 
     async def round(self) -> int:
-        """Delete what is due; returns how many segments went. Raises OSError."""
+        """Delete what is due; returns how many segments went. Raises OSError, DiskError; what names deleted
+        bytes has followed the log's start all the same, if it could."""
         percent = self.used_percent()
         if percent > min(max(self._config.disk_warning_ratio, 35), 90):
             self._health.full("ratio", f"the disk is full: {percent} % used")
         else:
             self._health.room("ratio")
         gone = 0
-        while gone < FILES_PER_ROUND and self._is_due(percent):
-            path = self._store.log.forget_first()
-            await self._env.offload(lambda path=path: self._remove(path))  # type: ignore[misc]
-            gone += 1
-            log.info("deleted the oldest segment; the log starts at %d", self._store.log.min_offset)
-            await asyncio.sleep(PAUSE_S)
-            percent = self.used_percent()
-        self.manual = False
-        if gone:
-            await self._store.follow_log_start()
+        try:
+            await self._remove_forgotten()
+            while gone < FILES_PER_ROUND and self._is_due(percent):
+                # From here on the log begins later, whether its file can be removed or not: what names the
+                # bytes before must follow it.
+                self._store.log.forget_first()
+                gone += 1
+                await self._remove_forgotten()
+                log.info("deleted the oldest segment; the log starts at %d", self._store.log.min_offset)
+                await asyncio.sleep(PAUSE_S)
+                percent = self.used_percent()
+            self.manual = False
+        finally:
+            if gone:
+                await self._store.follow_log_start()
         return gone
 
+    async def _remove_forgotten(self) -> None:
+        """Remove the files of segments the log has forgotten, oldest first.
+
+        One that stays for an error is tried again before any younger one goes: a gap between files would not
+        open at the next start. Raises OSError.
+        """
+        forgotten = self._store.log.forgotten
+        while forgotten:
+            path = forgotten[0]
+            await self._env.offload(lambda path=path: self._remove(path))  # type: ignore[misc]
+            if path in forgotten:
+                forgotten.remove(path)
+
     def _remove(self, path: str) -> None:
-        self._env.disk.remove(path)
+        with suppress(FileNotFoundError):  # removed, but that was not synced
+            self._env.disk.remove(path)
         self._env.disk.sync_dir(path.rpartition("/")[0])
 
     def _is_due(self, percent: int) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker import role
 from broker.lease import Lease
 from model.errors import Refused
 from remoting.codec import Command
@@ -82,6 +83,67 @@ def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_how_far_
                 life.host.drains, controllers.lease_ms = True, 0
                 assert await life.role.hand_over_to(ask) == life.store.log.end
                 assert not life.ha.entitled()
+
+    asyncio.run(body())
+
+
+def test_the_end_of_one_handovers_wait_reopens_no_writes_during_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role, "RESUME_S", 0.02)
+
+    async def body() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
+            drain, seen = life.host.drain, []
+
+            async def slow_drain(heir: int, timeout_s: float) -> bool:
+                await asyncio.sleep(0.1)  # the timer of the first one would have rung by then
+                seen.append(("resume",) in life.host.calls)
+                return await drain(heir, timeout_s)
+
+            await life.role.hand_over_to(ask)
+            life.host.drain = slow_drain  # type: ignore[method-assign]
+            await life.role.hand_over_to(ask)
+            assert seen == [False]
+            life.host.drains = False
+            with pytest.raises(Refused, match="whole log"):
+                await life.role.hand_over_to(ask)
+            assert seen == [False, False]
+            assert ("resume",) not in life.host.calls, "the heir of the second one may still come"
+            await until(lambda: ("resume",) in life.host.calls, "nobody came")
+            # A new role ends the wait as well, and so does the end of the broker.
+            life.host.drains, life.host.drain = True, drain  # type: ignore[method-assign]
+            await life.role.hand_over_to(ask)
+            controllers.group.epoch = 2
+            await life.becomes("master", 2)
+            await life.role.hand_over_to(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
+            life.host.calls.clear()
+            await life.role.stop()
+            await asyncio.sleep(0.1)
+            assert life.host.calls == []
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("lease_ms", "settles"), [(None, False), (60_000, True)])
+def test_a_view_of_controllers_without_leases_settles_no_proposal_in_doubt(
+    tmp_path: Path, lease_ms: int | None, settles: bool
+) -> None:
+    async def body() -> None:
+        async with FakeControllers() as controllers:
+            controllers.lease_ms = lease_ms
+            async with Life(tmp_path, controllers) as life:
+                asked: list[float | None] = []
+
+                def adopt(members: object, set_epoch: int, asked_ms: float | None = None) -> None:
+                    asked.append(asked_ms)
+
+                await life.becomes("master", 1)
+                life.ha.adopt = adopt  # type: ignore[method-assign]
+                await until(lambda: len(asked) >= 2, "views come")
+                assert [one is not None for one in asked] == [settles] * len(asked)
 
     asyncio.run(body())
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from broker.log_repair import LogRepair
+from broker.parts import Parts
 from broker.service import Broker
 from ha.master import Budget, Host, LogReader, SlaveLink
 from ha.proof import Credentials
+from model.errors import PeerError
 from remoting.codes import Request
 from runtime.os_env import OsEnv
 from store.damage import DamagedRange, DamageLedger
@@ -117,3 +120,30 @@ def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody
     damage.clear(damage.ranges[0])
     link.next = 0
     assert link.whole_until(900) == 900
+
+
+def test_the_repair_outlives_whatever_breaks_one_round_of_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        env = OsEnv()
+        damage = DamageLedger(env.disk, str(tmp_path))
+        damage.note([DamagedRange(500, 600, "body_crc")])
+        errors: list[Exception] = [ValueError("outside of the log"), OSError("no"), PeerError("nonsense")]
+        parts = cast(Parts, SimpleNamespace(env=env, store=SimpleNamespace(damage=damage)))
+        repair = LogRepair(parts, cast(Any, None), cast(Any, None))
+        rounds = 0
+
+        async def once() -> int:
+            nonlocal rounds
+            rounds += 1
+            if errors:
+                repair.soon()
+                raise errors.pop()
+            return 0
+
+        repair.once = once  # type: ignore[method-assign]
+        task = asyncio.create_task(repair.run())
+        await eventually(lambda: rounds > 3 or task.done(), "it goes on")
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(body())

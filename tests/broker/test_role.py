@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -391,6 +392,29 @@ def test_a_slave_of_a_real_controller_gets_the_ha_address_from_a_nameserver(tmp_
                 assert asked == []
 
     asyncio.run(run())
+
+
+def test_a_broker_goes_on_looking_whatever_went_wrong_in_one_look(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            lead, failed = life.host.lead, []
+
+            async def broken_lead(*args: Any) -> None:
+                if not failed:
+                    failed.append(1)
+                    raise KeyError("not foreseen")
+                await lead(*args)
+
+            life.host.lead = broken_lead  # type: ignore[method-assign]
+            controllers.group.epoch = 2
+            await life.becomes("master", 2)
+            assert failed
+
+    asyncio.run(run())
+    assert any("looking at the Controllers' view failed" in record.message for record in caplog.records)
 
 
 def test_a_definite_no_to_a_proposal_is_none_and_silence_is_unknown(tmp_path: Path) -> None:

@@ -383,6 +383,22 @@ def test_a_proposal_without_an_answer_counts_until_it_cannot_be_applied_any_more
     assert sync.confirmed == 200
 
 
+def test_without_the_time_of_the_question_only_a_newer_set_settles_a_proposal_without_an_answer() -> None:
+    sync = sync_set(end=100)
+    sync.connected(2, 0)
+    sync.acked(2, 100, 0)
+    proposal = sync.propose(0)
+    assert proposal is not None
+    sync.unknown(proposal)
+    sync.disconnected(2)
+    sync.appended(200)
+    sync.tick(100 * UNKNOWN_HOLD_MS)
+    sync.adopt(frozenset({SELF}), 1, None)
+    assert sync.confirmed == 100, "whoever told us may not have heard of it yet"
+    sync.adopt(frozenset({SELF}), 2, None)
+    assert sync.confirmed == 200
+
+
 def test_a_master_that_stood_still_does_not_blame_its_slaves() -> None:
     sync = with_slaves(2)
     sync.tick(100)

@@ -284,7 +284,26 @@ class MixedCluster:
             except OSError as error:
                 routes[server] = {"error": str(error)}
         logs = {broker.name: end_of(self.store(broker)) for broker in self.brokers}
-        return f"state {self.state()}, routes {routes}, logs {logs}"
+        state = self.state()
+        text = f"state {state}, routes {routes}, logs {logs}"
+        if state is not None and state.not_in_sync and len(set(logs.values())) == 1:
+            out = sorted(state.not_in_sync)
+            text += (
+                f"; all logs are equal though {out} is not in the SyncStateSet: does it copy from a former"
+                " master? (docs/mixed-groups.md, the first limit)"
+            )
+        return "\n".join([text, *self.masters_met()])
+
+    def masters_met(self, count: int = 3) -> list[str]:
+        """Which masters each real broker connected its HA link to last, as its store.log says."""
+        found: list[str] = []
+        for broker in self.brokers:
+            path = self.directory / broker.name / "logs" / "rocketmqlogs" / "store.log"
+            if path.exists():
+                lines = path.read_text(errors="replace").splitlines()
+                met = [line for line in lines if "connect to master" in line or "master ha address" in line]
+                found += [f"{broker.name}: {line}" for line in met[-count:]]
+        return found
 
     def ends(self) -> list[int]:
         return [end_of(self.store(broker)) for broker in self.brokers]

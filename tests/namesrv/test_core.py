@@ -103,6 +103,22 @@ def test_a_slave_that_becomes_master_leaves_its_old_id() -> None:
     assert addresses(routes) == {0: B, 1: A}
 
 
+def test_a_slave_of_a_newer_epoch_is_not_sent_to_the_master_of_an_older_one() -> None:
+    """A real slave connects to the first HA address it is told and stays there, whoever leads by then."""
+    routes = table()
+    routes.register(broker(A, 0, version=epoch(1)), 1, 0)
+    assert routes.register(broker(B, 2, version=epoch(1, 5)), 2, 0).ha_address == "10.0.0.1:10912"
+    # C was elected in epoch 2, and has not said so here; B has heard of it.
+    early = routes.register(broker(B, 2, version=epoch(2)), 2, 0)
+    assert (early.master_address, early.ha_address) == (None, None)
+    assert addresses(routes) == {0: A, 2: B}
+    routes.register(broker(C, 0, version=epoch(2)), 3, 0)
+    told = routes.register(broker(B, 2, version=epoch(2)), 2, 0)
+    assert (told.master_address, told.ha_address) == (C, "10.0.0.3:10912")
+    # A slave may lag behind its master: it has not copied the newest table, or was away.
+    assert routes.register(broker(A, 1, version=epoch(1)), 1, 0).master_address == C
+
+
 def test_a_broker_with_one_topic_only_appears() -> None:
     """S6: the original refuses such a first registration."""
     routes = table()

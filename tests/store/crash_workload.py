@@ -213,7 +213,8 @@ class Workload:
         known.log_min += SEGMENT
         known.safe = {at: raw for at, raw in known.safe.items() if at >= known.log_min}
         with self._during("retention"):
-            store.retention._remove(store.log.forget_first())
+            store.log.forget_first()
+            store.retention._remove(store.log.forgotten.pop())
             await store.follow_log_start()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from datetime import datetime
 
 import pytest
 
 from store import retention
+from store.damage import DamagedRange
 from tests.store.faulty import FaultyEnv
 from tests.store.support import SEGMENT, fill, message, opened, records_of
 
@@ -87,6 +89,90 @@ def test_a_full_disk_takes_the_oldest_whatever_its_age_and_refuses_writes_until_
             _set_used(env, 60)
             await store.retention.round()
             assert store.writable is None
+
+    asyncio.run(run())
+
+
+def test_queues_and_damage_follow_the_log_though_a_file_cannot_be_removed_and_no_gap_is_left() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(4))
+        _set_used(env, 50)
+        refused: list[str] = []
+
+        def check(what: str, path: str) -> None:
+            if what == "remove" and path in refused:
+                raise OSError(errno.EIO, "no", path)
+
+        env.disk.check = check  # type: ignore[method-assign]
+        async with opened(env) as store:
+            await fill(store, 200, queues=1)
+            store.log.sync()
+            store.damage.note([DamagedRange(100, 300, "body_crc")])
+            names = store.log.segment_names()
+            refused.append(f"/store/commitlog/{names[1]}")
+            with pytest.raises(OSError, match="no"):
+                await store.retention.round()
+            assert store.log.min_offset == 2 * SEGMENT
+            assert records_of(store)[0].queue_offset == store.min_queue_offset("T", 0)
+            assert store.damage.ranges == []
+            with pytest.raises(OSError, match="no"):
+                await store.retention.round()
+            assert env.disk.listdir("/store/commitlog")[0] == names[1]
+            assert store.log.min_offset == 2 * SEGMENT
+            refused.clear()
+            assert await store.retention.round() == len(names) - 3
+            kept = records_of(store)
+        async with opened(env) as store:
+            assert store.log.segment_names() == names[-1:]
+            assert records_of(store) == kept
+
+    asyncio.run(run())
+
+
+def test_a_log_begun_again_takes_over_no_file_that_could_not_be_removed() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(4))
+        _set_used(env, 50)
+        full = True
+
+        def check(what: str, path: str) -> None:
+            if what == "remove" and full and "/commitlog/" in path:
+                raise OSError(errno.EIO, "no", path)
+
+        env.disk.check = check  # type: ignore[method-assign]
+        async with opened(env) as store:
+            await fill(store, 100, queues=1)
+            store.log.sync()
+            with pytest.raises(OSError, match="no"):
+                await store.retention.round()
+            full = False
+            store.reset(0)
+            await fill(store, 10, queues=1)
+            await store.retention.round()
+            assert len(records_of(store)) == 10
+        async with opened(env) as store:
+            assert len(records_of(store)) == 10
+
+    asyncio.run(run())
+
+
+def test_nothing_is_wanted_of_a_segment_that_is_gone_before_the_ledger_knows() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(4))
+        _set_used(env, 50)
+        wanted: list[int] = []
+        async with opened(env) as store:
+            await fill(store, 200, queues=1)
+            store.log.sync()
+            later = store.log.segments[-1].start + 100
+            store.damage.note([DamagedRange(at, at + 200, "body_crc") for at in (100, later)])
+
+            def remove(path: str) -> None:
+                wanted.extend(one.of.begin for one in store.repairer.wanted())
+
+            env.disk.remove = remove  # type: ignore[method-assign]
+            assert await store.retention.round() > 0
+            assert set(wanted) == {later}
 
     asyncio.run(run())
 

@@ -1,0 +1,105 @@
+"""The promise of a broker's long-lived tasks: one bad turn is one bad turn, not the end of the task."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from broker import delay
+from broker.delay import DelayOffsets, DelayService
+from broker.metadata import MetadataSync
+from broker.parts import Parts
+from broker.transactions import Transactions
+from remoting.bodies import dumps
+from remoting.codec import Command
+from runtime.os_env import OsEnv
+from tests.broker.helpers import eventually
+
+
+def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay, "STEP_S", 0)
+
+    async def body() -> None:
+        store = SimpleNamespace(log=SimpleNamespace(end=0), dispatched=0)
+        config = SimpleNamespace(delay_levels="1s 5s")
+        service = DelayService(
+            cast(Parts, SimpleNamespace(store=store, config=config)), DelayOffsets(lambda: 0), cast(Any, None)
+        )
+        looks: list[int] = []
+        steps: list[int] = []
+
+        def look_back(level: int) -> None:
+            looks.append(level)
+            if looks == [1]:
+                raise OSError("a page that cannot be read")
+
+        def step(level: int) -> None:
+            steps.append(level)
+            if steps == [2]:
+                raise ValueError("a message that is none")
+
+        service._skip_delivered = look_back  # type: ignore[method-assign]
+        service.step = step  # type: ignore[method-assign]
+        task = asyncio.create_task(service.run())
+        await eventually(lambda: task.done() or len(steps) >= 5, "levels are delivered")
+        assert not task.done()
+        task.cancel()
+        assert looks == [1, 2, 1], "each level looks back until it could, and once"
+        assert steps[:5] == [2, 1, 2, 1, 2]
+
+    asyncio.run(body())
+
+
+def test_transactions_are_looked_at_again_after_an_operation_that_cannot_be_read() -> None:
+    async def body() -> None:
+        store = SimpleNamespace(min_queue_offset=lambda topic, queue_id: 0)
+        parts = SimpleNamespace(
+            store=store,
+            offsets=SimpleNamespace(get=lambda group, topic, queue_id: None),
+            config=SimpleNamespace(transaction_check_interval_ms=0),
+            refuse_write=lambda: None,
+        )
+        service = Transactions(cast(Parts, parts), cast(Any, None))
+        reads: list[int] = []
+        checks: list[int] = []
+
+        def read() -> None:
+            reads.append(1)
+            if len(reads) == 1:
+                raise ValueError("an operation that is none")
+
+        service._read_ops = read  # type: ignore[method-assign]
+        service.check = lambda: checks.append(1)  # type: ignore[method-assign]
+        task = asyncio.create_task(service.run())
+        await eventually(lambda: task.done() or bool(checks), "halves are looked at")
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(body())
+
+
+def test_a_master_that_hands_on_a_table_that_is_none_is_asked_again() -> None:
+    async def body() -> None:
+        class Client:
+            async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+                return command.reply(ext={"run": "r", "revision": "1"}, body=dumps({"topics": {}}))
+
+        def adopt(table: dict[str, Any]) -> bool:
+            raise KeyError("dataVersion")
+
+        table = SimpleNamespace(adopt=adopt)
+        parts = SimpleNamespace(
+            env=OsEnv(),
+            config=SimpleNamespace(slave_metadata_ms=1000),
+            standing=SimpleNamespace(role="slave", master_address="m:1", broker_id=2),
+            topics=table,
+            groups=table,
+            offsets=table,
+        )
+        sync = MetadataSync(cast(Parts, parts), cast(Any, table), cast(Any, Client()))
+        assert await sync.once() is False
+
+    asyncio.run(body())
