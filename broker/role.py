@@ -102,6 +102,7 @@ class RoleManager:
         self._registered = False
         self._was_registered = False
         self._asked_anew = False
+        self._announced = False
         self._broken: str | None = None
         self._ha_address: str | None = None
         self._ha_hints: dict[str, str] = {}  # master's address -> HA address, as NameServers tell
@@ -128,7 +129,6 @@ class RoleManager:
         timeout_ms = self._config.controller_heartbeat_timeout_ms
         period_s = min(self._config.broker_heartbeat_ms, timeout_ms / 5) / 1000
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
-
         watch = LinkWatch(self._env.monotonic_ms, self._controllers.alive, self._linked)
         self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
 
@@ -150,7 +150,7 @@ class RoleManager:
     @property
     def registration_id(self) -> int:
         """The id for the NameServers: 0 while master, the permanent one while slave, -1 while fenced."""
-        if self.role == "master":
+        if self.role == "master" or self._announced:
             return MASTER_ID
         return self.broker_id if self.role == "slave" and self.broker_id is not None else FENCED
 
@@ -457,6 +457,21 @@ class RoleManager:
             # A log from before there were Controllers: all of it belongs to the first epoch, or no slave
             # could ever be given its beginning.
             self._store.epochs.append(view.epoch, self._store.log.min_offset)
+        # Controllers that do not tell where slaves replicate from leave that to the NameServers, and a real
+        # slave stays with whom they name first: they hear of us before anything that takes time. Writes are
+        # refused until ``lead``. With Controllers of ours clients would come too early, for nothing.
+        self._announced = view.master_ha_address is None and self.role != "master"
+        try:
+            if self._announced:
+                self._host.announce(view.epoch)
+            await self._lead_now(broker_id, view)
+        finally:
+            announced, self._announced = self._announced, False
+            if announced and self.role != "master":
+                for hook in self.on_change:
+                    hook()  # it came to nothing: the NameServers are to know
+
+    async def _lead_now(self, broker_id: int, view: View) -> None:
         self.lease.begin(view.epoch)
         self._ha.entitled = self.lease.holds
         # Before it serves, so that it refuses nobody for want of one; without an answer it serves all the

@@ -31,6 +31,10 @@ class RoleHost(Protocol):
         while dispatch may still catch up. When called, nothing is copied from a former master any more.
         """
 
+    def announce(self, epoch: int) -> None:
+        """NameServers shall hear now that this broker is master of ``epoch``; ``lead`` follows, nothing is
+        served before."""
+
     async def follow(
         self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
     ) -> None:

@@ -350,6 +350,10 @@ class Broker:
             log.info("broker %s is master of epoch %d", self.config.broker_name, epoch)
             await self.group_address.open()
 
+    def announce(self, epoch: int) -> None:
+        """See ``role_host.RoleHost``."""
+        self.topics.set_epoch(epoch)  # which registers
+
     async def follow(
         self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
     ) -> None:

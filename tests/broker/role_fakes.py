@@ -170,6 +170,7 @@ class FakeHost:
         self.propose: Propose | None = None
         self.fail_lead = 0
         self.drains = True
+        self.on_announce: Callable[[], None] = lambda: None
         self._store = store
 
     async def lead(
@@ -188,6 +189,10 @@ class FakeHost:
             self._store.epochs.append(epoch, self._store.log.end)
         self.propose = propose
         self.calls.append(("lead", broker_id, epoch))
+
+    def announce(self, epoch: int) -> None:
+        self.calls.append(("announce", epoch))
+        self.on_announce()
 
     async def follow(
         self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None

@@ -400,7 +400,8 @@ def test_a_broker_goes_on_looking_whatever_went_wrong_in_one_look(
     async def run() -> None:
         async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
             await life.becomes("master", 1)
-            lead, failed = life.host.lead, []
+            lead = life.host.lead
+            failed: list[int] = []
 
             async def broken_lead(*args: Any) -> None:
                 if not failed:
@@ -408,13 +409,46 @@ def test_a_broker_goes_on_looking_whatever_went_wrong_in_one_look(
                     raise KeyError("not foreseen")
                 await lead(*args)
 
-            life.host.lead = broken_lead  # type: ignore[method-assign]
+            life.host.lead = broken_lead  # type: ignore[method-assign, assignment]
             controllers.group.epoch = 2
             await life.becomes("master", 2)
             assert failed
 
     asyncio.run(run())
     assert any("looking at the Controllers' view failed" in record.message for record in caplog.records)
+
+
+def test_under_controllers_that_tell_no_ha_address_the_nameservers_hear_of_a_master_first(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers:
+            life = Life(tmp_path, controllers)
+            life.host.fail_lead = 1
+            apply = controllers._apply
+
+            def as_a_real_one(request: Command) -> Any:
+                answer = apply(request)
+                group = controllers.table.groups.get(GROUP)
+                if group is not None and 1 in group.replicas:
+                    group.replicas[1].ha_address = ""
+                return answer
+
+            controllers._apply = as_a_real_one  # type: ignore[method-assign]
+            seen: list[tuple[str, int]] = []
+
+            def note() -> None:
+                seen.append((life.role.role, life.role.registration_id))
+
+            life.host.on_announce = note
+            life.role.on_change.append(note)
+            async with life:
+                await life.becomes("master", 1)
+            # Announced, which came to nothing, and again; master only when it can serve.
+            assert seen == [("fenced", 0), ("fenced", -1), ("fenced", 0), ("master", 0)]
+            assert life.host.calls == [("announce", 1), ("announce", 1), ("lead", 1, 1)]
+
+    asyncio.run(run())
 
 
 def test_a_definite_no_to_a_proposal_is_none_and_silence_is_unknown(tmp_path: Path) -> None:
