@@ -23,6 +23,7 @@ from tests.interop.mixed import GROUP, KeelmqNode, MixedCluster, Server, put_loa
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 KEY = {"accessKey": "peers", "secretKey": "a secret of many bytes"}
+USERS = "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
 VECTORS = Path(__file__).parent.parent / "golden" / "acl" / "signed.jsonl"
 
 
@@ -36,7 +37,12 @@ def signed(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     for server in cluster.servers:
         assert isinstance(server, KeelmqNode)
         server.config["peerCredentialsFile"] = key
-    cluster.add_broker("real", innerClientAuthenticationCredentials=json.dumps(KEY))
+    cluster.add_broker(
+        "real",
+        innerClientAuthenticationCredentials=json.dumps(KEY),
+        # It keeps the key among its users, and does not start without a place for these.
+        authenticationMetadataProvider=USERS,
+    )
     cluster.add_broker("keelmq", peerCredentialsFile=key)
     tools = cluster.directory / "with-key" / "conf" / "tools.yml"
     tools.parent.mkdir(parents=True)
