@@ -37,6 +37,7 @@ class Voting(library.SyncObj):  # type: ignore[misc]
     _SyncObj__raftState: int
     _SyncObj__raftElectionDeadline: float
     _SyncObj__raftLeader: Peer | None
+    _SyncObj__connectedNodes: set[Peer]
 
     # Set by Node before the library is built.
     _journal: Journal
@@ -133,6 +134,10 @@ class Voting(library.SyncObj):  # type: ignore[misc]
         self._pre_votes.pop(peer, None)
         self._votes[1].pop(peer, None)
         self._voters.discard(peer)
+        if self._forced and not self._SyncObj__connectedNodes:
+            # There is nobody left to stand before; who comes back is asked again.
+            self._forced = self._outbox.transfer = False
+            self._SyncObj__raftElectionDeadline = self._now() + self._next_try_s()
 
     # voting
 
