@@ -209,3 +209,28 @@ def test_consent_ends_with_the_last_link_it_came_over(consent: str) -> None:
         assert [type(message) for _, message in lab.said] == [PreVote, PreVote]
 
     run(main)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_leadership_goes_to_any_member_that_is_not_frozen(frozen: int) -> None:
+    group = Group(4)
+
+    async def main() -> None:
+        for member in group.members.values():
+            await member.start()
+        leader = await group.wait_leader()
+        assert await group.propose()
+        await asyncio.sleep(1)
+        others = [member for member in group.members.values() if member is not leader]
+        still, awake = others[frozen], others[1 - frozen]
+        assert still.life is not None
+        assert leader.raft is not None
+        # From this moment on: nobody has missed an answer yet.
+        group.loop.pause(still.life)
+        assert await group.inside(leader, leader.raft.transfer) == awake.name
+
+    try:
+        group.loop.run_until_complete(main())
+    finally:
+        group.loop.close()
