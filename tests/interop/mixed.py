@@ -22,6 +22,7 @@ from chaos.worlds import rocketmq
 from client.admin import AdminClient, SyncState
 from client.message import Message, Queue, SendStatus
 from client.producer import Producer
+from client.pull import PullConsumer
 from model.errors import MqError
 from remoting.bodies import dumps, loads
 from remoting.codes import Request
@@ -501,7 +502,34 @@ def assert_nothing_acked_is_gone(cluster: MixedCluster, loads: Sequence[Load]) -
     return len(acked)
 
 
+def unserved(cluster: MixedCluster) -> list[tuple[int, int]]:
+    """The places of acknowledged messages that a consumer does not get from the master, who is asked alone."""
+    acked = {place: body for load in cluster.loads for place, body in load.acked.items()}
+
+    async def read() -> dict[tuple[int, int], bytes]:
+        async with PullConsumer(OsEnv(), READERS, cluster.namesrvs) as consumer:
+            queues = await consumer.queues(TOPIC)
+            found = [message for queue in queues for message in await consumer.read_all(queue)]
+        return {(message.queue.queue_id, message.queue_offset): message.body for message in found}
+
+    try:
+        served = asyncio.run(read())
+    except (OSError, MqError):
+        return list(acked)
+    return [place for place, body in acked.items() if served.get(place) != body]
+
+
 # --- the story every set-up has to live through
+
+
+def start_group(cluster: MixedCluster, leader: str, others: str, count: int, **settings: object) -> None:
+    """The first broker to start leads the first epoch; ``settings`` are for the others."""
+    first = cluster.add_broker(leader)
+    cluster.start_brokers([first])
+    slaves = [cluster.add_broker(others, **settings) for _ in range(count)]
+    cluster.wait(f"{first.name} to lead", lambda: cluster.is_full(1))
+    cluster.start_brokers(slaves)
+    cluster.wait("a full SyncStateSet", cluster.is_full)
 
 
 def kill_the_master(cluster: MixedCluster, heirs: Sequence[Server] | None = None) -> tuple[Server, Server]:

@@ -20,19 +20,10 @@ from tests.interop.mixed import (
     put_load,
     rejoin,
     running,
+    start_group,
 )
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
-
-
-def _start(cluster: MixedCluster, leader: str, others: str, count: int, **settings: object) -> None:
-    """The first broker to start leads the first epoch; ``settings`` are for the others."""
-    first = cluster.add_broker(leader)
-    cluster.start_brokers([first])
-    slaves = [cluster.add_broker(others, **settings) for _ in range(count)]
-    cluster.wait(f"{first.name} to lead", lambda: cluster.is_full(1))
-    cluster.start_brokers(slaves)
-    cluster.wait("a full SyncStateSet", cluster.is_full)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +35,7 @@ def real_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -
     secret = cluster.directory / "ha.secret"
     make_secret(secret)
     with running(cluster):
-        _start(cluster, "real", "keelmq", 2, haSecretFile=secret, trustPeers="true")
+        start_group(cluster, "real", "keelmq", 2, haSecretFile=secret, trustPeers="true")
         yield cluster
 
 
@@ -54,7 +45,7 @@ def keelmq_master(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory)
     cluster = MixedCluster(tmp_path_factory.mktemp("keelmq-master"))
     cluster.add_real_controllers(1)
     with running(cluster):
-        _start(cluster, "keelmq", "real", 2)
+        start_group(cluster, "keelmq", "real", 2)
         yield cluster
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.interop.conftest import Cluster, mqadmin_all
@@ -59,3 +61,35 @@ def test_the_state_of_controllers_and_replication_can_be_read(cluster: Cluster) 
     assert f"#MasterAddr\t{addresses['0']}" in follower, follower
     assert epochs.count("#Epoch: EpochEntry{epoch=1, startOffset=0,") == 3, epochs
     assert "controllerDLegerSelfId" in config
+
+
+def _settings(said: str) -> dict[str, dict[str, str]]:
+    """What getControllerConfig printed: the keys of each Controller, by its address."""
+    parts = re.split(r"^=+([\w.]+:\d+)=+$", said, flags=re.MULTILINE)[1:]
+    tables = (re.findall(r"^(\w+) *=  (.*)$", part, re.MULTILINE) for part in parts[1::2])
+    return dict(zip(parts[::2], map(dict, tables), strict=True))
+
+
+def test_a_key_is_changed_on_every_controller_and_its_members_on_none(cluster: Cluster) -> None:
+    at = f"-a {cluster.controllers}"
+    tries = f"updateControllerConfig {at} -k electMasterMaxRetryCount -v"
+    before, changed, after, refused, back, last = mqadmin_all(
+        cluster.namesrv,
+        cluster.scratch,
+        f"getControllerConfig {at}",
+        f"{tries} 7",
+        f"getControllerConfig {at}",
+        f"updateControllerConfig {at} -k controllerDLegerPeers -v n9-127.0.0.1:1",
+        f"{tries} 3",
+        f"getControllerConfig {at}",
+    )
+    found = _settings(before)
+    assert found.keys() == set(cluster.controllers.split(";")), before
+    assert all(keys["electMasterMaxRetryCount"] == "3" for keys in found.values()), before
+    assert "update controller config success!" in changed, changed
+    assert _settings(after) == {
+        address: {**keys, "electMasterMaxRetryCount": "7"} for address, keys in found.items()
+    }
+    assert "controllerDLegerPeers cannot be changed while the Controller runs" in refused, refused
+    assert "update controller config success!" in back, back
+    assert _settings(last) == found
