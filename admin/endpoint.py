@@ -1,4 +1,4 @@
-"""Is a server well, what does it do, how much? Answered over HTTP on loopback.
+"""Is a server well, what does it do, how much? Answered over HTTP at adminAddress.
 
 /healthz   200 ``ok``, or 503 and the reason
 /status    the server's status as JSON, with its ``serverRole`` and ``pid``

@@ -45,7 +45,7 @@ class _StatusCollector(Collector):
         status = self._server.status()
         healthy = 1.0 if self._server.health() is None else 0.0
         yield GaugeMetricFamily("keelmq_healthy", "1 while /healthz says ok", value=healthy)
-        yield from _events(status.get("events") or [])
+        yield _events(status.get("eventTotals") or {})
         if self._role == "broker":
             yield from _broker(status)
         elif self._role == "controller":
@@ -56,16 +56,12 @@ class _StatusCollector(Collector):
                 yield from _controller(embedded)
 
 
-def _events(events: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
-    counts: dict[str, int] = {}
-    for event in events:
-        name = str(event.get("event"))
-        counts[name] = counts.get(name, 0) + 1
-    # A gauge: the list is bounded, so a count can fall when old events leave it.
-    family = GaugeMetricFamily("keelmq_recent_events", "events among the last ones kept", labels=["event"])
-    for name, count in sorted(counts.items()):
-        family.add_metric([name], count)
-    yield family
+def _events(totals: Mapping[str, int]) -> Metric:
+    # From totals, not from the list of the last events: what leaves the list would be counted back.
+    family = CounterMetricFamily("keelmq_events", "events since the start", labels=["kind"])
+    for kind, total in sorted(totals.items()):
+        family.add_metric([kind], total)
+    return family
 
 
 _BROKER_GAUGES: Final = {
@@ -76,7 +72,20 @@ _BROKER_GAUGES: Final = {
     "confirmOffset": ("keelmq_broker_commitlog_confirmed_bytes", "end of what every in-sync replica holds"),
     "flushedOffset": ("keelmq_broker_commitlog_flushed_bytes", "end of what is synced to disk"),
     "dispatchedOffset": ("keelmq_broker_commitlog_dispatched_bytes", "end of what the queues index"),
+    "parked": ("keelmq_broker_parked_answers", "batches of answers that wait for slaves or the disk"),
+    "connections": ("keelmq_broker_connections", "open connections of clients and peers"),
 }
+
+SLAVE_STATES: Final = (
+    "no_master",
+    "connecting",
+    "handshake",
+    "unproven",
+    "following",
+    "needs_reseed",
+    "broken",
+)
+"""``ha.slave.State``; by name, because a NameServer shows metrics as well and loads no store for that."""
 
 
 def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
@@ -95,10 +104,49 @@ def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:
         yield CounterMetricFamily(
             "keelmq_broker_messages_put", "messages stored since the start", value=total
         )
+    yield from _trouble(status)
     lag = GaugeMetricFamily("keelmq_broker_slave_lag_bytes", "bytes a slave is behind", labels=["id"])
     for slave in status.get("slaves") or []:
         lag.add_metric([str(slave.get("id"))], float(slave.get("lagBytes") or 0))
     yield lag
+
+
+def _trouble(status: Mapping[str, Any]) -> Iterator[Metric]:
+    """What somebody is to be told of; a figure that the status does not have is not shown."""
+    if "writable" in status:
+        writable = 1.0 if status["writable"] is None else 0.0
+        yield GaugeMetricFamily("keelmq_broker_writable", "1 while the store takes messages", value=writable)
+    if isinstance(damaged := status.get("damaged"), list):
+        yield GaugeMetricFamily(
+            "keelmq_broker_damaged_ranges", "ranges of the log that are damaged", value=len(damaged)
+        )
+    if isinstance(undecided := (status.get("compared") or {}).get("undecided"), int):
+        yield GaugeMetricFamily(
+            "keelmq_broker_compare_undecided_ranges",
+            "ranges that differ from a replica's with nothing to tell which is right; begins at 0 each pass",
+            value=undecided,
+        )
+    if isinstance(found := (status.get("scrub") or {}).get("found"), int):
+        yield CounterMetricFamily(
+            "keelmq_broker_scrub_findings", "damage found by reading the log again", value=found
+        )
+    if "acting" in status:
+        yield GaugeMetricFamily(
+            "keelmq_broker_acting",
+            "1 while a slave serves consumers in place of a master",
+            value=1.0 if status["acting"] else 0.0,
+        )
+    if isinstance(turned := status.get("turnedAway"), int):
+        yield CounterMetricFamily(
+            "keelmq_broker_ha_links_turned_away", "HA links that did not prove themselves", value=turned
+        )
+    following = (status.get("life") or {}).get("following") or {}
+    state = GaugeMetricFamily(
+        "keelmq_broker_slave_state", "1 for how a slave gets on with its master's log", labels=["state"]
+    )
+    for name in SLAVE_STATES:
+        state.add_metric([name], 1.0 if following.get("state") == name else 0.0)
+    yield state
 
 
 _RAFT_GAUGES: Final = {
@@ -180,3 +228,7 @@ def _namesrv(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield brokers
     if isinstance(topics := status.get("topics"), int):
         yield GaugeMetricFamily("keelmq_namesrv_topics", "topics with a route", value=topics)
+    if isinstance(connections := status.get("connections"), int):
+        yield GaugeMetricFamily(
+            "keelmq_namesrv_connections", "open connections of clients and brokers", value=connections
+        )

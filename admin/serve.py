@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
-from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig, parse_file, peers
+from model.config import (
+    BrokerConfig,
+    Config,
+    ControllerConfig,
+    NamesrvConfig,
+    is_loopback,
+    parse_file,
+    peers,
+)
 from model.errors import ConfigError, MqError
 from model.foreign_keys import sort_out
 from runtime.env import Env
@@ -56,6 +64,7 @@ class Plan:
 
     role: str
     address: str
+    admin_address: str
     admin_port: int
     make: Callable[[Env], Server]
     ignored: tuple[str, ...] = ()
@@ -156,7 +165,7 @@ def _plan_broker(config: BrokerConfig) -> Plan:
 
         return Broker(env, config)
 
-    return Plan("broker", config.address, config.admin_port, make)
+    return Plan("broker", config.address, config.admin_address, config.admin_port, make)
 
 
 def _plan_controller(config: ControllerConfig) -> Plan:
@@ -165,7 +174,9 @@ def _plan_controller(config: ControllerConfig) -> Plan:
 
         return Controller(env, config)
 
-    return Plan("controller", peers(config.peers)[config.self_id], config.admin_port, make)
+    return Plan(
+        "controller", peers(config.peers)[config.self_id], config.admin_address, config.admin_port, make
+    )
 
 
 def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | None) -> Plan:
@@ -179,7 +190,13 @@ def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | N
 
         return NameServerWithController(nameserver, Controller(env, controller_config))
 
-    return Plan("namesrv", f"{config.bind_address}:{config.listen_port}", config.admin_port, make)
+    return Plan(
+        "namesrv",
+        f"{config.bind_address}:{config.listen_port}",
+        config.admin_address,
+        config.admin_port,
+        make,
+    )
 
 
 def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
@@ -233,7 +250,9 @@ async def _run(chosen: Plan) -> int:
         if not await _start(server, stopping):
             return DONE
         if chosen.admin_port:
-            link = listen(chosen.admin_port)
+            if not is_loopback(chosen.admin_address):
+                log.warning("adminAddress=%s: who reaches it reads the status", chosen.admin_address)
+            link = listen(chosen.admin_port, chosen.admin_address)
         print(f"ready {chosen.role} {chosen.address}", flush=True)
         if link is not None:
             # Clients of the server do not wait for the HTTP framework; who asks for the status does.
@@ -258,11 +277,14 @@ async def _run(chosen: Plan) -> int:
 
 
 def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
-    """A socket that takes connections for the status; port 0: a free one. Raises OSError, naming the port."""
+    """A socket that takes connections for the status; port 0: a free one. Raises OSError with the address."""
+    bare = host.strip("[] ")
+    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
     try:
-        return socket.create_server((host, port), backlog=128)
+        return socket.create_server((bare, port), family=family, backlog=128)
     except OSError as error:
-        raise OSError(error.errno, f"{host}:{port}: {os.strerror(error.errno or 0)}") from error
+        # Not os.strerror: the numbers of a name that is none (gaierror) are not errno's.
+        raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from error
 
 
 def _endpoint(role: str, server: Server, link: socket.socket) -> Endpoint:

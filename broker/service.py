@@ -527,6 +527,7 @@ class Broker:
             "life": self.role.status(),
             "registered": self.registration.status(),
             "events": self.env.events.to_json(),
+            "eventTotals": dict(self.env.events.totals),
         }
 
     def health(self) -> str | None:

@@ -193,6 +193,7 @@ class Controller:
                 for name, group in sorted(self._table.groups.items())
             },
             "events": self._env.events.to_json(),
+            "eventTotals": dict(self._env.events.totals),
         }
 
     # connections

@@ -177,7 +177,15 @@ class ServerConfig(Config):
     bind_address: str = key(
         "bindAddress", "127.0.0.1", "address to listen on; 0.0.0.0 = every interface", was="0.0.0.0"
     )
-    admin_port: int = key("adminPort", 0, "port of /healthz, /status, /metrics on loopback (HTTP); 0 = none")
+    admin_port: int = key(
+        "adminPort", 0, "port of /healthz, /status, /metrics (HTTP) at adminAddress; 0 = none"
+    )
+    admin_address: str = key(
+        "adminAddress",
+        "127.0.0.1",
+        "address adminPort listens on; 0.0.0.0 = every interface. It only reads, but asks nobody for a key:"
+        " beyond loopback (Prometheus on another host, Kubernetes' probes) is the operator's own choice",
+    )
     frame_bytes_max: int = key(
         "frameMaxLength", 16777216, "longest frame taken, bytes; a longer one ends its connection"
     )
@@ -195,6 +203,10 @@ class ServerConfig(Config):
     def check(self) -> None:
         super().check()
         lacking = [f"{name} ({why})" for name, file, why in self._proofs() if not file]
+        # To a socket the empty address is every interface; nobody who leaves a value out means that.
+        _need(
+            bool(self.admin_address.strip("[] ")), "adminAddress is empty: leave it out, or name an address"
+        )
         _need(
             is_loopback(self.bind_address) or not lacking or self.trust_peers,
             f"bindAddress={self.bind_address} is not loopback, and whoever reaches it would be believed: set"

@@ -109,6 +109,7 @@ class NameServer:
             "connections": len(self._server.connections),
             **{name: companion.status() for name, companion in self.companions.items()},
             "events": self._env.events.to_json(),
+            "eventTotals": dict(self._env.events.totals),
         }
 
     def health(self) -> str | None:

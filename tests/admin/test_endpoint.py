@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from typing import Any
 
 import aiohttp
@@ -24,11 +25,29 @@ BROKER: dict[str, Any] = {
     "dispatchedOffset": 900,
     "putTotal": 10,
     "slaves": [{"id": 1, "ackOffset": 900, "lagBytes": 100}],
+    "turnedAway": 4,
+    "acting": False,
+    "parked": 5,
+    "connections": 6,
+    "writable": None,
+    "damaged": [{"begin": 1, "until": 2}, {"begin": 5, "until": 6}],
+    "compared": {"passes": 1, "undecided": 3},
+    "scrub": {"at": 0, "passes": 1, "found": 8},
+    "life": {"following": None},
     "events": [{"at_ms": 1, "event": "promoted", "epoch": 7}],
+    "eventTotals": {"demoted": 0, "promoted": 600},
+}
+SLAVE: dict[str, Any] = {
+    **BROKER,
+    "role": "slave",
+    "acting": True,
+    "writable": "the disk is full: 99 % used",
+    "life": {"following": {"state": "needs_reseed", "master": "h:1", "reason": "gone"}},
 }
 NAMESRV: dict[str, Any] = {
     "brokers": {"broker-a": {"0": "h:1", "1": "h:2"}},
     "topics": 12,
+    "connections": 9,
     "events": [],
     "controller": {
         "isLeader": True,
@@ -110,7 +129,17 @@ def test_status_is_the_servers_own_with_its_role() -> None:
         "keelmq_broker_in_sync_replicas 3.0",
         "keelmq_broker_messages_put_total 10.0",
         'keelmq_broker_slave_lag_bytes{id="1"} 100.0',
-        'keelmq_recent_events{event="promoted"} 1.0',
+        'keelmq_events_total{kind="promoted"} 600.0',
+        'keelmq_events_total{kind="demoted"} 0.0',
+        "keelmq_broker_writable 1.0",
+        "keelmq_broker_damaged_ranges 2.0",
+        "keelmq_broker_compare_undecided_ranges 3.0",
+        "keelmq_broker_scrub_findings_total 8.0",
+        "keelmq_broker_acting 0.0",
+        "keelmq_broker_parked_answers 5.0",
+        "keelmq_broker_connections 6.0",
+        "keelmq_broker_ha_links_turned_away_total 4.0",
+        'keelmq_broker_slave_state{state="needs_reseed"} 0.0',
         "keelmq_healthy 1.0",
     ],
 )
@@ -124,6 +153,7 @@ def test_a_brokers_metrics(line: str) -> None:
     [
         'keelmq_namesrv_brokers{group="broker-a"} 2.0',
         "keelmq_namesrv_topics 12.0",
+        "keelmq_namesrv_connections 9.0",
         "keelmq_controller_is_leader 1.0",
         "keelmq_controller_term 3.0",
         "keelmq_controller_commit_index 44.0",
@@ -147,6 +177,20 @@ def test_a_nameservers_metrics_hold_its_controllers(line: str) -> None:
     assert line in text.splitlines()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "keelmq_broker_writable 0.0",
+        "keelmq_broker_acting 1.0",
+        'keelmq_broker_slave_state{state="needs_reseed"} 1.0',
+        'keelmq_broker_slave_state{state="following"} 0.0',
+    ],
+)
+def test_the_metrics_of_a_slave_in_trouble(line: str) -> None:
+    _, text = fetch("broker", Server(SLAVE), "/metrics")
+    assert line in text.splitlines()
+
+
 def test_what_is_not_known_of_raft_is_not_shown() -> None:
     _, text = fetch("namesrv", Server(NAMESRV), "/metrics")
     assert "keelmq_controller_append_age_seconds" not in text  # the leader hears no leader
@@ -158,3 +202,16 @@ def test_a_taken_port_is_an_os_error_that_names_it() -> None:
         port = first.getsockname()[1]
         with pytest.raises(OSError, match=str(port)):
             listen(port)
+
+
+def test_it_listens_on_loopback_unless_another_address_is_named() -> None:
+    for host, found in ((None, "127.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("127.0.0.2", "127.0.0.2")):
+        with listen(0) if host is None else listen(0, host) as link:
+            assert link.getsockname()[0] == found
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.name.invalid"])
+def test_an_address_this_machine_does_not_have_is_named(host: str) -> None:
+    with pytest.raises(OSError, match=re.escape(f"{host}:9801: ")) as told:
+        listen(9801, host)
+    assert "Unknown error" not in str(told.value)

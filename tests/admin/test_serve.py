@@ -112,7 +112,7 @@ def test_a_controller_that_cannot_start_takes_its_nameserver_down() -> None:
 
 
 def chosen(server: FakeServer) -> serving.Plan:
-    return serving.Plan("broker", "127.0.0.1:1", 0, lambda env: server)
+    return serving.Plan("broker", "127.0.0.1:1", "127.0.0.1", 0, lambda env: server)
 
 
 def test_sigterm_stops_in_order_with_exit_code_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,3 +193,40 @@ def test_a_key_that_others_can_read_is_named_at_the_start(
         found = [record.getMessage() for record in caplog.records if "chmod 600" in record.getMessage()]
         assert len(found) == lines, oct(mode)
         assert all(str(key) in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("role", "values"), [("broker", {}), ("namesrv", {}), ("namesrv", CONTROLLER), ("controller", CONTROLLER)]
+)
+def test_the_status_is_on_loopback_unless_admin_address_says_otherwise(
+    role: str, values: dict[str, str]
+) -> None:
+    if role == "controller":
+        values = {name: value for name, value in values.items() if name != "enableControllerInNamesrv"}
+    assert plan(role, values).admin_address == "127.0.0.1"
+    assert plan(role, {**values, "adminAddress": "0.0.0.0"}).admin_address == "0.0.0.0"
+
+
+@pytest.mark.parametrize("text", ["", " ", "[]"])
+def test_an_empty_admin_address_is_not_every_interface(text: str) -> None:
+    with pytest.raises(ConfigError, match="adminAddress is empty"):
+        plan("broker", {"adminAddress": text})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_server_listens_for_its_status_where_it_is_told(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[str, int]] = []
+
+    def listen(port: int, host: str) -> None:
+        told.append((host, port))
+        raise OSError("enough seen")
+
+    monkeypatch.setattr(serving, "listen", listen)
+    server = FakeServer()
+    made = serving.Plan("broker", "h:1", address, 9801, lambda env: server)
+    assert asyncio.run(serving._run(made)) == UNFINISHED
+    assert told == [(address, 9801)]
+    assert ("who reaches it reads the status" in caplog.text) == (address == "0.0.0.0")
+    assert server.calls[-1] == "stop"

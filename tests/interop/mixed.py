@@ -503,7 +503,7 @@ def assert_nothing_acked_is_gone(cluster: MixedCluster, loads: Sequence[Load]) -
 
 
 def unserved(cluster: MixedCluster) -> list[tuple[int, int]]:
-    """The places of acknowledged messages that a consumer does not get from the master, who is asked alone."""
+    """The places of acknowledged messages that a consumer does not get from the master, asked alone."""
     acked = {place: body for load in cluster.loads for place, body in load.acked.items()}
 
     async def read() -> dict[tuple[int, int], bytes]:

@@ -1,0 +1,35 @@
+"""The promises of runtime.events: the last events are kept, all are counted."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from runtime.events import EVENTS_MAX, KINDS, EventLog
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("ha", "store", "broker", "controller", "namesrv", "admin", "client", "remoting", "runtime")
+
+
+def test_what_left_the_list_stays_counted() -> None:
+    events = EventLog(lambda: 5)
+    for _ in range(EVENTS_MAX + 10):
+        events.add("promoted", epoch=1)
+    events.add("demoted")
+    assert len(events.to_json()) == EVENTS_MAX
+    assert (events.totals["promoted"], events.totals["demoted"]) == (EVENTS_MAX + 10, 1)
+
+
+def test_every_kind_is_counted_from_zero() -> None:
+    assert EventLog(lambda: 5).totals == dict.fromkeys(KINDS, 0)
+
+
+def test_the_kinds_are_those_that_servers_add() -> None:
+    added: set[str] = set()
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("events.add"):
+                name = node.args[0]
+                for text in (name.body, name.orelse) if isinstance(name, ast.IfExp) else (name,):
+                    added.add(str(ast.literal_eval(text)))
+    assert added == set(KINDS)
