@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+BENCH ?= send
 # What compose.yaml mounts, each of its own making; readable in there by uid 10001, and out here behind
 # a closed directory.
 SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
@@ -35,7 +36,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 bench: setup
-	$(BIN)/python bench/send.py --json bench/out-send.json
+	$(BIN)/python bench/$(BENCH).py --json bench/out-$(BENCH).json
 
 secrets: $(SECRETS)
 

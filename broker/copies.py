@@ -33,7 +33,10 @@ from runtime.env import Env
 GATHER_MS: Final = 50
 """Offsets wait at most so long for others to travel with them."""
 OFFSETS_BOUND_MS: Final = 200
-"""The promise: an offset a consumer committed is at the in-sync slaves within this, plus a round trip."""
+"""The promise: an offset a consumer committed, and how far delayed messages were delivered, is at the in-sync
+slaves within this plus a round trip, where a round trip takes 400 ms or less. (At the worst it changes right
+behind an answer: it waits ``GATHER_MS``, or for the next question if that is later, and is one way off then.)
+"""
 HOLD_MS_MAX: Final = 10_000
 
 Content = Callable[[int | None], tuple[dict[str, Any], int]]

@@ -284,19 +284,13 @@ class Node(Voting):
         return sorted(proofs.values(), reverse=True)[needed - 1] / 1000
 
     def hand_over(self, to: str | None = None) -> str | None:
-        """Ask ``to``, or any follower that holds the whole log, to stand for election at once: its id, or
-        None when there is none."""
-        matched = self._SyncObj__raftMatchIndex
-        linked = self._SyncObj__connectedNodes
-        ready = [
-            peer
-            for peer in self.peers.values()
-            if to in (None, peer.id) and peer in linked and matched.get(peer, 0) == self._journal.last_index
-        ]
-        if not self.leads() or not ready:
+        """Ask ``to``, or any follower that holds the whole log and answered lately, to stand for election at
+        once: its id, or None when there is none. Asked again, it goes on to another one after a while."""
+        heir = self._heir(to) if self.leads() else None
+        if heir is None:
             return None
-        self._outbox.send(ready[0], TimeoutNow(self.raftCurrentTerm))
-        return str(ready[0].id)
+        self._outbox.send(heir, TimeoutNow(self.raftCurrentTerm))
+        return str(heir.id)
 
     def progress(self) -> Progress:
         """How far this member is, and how far behind."""

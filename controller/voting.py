@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 NEVER: Final = -1e9
+ANSWERS_MISSED_MAX: Final = 3
+"""A follower that left so many signs of life in a row unanswered is not asked to lead."""
 DOUBLINGS_MAX: Final = 32
 """Of the wait between two tries: beyond any longest wait, and never beyond what a float holds."""
 
@@ -37,6 +39,9 @@ class Voting(library.SyncObj):  # type: ignore[misc]
     _SyncObj__raftState: int
     _SyncObj__raftElectionDeadline: float
     _SyncObj__raftLeader: Peer | None
+    _SyncObj__connectedNodes: set[Peer]
+    _SyncObj__raftMatchIndex: dict[Peer, int]
+    _SyncObj__lastResponseTime: dict[Peer, float]
 
     # Set by Node before the library is built.
     _journal: Journal
@@ -52,6 +57,7 @@ class Voting(library.SyncObj):  # type: ignore[misc]
         self._voters: set[str] = set()  # who made this member leader when it took all of them
         self._forced = False
         self._tries = 0  # since a leader was last heard
+        self._turns: dict[str, float] = {}  # since when each peer was asked to lead instead
 
     def leads(self) -> bool:
         return self._SyncObj__raftState == LEADER
@@ -133,6 +139,39 @@ class Voting(library.SyncObj):  # type: ignore[misc]
         self._pre_votes.pop(peer, None)
         self._votes[1].pop(peer, None)
         self._voters.discard(peer)
+        if self._forced and not self._SyncObj__connectedNodes:
+            # There is nobody left to stand before; who comes back is asked again.
+            self._forced = self._outbox.transfer = False
+            self._SyncObj__raftElectionDeadline = self._now() + self._next_try_s()
+
+    # handing leadership over
+
+    def _heir(self, to: str | None) -> Peer | None:
+        """Who shall lead instead: the one asked last while its turn is not over, else who waited longest, of
+        equals the one that answered last."""
+        now, answered = self._now(), self._SyncObj__lastResponseTime
+        matched, linked = self._SyncObj__raftMatchIndex, self._SyncObj__connectedNodes
+        lately = now - ANSWERS_MISSED_MAX * self._timing.append_s
+        ready = [
+            peer
+            for peer in self.peers.values()
+            if to in (None, peer.id)
+            and peer in linked
+            and answered.get(peer, NEVER) > lately
+            and matched.get(peer, 0) == self._journal.last_index
+        ]
+        last, since = max(self._turns.items(), key=lambda turn: turn[1], default=("", NEVER))
+        if since > now - self._timing.election_min_s / 2:
+            # Two that are asked at once would take the votes from each other.
+            for peer in ready:
+                if peer.id == last:
+                    return peer
+        chosen = min(
+            ready, key=lambda peer: (self._turns.get(peer.id, NEVER), -answered[peer], peer.id), default=None
+        )
+        if chosen is not None:
+            self._turns[chosen.id] = now
+        return chosen
 
     # voting
 

@@ -194,12 +194,22 @@ class ServerConfig(Config):
 
     def check(self) -> None:
         super().check()
+        lacking = [f"{name} ({why})" for name, file, why in self._proofs() if not file]
         _need(
-            is_loopback(self.bind_address) or bool(self.peer_credentials_file) or self.trust_peers,
+            is_loopback(self.bind_address) or not lacking or self.trust_peers,
             f"bindAddress={self.bind_address} is not loopback, and whoever reaches it would be believed: set"
-            " peerCredentialsFile=FILE (peers and operators then sign what they ask for), or"
-            " trustPeers=true in a closed network",
+            f" {' and '.join(lacking)}, or trustPeers=true in a closed network",
         )
+
+    def _proofs(self) -> list[tuple[str, str, str]]:
+        """How those who reach this server prove who they are: (key, its file or "", what it is for)."""
+        return [
+            (
+                "peerCredentialsFile",
+                self.peer_credentials_file,
+                "peers and operators then sign what they ask for",
+            )
+        ]
 
 
 @dataclass(kw_only=True)
@@ -624,11 +634,6 @@ class BrokerConfig(StoreConfig):
             "majorityAck=true needs brokerRole=SYNC_MASTER: an ASYNC_MASTER waits for nobody",
         )
         addresses(self.ha_master_address)
-        _need(
-            is_loopback(self.bind_address) or bool(self.ha_secret_file) or self.trust_peers,
-            f"bindAddress={self.bind_address}: the HA port is open to others than this machine; set"
-            " haSecretFile, the same on all brokers of the group, or trustPeers=true in a closed network",
-        )
         self._check_group_address()
         if not self.enable_controller_mode:
             slave = self.broker_role == "SLAVE"
@@ -637,6 +642,12 @@ class BrokerConfig(StoreConfig):
                 f"brokerRole={self.broker_role} with brokerId={self.broker_id}: without a Controller a slave"
                 " has brokerRole=SLAVE and a brokerId above 0, a master neither",
             )
+
+    def _proofs(self) -> list[tuple[str, str, str]]:
+        return [
+            *super()._proofs(),
+            ("haSecretFile", self.ha_secret_file, "the same on all brokers of the group, for the HA port"),
+        ]
 
     def _check_group_address(self) -> None:
         if not self.group_address:

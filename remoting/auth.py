@@ -157,6 +157,11 @@ def read_credentials(disk: Disk, path: str, name: str = "peerCredentialsFile") -
     access, secret = found["accessKey"], found["secretKey"]
     if not (isinstance(access, str) and isinstance(secret, str) and access.strip()):
         raise ConfigError(f"{name}={path}: {form}")
-    if len(secret.encode()) < SECRET_BYTES_MIN:
+    try:
+        access.encode()
+        size = len(secret.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name}={path}: a key is not text: half of a surrogate pair") from None
+    if size < SECRET_BYTES_MIN:
         raise ConfigError(f"{name}={path}: secretKey needs at least {SECRET_BYTES_MIN} bytes")
     return Credentials(access, secret)

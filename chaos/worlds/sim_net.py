@@ -73,10 +73,15 @@ class Fabric:
         """From now on nothing passes from ``source`` to ``target`` (hosts); the other way is another cut."""
         self._cut.add((source, target))
 
-    def heal(self, source: str, target: str) -> None:
+    def heal(self, source: str, target: str, *, late_s: float = 0.0) -> None:
+        """What waited in front of the cut goes on ``late_s`` later or a little more; other connections, and
+        new ones, at once."""
         if (source, target) in self._cut:
             self._cut.discard((source, target))
-            self._resume(source, target)
+            if late_s > 0:
+                self.after(late_s, self._resume, source, target)
+            else:
+                self._resume(source, target)
 
     def heal_all(self) -> None:
         for source, target in sorted(self._cut):

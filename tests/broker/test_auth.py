@@ -154,6 +154,11 @@ def test_beyond_loopback_it_wants_a_key_or_to_be_told_to_trust(tmp_path: Path) -
         config_for(tmp_path, bindAddress=address, trustPeers="true")
     for address in ("127.0.0.1", "127.0.0.2", "localhost", "::1"):
         config_for(tmp_path, bindAddress=address)
-    config: BrokerConfig = config_for(tmp_path, bindAddress="0.0.0.0", peerCredentialsFile="/none/at/all")
+    secret = tmp_path / "ha.secret"
+    secret.write_text("0" * 64)
+    beyond = {"bindAddress": "0.0.0.0", "haSecretFile": str(secret)}
+    with pytest.raises(ConfigError, match=r"not loopback.*peerCredentialsFile"):
+        config_for(tmp_path, **beyond)
+    config: BrokerConfig = config_for(tmp_path, **beyond, peerCredentialsFile="/none/at/all")
     with pytest.raises(ConfigError, match="peerCredentialsFile=/none"):
         Broker(OsEnv(), config)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controller.codec import Ack, AppendEntries, PreVote, PreVoteAnswer, RequestVote
+from controller.codec import Ack, AppendEntries, PreVote, PreVoteAnswer, RequestVote, TimeoutNow
 from controller.voting import Voting
 from tests.controller.lab import TIMING, Lab, append, run
 from tests.controller.simulated import Group, wait_for
@@ -179,3 +179,58 @@ def test_a_member_whose_others_were_gone_for_long_takes_part_again() -> None:
     finally:
         group.loop.close()
     assert group.verdict() == {}
+
+
+@pytest.mark.parametrize("consent", ["pre-votes", "a handover"])
+def test_consent_ends_with_the_last_link_it_came_over(consent: str) -> None:
+    async def main() -> None:
+        lab, loop = Lab(), asyncio.get_running_loop()
+        lab.node.received("b", append(1, (1, 0)))
+        if consent == "a handover":
+            lab.node.received("b", TimeoutNow(1))
+        else:
+            await asyncio.sleep(TIMING.election_max_s)
+            lab.node.tick()
+            for peer in ("b", "c"):
+                lab.node.received(peer, PreVoteAnswer(2, 1, granted=True))
+        lab.node.down("b")
+        lab.node.down("c")
+        until, ticks = loop.time() + 10, 0
+        while loop.time() < until:
+            lab.node.tick()
+            ticks += 1
+            await asyncio.sleep(lab.node.next_tick_s())
+        assert ticks < 10 / TIMING.retry_s, "it waits between its tries"
+        lab.said.clear()
+        lab.node.up("b")
+        await asyncio.sleep(lab.node.next_tick_s())
+        lab.node.tick()
+        assert lab.node.raftCurrentTerm == 1, "nobody was asked again"
+        assert [type(message) for _, message in lab.said] == [PreVote, PreVote]
+
+    run(main)
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_leadership_goes_to_any_member_that_is_not_frozen(frozen: int) -> None:
+    group = Group(4)
+
+    async def main() -> None:
+        for member in group.members.values():
+            await member.start()
+        leader = await group.wait_leader()
+        assert await group.propose()
+        await asyncio.sleep(1)
+        others = [member for member in group.members.values() if member is not leader]
+        still, awake = others[frozen], others[1 - frozen]
+        assert still.life is not None
+        assert leader.raft is not None
+        # From this moment on: nobody has missed an answer yet.
+        group.loop.pause(still.life)
+        assert await group.inside(leader, leader.raft.transfer) == awake.name
+
+    try:
+        group.loop.run_until_complete(main())
+    finally:
+        group.loop.close()

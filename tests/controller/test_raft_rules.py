@@ -1,6 +1,7 @@
 """The promise of controller.node, message by message: no stale, forged or repeated word moves it."""
 
 import asyncio
+import itertools
 
 import pysyncobj.syncobj
 import pytest
@@ -347,6 +348,32 @@ def test_a_leader_hands_over_to_one_that_holds_everything() -> None:
         lab.node.received("c", Ack(term, lab.journal.last_index + 1, reset=False, success=True))
         assert lab.node.hand_over() == "c"
         assert lab.heard(TimeoutNow) == [("c", TimeoutNow(term))]
+
+    run(main)
+
+
+def test_a_leader_hands_over_to_nobody_that_fell_silent_and_asks_another_when_one_does_not_stand() -> None:
+    async def main() -> None:
+        lab = Lab()
+        term = await lab.lead()
+
+        def answers(*peers: str) -> None:
+            for peer in peers:
+                lab.node.received(peer, Ack(term, lab.journal.last_index + 1, reset=False, success=True))
+
+        answers("b", "c")
+        await asyncio.sleep(4 * TIMING.append_s)
+        answers("c")
+        assert lab.node.hand_over() == "c"
+        assert lab.node.hand_over("b") is None
+        asked = []
+        for _ in range(40):
+            answers("b", "c")
+            asked.append(lab.node.hand_over())
+            await asyncio.sleep(TIMING.retry_s)
+        turns = [peer for peer, _ in itertools.groupby(asked)]
+        assert turns[:4] == ["c", "b", "c", "b"]
+        assert len(turns) < 10, "each has time to win before another one is asked"
 
     run(main)
 

@@ -653,8 +653,12 @@ def test_a_leader_alone_keeps_its_leadership(tmp_path: Path) -> None:
         broker = Broker(world, 1)
         world.brokers = [broker]
         ask = Command(Request.KEELMQ_TRANSFER_LEADERSHIP, {})
+        leader = world.leader()
+        assert leader is not None
+        term = leader.raft.term
         answer = await broker.client.call(world.leader_address(), ask)
+        assert answer.code != Response.SUCCESS
         assert "did not take over" in (answer.remark or "")
-        assert world.leader() is not None
+        assert (world.leader(), leader.raft.term) == (leader, term)
 
     run(tmp_path, main)

@@ -61,14 +61,19 @@ class Story:
         self.group = group
         self.random = random.Random(seed)
         self.acknowledged = b""
+        self.parted: list[str] = []
+        self.elections = 0
         self.written = 0
         self.down: set[int] = set()
 
     def watch(self, node: Node) -> None:
         def replicated(offset: int) -> None:
             prefix = contents(node.store)[:offset]
+            both = min(len(prefix), len(self.acknowledged))
+            if prefix[:both] != self.acknowledged[:both]:
+                # Noted, not raised: who called may log it and go on.
+                self.parted.append(f"{node.id} acknowledges other bytes before {offset}")
             if len(prefix) > len(self.acknowledged):
-                assert prefix.startswith(self.acknowledged), "an acknowledged record is not there any more"
                 self.acknowledged = prefix
 
         node.ha.on_replicated.append(replicated)
@@ -95,6 +100,7 @@ class Story:
             case "elect":
                 able = sorted(group.members - self.down)
                 winner = chance.choice(able)
+                self.elections += 1
                 loser = group.master
                 if winner != group.master_id and chance.random() < 0.5:
                     await group.elect(winner, followers=False)  # the loser has not heard of it yet
@@ -117,7 +123,11 @@ class Story:
         await group.level()
         logs = {contents(node.store) for node in group.nodes.values()}
         assert len(logs) == 1
-        assert logs.pop().startswith(self.acknowledged)
+        assert self.parted == []
+        # All that was not cut is acknowledged in the end, and the story was one: else this proves nothing.
+        assert logs.pop() == self.acknowledged
+        assert len(self.acknowledged) > 100
+        assert self.elections > 1
 
         def same_epochs() -> bool:
             first, *others = [node.store.epochs.entries for node in group.nodes.values()]
@@ -167,6 +177,7 @@ def test_the_same_with_the_store_on_disk(seed: int, tmp_path: Path) -> None:
                     assert node.store.dispatched == node.store.log.end
                 counts = {node.store.max_queue_offset("T", 0) for node in nodes}
                 assert len(counts) == 1
+                assert counts.pop() > 10
                 queues = [
                     b"".join(node.store.get("T", 0, 0, 1 << 20, 1 << 26, None).chunks) for node in nodes
                 ]

@@ -294,9 +294,12 @@ def test_a_secret_that_is_none_is_named_before_the_start(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "", "broker-0"])
 def test_an_open_ha_port_takes_a_secret_or_the_word_of_the_operator(host: str) -> None:
-    with pytest.raises(ConfigError, match=r"haSecretFile.*trustPeers=true"):
+    with pytest.raises(ConfigError, match=r"peerCredentialsFile .* and haSecretFile .*trustPeers=true"):
         BrokerConfig.from_mapping({"bindAddress": host})
-    BrokerConfig.from_mapping({"bindAddress": host, "haSecretFile": "/s"})
+    signed = {"bindAddress": host, "peerCredentialsFile": "/p"}
+    with pytest.raises(ConfigError, match=r"believed: set haSecretFile .*trustPeers=true"):
+        BrokerConfig.from_mapping(signed)
+    BrokerConfig.from_mapping({**signed, "haSecretFile": "/s"})
     BrokerConfig.from_mapping({"bindAddress": host, "trustPeers": "true"})
 
 

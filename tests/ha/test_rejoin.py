@@ -159,6 +159,7 @@ def workload() -> Workload:
 def test_a_replica_that_lost_power_joins_again_and_all_are_equal(workload: Workload, kind: str) -> None:
     truth = truth_disk(workload)
     chosen = [point for point in workload.points if point.kind == kind][::EVERY]
+    assert chosen
     for point in chosen:
         rejoin(*point.crash(point.number % 7), truth)
     print(f"{len(chosen)} rejoins in {kind}")

@@ -95,32 +95,45 @@ def test_up_starts_only_what_is_missing(directory: Path) -> None:
     assert [name for name in before if before[name] != after[name]] == [victim.name]
 
 
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        "kill-master",
-        "stop-master",
-        "freeze-master",
-        "handover",
-        "kill-slave",
-        "freeze-slave",
-        "kill-controller-leader",
-        "kill-namesrv",
-    ],
-)
-def test_a_drill_loses_nothing_and_comes_back(directory: Path, tmp_path: Path, scenario: str) -> None:
+# The promise is about time, so here, and nowhere else, a test has bounds in seconds. They tell a failover by
+# events from one by the original's timers, which takes 10 to 15 s on any machine: ten and more times what
+# bench/failover.py measures for the first four, for a machine that is busy, and far below those timers. A
+# frozen process is noticed by silence only, after controllerHeartBeatTimeoutMills or haMaxTimeSlaveNotCatchup
+# (1.5 s each). Where neither the master nor a slave is hit, nothing needs to be waited for.
+OUTAGE_MAX_MS = {
+    "kill-master": 3000,
+    "stop-master": 2000,
+    "freeze-master": 6000,
+    "handover": 2000,
+    "kill-slave": 3000,
+    "freeze-slave": 6000,
+    "kill-controller-leader": 2000,
+    "kill-namesrv": 2000,
+}
+MOVES = ("kill-master", "stop-master", "freeze-master", "handover")
+
+
+@pytest.mark.parametrize("scenario", OUTAGE_MAX_MS)
+def test_a_drill_loses_nothing_and_comes_back_in_time(directory: Path, tmp_path: Path, scenario: str) -> None:
     out = tmp_path / "drill.json"
     done = keelmq("drill", scenario, "--dir", directory, "--json", out, "--history", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(out.read_text())
     drill = result["drills"][0]
     assert drill["acked"] > 100
-    assert drill["read_back"] >= drill["acked"]
-    assert drill["rto_ms"] is not None
-    if scenario in ("kill-master", "freeze-master"):
-        steps = [drill[name] for name in ("noticed_ms", "elected_ms", "promoted_ms", "routed_ms")]
+    assert drill["acked"] <= drill["read_back"] <= drill["acked"] + drill["unknown"]
+    assert (drill["lost"], drill["duplicates"], drill["order_violations"], drill["failed"]) == (0, 0, 0, 0)
+    assert drill["unfinished"] is None
+    assert len(drill["rto_queues_ms"]) == result["queues"]
+    assert drill["rto_ms"] == max(drill["rto_queues_ms"]) < OUTAGE_MAX_MS[scenario]
+    if scenario in MOVES:
+        steps = [drill[name] for name in ("elected_ms", "promoted_ms", "routed_ms")]
         assert steps == sorted(steps)
         assert drill["first_ack_ms"] >= drill["promoted_ms"] - 1  # clocks tick in whole ms
+    if scenario in ("kill-master", "freeze-master"):
+        assert drill["noticed_ms"] <= drill["elected_ms"]
+    if scenario in ("stop-master", "handover"):
+        assert drill["unknown"] == 0
     assert list(tmp_path.glob(f"{scenario}-0.jsonl"))
 
 

@@ -109,6 +109,7 @@ def test_values_are_one_text_so_the_sorting_matters() -> None:
         ('{"accessKey": "", "secretKey": "0123456789abcdef"}', "expected"),
         ('{"accessKey": "a", "secretKey": 1234567890123456}', "expected"),
         ('{"accessKey": "a", "secretKey": "0123456789abcde"}', "at least 16 bytes"),
+        ('{"accessKey": "a", "secretKey": "0123456789abcde\\ud800"}', "surrogate"),
         ('{"accessKey": "a", "secretKey": "0123456789abcdef", "more": 1}', "nothing else"),
     ],
 )

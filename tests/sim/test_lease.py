@@ -11,6 +11,7 @@ import pytest
 from broker.lease import Lease
 from chaos.history import History
 from chaos.worlds.sim import BROKER_PORT, SimCluster, WorldConfig
+from chaos.worlds.sim_net import NetProfile
 from model.errors import MqError
 from remoting.codec import Command
 from remoting.codes import Request, Response
@@ -38,8 +39,11 @@ SEND = {
 class World:
     """A full cluster, and a client that keeps sending to one broker, whatever the routes say."""
 
-    def __init__(self, seed: int, broker: dict[str, str] | None = None) -> None:
-        self.cluster = SimCluster(seed, WorldConfig(broker=broker or {}), History())
+    def __init__(
+        self, seed: int, broker: dict[str, str] | None = None, network: NetProfile | None = None
+    ) -> None:
+        config = WorldConfig(broker=broker or {}, network=network or NetProfile())
+        self.cluster = SimCluster(seed, config, History())
         self.answers: list[tuple[float, int | None]] = []  # when asked, code; None = no answer
 
     def run(self, main: Callable[[], Awaitable[None]]) -> None:

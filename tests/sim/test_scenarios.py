@@ -114,6 +114,7 @@ def test_a_summary_counts_seeds_and_names_replays() -> None:
     assert found["seeds"] == 2
     assert found["schedules_per_second"] == 1.0
     assert found["coverage"]["fault.kill"] >= 2
+    assert found["violations"]
     for violation in found["violations"]:
         assert violation["replay"] == (
             f"keelmq drill sim --replay {violation['seed']} --scenario {KILL} --plant ack_before_replication"
