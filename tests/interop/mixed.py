@@ -504,6 +504,8 @@ def assert_nothing_acked_is_gone(cluster: MixedCluster, loads: Sequence[Load]) -
 
 def unserved(cluster: MixedCluster) -> list[tuple[int, int]]:
     """The places of acknowledged messages that a consumer does not get from the master, asked alone."""
+    doubled = [place for load in cluster.loads for place in load.doubled]
+    assert not doubled, f"acknowledged twice with different messages, one of which is gone: {doubled}"
     acked = {place: body for load in cluster.loads for place, body in load.acked.items()}
 
     async def read() -> dict[tuple[int, int], bytes]:

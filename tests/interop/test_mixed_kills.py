@@ -1,4 +1,4 @@
-"""The promise when a master dies: three Controllers of either kind put a broker of the other kind in its place."""
+"""The promise when a master dies: three Controllers of its own kind let the other kind succeed it."""
 
 from __future__ import annotations
 
