@@ -15,7 +15,7 @@ from admin.group import group_of
 from admin.handover import hand_over
 from admin.layout import CLUSTER
 from admin.which import which_cluster
-from model.config import addresses
+from model.settings import addresses
 from runtime.os_env import OsEnv
 
 

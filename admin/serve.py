@@ -21,17 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
-from model.config import (
-    BrokerConfig,
-    Config,
-    ControllerConfig,
-    NamesrvConfig,
-    is_loopback,
-    parse_file,
-    peers,
-)
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.errors import ConfigError, MqError
 from model.foreign_keys import sort_out
+from model.settings import Config, is_loopback, parse_file, peers
 from runtime.env import Env
 from runtime.events import Event
 from runtime.os_env import OsEnv

@@ -12,8 +12,8 @@ from admin import credentials
 from admin.cluster import LocalCluster
 from admin.which import which_cluster
 from client.admin import AdminClient
-from model.config import addresses
 from model.errors import MqError, Refused
+from model.settings import addresses
 from remoting.auth import Credentials
 from runtime.os_env import OsEnv
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 from broker.delay import DelayOffsets
 from broker.offsets import stored_ms
 from broker.parts import Parts
-from model.config import BrokerConfig, parse_properties
+from model.config import BrokerConfig
 from model.errors import ConfigError, Refused, Unknown
 from model.message import RETRY_PREFIX
+from model.settings import parse_properties
 from remoting import bodies
 from remoting.bodies import ObjectKey, queue_key
 from remoting.codec import VERSION, Command

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from model.config import BrokerConfig, addresses
+from model.config import BrokerConfig
 from model.errors import MqError, PeerError, Refused, Unknown
+from model.settings import addresses
 from remoting.bodies import dumps, loads_object
 from remoting.codec import Command
 from remoting.codes import Request, Response

@@ -17,7 +17,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from model.config import BrokerConfig, split_address
+from model.config import BrokerConfig
+from model.settings import split_address
 from remoting.service import RemotingServer
 from runtime.env import Env
 from runtime.tasks import Tasks

@@ -17,9 +17,10 @@ from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
 
-from model.config import BrokerConfig, addresses
+from model.config import BrokerConfig
 from model.errors import MqError, Refused
 from model.ids import MASTER_ID
+from model.settings import addresses
 from model.topic import DataVersion
 from remoting.bodies import dumps, loads_object
 from remoting.codec import Command

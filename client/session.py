@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from client.routes import Route, Routes
-from model.config import addresses
 from model.errors import MqError, Refused
+from model.settings import addresses
 from remoting import bodies
 from remoting.auth import Credentials
 from remoting.codec import Command

@@ -34,8 +34,9 @@ from controller.keeper import Keeper
 from controller.live import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
 from controller.raft import Raft, RaftConfig
 from controller.tls import TlsFiles
-from model.config import ControllerConfig, parse_properties, peers, split_address
+from model.config import ControllerConfig
 from model.errors import ConfigError, MqError, PeerError, Refused, Unknown
+from model.settings import parse_properties, peers, split_address
 from remoting import codec
 from remoting.auth import read_credentials
 from remoting.bodies import dumps, loads, loads_object

@@ -36,8 +36,8 @@ from typing import Final, cast
 
 from controller.codec import FRAME_BYTES_MAX
 from controller.tls import TlsFiles, TlsNetwork, member_names
-from model.config import is_loopback, split_address
 from model.errors import ConfigError, PeerError
+from model.settings import is_loopback, split_address
 from runtime.env import Env, Listener
 from runtime.secret import MAC_BYTES, NONCE_BYTES, is_mac, mac
 from runtime.tasks import Tasks

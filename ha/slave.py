@@ -21,8 +21,9 @@ from ha.codec import (
 from ha.core import consistent_point, missed
 from ha.master import epochs_of
 from ha.proof import NO_PROOF, PROOF_S, Credentials, Knock, Reason, UnprovenError, need_no_refusal
-from model.config import BrokerConfig, split_address
+from model.config import BrokerConfig
 from model.errors import DiskError, MqError, PeerError
+from model.settings import split_address
 from runtime.backoff import Backoff
 from runtime.env import Env
 from runtime.tasks import Tasks

@@ -1,173 +1,12 @@
-"""Which keys a server understands, their defaults, and what is said about a key it does not know.
+"""Which keys each server understands, what they mean and their defaults.
 
-The keys are RocketMQ's own names. A file is read as TOML when its name ends in ``.toml``, else as
-RocketMQ's ``.conf`` (properties text). Defaults that differ from the original carry ``was=`` and are listed
-in ``docs/defaults.md``.
+The keys are RocketMQ's own names. Defaults that differ from the original carry ``was=`` and are listed in
+``docs/defaults.md``.
 """
 
-import dataclasses
-import difflib
-import ipaddress
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
 
-from model.errors import ConfigError
-
-_T = TypeVar("_T")
-
-
-def key(name: str, default: _T, help: str, *, was: object = None) -> _T:
-    """Declare a configuration key: its RocketMQ name, default, meaning with its unit, and the original's
-    default where it is another."""
-    value: _T = field(default=default, metadata={"key": name, "help": help, "was": was})
-    return value
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Read ``key=value`` lines; ``#`` and ``!`` start a comment line; a trailing ``\\`` continues a line.
-
-    Raises ConfigError naming the line that has no ``=``.
-    """
-    found: dict[str, str] = {}
-    pending = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        line = pending + line.strip()
-        pending = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\"):
-            pending = line[:-1]
-            continue
-        name, separator, value = line.partition("=")
-        if not separator:
-            raise ConfigError(f"line {number}: expected key=value, found {line!r}")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def parse_file(name: str, text: str) -> dict[str, str]:
-    """Read configuration text as TOML or properties, by the file's name. Raises ConfigError."""
-    if not name.endswith(".toml"):
-        try:
-            return parse_properties(text)
-        except ConfigError as error:
-            raise ConfigError(f"{name}: {error}") from None
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{name}: not TOML: {error}") from None
-    nested = [k for k, v in table.items() if isinstance(v, dict | list)]
-    if nested:
-        raise ConfigError(f"{name}: {nested[0]} must be a plain value, found a table or array")
-    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in table.items()}
-
-
-@dataclass(kw_only=True)
-class Config:
-    """Base of the three servers' configurations: values by RocketMQ key, checked on the way in."""
-
-    @classmethod
-    def keys(cls) -> dict[str, "dataclasses.Field[Any]"]:
-        return {f.metadata["key"]: f for f in dataclasses.fields(cls)}
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, str]) -> Self:
-        """Build from RocketMQ keys and texts. Raises ConfigError on an unknown key or a bad value."""
-        known = cls.keys()
-        arguments = {}
-        for name, text in values.items():
-            if name not in known:
-                raise ConfigError(_unknown(name, known))
-            arguments[known[name].name] = _convert(name, text, known[name])
-        config = cls(**arguments)
-        config.check()
-        return config
-
-    @classmethod
-    def parse(cls, values: Mapping[str, str], settings: Iterable[str] = ()) -> Self:
-        """``values`` overlaid with ``key=value`` settings of the command line."""
-        merged = dict(values)
-        for setting in settings:
-            name, separator, value = setting.partition("=")
-            if not separator:
-                raise ConfigError(f"--set {setting!r}: expected key=value")
-            merged[name.strip()] = value.strip()
-        return cls.from_mapping(merged)
-
-    def to_mapping(self) -> dict[str, str]:
-        """RocketMQ keys and texts of every value, in order of declaration."""
-        return {name: _text(getattr(self, f.name)) for name, f in self.keys().items()}
-
-    def check(self) -> None:
-        """Raise ConfigError when values contradict each other."""
-
-
-def _unknown(name: str, known: Mapping[str, object]) -> str:
-    lower = {k.lower(): k for k in known}
-    near = difflib.get_close_matches(name.lower(), list(lower), 1, 0.5)
-    hint = f"; did you mean {lower[near[0]]}?" if near else ""
-    return f"unknown key {name}{hint}"
-
-
-def _convert(name: str, text: str, of: "dataclasses.Field[Any]") -> object:
-    text = str(text)
-    if isinstance(of.default, bool):
-        if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name}={text}: expected true or false")
-        return text.lower() == "true"
-    if isinstance(of.default, int):
-        try:
-            return int(text)
-        except ValueError:
-            raise ConfigError(f"{name}={text}: expected a whole number") from None
-    return text
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _need(condition: bool, text: str) -> None:
-    if not condition:
-        raise ConfigError(text)
-
-
-def addresses(text: str) -> list[str]:
-    """Split ``a:1;b:2`` (``,`` also separates) into addresses. Raises ConfigError without a port."""
-    found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
-    for address in found:
-        host, _, port = address.rpartition(":")
-        _need(bool(host) and port.isdigit(), f"address {address!r}: expected host:port")
-    return found
-
-
-def peers(text: str) -> dict[str, str]:
-    """Split ``n0-host:port;n1-host:port`` into id -> address. Raises ConfigError."""
-    found: dict[str, str] = {}
-    for part in filter(None, (p.strip() for p in text.split(";"))):
-        node, separator, address = part.partition("-")
-        _need(bool(separator and node), f"peer {part!r}: expected id-host:port")
-        _need(node not in found, f"peer {node} is listed twice")
-        found[node] = addresses(address)[0]
-    return found
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """``host:port`` -> (host, port)."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` (a name or an IP address) is this machine's own."""
-    try:
-        address = ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return host == "localhost"
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+from model.settings import Config, addresses, is_loopback, key, need, peers, split_address
 
 
 @dataclass(kw_only=True)
@@ -204,10 +43,8 @@ class ServerConfig(Config):
         super().check()
         lacking = [f"{name} ({why})" for name, file, why in self._proofs() if not file]
         # To a socket the empty address is every interface; nobody who leaves a value out means that.
-        _need(
-            bool(self.admin_address.strip("[] ")), "adminAddress is empty: leave it out, or name an address"
-        )
-        _need(
+        need(bool(self.admin_address.strip("[] ")), "adminAddress is empty: leave it out, or name an address")
+        need(
             is_loopback(self.bind_address) or not lacking or self.trust_peers,
             f"bindAddress={self.bind_address} is not loopback, and whoever reaches it would be believed: set"
             f" {' and '.join(lacking)}, or trustPeers=true in a closed network",
@@ -322,19 +159,19 @@ class ControllerConfig(ServerConfig):
     def check(self) -> None:
         super().check()
         members = peers(self.peers)
-        _need(bool(members), "controllerDLegerPeers is empty: list every Controller as id-host:port")
-        _need(
+        need(bool(members), "controllerDLegerPeers is empty: list every Controller as id-host:port")
+        need(
             self.self_id in members,
             f"controllerDLegerSelfId={self.self_id!r} is not among the peers {sorted(members)}",
         )
         if self.raft_peers:
-            _need(
+            need(
                 set(peers(self.raft_peers)) == set(members),
                 "raftPeers must list the ids of controllerDLegerPeers",
             )
         tls = (self.raft_tls_cert, self.raft_tls_key, self.raft_tls_ca_file)
-        _need(all(tls) or not any(tls), "raftTlsCert, raftTlsKey and raftTlsCaFile go together")
-        _need(
+        need(all(tls) or not any(tls), "raftTlsCert, raftTlsKey and raftTlsCaFile go together")
+        need(
             self.raft_append_period_ms * 3 < self.raft_election_min_ms < self.raft_election_max_ms,
             "need 3 x raftAppendPeriodMs < raftElectionMinMs < raftElectionMaxMs",
         )
@@ -452,18 +289,18 @@ class StoreConfig(ServerConfig):
 
     def check(self) -> None:
         super().check()
-        _need(
+        need(
             self.flush_disk_type in ("ASYNC_FLUSH", "SYNC_FLUSH"),
             f"flushDiskType={self.flush_disk_type}: expected ASYNC_FLUSH or SYNC_FLUSH",
         )
-        _need(self.segment_bytes >= 4096, "mappedFileSizeCommitLog must be at least 4096")
-        _need(self.queue_file_bytes % 20 == 0, "mappedFileSizeConsumeQueue must be a multiple of 20")
-        _need(self.scrub_megabytes_per_s >= 0, "scrubMegabytesPerSecond cannot be negative")
-        _need(self.check_on_start_megabytes_per_s >= 0, "checkOnStartMegabytesPerSecond cannot be negative")
-        _need(self.commit_log_megabytes_max >= 0, "commitLogMegabytesMax cannot be negative")
-        _need(self.disk_reserve_megabytes >= 0, "diskReserveMegabytes cannot be negative")
+        need(self.segment_bytes >= 4096, "mappedFileSizeCommitLog must be at least 4096")
+        need(self.queue_file_bytes % 20 == 0, "mappedFileSizeConsumeQueue must be a multiple of 20")
+        need(self.scrub_megabytes_per_s >= 0, "scrubMegabytesPerSecond cannot be negative")
+        need(self.check_on_start_megabytes_per_s >= 0, "checkOnStartMegabytesPerSecond cannot be negative")
+        need(self.commit_log_megabytes_max >= 0, "commitLogMegabytesMax cannot be negative")
+        need(self.disk_reserve_megabytes >= 0, "diskReserveMegabytes cannot be negative")
         hours = self.delete_when.split(";")
-        _need(
+        need(
             all(h.isdigit() and int(h) < 24 for h in hours),
             f"deleteWhen={self.delete_when}: expected hours like 04",
         )
@@ -628,20 +465,20 @@ class BrokerConfig(StoreConfig):
 
     def check(self) -> None:
         super().check()
-        _need(
+        need(
             self.broker_role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
             f"brokerRole={self.broker_role}: expected ASYNC_MASTER, SYNC_MASTER or SLAVE",
         )
         addresses(self.namesrv_addr)
-        _need(
+        need(
             not self.enable_controller_mode or bool(addresses(self.controller_addr)),
             "enableControllerMode=true needs controllerAddr=host:port;...",
         )
-        _need(self.min_in_sync_replicas >= 1, "minInSyncReplicas must be at least 1")
-        _need(self.in_sync_replicas >= 1, "inSyncReplicas must be at least 1")
-        _need(self.total_replicas >= 1, "totalReplicas must be at least 1")
-        _need(self.ha_bytes_per_s_max >= 1024, "maxHaTransferByteInSecond must be at least 1024")
-        _need(
+        need(self.min_in_sync_replicas >= 1, "minInSyncReplicas must be at least 1")
+        need(self.in_sync_replicas >= 1, "inSyncReplicas must be at least 1")
+        need(self.total_replicas >= 1, "totalReplicas must be at least 1")
+        need(self.ha_bytes_per_s_max >= 1024, "maxHaTransferByteInSecond must be at least 1024")
+        need(
             not (self.majority_ack and self.broker_role == "ASYNC_MASTER"),
             "majorityAck=true needs brokerRole=SYNC_MASTER: an ASYNC_MASTER waits for nobody",
         )
@@ -649,7 +486,7 @@ class BrokerConfig(StoreConfig):
         self._check_group_address()
         if not self.enable_controller_mode:
             slave = self.broker_role == "SLAVE"
-            _need(
+            need(
                 self.broker_id > 0 if slave else self.broker_id <= 0,
                 f"brokerRole={self.broker_role} with brokerId={self.broker_id}: without a Controller a slave"
                 " has brokerRole=SLAVE and a brokerId above 0, a master neither",
@@ -664,13 +501,13 @@ class BrokerConfig(StoreConfig):
     def _check_group_address(self) -> None:
         if not self.group_address:
             return
-        _need(
+        need(
             len(addresses(self.group_address)) == 1,
             f"groupAddress={self.group_address}: expected one address",
         )
-        _need(self.enable_controller_mode, "groupAddress needs enableControllerMode=true")
+        need(self.enable_controller_mode, "groupAddress needs enableControllerMode=true")
         port = split_address(self.group_address)[1]
-        _need(
+        need(
             0 < port < 65536 and port not in (self.listen_port, self.listen_port - 2, self.ha_port),
             f"groupAddress={self.group_address}: needs a port of its own, on which only the master listens",
         )

@@ -3,7 +3,8 @@
 python -m model.defaults > docs/defaults.md
 """
 
-from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
+from model.settings import Config
 
 _HEAD = """# Defaults
 

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from model.config import NamesrvConfig, parse_properties
+from model.config import NamesrvConfig
 from model.errors import ConfigError, DiskError, PeerError, Refused
+from model.settings import parse_properties
 from namesrv.codec import parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, Notice, RouteTable
 from remoting.auth import read_credentials

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, KeysView
 from typing import Final
 
-from model.config import split_address
+from model.settings import split_address
 from remoting.auth import Credentials
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.connection import Connection, FastPath, Handler, Owner, unsupported

@@ -17,8 +17,9 @@ from admin.cluster import LocalCluster
 from admin.commands import _show
 from admin.layout import Layout, group_name, load, make_secret
 from admin.serve import split
-from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, peers
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.errors import ConfigError
+from model.settings import peers
 
 
 def test_no_two_servers_share_a_port() -> None:

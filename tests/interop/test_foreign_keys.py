@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.foreign_keys import BROKER_IGNORES, CONTROL_IGNORES, REFUSED
+from model.settings import Config
 
 NOT_FOR_FILES = {"clusterName", "configName", "jraftConfig"}
 """Set by the real servers themselves; in a file they would be a slip for another key."""

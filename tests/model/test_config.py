@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from model.config import BrokerConfig, Config, ControllerConfig, NamesrvConfig, parse_file, peers
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.defaults import table
 from model.errors import ConfigError
+from model.settings import Config, parse_file, peers
 
 
 def test_an_unknown_key_names_the_nearest_known_one() -> None:

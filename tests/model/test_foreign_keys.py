@@ -7,9 +7,10 @@ import re
 import pytest
 
 from admin.serve import plan
-from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, parse_properties
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.errors import ConfigError
 from model.foreign_keys import BROKER_IGNORES, CONTROL_IGNORES, REFUSED, sort_out
+from model.settings import parse_properties
 
 BROKER_OWN = set(BrokerConfig.keys())
 CONTROL_OWN = set(NamesrvConfig.keys()) | set(ControllerConfig.keys())

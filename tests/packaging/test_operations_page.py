@@ -11,8 +11,9 @@ import pytest
 
 from admin.serve import plan
 from cli.main import command
-from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, parse_properties
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.foreign_keys import REFUSED
+from model.settings import parse_properties
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()

@@ -1,0 +1,169 @@
+"""A setting: its RocketMQ key, its text in a file or on a command line, what is said about a wrong one.
+
+A file is read as TOML when its name ends in ``.toml``, else as RocketMQ's ``.conf`` (properties text).
+"""
+
+import dataclasses
+import difflib
+import ipaddress
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self, TypeVar
+
+from model.errors import ConfigError
+
+_T = TypeVar("_T")
+
+
+def key(name: str, default: _T, help: str, *, was: object = None) -> _T:
+    """Declare a configuration key: its RocketMQ name, default, meaning with its unit, and the original's
+    default where it is another."""
+    value: _T = field(default=default, metadata={"key": name, "help": help, "was": was})
+    return value
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Read ``key=value`` lines; ``#`` and ``!`` start a comment line; a trailing ``\\`` continues a line.
+
+    Raises ConfigError naming the line that has no ``=``.
+    """
+    found: dict[str, str] = {}
+    pending = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = pending + line.strip()
+        pending = ""
+        if not line or line[0] in "#!":
+            continue
+        if line.endswith("\\"):
+            pending = line[:-1]
+            continue
+        name, separator, value = line.partition("=")
+        if not separator:
+            raise ConfigError(f"line {number}: expected key=value, found {line!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def parse_file(name: str, text: str) -> dict[str, str]:
+    """Read configuration text as TOML or properties, by the file's name. Raises ConfigError."""
+    if not name.endswith(".toml"):
+        try:
+            return parse_properties(text)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{name}: not TOML: {error}") from None
+    nested = [k for k, v in table.items() if isinstance(v, dict | list)]
+    if nested:
+        raise ConfigError(f"{name}: {nested[0]} must be a plain value, found a table or array")
+    return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in table.items()}
+
+
+@dataclass(kw_only=True)
+class Config:
+    """Base of all configurations: values by RocketMQ key, checked on the way in."""
+
+    @classmethod
+    def keys(cls) -> dict[str, "dataclasses.Field[Any]"]:
+        return {f.metadata["key"]: f for f in dataclasses.fields(cls)}
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, str]) -> Self:
+        """Build from RocketMQ keys and texts. Raises ConfigError on an unknown key or a bad value."""
+        known = cls.keys()
+        arguments = {}
+        for name, text in values.items():
+            if name not in known:
+                raise ConfigError(_unknown(name, known))
+            arguments[known[name].name] = _convert(name, text, known[name])
+        config = cls(**arguments)
+        config.check()
+        return config
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str], settings: Iterable[str] = ()) -> Self:
+        """``values`` overlaid with ``key=value`` settings of the command line."""
+        merged = dict(values)
+        for setting in settings:
+            name, separator, value = setting.partition("=")
+            if not separator:
+                raise ConfigError(f"--set {setting!r}: expected key=value")
+            merged[name.strip()] = value.strip()
+        return cls.from_mapping(merged)
+
+    def to_mapping(self) -> dict[str, str]:
+        """RocketMQ keys and texts of every value, in order of declaration."""
+        return {name: _text(getattr(self, f.name)) for name, f in self.keys().items()}
+
+    def check(self) -> None:
+        """Raise ConfigError when values contradict each other."""
+
+
+def _unknown(name: str, known: Mapping[str, object]) -> str:
+    lower = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower(), list(lower), 1, 0.5)
+    hint = f"; did you mean {lower[near[0]]}?" if near else ""
+    return f"unknown key {name}{hint}"
+
+
+def _convert(name: str, text: str, of: "dataclasses.Field[Any]") -> object:
+    text = str(text)
+    if isinstance(of.default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name}={text}: expected true or false")
+        return text.lower() == "true"
+    if isinstance(of.default, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError(f"{name}={text}: expected a whole number") from None
+    return text
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def need(condition: bool, text: str) -> None:
+    """Raises ConfigError with ``text`` unless ``condition``."""
+    if not condition:
+        raise ConfigError(text)
+
+
+def addresses(text: str) -> list[str]:
+    """Split ``a:1;b:2`` (``,`` also separates) into addresses. Raises ConfigError without a port."""
+    found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+    for address in found:
+        host, _, port = address.rpartition(":")
+        need(bool(host) and port.isdigit(), f"address {address!r}: expected host:port")
+    return found
+
+
+def peers(text: str) -> dict[str, str]:
+    """Split ``n0-host:port;n1-host:port`` into id -> address. Raises ConfigError."""
+    found: dict[str, str] = {}
+    for part in filter(None, (p.strip() for p in text.split(";"))):
+        node, separator, address = part.partition("-")
+        need(bool(separator and node), f"peer {part!r}: expected id-host:port")
+        need(node not in found, f"peer {node} is listed twice")
+        found[node] = addresses(address)[0]
+    return found
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``host:port`` -> (host, port)."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` (a name or an IP address) is this machine's own."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
