@@ -9,6 +9,7 @@ import fcntl
 import os
 import random
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -20,7 +21,11 @@ T = TypeVar("T")
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """Linux makes it anew at each boot (random(4)); containers see their host's."""
-
+ACCEPTS_A_TURN: Final = 16
+"""asyncio accepts so many connections in one turn, and tells of so many it could not: with no descriptor
+left a hundred tracebacks a port and second held the loop up for longer than an election takes."""
+BACKLOG: Final = 1024
+"""Connections the kernel keeps until they are accepted; its own limit is net.core.somaxconn."""
 
 _FALLOC_FL_KEEP_SIZE: Final = 0x01
 _FALLOC_FL_ZERO_RANGE: Final = 0x10
@@ -220,7 +225,17 @@ class OsNetwork:
         factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **more: Any
     ) -> Listener:
         loop = asyncio.get_running_loop()
-        return _Server(await loop.create_server(factory, host, port, reuse_address=True, **more))
+        server = await loop.create_server(
+            factory, host, port, reuse_address=True, backlog=ACCEPTS_A_TURN, **more
+        )
+        for listening in server.sockets:
+            # The kernel's queue is another matter: a burst of clients after a failover has to fit.
+            own = socket.socket(fileno=listening.fileno())
+            try:
+                own.listen(BACKLOG)
+            finally:
+                own.detach()
+        return _Server(server)
 
     async def connect(
         self, factory: Callable[[], P], host: str, port: int, *, timeout_s: float = 3.0

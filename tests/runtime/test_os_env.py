@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import logging
+import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +90,43 @@ def test_a_lock_keeps_another_process_out_until_it_is_released(tmp_path: Path) -
     assert other_process() in (errno.EAGAIN, errno.EACCES)
     lock.release()
     assert other_process() == 0
+
+
+def test_a_burst_of_connections_waits_in_the_kernel_until_the_loop_comes_to_it() -> None:
+    async def body() -> int:
+        listener = await OsEnv().network.listen(asyncio.Protocol, "127.0.0.1", 0)
+        port = listener.port
+        # The loop does nothing meanwhile: what does not fit the queue is told nothing and times out.
+        burst = [socket.create_connection(("127.0.0.1", port), timeout=2.0) for _ in range(100)]
+        for one in burst:
+            one.close()
+        listener.close()
+        return len(burst)
+
+    assert asyncio.run(body()) == 100
+
+
+def test_a_port_without_descriptors_says_so_a_few_times_and_serves_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def body() -> None:
+        listener = await OsEnv().network.listen(asyncio.Protocol, "127.0.0.1", 0)
+        one = socket.socket()
+        one.setblocking(False)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (one.fileno() + 1, limits[1]))
+        try:
+            assert one.connect_ex(("127.0.0.1", listener.port)) in (0, errno.EINPROGRESS)
+            await asyncio.sleep(0.05)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        refused = [record for record in caplog.records if "out of system resource" in record.message]
+        assert 0 < len(refused) <= os_env.ACCEPTS_A_TURN
+        one.close()
+        listener.close()
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(body())
 
 
 def test_a_task_that_fails_is_heard_and_the_others_end_with_their_owner(
