@@ -19,7 +19,7 @@ IDS = [
     *(f"A{number}" for number in range(1, 16)),  # data is lost, or replicas diverge
     *(f"B{number}" for number in range(16, 33)),  # writes stand still, or switches are needless
     *(f"C{number}" for number in range(33, 39)),  # disks, and the log that is a Raft log
-    *(f"S{number}" for number in range(1, 11)),  # read in the source, reported by nobody
+    *(f"S{number}" for number in range(1, 12)),  # read in the source, reported by nobody
 ]
 """Every symptom we know of. The page numbers them through, so a row taken out leaves a hole here."""
 
