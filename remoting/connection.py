@@ -74,7 +74,7 @@ class Owner:
         self.on_open = on_open
         self.on_close = on_close
         self.credentials = credentials
-        self.sign = credentials.signed if signs and credentials is not None else None
+        self._sign = credentials.signed if signs and credentials is not None else None
         self.frame_bytes_max = frame_bytes_max
         self.idle_s = idle_s
         self.going_away = False
@@ -83,6 +83,10 @@ class Owner:
         self.tasks = Tasks(name)
         self.connections: dict[Connection, None] = {}  # in order of arrival
         self.emptied = asyncio.Event()
+
+    def outgoing(self, request: Command) -> Command:
+        """``request`` as it is sent: signed, where this side signs."""
+        return request if self._sign is None else self._sign(request)
 
     def sweep(self, now: float) -> None:
         """Close what has been silent, half a frame, or closing for too long. ``now``: the loop's clock."""
@@ -187,8 +191,7 @@ class Connection(asyncio.BufferedProtocol):
     def oneway(self, command: Command) -> None:
         """Send a request nobody answers. Raises ConnectionError on a closed connection."""
         self._need_open()
-        sign = self._owner.sign
-        self.send((sign(command) if sign else command).numbered(self._next_opaque(), FLAG_ONEWAY))
+        self.send(self._owner.outgoing(command).numbered(self._next_opaque(), FLAG_ONEWAY))
 
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
         """Send a request and return its answer, whatever its code.
@@ -201,8 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         answer: asyncio.Future[Command] = self._loop.create_future()
         self._calls[opaque] = answer
         try:
-            sign = self._owner.sign
-            self.send((sign(command) if sign else command).numbered(opaque))
+            self.send(self._owner.outgoing(command).numbered(opaque))
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:

@@ -38,8 +38,6 @@ class Retention:
         self._config = config
         self._store = store
         self._health = health
-        self._hours = {int(hour) for hour in config.delete_when.split(";")}
-        self.manual = False  # delete what is old now, whatever the hour
 
     def used_percent(self) -> int:
         """How full the file system of the store is."""
@@ -66,7 +64,6 @@ class Retention:
                 log.info("deleted the oldest segment; the log starts at %d", self._store.log.min_offset)
                 await asyncio.sleep(PAUSE_S)
                 percent = self.used_percent()
-            self.manual = False
         finally:
             if gone:
                 await self._store.follow_log_start()
@@ -101,8 +98,10 @@ class Retention:
         if bytes_max and len(segments) * commit_log.segment_bytes > bytes_max:
             return True
         now_ms = self._env.now_ms()
-        in_time = datetime.fromtimestamp(now_ms / 1000).hour in self._hours
-        if not (in_time or self.manual or percent > self._config.disk_max_used_ratio):
+        # Read each time: the hours can be changed while the broker runs.
+        hours = {int(hour) for hour in self._config.delete_when.split(";")}
+        in_time = datetime.fromtimestamp(now_ms / 1000).hour in hours
+        if not (in_time or percent > self._config.disk_max_used_ratio):
             return False
         age_ms = now_ms - self._env.disk.mtime_ms(segments[0].path)
         return age_ms > self._config.file_reserved_hours * 3_600_000

@@ -6,18 +6,19 @@ import contextlib
 
 from chaos.worlds.sim_disk import Machine, SimDisk
 from chaos.worlds.sim_loop import Life
-from runtime.env import Buffer, DiskUsage, File, Lock
+from runtime.env import Buffer, File
+from tests.controller.passing import PassingDisk, PassingFile
 
 
 class Crash(BaseException):
     """The process is no more."""
 
 
-class CrashingDisk:
+class CrashingDisk(PassingDisk):
     """``runtime.env.Disk`` over a simulated machine. Operation number ``crash_at`` does not happen."""
 
     def __init__(self, machine: Machine, crash_at: int | None = None) -> None:
-        self._disk = SimDisk(machine, Life("test", 0))
+        super().__init__(SimDisk(machine, Life("test", 0)))
         self.operations = 0
         self.crash_at = crash_at
 
@@ -28,18 +29,6 @@ class CrashingDisk:
 
     def open(self, path: str, *, create: bool = False) -> File:
         return _CrashingFile(self, self._disk.open(path, create=create))
-
-    def exists(self, path: str) -> bool:
-        return self._disk.exists(path)
-
-    def is_dir(self, path: str) -> bool:
-        return self._disk.is_dir(path)
-
-    def listdir(self, path: str) -> list[str]:
-        return self._disk.listdir(path)
-
-    def makedirs(self, path: str) -> None:
-        self._disk.makedirs(path)
 
     def remove(self, path: str) -> None:
         self.step()
@@ -61,30 +50,15 @@ class CrashingDisk:
         self.step()
         self._disk.sync_all(path)
 
-    def mtime_ms(self, path: str) -> int:
-        return self._disk.mtime_ms(path)
 
-    def usage(self, path: str) -> DiskUsage:
-        return self._disk.usage(path)
-
-    def lock(self, path: str) -> Lock:
-        return self._disk.lock(path)
-
-
-class _CrashingFile:
+class _CrashingFile(PassingFile):
     def __init__(self, disk: CrashingDisk, file: File) -> None:
-        self._disk, self._file = disk, file
-        self.path = file.path
-
-    def pread(self, size: int, offset: int) -> bytes:
-        return self._file.pread(size, offset)
+        super().__init__(file)
+        self._disk = disk
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         self._disk.step()
         self._file.pwrite(data, offset)
-
-    def size(self) -> int:
-        return self._file.size()
 
     def truncate(self, size: int) -> None:
         self._disk.step()
@@ -94,9 +68,6 @@ class _CrashingFile:
         self._disk.step()
         self._file.allocate(size)
 
-    def data_from(self, offset: int) -> tuple[int, int] | None:
-        return self._file.data_from(offset)
-
     def zero(self, offset: int, size: int) -> None:
         self._disk.step()
         self._file.zero(offset, size)
@@ -104,9 +75,6 @@ class _CrashingFile:
     def sync(self) -> None:
         self._disk.step()
         self._file.sync()
-
-    def close(self) -> None:
-        self._file.close()
 
 
 def machine(seed: int = 1) -> Machine:

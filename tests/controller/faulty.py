@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaos.worlds.sim_disk import Machine
-from runtime.env import Buffer, Disk, DiskUsage, File, Lock
+from runtime.env import Buffer, Disk, File
+from tests.controller.passing import PassingDisk, PassingFile
 
 JOURNAL: Final = "raft.journal"
 NEW_JOURNAL: Final = "raft.journal.tmp"
@@ -29,12 +30,12 @@ class Fault:
     hits: int = 0
 
 
-class FaultyDisk:
+class FaultyDisk(PassingDisk):
     """``runtime.env.Disk`` over another one. A refused write is half done, as by a full disk; a refused sync
     makes the kernel forget what was to be synced."""
 
     def __init__(self, disk: Disk, machine: Machine) -> None:
-        self._disk = disk
+        super().__init__(disk)
         self._machine = machine
         self.fault: Fault | None = None
         self._open: list[_FaultyFile] = []
@@ -88,44 +89,11 @@ class FaultyDisk:
         self.check("sync_dir", self._renamed)
         self._disk.sync_dir(path)
 
-    def exists(self, path: str) -> bool:
-        return self._disk.exists(path)
 
-    def is_dir(self, path: str) -> bool:
-        return self._disk.is_dir(path)
-
-    def listdir(self, path: str) -> list[str]:
-        return self._disk.listdir(path)
-
-    def makedirs(self, path: str) -> None:
-        self._disk.makedirs(path)
-
-    def remove(self, path: str) -> None:
-        self._disk.remove(path)
-
-    def rmtree(self, path: str) -> None:
-        self._disk.rmtree(path)
-
-    def sync_all(self, path: str) -> None:
-        self._disk.sync_all(path)
-
-    def mtime_ms(self, path: str) -> int:
-        return self._disk.mtime_ms(path)
-
-    def usage(self, path: str) -> DiskUsage:
-        return self._disk.usage(path)
-
-    def lock(self, path: str) -> Lock:
-        return self._disk.lock(path)
-
-
-class _FaultyFile:
+class _FaultyFile(PassingFile):
     def __init__(self, disk: FaultyDisk, file: File) -> None:
-        self._disk, self._file = disk, file
-        self.path = file.path
-
-    def pread(self, size: int, offset: int) -> bytes:
-        return self._file.pread(size, offset)
+        super().__init__(file)
+        self._disk = disk
 
     def pwrite(self, data: Buffer, offset: int) -> None:
         if self._disk.refuses("pwrite", self.path):
@@ -138,21 +106,6 @@ class _FaultyFile:
             self._file.sync()
             return
         self._disk.fail_sync(self._file)
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def truncate(self, size: int) -> None:
-        self._file.truncate(size)
-
-    def allocate(self, size: int) -> None:
-        self._file.allocate(size)
-
-    def data_from(self, offset: int) -> tuple[int, int] | None:
-        return self._file.data_from(offset)
-
-    def zero(self, offset: int, size: int) -> None:
-        self._file.zero(offset, size)
 
     def close(self) -> None:
         self._disk.closed(self)
