@@ -82,7 +82,8 @@ class MasterHandshake(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A piece of the master's log; an empty body is a heartbeat and ``offset`` what comes next."""
+    """A piece of the master's log; an empty body is a heartbeat and ``offset`` what comes next, or -1: the
+    heartbeat of a real master that has no log yet."""
 
     offset: int
     epoch: int
@@ -210,8 +211,9 @@ class MasterReader:
         _need_state(state, TRANSFER, "master")
         if not 0 <= size <= self._body_bytes_max:
             raise PeerError(f"master's frame announces {size} bytes")
-        # A real master that never confirmed anything says -1.
-        if offset < 0 or offset > OFFSET_MAX - size or epoch < 0 or epoch_start < 0 or confirmed < -1:
+        # A real master that never confirmed anything says -1, and one without a log has nowhere to go on.
+        lowest = 0 if size else -1
+        if not lowest <= offset <= OFFSET_MAX - size or epoch < 0 or epoch_start < 0 or confirmed < -1:
             raise PeerError(
                 f"master's frame has offset {offset}, epoch {epoch} from {epoch_start}, "
                 f"confirmOffset {confirmed}"

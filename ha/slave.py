@@ -448,7 +448,10 @@ class MasterLink(asyncio.Protocol):
     def _append(self, frame: Transfer) -> None:
         store = self._store
         end = store.log.end
-        if frame.offset != end and not (self._empty and end == store.log.min_offset):
+        without_log = self._empty and end == store.log.min_offset
+        if frame.offset < 0 and without_log:
+            return  # neither has a log: a sign of life
+        if frame.offset != end and not without_log:
             if frame.offset > end:
                 raise NeedsReseedError(
                     f"the master sends from {frame.offset}, our log ends at {end}", frame.offset

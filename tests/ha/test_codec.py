@@ -117,7 +117,8 @@ def test_a_negative_ack_is_refused() -> None:
     [
         encode_transfer_header(0, 2**31 - 1, 1, 0, 0),
         encode_transfer_header(0, -1, 1, 0, 0),
-        encode_transfer_header(-1, 0, 1, 0, 0),
+        encode_transfer_header(-1, 1, 1, 0, 0),
+        encode_transfer_header(-2, 0, 1, 0, 0),
         encode_transfer_header(2**63 - 1, 1, 1, 0, 0),
         encode_transfer_header(0, 0, -1, 0, 0),
         encode_transfer_header(0, 0, 1, -1, 0),

@@ -395,12 +395,25 @@ def test_a_short_epoch_a_real_master_never_labels_is_learned_from_its_handshake(
     with_slave(script, test)
 
 
+def test_a_real_master_without_a_log_says_so_until_it_has_one() -> None:
+    # AutoSwitchHAConnection knows no place to go on from then, and says -1 in its heartbeats.
+    script = encode_master_handshake(0, [(3, 0)]) + frame(-1, b"", 3) * 2 + frame(0, b"0123456789", 3)
+
+    async def test(master: RawMaster, node: Node) -> None:
+        await until(lambda: node.store.log.end == 10)
+        assert master.connections == 1
+        assert node.store.epochs.entries == [(3, 0)]
+
+    with_slave(script, test)
+
+
 @pytest.mark.parametrize(
     ("what", "script", "kept"),
     [
         ("not a handshake", b"\0\0\0\5" * 8, 0),
         ("a frame at another offset", HELLO + frame(0, b"0123456789") + frame(0, b"0123456789"), 10),
         ("a huge body", HELLO + encode_transfer_header(0, 2**31 - 1, 1, 0, 0), 0),
+        ("no place in a log", HELLO + frame(0, b"0123456789") + frame(-1, b""), 10),
         ("an epoch that goes back", HELLO + frame(0, b"0123456789", 3) + frame(10, b"0123456789", 2), 10),
         ("an epoch that moves", HELLO + frame(0, b"0123456789", 3, 0) + frame(10, b"0123456789", 3, 5), 10),
         ("an epoch from the future", HELLO + frame(0, b"0123456789", 3, 500), 0),

@@ -534,13 +534,23 @@ def start_group(cluster: MixedCluster, leader: str, others: str, count: int, **s
     cluster.wait("a full SyncStateSet", cluster.is_full)
 
 
-def kill_the_master(cluster: MixedCluster, heirs: Sequence[Server] | None = None) -> tuple[Server, Server]:
-    """Kill -9 the master under load; another one serves. Returns (the killed one, its successor)."""
-    before = cluster.state()
-    assert before is not None
-    killed = cluster.at(before.master_address)
+def kill_the_master(
+    cluster: MixedCluster, leader: Server | None = None, heirs: Sequence[Server] | None = None
+) -> tuple[Server, Server]:
+    """Kill -9 the master (``leader``, when given) under load; another one serves. Returns (the killed one,
+    its successor).
+
+    The SyncStateSet is full before, and ``leader`` leads: a machine that stood still for seconds may have
+    changed both.
+    """
     with Load(cluster) as load:
         load.wait_for(100)
+        cluster.wait("a full SyncStateSet", cluster.is_full)
+        if leader is not None and cluster.master() is not leader:
+            elect(cluster, leader)
+        before = cluster.state()
+        assert before is not None
+        killed = cluster.at(before.master_address)
         killed.stop(signal.SIGKILL)
         cluster.wait("another master", lambda: cluster.master() not in (None, killed))
         load.wait_for(100, START_S)
@@ -639,11 +649,13 @@ def hand_over(cluster: MixedCluster, heir: Server) -> None:
 def elect(cluster: MixedCluster, heir: Server) -> None:
     """electMaster for ``heir``; returns when it leads and the SyncStateSet is full again."""
     broker_id = cluster.id_of(heir)
-    elected = cluster.asked(
-        lambda admin: admin.elect(cluster.controllers, "DefaultCluster", GROUP, broker_id)
-    )
-    assert elected is not None, cluster.describe()
-    cluster.wait(f"{heir.name} to lead", lambda: cluster.master() is heir)
+
+    def leads() -> bool:
+        # Again when it was refused or its answer was lost: only a member of the SyncStateSet is elected.
+        cluster.asked(lambda admin: admin.elect(cluster.controllers, "DefaultCluster", GROUP, broker_id))
+        return cluster.master() is heir
+
+    cluster.wait(f"{heir.name} to lead", leads)
     try:
         cluster.wait("a full SyncStateSet", cluster.is_full, STRAY_S)
     except TimeoutError:

@@ -61,7 +61,7 @@ def test_an_idle_group_of_both_kinds_keeps_its_sync_state_set(keelmq_master: Mix
 def test_our_slaves_of_a_real_master_succeed_it_and_take_it_back(real_master: MixedCluster) -> None:
     real, *ours = real_master.brokers
     copy_tables(real_master)
-    killed, successor = kill_the_master(real_master, heirs=ours)
+    killed, successor = kill_the_master(real_master, real, ours)
     assert killed is real
     assert has_tables(real_master, successor)
     rejoin(real_master, real)
@@ -84,7 +84,7 @@ def test_elections_without_a_write_between_them_part_nobody(real_master: MixedCl
 def test_real_slaves_of_our_master_succeed_it_and_take_it_back(keelmq_master: MixedCluster) -> None:
     ours, *real = keelmq_master.brokers
     copy_tables(keelmq_master)
-    killed, successor = kill_the_master(keelmq_master, heirs=real)
+    killed, successor = kill_the_master(keelmq_master, ours, real)
     assert killed is ours
     assert has_tables(keelmq_master, successor)
     rejoin(keelmq_master, ours)

@@ -22,8 +22,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 def _kill_succeed_rejoin(cluster: MixedCluster) -> None:
     """Every broker but the first, who leads, is of the other kind."""
     leader, *heirs = cluster.brokers
-    assert cluster.master() is leader
-    killed, successor = kill_the_master(cluster, heirs=heirs)
+    killed, successor = kill_the_master(cluster, leader, heirs)
     assert killed is leader
     # Before the killed one is back: nobody but the successor can have them.
     cluster.wait("the successor to serve all that was acknowledged", lambda: not unserved(cluster), 30)
