@@ -59,7 +59,7 @@ REAL_BROKER: Final = {
     "registerNameServerPeriod": 10000,
     # The time-out of a frozen broker; a killed one is noticed by its connection.
     "controllerHeartBeatTimeoutMills": 10000,
-    "timerWheelEnable": "false",
+    **rocketmq.QUICK_BROKER,
 }
 
 

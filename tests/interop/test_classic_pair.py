@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def test_a_real_broker_and_ours_replicate_the_classic_way(
             inSyncReplicas=2,
             mappedFileSizeCommitLog=SEGMENT,
             registerNameServerPeriod=10000,
+            **rocketmq.QUICK_BROKER,
         )
         role = {"brokerId": 0} if ours == "master" else {"brokerId": 1, "brokerRole": "SLAVE"}
         broker = Broker(
@@ -122,7 +124,7 @@ def test_a_real_broker_and_ours_replicate_the_classic_way(
         finally:
             await client.close()
             await broker.stop()
-            await asyncio.get_running_loop().run_in_executor(None, real.stop)
+            await asyncio.get_running_loop().run_in_executor(None, real.stop, signal.SIGKILL)
             await namesrv.stop()
 
     asyncio.run(body())

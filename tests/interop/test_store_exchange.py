@@ -77,7 +77,9 @@ def rocketmq_pair(base: Path, store: Path, **settings: object) -> Iterator[str]:
     port = namesrv_port + 10
     namesrv = f"127.0.0.1:{namesrv_port}"
     server = rocketmq.namesrv_node(base / "ns", namesrv_port)
-    broker = rocketmq.broker_node(base / "b", port, namesrv, store, **_SEGMENT, **settings)
+    broker = rocketmq.broker_node(
+        base / "b", port, namesrv, store, **_SEGMENT, **rocketmq.QUICK_BROKER, **settings
+    )
     server.start()
     try:
         rocketmq.wait_until("the NameServer", lambda: rocketmq.call(namesrv, 106)[0]["code"] == 0, 60)
@@ -86,7 +88,7 @@ def rocketmq_pair(base: Path, store: Path, **settings: object) -> Iterator[str]:
         yield namesrv
     finally:
         broker.stop()
-        server.stop()
+        server.stop(signal.SIGKILL)  # nothing of it is looked at, and in order it takes seconds
 
 
 def _sent(output: str) -> dict[str, tuple[str, str]]:
