@@ -18,7 +18,8 @@ from model.errors import MqError
 from remoting.bodies import loads
 from remoting.codes import Request
 from tests.interop.conftest import mqadmin_all
-from tests.interop.mixed import GROUP, KeelmqNode, MixedCluster, Server, put_load, running
+from tests.interop.mixed import GROUP, KeelmqNode, MixedCluster, Server, running
+from tests.interop.story import put_load
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
