@@ -11,7 +11,7 @@ from admin.exits import run as run_command
 from remoting.auth import Credentials
 from tests.controller.ports import free_ports
 from tests.controller.test_auth import run as run_signed
-from tests.controller.test_service import World
+from tests.controller.world import World
 
 
 def test_without_a_command_a_server_is_run(monkeypatch: pytest.MonkeyPatch) -> None:

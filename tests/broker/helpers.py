@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from broker.service import Broker
 from model.config import BrokerConfig
+from remoting import bodies
 from remoting.codec import Command, decode
 from remoting.codes import Request
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHeader
@@ -172,3 +174,34 @@ async def eventually(condition: Any, what: str) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError(f"not within 10 s: {what}")
+
+
+def heartbeat(client_id: str, group: str, *topics: str, producer: str = "") -> bytes:
+    """The body of HEART_BEAT: a consumer of ``topics`` in ``group``, and a producer group."""
+    subscriptions = [{"topic": t, "subString": "*", "subVersion": 1, "expressionType": "TAG"} for t in topics]
+    data: dict[str, Any] = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": []}
+    if group:
+        data["consumerDataSet"].append(
+            {
+                "groupName": group,
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "subscriptionDataSet": subscriptions,
+            }
+        )
+    if producer:
+        data["producerDataSet"].append({"groupName": producer})
+    return bodies.dumps(data)
+
+
+def batch_body(messages: list[tuple[bytes, str, int]]) -> bytes:
+    """The body of SEND_BATCH_MESSAGE: (body, properties, flag) of each message."""
+    out = []
+    for body, properties, flag in messages:
+        raw = properties.encode()
+        size = 20 + len(body) + 2 + len(raw)
+        out.append(
+            struct.pack(">iiiii", size, 0, 0, flag, len(body)) + body + struct.pack(">h", len(raw)) + raw
+        )
+    return b"".join(out)

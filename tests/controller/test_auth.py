@@ -18,7 +18,7 @@ from remoting.codes import Request, Response
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.controller.simulated import wait_for
-from tests.controller.test_service import Broker, G, World
+from tests.controller.world import Broker, G, World
 
 KEY = Credentials("keelmq", "0123456789abcdef")
 WRONG = Credentials("keelmq", "0123456789abcdeF")

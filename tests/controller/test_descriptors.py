@@ -22,7 +22,7 @@ from runtime.os_env import OsEnv
 from tests.controller.simulated import wait_for
 from tests.controller.test_raft import Group, numbers
 from tests.controller.test_raft import run as run_group
-from tests.controller.test_service import World
+from tests.controller.world import World
 
 SPARE: Final = 16  # descriptors the process may take before it has none left
 
