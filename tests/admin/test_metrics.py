@@ -11,7 +11,7 @@ from admin.metrics import Metrics
 from model.config import NamesrvConfig
 from namesrv.service import NameServer
 from runtime.os_env import OsEnv
-from tests.admin.test_endpoint import BROKER, Server
+from tests.admin.statuses import BROKER, Server
 from tests.broker.helpers import running
 
 

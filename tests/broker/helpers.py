@@ -205,3 +205,34 @@ def batch_body(messages: list[tuple[bytes, str, int]]) -> bytes:
             struct.pack(">iiiii", size, 0, 0, flag, len(body)) + body + struct.pack(">h", len(raw)) + raw
         )
     return b"".join(out)
+
+
+@contextlib.asynccontextmanager
+async def pair(path: Path, **keys: str) -> AsyncIterator[tuple[Broker, Broker]]:
+    """A master (id 1, epoch 1) and its slave (id 2), in sync; the test plays the Controller."""
+    keys = {"slaveSyncMetadataPeriod": "30", "slaveTimeout": "5000", **keys}
+    async with running(path / "one", **keys) as one, running(path / "two", **keys) as two:
+        await two.fence()
+        await one.lead(1, 1, frozenset({1}), 1, None)
+        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        await eventually(lambda: bool(one.status()["slaves"]), "the slave is connected")
+        one.ha.adopt(frozenset({1, 2}), 2)
+        await eventually(
+            lambda: [s["ackOffset"] for s in one.status()["slaves"]] == [one.store.log.end], "it is level"
+        )
+        yield one, two
+
+
+def topic(name: str, queues: int = 3) -> dict[str, str]:
+    return {
+        "topic": name,
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "defaultTopic": "TBW102",
+        "topicFilterType": "SINGLE_TAG",
+    }
+
+
+def commit(group: str, name: str, offset: int) -> dict[str, str]:
+    return {"consumerGroup": group, "topic": name, "queueId": "0", "commitOffset": str(offset)}

@@ -24,9 +24,9 @@ from tests.broker.helpers import (
     golden_exchanges,
     heartbeat,
     log_records,
+    pair,
     running,
 )
-from tests.broker.test_group import pair
 
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01pg\x02"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

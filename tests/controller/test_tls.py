@@ -14,7 +14,7 @@ from model.config import ControllerConfig
 from model.errors import ConfigError
 from tests.controller.certificates import Authority
 from tests.controller.simulated import wait_for
-from tests.controller.test_transport import SECRET, End, Stranger, frame, members, port_of
+from tests.controller.strangers import SECRET, End, Stranger, frame, members, port_of
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 

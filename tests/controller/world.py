@@ -185,9 +185,12 @@ class World:
         return [e for c in self.running.values() for e in c.status()["events"] if e["event"] == name]
 
 
-def run(root: Path, main: Callable[[World], Awaitable[None]], count: int = 1) -> None:
+def run(root: Path, main: Callable[[World], Awaitable[None]], count: int = 1, **values: str) -> None:
+    """``main`` with ``count`` Controllers started, each with ``values`` in its configuration."""
+
     async def inside() -> None:
         world = World(root, count)
+        world.values |= values
         try:
             await world.start()
             await main(world)

@@ -17,7 +17,7 @@ from ha.proof import Credentials, Knock, Reason, refusal
 from ha.service import STRANGERS_MAX
 from ha.slave import State
 from tests.ha.group import Group, Node, until
-from tests.ha.test_wire import RawSlave
+from tests.ha.raw_slave import RawSlave
 
 RECORD = b"0123456789"
 

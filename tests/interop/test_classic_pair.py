@@ -16,8 +16,7 @@ from remoting.codes import Request
 from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.broker.helpers import config_for, free_port
-from tests.broker.test_copies import topic
+from tests.broker.helpers import config_for, free_port, topic
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
 

@@ -14,7 +14,7 @@ import yaml
 from admin.metrics import SLAVE_STATES, Metrics
 from ha.slave import State
 from runtime.events import KINDS
-from tests.admin.test_endpoint import BROKER, NAMESRV, Server
+from tests.admin.statuses import BROKER, NAMESRV, Server
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()

@@ -16,6 +16,7 @@ from store.message_store import MessageStore, Put
 from store.reading import GetStatus
 from store.record import NewMessage, Record, decode, encode
 from tests import unpack_archive
+from tests.store.faulty import FaultyDisk, FaultyEnv
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store"
 HOST = encode_host("127.0.0.1:10911")
@@ -154,3 +155,24 @@ def _walk(data: bytes) -> Iterator[Record]:
         record = decode(data, at)
         yield record
         at += record.size
+
+
+async def abandoned(env: FaultyEnv, work: Callable[[MessageStore], object], **keys: Any) -> None:
+    """Open a store, let ``work`` use it, and leave it as a kill would."""
+    mode = bool(keys.pop("controller_mode", False))
+    store = MessageStore(env, config(**keys), controller_mode=mode)
+    await store.open()
+    result = work(store)
+    if asyncio.iscoroutine(result):
+        await result
+
+
+def records_on(disk: FaultyDisk, **keys: Any) -> tuple[int, list[bytes]]:
+    """The end of the log and the bodies of queue 0 that a store opened on ``disk`` serves."""
+    mode = bool(keys.pop("controller_mode", False))
+
+    async def run() -> tuple[int, list[bytes]]:
+        async with opened(FaultyEnv(disk), controller_mode=mode, **keys) as store:
+            return store.log.end, [r.body for r in records_of(store)]
+
+    return asyncio.run(run())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,32 +15,21 @@ from store import housekeeping, recovery
 from store.message_store import MessageStore
 from store.record import encode
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, config, fill, message, opened, records_of, until
+from tests.store.support import (
+    SEGMENT,
+    abandoned,
+    config,
+    fill,
+    message,
+    opened,
+    records_of,
+    records_on,
+    until,
+)
 
 
 def no_space(what: str, path: str) -> int | None:
     return errno.ENOSPC if what == "pwrite" and "commitlog" in path else None
-
-
-async def abandoned(env: FaultyEnv, work: Callable[[MessageStore], object], **keys: Any) -> None:
-    """Open a store, let ``work`` use it, and leave it as a kill would."""
-    mode = bool(keys.pop("controller_mode", False))
-    store = MessageStore(env, config(**keys), controller_mode=mode)
-    await store.open()
-    result = work(store)
-    if asyncio.iscoroutine(result):
-        await result
-
-
-def records_on(disk: FaultyDisk, **keys: Any) -> tuple[int, list[bytes]]:
-    """The end of the log and the bodies of queue 0 that a store opened on ``disk`` serves."""
-    mode = bool(keys.pop("controller_mode", False))
-
-    async def run() -> tuple[int, list[bytes]]:
-        async with opened(FaultyEnv(disk), controller_mode=mode, **keys) as store:
-            return store.log.end, [r.body for r in records_of(store)]
-
-    return asyncio.run(run())
 
 
 def test_a_killed_process_loses_nothing_it_wrote() -> None:
