@@ -9,8 +9,8 @@ from admin import transfer
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
 from remoting.auth import Credentials
-from tests.controller.ports import free_ports
 from tests.controller.world import World, run
+from tests.ports import free_ports
 from tests.remoting.keys import KEY, key_file
 
 

@@ -19,8 +19,7 @@ from remoting.codes import Request
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHeader
 from remoting.service import Connection, Handler, RemotingClient
 from runtime.os_env import OsEnv
-from store.record import Record, walk
-from store.record import decode as decode_record
+from store.record import Record, records_in, walk
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -140,13 +139,7 @@ class Client:
 
 def records(body: bytes) -> list[Record]:
     """The records of a pull's answer; they need not lie back to back in the log."""
-    found = []
-    at = 0
-    while at < len(body):
-        record = decode_record(body, at)
-        found.append(record)
-        at += record.size
-    return found
+    return list(records_in(body))
 
 
 def log_records(broker: Broker) -> list[Record]:

@@ -25,7 +25,7 @@ from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 from tests.broker.helpers import config_for, free_port
 from tests.ha.fakes import FakeStore
-from tests.ha.group import until
+from tests.waiting import until
 
 GROUP = "broker-t"
 

@@ -21,7 +21,7 @@ from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.broker.helpers import free_port
 from tests.broker.role_fakes import FakeControllers, broker_at, full
-from tests.ha.group import until
+from tests.waiting import until
 
 
 class Group:

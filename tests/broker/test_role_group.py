@@ -10,7 +10,7 @@ from pathlib import Path
 from broker.service import Broker
 from store.record import NewMessage
 from tests.broker.role_fakes import FakeControllers, broker_at, full
-from tests.ha.group import until
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager

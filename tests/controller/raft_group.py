@@ -10,8 +10,8 @@ from controller.raft import NotLeader, Raft, RaftConfig
 from model.errors import Unknown
 from runtime.env import Buffer, File
 from runtime.os_env import OsDisk, OsEnv, OsFile
-from tests.controller.ports import free_ports
 from tests.controller.simulated import wait_for
+from tests.ports import free_ports
 
 CONFIG = RaftConfig(append_ms=50, election_min_ms=400, election_max_ms=800, compact_entries=50)
 SECRET = b"a secret for tests"

@@ -4,12 +4,13 @@ import asyncio
 import hmac
 import os
 import struct
+from collections.abc import Awaitable, Callable
 
 from controller.tls import TlsFiles
 from controller.transport import Limits, Transport
 from model.errors import PeerError
 from runtime.os_env import OsEnv
-from tests.controller.ports import free_ports
+from tests.ports import free_ports
 
 SECRET = b"0123456789abcdef"
 
@@ -95,3 +96,41 @@ def frame(key: bytes, number: int, body: bytes) -> bytes:
 
 def text(value: str) -> bytes:
     return bytes((len(value),)) + value.encode()
+
+
+def pair(
+    main: Callable[[End, End], Awaitable[None]],
+    secrets: tuple[bytes | None, bytes | None] = (SECRET, SECRET),
+    *,
+    files: tuple[TlsFiles | None, TlsFiles | None] = (None, None),
+    extra: dict[str, str] | None = None,
+) -> None:
+    """``main`` with n0, which dials, and n1; ``extra``: members that only n1 knows."""
+
+    async def run() -> None:
+        addresses = members()
+        one = End("n0", addresses, secrets[0], files[0])
+        two = End("n1", {**addresses, **(extra or {})}, secrets[1], files[1])
+        try:
+            await two.transport.start()
+            await one.transport.start()
+            await main(one, two)
+        finally:
+            await one.transport.stop()
+            await two.transport.stop()
+
+    asyncio.run(run())
+
+
+def alone(main: Callable[[End], Awaitable[None]], files: TlsFiles | None = None) -> None:
+    """``main`` with n1 alone: n0, which would dial it, is played by hand."""
+
+    async def run() -> None:
+        end = End("n1", members(), SECRET, files)
+        try:
+            await end.transport.start()
+            await main(end)
+        finally:
+            await end.transport.stop()
+
+    asyncio.run(run())

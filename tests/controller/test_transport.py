@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import struct
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Callable, Sized
 from functools import partial
 
 import pytest
@@ -11,27 +11,7 @@ import pytest
 from controller.transport import STRANGERS_MAX
 from model.errors import ConfigError
 from tests.controller.simulated import wait_for
-from tests.controller.strangers import SECRET, End, Stranger, frame, members, text
-
-
-def pair(
-    main: Callable[[End, End], Awaitable[None]],
-    secrets: tuple[bytes | None, bytes | None] = (SECRET, SECRET),
-    other_list: bool = False,
-) -> None:
-    async def run() -> None:
-        addresses = members()
-        theirs = {**addresses, "n9": "127.0.0.1:1"} if other_list else addresses
-        one, two = End("n0", addresses, secrets[0]), End("n1", theirs, secrets[1])
-        try:
-            await two.transport.start()
-            await one.transport.start()
-            await main(one, two)
-        finally:
-            await one.transport.stop()
-            await two.transport.stop()
-
-    asyncio.run(run())
+from tests.controller.strangers import SECRET, End, Stranger, alone, frame, pair, text
 
 
 def test_members_hear_each_other_in_order() -> None:
@@ -48,23 +28,23 @@ def test_members_hear_each_other_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("secrets", "other_list"),
+    ("secrets", "extra"),
     [
-        ((SECRET, b"another secret!!"), False),
-        ((None, SECRET), False),
-        ((SECRET, None), False),
-        ((SECRET,) * 2, True),
+        ((SECRET, b"another secret!!"), {}),
+        ((None, SECRET), {}),
+        ((SECRET, None), {}),
+        ((SECRET,) * 2, {"n9": "127.0.0.1:1"}),
     ],
 )
 def test_another_secret_or_another_list_of_members_never_connects(
-    secrets: tuple[bytes | None, bytes | None], other_list: bool
+    secrets: tuple[bytes | None, bytes | None], extra: dict[str, str]
 ) -> None:
     async def main(one: End, two: End) -> None:
         await asyncio.sleep(0.4)
         assert (one.ups, two.ups) == ([], [])
         assert not one.transport.send("n1", b"x")
 
-    pair(main, secrets, other_list)
+    pair(main, secrets, extra=extra)
 
 
 def test_without_a_secret_members_must_be_on_loopback() -> None:
@@ -84,20 +64,6 @@ def reached(found: Sized, count: int) -> bool:
 async def wait_dead(end: End, stranger: Stranger) -> None:
     assert await stranger.ended()
     assert end.heard == []
-
-
-def alone(main: Callable[[End], Awaitable[None]]) -> None:
-    """n1 alone: n0, which would dial it, is played by hand."""
-
-    async def run() -> None:
-        end = End("n1", members(), SECRET)
-        try:
-            await end.transport.start()
-            await main(end)
-        finally:
-            await end.transport.stop()
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from remoting.codec import Command
 from remoting.codes import Request
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
-from tests.controller.ports import free_ports
 from tests.controller.simulated import wait_for
+from tests.ports import free_ports
 
 G = "broker-a"
 

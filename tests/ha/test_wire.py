@@ -21,8 +21,10 @@ from ha.codec import (
 from ha.master import LogReader, SlaveLink
 from store.message_store import MessageStore
 from tests.ha.fakes import FakeStore
-from tests.ha.group import Group, Node, free_port, until
+from tests.ha.group import Group, Node
 from tests.ha.raw_slave import RawSlave
+from tests.ports import free_port
+from tests.waiting import until
 
 
 def with_master(test: Callable[[Group, Node], Awaitable[None]], data: bytes = b"") -> None:

@@ -13,8 +13,9 @@ from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.namesrv.world import registration, run, world
+from tests.namesrv.world import registration, world
 from tests.remoting.keys import KEY, WRONG, key_file
+from tests.remoting.support import run
 
 ADDRESS = "10.0.0.1:10911"
 READS = {

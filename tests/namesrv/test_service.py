@@ -4,7 +4,6 @@ import asyncio
 import json
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,14 @@ from model.topic import DataVersion
 from namesrv.codec import parse_registration
 from namesrv.core import Queues
 from remoting.bodies import dumps, loads
-from remoting.codec import Command, decode
+from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
-from tests.namesrv.world import registration, run, topic, world
+from tests.namesrv.world import registration, topic, world
+from tests.remoting.support import golden, run
+from tests.waiting import until
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
-
-
-def golden(name: str, role: str = "request") -> Command:
-    for path in sorted(GOLDEN.glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            vector = json.loads(line)
-            if (vector["name"], vector["role"]) == (name, role):
-                return decode(bytes.fromhex(vector["hex"]))
-    raise LookupError(name)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - the states waited for have no event
-            await asyncio.sleep(0.005)
 
 
 def test_the_registration_of_a_real_broker_is_taken_and_gives_the_routes_it_names() -> None:

@@ -1,8 +1,7 @@
 """A NameServer on loopback and who talks to it."""
 
-import asyncio
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -72,11 +71,3 @@ async def world(**config: Any) -> AsyncIterator[World]:
     finally:
         await here.client.close()
         await server.stop()
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await work()
-
-    asyncio.run(limited())

@@ -1,8 +1,10 @@
 """A server and a client on loopback, and how frames are read without ours."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from model.errors import PeerError, Refused
@@ -10,6 +12,7 @@ from remoting.codec import Command, decode
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 
+GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
 HOST = "127.0.0.1"
 
 
@@ -46,12 +49,6 @@ async def client_of(**options: Any) -> AsyncIterator[RemotingClient]:
         await client.close()
 
 
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - the states waited for have no event
-            await asyncio.sleep(0.005)
-
-
 async def read_command(reader: asyncio.StreamReader) -> Command:
     start = await reader.readexactly(4)
     return decode(start + await reader.readexactly(int.from_bytes(start, "big")))
@@ -63,3 +60,13 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
             await work()
 
     asyncio.run(limited())
+
+
+def golden(name: str, role: str = "request") -> Command:
+    """A frame of the real RocketMQ. ``role``: "request" or "response"."""
+    for path in sorted(GOLDEN.glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            vector = json.loads(line)
+            if (vector["name"], vector["role"]) == (name, role):
+                return decode(bytes.fromhex(vector["hex"]))
+    raise LookupError(name)

@@ -8,7 +8,8 @@ from model.errors import Unknown
 from remoting import connection as connection_module
 from remoting.codec import Command, encode
 from remoting.service import Connection
-from tests.remoting.support import HOST, client_of, read_command, run, serving, until
+from tests.remoting.support import HOST, client_of, read_command, run, serving
+from tests.waiting import until
 
 BROKEN = {
     "a negative length": b"\xff\xff\xff\xff",

@@ -11,7 +11,8 @@ from model.errors import PeerError, Refused, Unknown
 from remoting.codec import ROCKETMQ, Command, decode, encode, frame_end
 from remoting.codes import Response
 from remoting.service import Connection, RemotingClient
-from tests.remoting.support import HOST, client_of, read_command, run, serving, until
+from tests.remoting.support import HOST, client_of, read_command, run, serving
+from tests.waiting import until
 
 
 def test_many_calls_share_one_connection_and_are_answered_in_any_order() -> None:

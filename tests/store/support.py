@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from model.message import encode_host, encode_properties
 from runtime.env import Env
 from store.message_store import MessageStore, Put
 from store.reading import GetStatus
-from store.record import NewMessage, Record, decode, encode
+from store.record import NewMessage, Record, encode, records_in
 from tests import unpack_archive
 from tests.store.faulty import FaultyDisk, FaultyEnv
 
@@ -128,13 +128,6 @@ async def fill(
     return puts
 
 
-async def until(reached: Callable[[], bool]) -> None:
-    """Wait for what a task of the store brings about."""
-    async with asyncio.timeout(5):
-        while not reached():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
 def records_of(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Record]:
     """Everything a consumer gets from a queue, from its start."""
     found: list[Record] = []
@@ -146,15 +139,7 @@ def records_of(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list
 
 
 def unpack(chunks: list[bytes]) -> list[Record]:
-    return list(_walk(b"".join(chunks)))
-
-
-def _walk(data: bytes) -> Iterator[Record]:
-    at = 0
-    while at < len(data):
-        record = decode(data, at)
-        yield record
-        at += record.size
+    return list(records_in(b"".join(chunks)))
 
 
 async def abandoned(env: FaultyEnv, work: Callable[[MessageStore], object], **keys: Any) -> None:

@@ -15,17 +15,8 @@ from store import housekeeping, recovery
 from store.message_store import MessageStore
 from store.record import encode
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import (
-    SEGMENT,
-    abandoned,
-    config,
-    fill,
-    message,
-    opened,
-    records_of,
-    records_on,
-    until,
-)
+from tests.store.support import SEGMENT, abandoned, config, fill, message, opened, records_of, records_on
+from tests.waiting import until
 
 
 def no_space(what: str, path: str) -> int | None:
@@ -42,6 +33,17 @@ def test_a_killed_process_loses_nothing_it_wrote() -> None:
     assert [body.split(b":")[0] for body in bodies] == [str(n).encode() for n in range(100)]
 
 
+def left_by_a_power_failure(work: Callable[[MessageStore], object]) -> FaultyDisk:
+    """What a store that syncs only when it is asked leaves."""
+
+    async def run() -> FaultyDisk:
+        env = FaultyEnv()
+        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
+        return env.disk.crash()
+
+    return asyncio.run(run())
+
+
 def test_a_power_failure_loses_nothing_that_was_flushed() -> None:
     async def work(store: MessageStore) -> None:
         await fill(store, 70, queues=1)
@@ -49,13 +51,7 @@ def test_a_power_failure_loses_nothing_that_was_flushed() -> None:
         await until(lambda: store.log.flushed == store.log.end)
         store.put(message("unflushed"))
 
-    async def run() -> FaultyDisk:
-        env = FaultyEnv()
-        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
-        return env.disk.crash()
-
-    disk = asyncio.run(run())
-    end, bodies = records_on(disk)
+    end, bodies = records_on(left_by_a_power_failure(work))
     assert end > SEGMENT
     assert len(bodies) == 70
 
@@ -255,12 +251,7 @@ def test_segments_left_behind_by_a_roll_are_synced_too() -> None:
         store.sync_to(store.log.end)
         await until(lambda: store.log.flushed == store.log.end)
 
-    async def run() -> FaultyDisk:
-        env = FaultyEnv()
-        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
-        return env.disk.crash()
-
-    end, bodies = records_on(asyncio.run(run()))
+    end, bodies = records_on(left_by_a_power_failure(work))
     assert end > 3 * SEGMENT
     assert len(bodies) == 200
 
