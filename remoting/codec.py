@@ -72,10 +72,6 @@ class Command:
     serialize: int = JSON
 
     @property
-    def is_response(self) -> bool:
-        return bool(self.flag & FLAG_RESPONSE)
-
-    @property
     def is_oneway(self) -> bool:
         return bool(self.flag & FLAG_ONEWAY)
 

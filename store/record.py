@@ -397,9 +397,9 @@ def records_in(data: Buffer) -> Iterator[Record]:
         at += record.size
 
 
-def store_timestamp_of(buffer: Buffer, at: int = 0) -> int:
-    """The store timestamp (ms) of the record at ``at``; only its first 76 bytes are needed."""
-    value: int = _LONG.unpack_from(buffer, at + _STORE_TIME_AT[buffer[at + 39] >> 4 & 3])[0]
+def store_timestamp_of(buffer: Buffer) -> int:
+    """The store timestamp (ms) of the record ``buffer`` begins with; only its first 76 bytes are needed."""
+    value: int = _LONG.unpack_from(buffer, _STORE_TIME_AT[buffer[39] >> 4 & 3])[0]
     return value
 
 

@@ -73,11 +73,9 @@ class Stranger:
         self.writer.close()
         return True
 
-    async def shake(
-        self, end: End, secret: bytes, claimed: str = "n0", wanted: str = "n1"
-    ) -> tuple[bytes, bytes]:
-        """The whole handshake as a dialer: (key to send with, key to receive with)."""
-        hello = b"KMQRAFT1" + os.urandom(32) + text(claimed) + text(wanted)
+    async def shake(self, end: End, secret: bytes) -> tuple[bytes, bytes]:
+        """The whole handshake as n0, the dialer, with n1: (key to send with, key to receive with)."""
+        hello = b"KMQRAFT1" + os.urandom(32) + text("n0") + text("n1")
         self.writer.write(hello)
         challenge = await self.reader.readexactly(64)
         said = end.transport.fingerprint + hello + challenge[:32]
