@@ -28,8 +28,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from model.errors import PeerError
-
-Buffer = bytes | bytearray | memoryview
+from runtime.env import Buffer
 
 JSON: Final = 0
 ROCKETMQ: Final = 1

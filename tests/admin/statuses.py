@@ -1,5 +1,6 @@
 """What servers may say of themselves, and one that says it."""
 
+import re
 from typing import Any
 
 BROKER: dict[str, Any] = {
@@ -74,3 +75,8 @@ class Server:
 
     def health(self) -> str | None:
         return self._health
+
+
+def names_in(text: bytes) -> set[str]:
+    """The metrics on a page of ``/metrics``."""
+    return set(re.findall(r"^# TYPE (keelmq_\w+) ", text.decode(), re.M))

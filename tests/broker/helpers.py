@@ -20,8 +20,7 @@ from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHe
 from remoting.service import Connection, Handler, RemotingClient
 from runtime.os_env import OsEnv
 from store.record import Record, records_in, walk
-
-GOLDEN = Path(__file__).parent.parent / "golden"
+from tests import GOLDEN
 
 
 def free_port() -> int:

@@ -20,7 +20,7 @@ from chaos.worlds import rocketmq
 from client.admin import AdminClient, SyncState
 from model.errors import MqError
 from runtime.os_env import OsEnv
-from tests.interop.conftest import ROOT
+from tests import ROOT
 from tests.interop.logs import end_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import pytest
 
 from admin.layout import free_base_port
 from chaos.worlds import rocketmq
-from tests.interop.conftest import ROOT, facts
+from tests import ROOT
+from tests.interop.conftest import facts
 from tests.interop.real_pair import _SEGMENT, rocketmq_pair
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]

@@ -19,11 +19,12 @@ from remoting.bodies import dumps, loads
 from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
+from tests import GOLDEN
 from tests.namesrv.world import registration, topic, world
 from tests.remoting.support import golden, run
 from tests.waiting import until
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
+FRAMES = GOLDEN / "remoting"
 
 
 def test_the_registration_of_a_real_broker_is_taken_and_gives_the_routes_it_names() -> None:

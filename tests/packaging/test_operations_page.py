@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import click
 import pytest
@@ -14,8 +13,8 @@ from cli.main import command
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.foreign_keys import REFUSED
 from model.settings import parse_properties
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 FILES = re.findall(r"```properties\n(.*?)```", PAGE, re.S)
 COMMANDS = re.findall(r"^ +keelmq (.*)$", PAGE, re.M)

@@ -4,15 +4,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from model.errors import PeerError, Refused
 from remoting.codec import Command, decode
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
+from tests import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
+FRAMES = GOLDEN / "remoting"
 HOST = "127.0.0.1"
 
 
@@ -64,7 +64,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
 def golden(name: str, role: str = "request") -> Command:
     """A frame of the real RocketMQ. ``role``: "request" or "response"."""
-    for path in sorted(GOLDEN.glob("*.jsonl")):
+    for path in sorted(FRAMES.glob("*.jsonl")):
         for line in path.read_text().splitlines():
             vector = json.loads(line)
             if (vector["name"], vector["role"]) == (name, role):

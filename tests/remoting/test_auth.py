@@ -19,9 +19,10 @@ from remoting.codec import Command, decode, encode
 from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsDisk, OsEnv
+from tests import GOLDEN
 from tests.remoting.support import run
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "acl" / "signed.jsonl"
+SIGNED = GOLDEN / "acl" / "signed.jsonl"
 OURS = Credentials("keelmq", "0123456789abcdef")
 OTHER_SECRET = Credentials("keelmq", "0123456789abcdeF")
 OTHER_NAME = Credentials("keelmQ", "0123456789abcdef")
@@ -31,7 +32,7 @@ TEXTS = st.dictionaries(st.text(max_size=4).filter(lambda k: k not in ("AccessKe
 def vectors() -> list[Any]:
     """Requests the real AclClientRPCHook signed. The real server takes all but one: it reads an empty value
     of a binary header as null, and its rule then puts the text "null" into what it signs."""
-    return [pytest.param(line, id=line["name"]) for line in map(json.loads, GOLDEN.read_text().splitlines())]
+    return [pytest.param(line, id=line["name"]) for line in map(json.loads, SIGNED.read_text().splitlines())]
 
 
 @pytest.mark.parametrize("vector", vectors())

@@ -1,7 +1,6 @@
 """The promise of remoting.codec: real frames are understood and written alike, and no bytes are believed."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +19,14 @@ from remoting.codec import (
     encode,
     frame_end,
 )
+from tests import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
+FRAMES = GOLDEN / "remoting"
 
 
 def vectors() -> list[Any]:
     lines = [
-        json.loads(line) for path in sorted(GOLDEN.glob("*.jsonl")) for line in path.read_text().splitlines()
+        json.loads(line) for path in sorted(FRAMES.glob("*.jsonl")) for line in path.read_text().splitlines()
     ]
     return [pytest.param(line, id=f"{line['name']}-{line['role']}") for line in lines]
 

@@ -1,7 +1,5 @@
 """The promise of remoting.headers: real requests are understood, and what is missing or wrong is named."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,9 +22,10 @@ from remoting.headers import (
     opt_bool,
     opt_int,
 )
+from tests import GOLDEN
 from tests.remoting.support import golden
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
+FRAMES = GOLDEN / "remoting"
 
 
 def test_sends_of_real_clients_are_read_and_written_alike() -> None:

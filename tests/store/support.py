@@ -15,10 +15,10 @@ from runtime.env import Env
 from store.message_store import MessageStore, Put
 from store.reading import GetStatus
 from store.record import NewMessage, Record, encode, records_in
-from tests import unpack_archive
+from tests import GOLDEN, unpack_archive
 from tests.store.faulty import FaultyDisk, FaultyEnv
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "store"
+STORES = GOLDEN / "store"
 HOST = encode_host("127.0.0.1:10911")
 SEGMENT = 8192
 
@@ -50,8 +50,8 @@ def golden_config(root: Path, manifest: dict[str, Any]) -> StoreConfig:
 
 def golden(case: str, to: Path) -> tuple[Path, dict[str, Any]]:
     """Unpack a golden store; its folder and manifest."""
-    unpack_archive(GOLDEN / f"{case}.tar.gz", to)
-    manifest = GOLDEN / f"{case}.manifest.json"
+    unpack_archive(STORES / f"{case}.tar.gz", to)
+    manifest = STORES / f"{case}.manifest.json"
     return to / case, json.loads(manifest.read_text()) if manifest.exists() else {}
 
 
