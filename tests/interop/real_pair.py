@@ -9,7 +9,7 @@ from pathlib import Path
 from admin.layout import free_base_port
 from chaos.worlds import rocketmq
 
-_SEGMENT = {"mappedFileSizeCommitLog": 1048576}
+SEGMENT = {"mappedFileSizeCommitLog": 1048576}
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def rocketmq_pair(base: Path, store: Path, **settings: object) -> Iterator[str]:
     port = namesrv_port + 10
     namesrv = f"127.0.0.1:{namesrv_port}"
     server = rocketmq.namesrv_node(base / "ns", namesrv_port)
-    broker = rocketmq.broker_node(base / "b", port, namesrv, store, **_SEGMENT, **settings)
+    broker = rocketmq.broker_node(base / "b", port, namesrv, store, **SEGMENT, **settings)
     server.start()
     try:
         rocketmq.wait_until("the NameServer", lambda: rocketmq.call(namesrv, 106)[0]["code"] == 0, 60)

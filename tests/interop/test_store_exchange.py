@@ -15,7 +15,7 @@ from admin.layout import free_base_port
 from chaos.worlds import rocketmq
 from tests import ROOT
 from tests.interop.conftest import facts
-from tests.interop.real_pair import _SEGMENT, rocketmq_pair
+from tests.interop.real_pair import SEGMENT, rocketmq_pair
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -65,7 +65,7 @@ def _keelmq_pair(base: Path, store: Path) -> Iterator[str]:
             brokerRole="ASYNC_MASTER",
             namesrvAddr=namesrv,
             storePathRootDir=store,
-            **_SEGMENT,
+            **SEGMENT,
         ),
     ):
         yield namesrv
