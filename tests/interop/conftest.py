@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from chaos.worlds import rocketmq
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests import ROOT
 
 
 def keelmq(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from remoting.codes import Request
 from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.broker.helpers import config_for, free_port
-from tests.broker.test_copies import topic
+from tests.broker.helpers import config_for, free_port, topic
+from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
 
@@ -26,15 +27,9 @@ SEGMENT = 1 << 20
 COUNT = 100
 
 
-async def within(what: str, condition: object, timeout_s: float = 60.0) -> None:
-    """Wait for ``condition()``; the JVM may take its time."""
-    assert callable(condition)
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - what is waited for happens in another process
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(f"did not happen: {what}") from None
+async def within(what: str, condition: Callable[[], object]) -> None:
+    """The JVM may take its time."""
+    await until(condition, what, timeout_s=60)
 
 
 async def send_all(client: RemotingClient, address: str) -> None:

@@ -29,7 +29,7 @@ from remoting.headers import PULL_SUBSCRIPTION, EndTransactionHeader, PullHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from store.record import Record, decode
-from tests.interop.conftest import ROOT
+from tests import ROOT
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
