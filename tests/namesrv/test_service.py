@@ -121,11 +121,11 @@ def test_a_silent_broker_is_disconnected_and_forgotten() -> None:
     async def work() -> None:
         async with world(scan_not_active_ms=20) as w:
             broker = RemotingClient(w.env, "broker")
-            await broker.call(w.server.address, registration("10.0.0.1:10911", heartbeatTimeoutMillis="100"))
+            await broker.call(w.server.address, registration("10.0.0.1:10911", heartbeatTimeoutMillis="800"))
             beat = {"brokerName": "broker-a", "brokerAddr": "10.0.0.1:10911", "clusterName": "DefaultCluster"}
-            for _ in range(10):
+            for _ in range(20):
                 await broker.oneway(w.server.address, Command(Request.BROKER_HEARTBEAT, beat))
-                await asyncio.sleep(0.03)
+                await asyncio.sleep(0.05)
             assert await w.route() is not None
             await until(lambda: not broker._open)
             assert await w.route() is None
