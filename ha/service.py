@@ -252,6 +252,11 @@ class HaService:
         return self.sync.members if self.sync is not None else frozenset()
 
     @property
+    def asking(self) -> frozenset[int]:
+        """Connected slaves that say they are keelmq's, and so ask for this master's tables too."""
+        return frozenset(broker_id for broker_id, link in self._links.items() if link.prompt)
+
+    @property
     def set_epoch(self) -> int:
         return self.sync.set_epoch if self.sync is not None else 0
 
