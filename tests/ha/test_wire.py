@@ -98,6 +98,21 @@ def test_a_handshake_cut_in_pieces_is_waited_for_whole() -> None:
     with_master(test, b"0123456789" * 3)
 
 
+def test_a_real_slave_that_says_its_handshake_again_is_answered_once_and_served() -> None:
+    # AutoSwitchHAClient does while the answer is not there as a whole: after 5 s, or when it came in two pieces.
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        handshake = encode_slave_handshake(SlaveHandshake(2, False, False))
+        slave.writer.write(handshake)
+        assert await slave.next() == MasterHandshake(10, 1, ((1, 0),))
+        slave.writer.write(handshake * 2 + encode_ack(0))
+        assert (await slave.transfer()).body == b"0123456789"
+        assert [entry["id"] for entry in node.ha.slaves()] == [2]
+        slave.close()
+
+    with_master(test, b"0123456789")
+
+
 def test_frames_respect_batch_segment_and_epoch_ends_and_are_labelled_as_a_real_masters() -> None:
     async def test(group: Group, node: Node) -> None:
         node.store.grow(b"x" * 5000)
