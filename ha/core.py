@@ -426,6 +426,15 @@ class ConnectedSet(SyncSet):
         self.replicated = max(self.replicated, self._nth_highest())
 
 
+def excused_ms(heard_ms: float, late_ms: float, silence_ms: float, now_ms: float) -> float:
+    """Since when the other side of a link is silent, when the look at it at ``now_ms`` is ``late_ms`` late and
+    a silence of ``silence_ms`` would end the link.
+
+    Who looks that late stood still himself, and perhaps the whole machine with him: the time does not count.
+    """
+    return min(heard_ms + late_ms, now_ms) if late_ms > silence_ms / 2 else heard_ms
+
+
 def consistent_point(
     master: Sequence[tuple[int, int]], slave: Sequence[tuple[int, int]], master_end: int, slave_end: int
 ) -> int | None:

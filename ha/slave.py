@@ -18,7 +18,7 @@ from ha.codec import (
     encode_ack,
     encode_slave_handshake,
 )
-from ha.core import consistent_point, missed
+from ha.core import consistent_point, excused_ms, missed
 from ha.master import epochs_of
 from ha.proof import NO_PROOF, PROOF_S, Credentials, Knock, Reason, UnprovenError, need_no_refusal
 from model.config import BrokerConfig
@@ -496,11 +496,13 @@ class MasterLink(asyncio.Protocol):
         return encode_ack(end)
 
     def _arm(self) -> None:
-        period_s = min(self._idle_ms, self._silence_ms / 2) / 1000
-        self._timer = asyncio.get_running_loop().call_later(period_s, self._tick)
+        period_ms = min(self._idle_ms, self._silence_ms / 2)
+        due_ms = self._env.monotonic_ms() + period_ms
+        self._timer = asyncio.get_running_loop().call_later(period_ms / 1000, self._tick, due_ms)
 
-    def _tick(self) -> None:
+    def _tick(self, due_ms: float) -> None:
         now_ms = self._env.monotonic_ms()
+        self._last_read_ms = excused_ms(self._last_read_ms, now_ms - due_ms, self._silence_ms, now_ms)
         if now_ms - self._last_read_ms > self._silence_ms:
             self.end(PeerError(f"nothing from the master for {self._silence_ms} ms"))
             return
