@@ -431,7 +431,8 @@ class MasterLink(asyncio.Protocol):
             raise PeerError(
                 f"the master's log ends at {frame.end}, ours is confirmed up to {store.confirmed}"
             )
-        store.truncate(store.confirmed)
+        # What is confirmed may end inside of a record, as a piece of the stream does: a cut must not.
+        store.truncate(min(store.confirmed, store.dispatched))
         store.epochs.trust([EpochEntry(e, start) for e, start in frame.epochs if start < store.log.end])
         log.warning("our epochs were lost; the master says %s", _text(store.epochs.entries))
 

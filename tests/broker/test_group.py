@@ -266,6 +266,27 @@ def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
     asyncio.run(body())
 
 
+def test_a_slave_that_lost_its_epochs_learns_them_though_what_is_confirmed_ends_inside_of_a_record(
+    tmp_path: Path,
+) -> None:
+    """Its acknowledgements end where a piece of the stream did, and what is confirmed may, too."""
+
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as client:
+            for number in range(3):
+                await client.send("T", b"m%d" % number)
+            await eventually(lambda: two.store.dispatched == one.store.log.end, "the slave has all")
+            await two.fence()
+            last = log_records(two)[-1]
+            two.store._dispatcher.start_at(last.physical_offset, two.store.log.end - 7)
+            two.store.epochs.entries, two.store.epochs.doubt = [], "both copies are damaged"
+            await two.follow(2, 1, one.config.address, one.config.ha_address)
+            await eventually(lambda: two.ha.follows and log_records(two) == log_records(one), "it goes on")
+            assert two.store.epochs.entries == one.store.epochs.entries
+
+    asyncio.run(body())
+
+
 def test_a_slave_whose_master_does_not_know_the_secret_says_so_in_its_health(tmp_path: Path) -> None:
     async def body() -> None:
         path = tmp_path / "secret"
