@@ -337,6 +337,8 @@ class Broker:
         if epoch > 0 and (last is None or last.epoch < epoch):
             self.store.epochs.append(epoch, self.store.log.end)
         await self.ha.become_master(broker_id, epoch, members, set_epoch, propose)
+        if self._stopping:
+            return
         self.topics.widen(self._recent_queues())
         self.topics.set_epoch(epoch)
         self.groups.set_epoch(epoch)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,6 +214,36 @@ def test_an_orderly_stop_hands_on_what_consumers_committed(tmp_path: Path) -> No
             assert two.offsets.get("cg", "T", 0) != 2, "it waits for others to travel with it"
             await one.stop()
             assert two.offsets.get("cg", "T", 0) == 2
+
+    asyncio.run(body())
+
+
+def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path / "one") as one:
+            await one.fence()
+            begun, go_on, seen = asyncio.Event(), asyncio.Event(), []
+            become, drained = one.ha.become_master, one._drained
+
+            async def slow(*role: Any) -> None:
+                begun.set()
+                await go_on.wait()
+                await become(*role)
+
+            async def draining(heir: int | None, timeout_s: float) -> bool:
+                go_on.set()
+                await promotion
+                seen.append(one.parts.refuse_write())
+                return await drained(heir, timeout_s)
+
+            monkeypatch.setattr(one.ha, "become_master", slow)
+            monkeypatch.setattr(one, "_drained", draining)
+            promotion = asyncio.ensure_future(one.lead(1, 1, frozenset({1}), 1, None))
+            await begun.wait()
+            await one.stop()
+            assert [refused is not None for refused in seen] == [True]
 
     asyncio.run(body())
 
