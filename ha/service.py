@@ -525,6 +525,10 @@ class HaService:
             except (MqError, OSError) as error:
                 log.warning("SyncStateSet %s not proposed: %s", wanted, error)
                 sync.refused(proposal, self._env.monotonic_ms())
+            except Exception:
+                # Not foreseen; but without proposals the next slave that dies would hold every answer for good.
+                log.exception("SyncStateSet %s proposed, outcome unknown", wanted)
+                sync.unknown(proposal)
             else:
                 # The view may have told us of it before the answer came.
                 if answer is not None and (

@@ -194,6 +194,10 @@ class Follower:
             except (MqError, OSError, ValueError) as error:
                 broken = self._store.writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
+            except Exception as error:
+                # Not foreseen; but a slave that follows no more is a replica less, and its status would not say.
+                log.exception("following %s failed", address)
+                self._note(State.CONNECTING, error)
             wait_s = self._backoff.next_s()
             try:
                 async with asyncio.timeout(wait_s):
@@ -221,7 +225,7 @@ class Follower:
         end = store.log.end
         try:
             aside = store.put_aside()
-        except DiskError as problem:
+        except (DiskError, OSError) as problem:
             self._note(State.BROKEN, problem)
             return False
         log.warning("the log up to %d was put aside in %s; copying the master's: %s", end, aside, error)
@@ -382,7 +386,7 @@ class MasterLink(asyncio.Protocol):
                 # Once a read, not once a frame. A heartbeat is answered too: the master sees that this
                 # slave lives.
                 self.report(always=True)
-        except (MqError, OSError, ValueError) as error:
+        except Exception as error:  # told, with its traceback if nobody foresaw it, by the follower
             self.end(error)
 
     def _agree(self, frame: MasterHandshake) -> None:

@@ -481,6 +481,44 @@ def test_a_slave_whose_disk_refuses_says_so_and_goes_on_when_it_recovers() -> No
     asyncio.run(run())
 
 
+def test_a_slave_goes_on_whatever_went_wrong_with_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with Group(Node(1), Node(2)) as group:
+            append, failures = FakeStore.append_raw, [RuntimeError("nobody foresaw this")]
+
+            def broken(self: FakeStore, offset: int, data: bytes) -> None:
+                if failures:
+                    raise failures.pop()
+                append(self, offset, data)
+
+            monkeypatch.setattr(FakeStore, "append_raw", broken)
+            await group.elect(1)
+            group.master.store.grow(b"0123456789")
+            await group.full()
+            assert not failures
+            group.assert_identical()
+
+    asyncio.run(run())
+
+
+def test_a_master_goes_on_proposing_whatever_went_wrong_with_one_proposal() -> None:
+    async def run() -> None:
+        async with Group(Node(1), Node(2), Node(3)) as group:
+            propose, failures = group.propose, [RuntimeError("nobody foresaw this")]
+
+            async def broken(members: frozenset[int], base: int) -> tuple[frozenset[int], int] | None:
+                if failures:
+                    raise failures.pop()
+                return await propose(members, base)
+
+            group.propose = broken  # type: ignore[method-assign]
+            await group.elect(1)
+            await group.full()
+            assert not failures
+
+    asyncio.run(run())
+
+
 def test_a_slave_moves_to_a_new_master_at_once() -> None:
     async def run() -> None:
         async with Group(Node(1), Node(2), Node(3)) as group:
