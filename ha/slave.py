@@ -38,6 +38,8 @@ RETRY_FIRST_MS = 50
 RETRY_MAX_MS = 1000
 FOREIGN_SILENCE_MS: Final = 20_000
 """A real broker breathes every 5 s, and gives its peers so long: ``haHousekeepingInterval``."""
+ANEW_MS: Final = 5000
+"""So long after a foreign master was elected again it has recorded that epoch, if it does."""
 
 
 class State(enum.StrEnum):
@@ -307,6 +309,8 @@ class MasterLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._greeted = False
         self._epochs: tuple[tuple[int, int], ...] = ()  # the master's, as of the handshake
+        self._epoch = follower.epoch
+        self._outdated_ms: float | None = None  # since when there is an election this link knows nothing of
         self._empty = False  # the log held nothing: the master says where it starts
         self._reported = -1
         self._last_read_ms = env.monotonic_ms()
@@ -511,6 +515,13 @@ class MasterLink(asyncio.Protocol):
         if now_ms - self._last_read_ms > self._silence_ms:
             self.end(PeerError(f"nothing from the master for {self._silence_ms} ms"))
             return
+        if self._follower.foreign and self._follower.epoch > self._epoch:
+            self._outdated_ms = now_ms if self._outdated_ms is None else self._outdated_ms
+            if now_ms - self._outdated_ms >= ANEW_MS:
+                # A real master goes on under the number of its former epoch on links it has, and tells new
+                # ones where the latest began: all we copied since would be cut whenever this one ends.
+                self.end(PeerError(f"the master was elected again, for epoch {self._follower.epoch}"))
+                return
         if now_ms - self._last_write_ms >= self._idle_ms:
             self.report(always=True)
         self._arm()

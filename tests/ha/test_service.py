@@ -187,7 +187,9 @@ def test_a_frozen_slave_leaves_the_set_while_its_connection_stays_open() -> None
 
 def test_a_machine_that_stood_still_ends_no_link_and_empties_no_set() -> None:
     async def run() -> None:
-        async with Group(*(Node(i, ha_housekeeping_ms=400, ha_not_catchup_ms=400) for i in (1, 2, 3))) as group:
+        async with Group(
+            *(Node(i, ha_housekeeping_ms=400, ha_not_catchup_ms=400) for i in (1, 2, 3))
+        ) as group:
             await group.elect(1)
             await group.full()
             links, proposals = dict(group.master.ha._links), len(group.proposals)

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from ha import slave
 from ha.codec import (
     MasterHandshake,
     MasterReader,
@@ -492,6 +493,31 @@ def test_a_real_master_without_our_newest_epoch_cuts_nothing_that_was_confirmed(
         assert node.store.cuts == []
 
     with_slave(HELLO, test)
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
+    foreign: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # AutoSwitchHAConnection goes on under the old epoch's number; whoever believes that cuts all of it one day.
+    monkeypatch.setattr(slave, "ANEW_MS", 200)
+
+    async def run() -> None:
+        node = Node(2, ha_heartbeat_ms=50, ha_housekeeping_ms=60_000)
+        script = encode_master_handshake(20, [(1, 0)]) + frame(0, b"0123456789" * 3, confirmed=30)
+        async with RawMaster(script) as master, Group(node):
+            node.ha.expect_master(foreign=foreign)
+            await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+            await until(lambda: node.store.log.end == 30)
+            master.script = encode_master_handshake(30, [(1, 0), (2, 20)]) + frame(20, b"0123456789", 2, 20)
+            await node.ha.become_slave(2, 2, f"127.0.0.1:{master.port}")
+            await asyncio.sleep(1)
+            assert master.connections == (2 if foreign else 1)
+            assert node.store.epochs.entries == ([(1, 0), (2, 20)] if foreign else [(1, 0)])
+            assert bytes(node.store.log.data) == b"0123456789" * 3
+            await node.ha.become_fenced()
+
+    asyncio.run(run())
 
 
 def test_a_silent_slave_is_left_and_a_real_one_is_given_the_time_its_kind_takes() -> None:
