@@ -27,8 +27,8 @@ COURT_MS: Final = 1000
 REFUSED_MS: Final = 2000
 """A slave the Controller refused is not invited again for so long."""
 UNKNOWN_HOLD_MS: Final = 5000
-"""A proposal without an answer may still be applied for so long after Controllers answered something else: the
-time they work on a request. Counted from there, for before that they may have stood still with it."""
+"""A proposal without an answer may still be applied for so long after Controllers answered something else:
+the time they work on a request. Counted from there, as they may have stood still with it before."""
 
 
 class Proposal(NamedTuple):
@@ -429,8 +429,8 @@ class ConnectedSet(SyncSet):
 
 
 def excused_ms(heard_ms: float, late_ms: float, silence_ms: float, now_ms: float) -> float:
-    """Since when the other side of a link is silent, when the look at it at ``now_ms`` is ``late_ms`` late and
-    a silence of ``silence_ms`` would end the link.
+    """Since when the other side of a link is silent, when the look at it at ``now_ms`` is ``late_ms`` late
+    and a silence of ``silence_ms`` would end the link.
 
     Who looks that late stood still himself, and perhaps the whole machine with him: the time does not count.
     """

@@ -526,7 +526,7 @@ class HaService:
                 log.warning("SyncStateSet %s not proposed: %s", wanted, error)
                 sync.refused(proposal, self._env.monotonic_ms())
             except Exception:
-                # Not foreseen; but without proposals the next slave that dies would hold every answer for good.
+                # Not foreseen; but without proposals the next slave to die would hold every answer for good.
                 log.exception("SyncStateSet %s proposed, outcome unknown", wanted)
                 sync.unknown(proposal)
             else:

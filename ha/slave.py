@@ -197,7 +197,7 @@ class Follower:
                 broken = self._store.writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
             except Exception as error:
-                # Not foreseen; but a slave that follows no more is a replica less, and its status would not say.
+                # Not foreseen; but who follows no more is a replica less, and the status would not say so.
                 log.exception("following %s failed", address)
                 self._note(State.CONNECTING, error)
             wait_s = self._backoff.next_s()
@@ -390,7 +390,7 @@ class MasterLink(asyncio.Protocol):
                 # Once a read, not once a frame. A heartbeat is answered too: the master sees that this
                 # slave lives.
                 self.report(always=True)
-        except Exception as error:  # told, with its traceback if nobody foresaw it, by the follower
+        except Exception as error:  # noqa: BLE001 - the follower tells it, with its traceback if need be
             self.end(error)
 
     def _agree(self, frame: MasterHandshake) -> None:

@@ -106,7 +106,7 @@ def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp_path:
 def test_a_member_that_has_not_asked_for_the_tables_yet_is_waited_for_like_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an election a slave is in the set as soon as its log is level; its first question may come later."""
+    """After an election a slave is in the set once its log is level; its first question may come later."""
     asking = asyncio.Event()
     once = MetadataSync.once
 

@@ -12,6 +12,7 @@ import pytest
 
 from broker.service import Broker
 from ha.slave import MasterLink
+from model.errors import Refused
 from remoting.codes import Request
 from tests.broker.helpers import client_of, eventually, log_records, running
 
@@ -224,7 +225,8 @@ def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_writes(
     async def body() -> None:
         async with running(tmp_path / "one") as one:
             await one.fence()
-            begun, go_on, seen = asyncio.Event(), asyncio.Event(), []
+            begun, go_on = asyncio.Event(), asyncio.Event()
+            seen: list[Refused | None] = []
             become, drained = one.ha.become_master, one._drained
 
             async def slow(*role: Any) -> None:
@@ -251,7 +253,7 @@ def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_writes(
 def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two slaves are level when the stop begins. Then one stalls, and the other one is enough for an answer."""
+    """Two slaves are level when the stop begins. Then one stalls; the other is enough for an answer."""
     keys = {"allAckInSyncStateSet": "false", "inSyncReplicas": "2", "slaveSyncMetadataPeriod": "30"}
     heirs: list[int] = []
     stalled: set[str] = set()

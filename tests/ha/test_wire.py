@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from ha import slave
+from ha import slave as slave_module
 from ha.codec import (
     MasterHandshake,
     MasterReader,
@@ -100,7 +100,7 @@ def test_a_handshake_cut_in_pieces_is_waited_for_whole() -> None:
 
 
 def test_a_real_slave_that_says_its_handshake_again_is_answered_once_and_served() -> None:
-    # AutoSwitchHAClient does while the answer is not there as a whole: after 5 s, or when it came in two pieces.
+    # AutoSwitchHAClient does while it has not the whole answer: after 5 s, or when that came in two pieces.
     async def test(group: Group, node: Node) -> None:
         slave = await RawSlave.connect(node)
         handshake = encode_slave_handshake(SlaveHandshake(2, False, False))
@@ -499,8 +499,8 @@ def test_a_real_master_without_our_newest_epoch_cuts_nothing_that_was_confirmed(
 def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
     foreign: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # AutoSwitchHAConnection goes on under the old epoch's number; whoever believes that cuts all of it one day.
-    monkeypatch.setattr(slave, "ANEW_MS", 200)
+    # AutoSwitchHAConnection goes on under the old epoch's number; who believes that cuts all of it one day.
+    monkeypatch.setattr(slave_module, "ANEW_MS", 200)
 
     async def run() -> None:
         node = Node(2, ha_heartbeat_ms=50, ha_housekeeping_ms=60_000)
