@@ -8,7 +8,7 @@ import pytest
 from controller.core import AlterSyncStateSet, ApplyBrokerId, ElectMaster, RegisterBroker, ReplicaTable
 from controller.elect import End
 from remoting.codes import Request
-from tests.controller.test_service import Broker, World, run
+from tests.controller.world import Broker, World, run
 
 G = "broker-a"
 
