@@ -9,12 +9,6 @@ from chaos.faults import ClockJump, Kill, Pause, Restart, Resume, SlowDisk, Slow
 from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan, Scenario
 
-NODES: Final = ("n0", "n1", "n2", "b1", "b2", "b3")
-MODES: Final[tuple[dict[str, str], ...]] = (
-    {},
-    {"allAckInSyncStateSet": "false", "inSyncReplicas": "2"},
-    {"allAckInSyncStateSet": "false", "majorityAck": "true"},
-)
 JUMPS_MS: Final = (-3_600_000, -60_000, -2000, 2000, 60_000, 3_600_000)
 
 
@@ -31,20 +25,6 @@ def _paused_master(rng: random.Random) -> Plan:
             then(at + rng.randint(0, 2000), Pause("leader"), rng.randint(200, 2500), Resume, "leader")
         )
     return Plan(ordered(*parts), load_ms=max(6000, at + asleep + 1500), **ground(rng))
-
-
-def _stood_still(rng: random.Random) -> Plan:
-    """Every process stops at once, as on a machine whose disk hangs or that is copied, and goes on in any
-    order; often the master dies in the confusion behind it."""
-    at = rng.randint(800, 2500)
-    asleep, wakes = rng.randint(1000, 20_000), rng.choice((0, 20, 600))
-    steps = [Step(at + rng.randint(0, 5), Pause(name)) for name in NODES]
-    steps += [Step(at + asleep + rng.randint(0, wakes), Resume(name)) for name in NODES]
-    awake = at + asleep + wakes
-    dies = []
-    if rng.random() < 0.7:
-        dies = then(awake + rng.randint(0, 1500), Kill("master"), rng.randint(500, 3000), Restart, "killed")
-    return Plan(ordered(steps, dies), load_ms=awake + 5000, broker=rng.choice(MODES), **ground(rng))
 
 
 def _clocks(rng: random.Random) -> Plan:
@@ -84,11 +64,6 @@ PAUSED_MASTER = Scenario(
     "a_paused_master_wakes_up_deposed",
     "a master that was stopped while another was elected acknowledges nothing when it goes on",
     _paused_master,
-)
-STOOD_STILL = Scenario(
-    "the_whole_machine_stands_still_and_goes_on",
-    "processes that all stop at once wake up in any order, and lose nothing, though the master dies then",
-    _stood_still,
 )
 CLOCKS = Scenario(
     "clocks_jump_and_nothing_depends_on_them",
