@@ -100,7 +100,7 @@ class Copies:
         wanted = self.hurry()
         limit_ms = self._config.slave_timeout_ms
         deadline_ms = self._env.monotonic_ms() + limit_ms
-        while behind := [b for b in self._awaited() if self._slaves[b].seen < wanted]:
+        while behind := [b for b in self._awaited() if self._seen(b) < wanted]:
             left_ms = deadline_ms - self._env.monotonic_ms()
             if left_ms <= 0:
                 raise Refused(
@@ -127,9 +127,10 @@ class Copies:
         return self.revision
 
     def has(self, broker_id: int, revision: int) -> bool:
-        """Has that slave what had changed up to ``revision``? One that never asked, as a real one, counts."""
-        slave = self._slaves.get(broker_id)
-        return slave is None or slave.seen >= revision
+        """Has that slave what had changed up to ``revision``? One that never asks, as a real one, counts."""
+        if broker_id not in self._slaves and broker_id not in self._ha.asking:
+            return True
+        return self._seen(broker_id) >= revision
 
     async def question(self, connection: Connection, request: Command) -> Command:
         """KEELMQ_COPY_TABLES: answered as soon as there is something the slave has not got."""
@@ -192,11 +193,16 @@ class Copies:
             ext={"run": self._run, "revision": str(self.revision)}, body=bodies.dumps_dialect(body)
         )
 
+    def _seen(self, broker_id: int) -> int:
+        slave = self._slaves.get(broker_id)
+        return -1 if slave is None else slave.seen
+
     def _awaited(self) -> list[int]:
-        """Slaves whose receipt counts: members of the SyncStateSet that ever asked; without a Controller,
-        where slaves have no identity on the HA port, those that asked lately. A real slave never asks."""
+        """Slaves whose receipt counts: members of the SyncStateSet that ever asked, or will because they are
+        keelmq's (a slave may be a member before its first question); without a Controller, where slaves have
+        no identity on the HA port, those that asked lately. A real slave never asks."""
         if self._standing.epoch > 0:
-            return [b for b in sorted(self._slaves) if b in self._ha.members]
+            return sorted((self._slaves.keys() | self._ha.asking) & self._ha.members)
         since_ms = self._env.monotonic_ms() - 2 * self._config.slave_metadata_ms - 1000
         return [b for b, slave in sorted(self._slaves.items()) if slave.heard_ms >= since_ms]
 

@@ -72,7 +72,9 @@ class MetadataSync:
                 turn.cancel()
             if turn.cancelled():
                 continue
-            if turn.result() and self._whole_only is None:
+            if turn.exception() is not None:
+                self._failing = True  # nobody foresaw it, and the log has it; the master is asked again
+            elif turn.result() and self._whole_only is None:
                 backoff.reset()
                 continue
             rest_s = self._parts.config.slave_metadata_ms / 1000

@@ -146,6 +146,10 @@ class Registration:
                 log.log(level, "NameServer %s: %s", server.address, str(error) or type(error).__name__)
                 server.failing = True
                 wait_s = server.backoff.next_s()
+            except Exception:
+                # Not foreseen; but a broker that registers no more is gone for all clients.
+                log.exception("NameServer %s: registration failed", server.address)
+                wait_s = server.backoff.next_s()
             else:
                 server.failing = False
             try:

@@ -178,7 +178,11 @@ class RoleManager:
             raise Refused(f"not master of epoch {epoch}", Response.CONTROLLER_INVALID_MASTER)
         # The end of an earlier handover's wait must not reopen writes in the middle of this one.
         earlier = self._forget_resume()
-        if not await self._host.drain(heir, DRAIN_S):
+        drained = await self._host.drain(heir, DRAIN_S)
+        if self.role != "master" or epoch != self.epoch:
+            text = f"not master of epoch {epoch} any more"  # whoever came since has its own writes and lease
+            raise Refused(text, Response.CONTROLLER_INVALID_MASTER)
+        if not drained:
             if earlier:
                 self._resume_later(epoch)  # its heir may still come
             else:
@@ -432,6 +436,7 @@ class RoleManager:
 
     async def _lead_now(self, broker_id: int, view: View) -> None:
         self.lease.begin(view.epoch)
+        self._lease_held = self.lease.holds()  # that of another epoch: its end may not have been noticed yet
         self._ha.entitled = self.lease.holds
         # Before it serves, so that it refuses nobody for want of one; without an answer it serves all the
         # same, and asks again with every heartbeat.

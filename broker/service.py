@@ -207,13 +207,17 @@ class Broker:
         # has all of them, and is elected as soon as the Controllers see this broker hang up.
         self.group_address.hold(True)
         standing = self.standing
-        standing.set("fenced", broker_id=standing.broker_id, epoch=standing.epoch, master_address=None)
+        # Neither fenced nor going away yet: slaves copy what consumers committed from a master that answers.
+        standing.handing_over = True
+        if not await self._drained(heir, DRAIN_S):
+            heir = self._heir() if heir is not None else None  # the first one stalled
         # Nobody connects anew from here on: a connection not yet accepted when a port closes is cut off with
         # what was sent on it.
         self.server.deafen()
         self.server.go_away()
-        await self._drained(heir, DRAIN_S)
-        if heir is not None:
+        standing.set("fenced", broker_id=standing.broker_id, epoch=standing.epoch, master_address=None)
+        # One that lacks what was answered must not be named: an election asks who has most.
+        if heir is not None and (self._end_of(heir) or 0) >= self.ha.replicated:
             await self.role.yield_to(heir)
         self.group_address.leave()
         await self.role.stop()
@@ -333,6 +337,8 @@ class Broker:
         if epoch > 0 and (last is None or last.epoch < epoch):
             self.store.epochs.append(epoch, self.store.log.end)
         await self.ha.become_master(broker_id, epoch, members, set_epoch, propose)
+        if self._stopping:
+            return
         self.topics.widen(self._recent_queues())
         self.topics.set_epoch(epoch)
         self.groups.set_epoch(epoch)
@@ -392,7 +398,9 @@ class Broker:
         return await self._drained(heir, timeout_s)
 
     def resume(self) -> None:
-        """Take writes again, if still master."""
+        """Take writes again, if still master, and not about to stop."""
+        if self._stopping:
+            return
         self.standing.handing_over = False
         self.group_address.hold(False)
 

@@ -1,7 +1,7 @@
 """What travels on the HA port: four frames, and readers that believe none of the bytes.
 
-A slave sends its handshake once, in one write (a real master parses it as soon as 12 of the 16 bytes are
-there), then acks:
+A slave sends its handshake, in one write (a real master parses it as soon as 12 of the 16 bytes are there),
+then acks; a real one may repeat the handshake before its first ack:
 
     handshake, 16 bytes                        ack, 12 bytes
     at  size  field                            at  size  field  unit
@@ -115,10 +115,15 @@ def encode_transfer_header(offset: int, size: int, epoch: int, epoch_start: int,
 
 
 class SlaveReader:
-    """What a master reads from one slave: a stream cut anywhere -> whole frames."""
+    """What a master reads from one slave: a stream cut anywhere -> whole frames.
+
+    A real slave says its handshake again while it has not read the whole answer: after 5 s, or when the
+    answer came in pieces. It is heard once.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self._greeting = b""  # what may be said again; nothing after the first ack
         self._greeted = False
 
     def feed(self, data: bytes) -> list[SlaveHandshake | Ack]:
@@ -136,12 +141,21 @@ class SlaveReader:
             frames.append(_slave_handshake(buffer))
             self._greeted = True
             at = SLAVE_HANDSHAKE_BYTES
+            self._greeting = bytes(buffer[:at])
+        while self._greeting and buffer[at : at + 4] == self._greeting[:4]:
+            if len(buffer) - at < SLAVE_HANDSHAKE_BYTES:
+                del buffer[:at]
+                return frames
+            if buffer[at : at + SLAVE_HANDSHAKE_BYTES] != self._greeting:
+                raise PeerError("slave said another handshake than before")
+            at += SLAVE_HANDSHAKE_BYTES
         while len(buffer) - at >= ACK_BYTES:
             state, end = _ACK.unpack_from(buffer, at)
             _need_state(state, TRANSFER, "slave")
             if end < 0:
                 raise PeerError(f"slave acknowledged offset {end}")
             frames.append(Ack(end))
+            self._greeting = b""
             at += ACK_BYTES
         del buffer[:at]
         return frames

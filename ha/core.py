@@ -27,7 +27,8 @@ COURT_MS: Final = 1000
 REFUSED_MS: Final = 2000
 """A slave the Controller refused is not invited again for so long."""
 UNKNOWN_HOLD_MS: Final = 5000
-"""A proposal without an answer may still be applied for so long: the time a Controller works on a request."""
+"""A proposal without an answer may still be applied for so long after Controllers answered something else:
+the time they work on a request. Counted from there, as they may have stood still with it before."""
 
 
 class Proposal(NamedTuple):
@@ -100,7 +101,7 @@ class SyncSet:
         self._entitled = entitled
         self._slaves: dict[int, _Slave] = {}
         self._pending: Proposal | None = None
-        self._doubtful: list[Proposal] = []
+        self._doubtful: dict[Proposal, float | None] = {}  # since when (ms) Controllers answer again
         self._tick_ms = now_ms
         self._since_ms = now_ms
         self._awaited = self.members  # not heard of since this broker became master
@@ -212,21 +213,22 @@ class SyncSet:
         """Take the Controller's view if it is newer than ours; return whether it was.
 
         ``asked_ms``: when the view was asked for. A proposal without an answer stops counting once a newer
-        set shows that it cannot be applied any more, or once a view asked for long enough after it does not
-        contain it.
+        set shows that it cannot be applied any more, or once a view does not contain it that was asked for
+        long enough after an earlier one.
         """
         newer = set_epoch > self.set_epoch
         if newer:
             self.members = members | {self.self_id}
             self.set_epoch = set_epoch
-            self._doubtful = [p for p in self._doubtful if p.base >= set_epoch]
+            self._doubtful = {p: since for p, since in self._doubtful.items() if p.base >= set_epoch}
             if self._pending is not None and self._pending.base < set_epoch:
                 self._pending = None
             for broker_id, slave in self._slaves.items():
                 if broker_id in self.members:
                     slave.courted_ms = -1.0
         elif set_epoch == self.set_epoch and asked_ms is not None:
-            self._doubtful = [p for p in self._doubtful if asked_ms - p.sent_ms < UNKNOWN_HOLD_MS]
+            since_ms = {p: max(p.sent_ms, asked_ms if at is None else at) for p, at in self._doubtful.items()}
+            self._doubtful = {p: at for p, at in since_ms.items() if asked_ms - at < UNKNOWN_HOLD_MS}
         self._changed()
         return newer
 
@@ -246,7 +248,7 @@ class SyncSet:
         ``adopt``)."""
         if self._pending == proposal:
             self._pending = None
-            self._doubtful.append(proposal)
+            self._doubtful[proposal] = None
             self._changed()
 
     def elected(
@@ -258,7 +260,7 @@ class SyncSet:
         that they have noted this one."""
         self.epoch, self.epoch_start = epoch, epoch_start
         self.members, self.set_epoch = members | {self.self_id}, set_epoch
-        self._pending, self._doubtful = None, []
+        self._pending, self._doubtful = None, {}
         self._since_ms = now_ms
         for slave in self._slaves.values():
             slave.courted_ms = -1.0
@@ -424,6 +426,15 @@ class ConnectedSet(SyncSet):
     def _advance(self) -> None:
         self.confirmed = max(self.confirmed, self._own)
         self.replicated = max(self.replicated, self._nth_highest())
+
+
+def excused_ms(heard_ms: float, late_ms: float, silence_ms: float, now_ms: float) -> float:
+    """Since when the other side of a link is silent, when the look at it at ``now_ms`` is ``late_ms`` late
+    and a silence of ``silence_ms`` would end the link.
+
+    Who looks that late stood still himself, and perhaps the whole machine with him: the time does not count.
+    """
+    return min(heard_ms + late_ms, now_ms) if late_ms > silence_ms / 2 else heard_ms
 
 
 def consistent_point(

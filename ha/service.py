@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ha.core import ConnectedSet, SyncSet
+from ha.core import ConnectedSet, SyncSet, excused_ms
 from ha.master import Budget, ClassicLink, LogReader, SlaveLink
 from ha.proof import Credentials
 from ha.slave import Follower, State, patience_ms
@@ -76,6 +76,7 @@ class HaService:
         self._propose: Propose | None = None
         self._evaluate = asyncio.Event()
         self._pump_soon = False
+        self._ticked_ms = env.monotonic_ms()
         self._confirm_timer: asyncio.TimerHandle | None = None
         self._replicated = 0
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
@@ -95,6 +96,7 @@ class HaService:
         )
         self._store.on_append.append(self._appended)
         self._store.on_flush.append(self._flushed)
+        self._ticked_ms = self._env.monotonic_ms()
         self._tasks.spawn(every(self._tick_s(), self._tick, what="the HA housekeeping"), name="tick")
 
     async def stop(self) -> None:
@@ -250,6 +252,11 @@ class HaService:
     @property
     def members(self) -> frozenset[int]:
         return self.sync.members if self.sync is not None else frozenset()
+
+    @property
+    def asking(self) -> frozenset[int]:
+        """Connected slaves that say they are keelmq's, and so ask for this master's tables too."""
+        return frozenset(broker_id for broker_id, link in self._links.items() if link.prompt)
 
     @property
     def set_epoch(self) -> int:
@@ -485,8 +492,11 @@ class HaService:
 
     def _tick(self) -> None:
         now_ms = self._env.monotonic_ms()
+        late_ms = now_ms - self._ticked_ms - self._tick_s() * 1000
+        self._ticked_ms = now_ms
         for link in [*self._links.values(), *self._strangers]:
             silence_ms = patience_ms(self._config, foreign=not link.prompt)
+            link.last_read_ms = excused_ms(link.last_read_ms, late_ms, silence_ms, now_ms)
             if now_ms - link.last_read_ms > silence_ms:
                 link.close(f"silent for {silence_ms} ms")
             elif now_ms - link.last_write_ms >= self._config.ha_heartbeat_ms:
@@ -515,6 +525,10 @@ class HaService:
             except (MqError, OSError) as error:
                 log.warning("SyncStateSet %s not proposed: %s", wanted, error)
                 sync.refused(proposal, self._env.monotonic_ms())
+            except Exception:
+                # Not foreseen; but without proposals the next slave to die would hold every answer for good.
+                log.exception("SyncStateSet %s proposed, outcome unknown", wanted)
+                sync.unknown(proposal)
             else:
                 # The view may have told us of it before the answer came.
                 if answer is not None and (

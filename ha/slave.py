@@ -18,7 +18,7 @@ from ha.codec import (
     encode_ack,
     encode_slave_handshake,
 )
-from ha.core import consistent_point, missed
+from ha.core import consistent_point, excused_ms, missed
 from ha.master import epochs_of
 from ha.proof import NO_PROOF, PROOF_S, Credentials, Knock, Reason, UnprovenError, need_no_refusal
 from model.config import BrokerConfig
@@ -38,6 +38,8 @@ RETRY_FIRST_MS = 50
 RETRY_MAX_MS = 1000
 FOREIGN_SILENCE_MS: Final = 20_000
 """A real broker breathes every 5 s, and gives its peers so long: ``haHousekeepingInterval``."""
+ANEW_MS: Final = 5000
+"""So long after a foreign master was elected again it has recorded that epoch, if it does."""
 
 
 class State(enum.StrEnum):
@@ -194,6 +196,10 @@ class Follower:
             except (MqError, OSError, ValueError) as error:
                 broken = self._store.writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
+            except Exception as error:
+                # Not foreseen; but who follows no more is a replica less, and the status would not say so.
+                log.exception("following %s failed", address)
+                self._note(State.CONNECTING, error)
             wait_s = self._backoff.next_s()
             try:
                 async with asyncio.timeout(wait_s):
@@ -221,7 +227,7 @@ class Follower:
         end = store.log.end
         try:
             aside = store.put_aside()
-        except DiskError as problem:
+        except (DiskError, OSError) as problem:
             self._note(State.BROKEN, problem)
             return False
         log.warning("the log up to %d was put aside in %s; copying the master's: %s", end, aside, error)
@@ -303,6 +309,8 @@ class MasterLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._greeted = False
         self._epochs: tuple[tuple[int, int], ...] = ()  # the master's, as of the handshake
+        self._epoch = follower.epoch
+        self._outdated_ms: float | None = None  # since when there is an election this link knows nothing of
         self._empty = False  # the log held nothing: the master says where it starts
         self._reported = -1
         self._last_read_ms = env.monotonic_ms()
@@ -382,7 +390,7 @@ class MasterLink(asyncio.Protocol):
                 # Once a read, not once a frame. A heartbeat is answered too: the master sees that this
                 # slave lives.
                 self.report(always=True)
-        except (MqError, OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - the follower tells it, with its traceback if need be
             self.end(error)
 
     def _agree(self, frame: MasterHandshake) -> None:
@@ -431,7 +439,8 @@ class MasterLink(asyncio.Protocol):
             raise PeerError(
                 f"the master's log ends at {frame.end}, ours is confirmed up to {store.confirmed}"
             )
-        store.truncate(store.confirmed)
+        # What is confirmed may end inside of a record, as a piece of the stream does: a cut must not.
+        store.truncate(min(store.confirmed, store.dispatched))
         store.epochs.trust([EpochEntry(e, start) for e, start in frame.epochs if start < store.log.end])
         log.warning("our epochs were lost; the master says %s", _text(store.epochs.entries))
 
@@ -496,14 +505,23 @@ class MasterLink(asyncio.Protocol):
         return encode_ack(end)
 
     def _arm(self) -> None:
-        period_s = min(self._idle_ms, self._silence_ms / 2) / 1000
-        self._timer = asyncio.get_running_loop().call_later(period_s, self._tick)
+        period_ms = min(self._idle_ms, self._silence_ms / 2)
+        due_ms = self._env.monotonic_ms() + period_ms
+        self._timer = asyncio.get_running_loop().call_later(period_ms / 1000, self._tick, due_ms)
 
-    def _tick(self) -> None:
+    def _tick(self, due_ms: float) -> None:
         now_ms = self._env.monotonic_ms()
+        self._last_read_ms = excused_ms(self._last_read_ms, now_ms - due_ms, self._silence_ms, now_ms)
         if now_ms - self._last_read_ms > self._silence_ms:
             self.end(PeerError(f"nothing from the master for {self._silence_ms} ms"))
             return
+        if self._follower.foreign and self._follower.epoch > self._epoch:
+            self._outdated_ms = now_ms if self._outdated_ms is None else self._outdated_ms
+            if now_ms - self._outdated_ms >= ANEW_MS:
+                # A real master goes on under the number of its former epoch on links it has, and tells new
+                # ones where the latest began: all we copied since would be cut whenever this one ends.
+                self.end(PeerError(f"the master was elected again, for epoch {self._follower.epoch}"))
+                return
         if now_ms - self._last_write_ms >= self._idle_ms:
             self.report(always=True)
         self._arm()

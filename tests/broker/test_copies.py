@@ -9,6 +9,9 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
+from broker.metadata import MetadataSync
 from broker.service import Broker
 from remoting import bodies
 from remoting.codes import Request, Response
@@ -80,6 +83,36 @@ def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp_path:
             one.ha.adopt(frozenset({1}), 3)
             assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
             assert table.revision > 0
+
+    asyncio.run(body())
+
+
+def test_a_member_that_has_not_asked_for_the_tables_yet_is_waited_for_like_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an election a slave is in the set once its log is level; its first question may come later."""
+    asking = asyncio.Event()
+    once = MetadataSync.once
+
+    async def late(self: MetadataSync) -> bool:
+        await asking.wait()
+        return await once(self)
+
+    monkeypatch.setattr(MetadataSync, "once", late)
+
+    async def body() -> None:
+        async with pair(tmp_path, slaveTimeout="200") as (one, two), client_of(one) as client:
+            answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
+            assert "T" not in two.topics.table
+            assert answer.code == Response.SYSTEM_ERROR
+            assert "in-sync slaves [2]" in (answer.remark or "")
+            assert not await one.drain(2, 0.05), "nor is it fit to take over"
+            one.resume()
+            asking.set()
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+            assert "T" in two.topics.table
+            assert await one.drain(2, 5.0)
+            one.resume()
 
     asyncio.run(body())
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ha.slave import MasterLink
+from model.errors import Refused
 from remoting.codes import Request
 from tests.broker.helpers import client_of, eventually, log_records, pair, running
 
@@ -177,6 +181,123 @@ def test_an_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
                 int(a.ext["queueOffset"]) for a in answers if not isinstance(a, BaseException) and a.code == 0
             }
             assert acked <= {r.queue_offset for r in log_records(two)}
+
+    asyncio.run(body())
+
+
+def test_an_orderly_stop_hands_on_what_consumers_committed(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
+            for number in range(3):
+                await client.send("T", b"m%d" % number)
+            await eventually(lambda: two.topics.get("T") is not None, "the slave has the topic")
+            for offset in (1, 2):
+                ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
+                assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 0
+            assert two.offsets.get("cg", "T", 0) != 2, "it waits for others to travel with it"
+            await one.stop()
+            assert two.offsets.get("cg", "T", 0) == 2
+
+    asyncio.run(body())
+
+
+def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path / "one") as one:
+            await one.fence()
+            begun, go_on = asyncio.Event(), asyncio.Event()
+            seen: list[Refused | None] = []
+            become, drained = one.ha.become_master, one._drained
+
+            async def slow(*role: Any) -> None:
+                begun.set()
+                await go_on.wait()
+                await become(*role)
+
+            async def draining(heir: int | None, timeout_s: float) -> bool:
+                go_on.set()
+                await promotion
+                seen.append(one.parts.refuse_write())
+                return await drained(heir, timeout_s)
+
+            monkeypatch.setattr(one.ha, "become_master", slow)
+            monkeypatch.setattr(one, "_drained", draining)
+            promotion = asyncio.ensure_future(one.lead(1, 1, frozenset({1}), 1, None))
+            await begun.wait()
+            await one.stop()
+            assert [refused is not None for refused in seen] == [True]
+
+    asyncio.run(body())
+
+
+def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two slaves are level when the stop begins. Then one stalls; the other is enough for an answer."""
+    keys = {"allAckInSyncStateSet": "false", "inSyncReplicas": "2", "slaveSyncMetadataPeriod": "30"}
+    heirs: list[int] = []
+    stalled: set[str] = set()
+    report = MasterLink.report
+
+    def stalling(self: MasterLink, *, always: bool = False) -> None:
+        if self._store.root not in stalled:
+            report(self, always=always)
+
+    async def body() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            one, two, three = [
+                await stack.enter_async_context(running(tmp_path / name, **keys)) for name in ("1", "2", "3")
+            ]
+            for slave in (two, three):
+                await slave.fence()
+            await one.lead(1, 1, frozenset({1}), 1, None)
+            for broker_id, slave in ((2, two), (3, three)):
+                await slave.follow(broker_id, 1, one.config.address, one.config.ha_address)
+            await eventually(lambda: len(one.ha.slaves()) == 2, "both are connected")
+            one.ha.adopt(frozenset({1, 2, 3}), 2)
+            client = await stack.enter_async_context(client_of(one))
+            assert (await client.send("T", b"first")).code == 0
+            await eventually(lambda: {s["lagBytes"] for s in one.ha.slaves()} == {0}, "both are level")
+
+            async def yield_to(heir: int) -> None:
+                heirs.append(heir)
+
+            monkeypatch.setattr(one.role, "yield_to", yield_to)
+            monkeypatch.setattr(MasterLink, "report", stalling)
+            stalled.update({two.store.root, three.store.root})
+            answer = asyncio.ensure_future(client.send("T", b"second"))
+            await eventually(lambda: len(one.parking) == 1, "it waits for a second replica")
+            stop = asyncio.ensure_future(one.stop())
+            await asyncio.sleep(0.05)
+            one.resume()  # the end of an earlier handover's wait
+            assert one.parts.refuse_write() is not None
+            stalled.remove(three.store.root)
+            assert (await answer).code == 0
+            await stop
+            assert heirs == [3], "who has what was answered"
+
+    asyncio.run(body())
+
+
+def test_a_slave_that_lost_its_epochs_learns_them_though_what_is_confirmed_ends_inside_of_a_record(
+    tmp_path: Path,
+) -> None:
+    """Its acknowledgements end where a piece of the stream did, and what is confirmed may, too."""
+
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as client:
+            for number in range(3):
+                await client.send("T", b"m%d" % number)
+            await eventually(lambda: two.store.dispatched == one.store.log.end, "the slave has all")
+            await two.fence()
+            last = log_records(two)[-1]
+            two.store._dispatcher.start_at(last.physical_offset, two.store.log.end - 7)
+            two.store.epochs.entries, two.store.epochs.doubt = [], "both copies are damaged"
+            await two.follow(2, 1, one.config.address, one.config.ha_address)
+            await eventually(lambda: two.ha.follows and log_records(two) == log_records(one), "it goes on")
+            assert two.store.epochs.entries == one.store.epochs.entries
 
     asyncio.run(body())
 

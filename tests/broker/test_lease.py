@@ -87,6 +87,61 @@ def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_how_far_
     asyncio.run(body())
 
 
+def test_a_handover_that_a_newer_epoch_overtook_takes_nothing_from_that(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with FakeControllers() as controllers:
+            controllers.lease_ms = 60_000
+            async with Life(tmp_path, controllers) as life:
+                await life.becomes("master", 1)
+
+                async def overtaken(heir: int, timeout_s: float) -> bool:
+                    controllers.group.epoch = 2
+                    await life.becomes("master", 2)
+                    await until(life.role.lease.holds, "the lease of epoch 2")
+                    life.host.calls.clear()
+                    return life.host.drains
+
+                life.host.drain = overtaken  # type: ignore[method-assign]
+                ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
+                with pytest.raises(Refused, match="not master of epoch 1 any more"):
+                    await life.role.hand_over_to(ask)
+                assert life.role.lease.holds(), "that of epoch 2, which nobody asked to end"
+                assert ("resume",) not in life.host.calls
+
+    asyncio.run(body())
+
+
+def test_a_master_whose_first_lease_is_late_says_so_when_it_comes_though_it_held_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registration of the group's address waits for that word."""
+
+    async def body() -> None:
+        async with FakeControllers() as controllers:
+            controllers.lease_ms = 60_000
+            async with Life(tmp_path, controllers) as life:
+                await life.becomes("master", 1)
+                await until(life.role.lease.holds, "the lease of epoch 1")
+                ask = life.role._controllers.ask_lease
+                silent = True
+
+                async def late(ext: dict[str, str], timeout_s: float) -> tuple[float, int | None]:
+                    if silent and ext["leaseEpoch"] == "2":
+                        raise ConnectionError("the Controllers elect a leader of their own")
+                    return await ask(ext, timeout_s)
+
+                monkeypatch.setattr(life.role._controllers, "ask_lease", late)
+                controllers.group.epoch = 2
+                await life.becomes("master", 2)
+                assert not life.role.lease.holds()
+                life.changes.clear()
+                silent = False
+                await until(life.role.lease.holds, "the lease of epoch 2")
+                assert life.changes == [("master", 2)]
+
+    asyncio.run(body())
+
+
 def test_the_end_of_one_handovers_wait_reopens_no_writes_during_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

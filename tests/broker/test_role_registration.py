@@ -229,6 +229,24 @@ def test_a_refusal_is_tried_again_soon() -> None:
     asyncio.run(run())
 
 
+def test_an_error_that_nobody_foresaw_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [RuntimeError("nobody foresaw this")]
+
+    def broken(self: Broker) -> dict[str, Any]:
+        if failures:
+            raise failures.pop()
+        return topics(self)
+
+    async def run() -> None:
+        async with FakeNameServer() as server, Broker(server.address) as broker:
+            await until(lambda: broker.registration.status() == {server.address: 1})
+            assert not failures
+
+    topics = Broker.topics
+    monkeypatch.setattr(Broker, "topics", broken)
+    asyncio.run(run())
+
+
 def test_each_period_refreshes_the_entry() -> None:
     async def run() -> None:
         async with FakeNameServer() as server, Broker(server.address, period_ms=20):

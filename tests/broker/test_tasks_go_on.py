@@ -103,3 +103,30 @@ def test_a_master_that_hands_on_a_table_that_is_none_is_asked_again() -> None:
         assert await sync.once() is False
 
     asyncio.run(body())
+
+
+def test_a_slave_goes_on_copying_tables_after_an_error_that_nobody_foresaw() -> None:
+    async def body() -> None:
+        asked: list[str] = []
+
+        class Client:
+            async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+                asked.append(address)
+                raise RuntimeError("nobody foresaw this")
+
+        parts = SimpleNamespace(
+            env=OsEnv(),
+            config=SimpleNamespace(slave_metadata_ms=1000),
+            standing=SimpleNamespace(role="slave", master_address="m:1", broker_id=2),
+            topics=SimpleNamespace(adopt=None),
+            groups=SimpleNamespace(adopt=None),
+            offsets=SimpleNamespace(adopt=None),
+        )
+        offsets = DelayOffsets(lambda: 0)
+        sync = MetadataSync(cast(Parts, parts), offsets, cast(Any, Client()))
+        task = asyncio.create_task(sync.run())
+        await eventually(lambda: task.done() or len(asked) >= 3, "the master is asked again")
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(body())

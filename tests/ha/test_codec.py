@@ -99,10 +99,21 @@ def test_a_classic_slave_or_stranger_is_refused_at_its_first_bytes() -> None:
         SlaveReader().feed(b"GET / HTTP/1.1\r\n")
 
 
-def test_a_second_handshake_on_a_connection_is_refused() -> None:
+def test_a_handshake_said_again_before_the_first_ack_is_heard_once_whatever_the_cuts() -> None:
     handshake = encode_slave_handshake(SlaveHandshake(2, False, False))
+    data = handshake * 3 + encode_ack(7)
+    for size in range(1, len(data) + 1):
+        reader = SlaveReader()
+        found = [frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])]
+        assert found == [SlaveHandshake(2, False, False), Ack(7)]
+
+
+def test_another_handshake_on_a_connection_or_one_after_an_ack_is_refused() -> None:
+    first, other = (encode_slave_handshake(SlaveHandshake(i, False, False)) for i in (2, 3))
+    with pytest.raises(PeerError, match="another handshake"):
+        SlaveReader().feed(first + other)
     with pytest.raises(PeerError, match="state 1"):
-        SlaveReader().feed(handshake * 2)
+        SlaveReader().feed(first + encode_ack(7) + first)
 
 
 def test_a_negative_ack_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -181,6 +182,25 @@ def test_a_frozen_slave_leaves_the_set_while_its_connection_stays_open() -> None
             await until(lambda: group.members == {1}, "it leaves")
             await until(lambda: group.master.ha.replicated == 10, "and the answer does")
             assert [slave["id"] for slave in group.master.ha.slaves()] == [2], "still connected"
+
+    asyncio.run(run())
+
+
+def test_a_machine_that_stood_still_ends_no_link_and_empties_no_set() -> None:
+    async def run() -> None:
+        async with Group(
+            *(Node(i, ha_housekeeping_ms=400, ha_not_catchup_ms=400) for i in (1, 2, 3))
+        ) as group:
+            await group.elect(1)
+            await group.full()
+            links, proposals = dict(group.master.ha._links), len(group.proposals)
+            for _ in range(3):
+                time.sleep(1)  # noqa: ASYNC251 - every broker at once, and all their timers with them
+                await asyncio.sleep(0.2)
+            assert group.master.ha._links == links
+            assert len(group.proposals) == proposals
+            group.master.store.grow(b"0123456789")
+            await group.level()
 
     asyncio.run(run())
 
@@ -460,6 +480,44 @@ def test_a_slave_whose_disk_refuses_says_so_and_goes_on_when_it_recovers() -> No
             await until(lambda: group.members == {1}, "it left the SyncStateSet")
             slave.store.fail_appends, slave.store.writable = False, None
             await group.full()
+
+    asyncio.run(run())
+
+
+def test_a_slave_goes_on_whatever_went_wrong_with_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with Group(Node(1), Node(2)) as group:
+            append, failures = FakeStore.append_raw, [RuntimeError("nobody foresaw this")]
+
+            def broken(self: FakeStore, offset: int, data: bytes) -> None:
+                if failures:
+                    raise failures.pop()
+                append(self, offset, data)
+
+            monkeypatch.setattr(FakeStore, "append_raw", broken)
+            await group.elect(1)
+            group.master.store.grow(b"0123456789")
+            await group.full()
+            assert not failures
+            group.assert_identical()
+
+    asyncio.run(run())
+
+
+def test_a_master_goes_on_proposing_whatever_went_wrong_with_one_proposal() -> None:
+    async def run() -> None:
+        async with Group(Node(1), Node(2), Node(3)) as group:
+            propose, failures = group.propose, [RuntimeError("nobody foresaw this")]
+
+            async def broken(members: frozenset[int], base: int) -> tuple[frozenset[int], int] | None:
+                if failures:
+                    raise failures.pop()
+                return await propose(members, base)
+
+            group.propose = broken  # type: ignore[method-assign]
+            await group.elect(1)
+            await group.full()
+            assert not failures
 
     asyncio.run(run())
 

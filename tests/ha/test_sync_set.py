@@ -379,7 +379,27 @@ def test_a_proposal_without_an_answer_counts_until_it_cannot_be_applied_any_more
     sync.appended(200)
     sync.adopt(frozenset({SELF}), 1, 10)
     assert sync.confirmed == 100, "the Controller may still be working on it"
-    sync.adopt(frozenset({SELF}), 1, UNKNOWN_HOLD_MS)
+    sync.adopt(frozenset({SELF}), 1, UNKNOWN_HOLD_MS + 9)
+    assert sync.confirmed == 100
+    sync.adopt(frozenset({SELF}), 1, UNKNOWN_HOLD_MS + 10)
+    assert sync.confirmed == 200
+
+
+def test_time_in_which_the_controllers_stood_still_settles_no_proposal() -> None:
+    # They had the request in their socket when the machine stopped, and work on it now.
+    sync = sync_set(end=100)
+    sync.connected(2, 0)
+    sync.acked(2, 100, 0)
+    proposal = sync.propose(0)
+    assert proposal is not None
+    awake_ms = 3 * UNKNOWN_HOLD_MS
+    sync.tick(awake_ms)
+    sync.unknown(proposal)
+    sync.disconnected(2)
+    sync.appended(200)
+    sync.adopt(frozenset({SELF}), 1, awake_ms)
+    assert sync.confirmed == 100
+    sync.adopt(frozenset({SELF}), 1, awake_ms + UNKNOWN_HOLD_MS)
     assert sync.confirmed == 200
 
 

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from ha import slave as slave_module
 from ha.codec import (
     MasterHandshake,
     SlaveHandshake,
@@ -52,6 +53,21 @@ def test_a_handshake_cut_in_pieces_is_waited_for_whole() -> None:
         slave.close()
 
     with_master(test, b"0123456789" * 3)
+
+
+def test_a_real_slave_that_says_its_handshake_again_is_answered_once_and_served() -> None:
+    # AutoSwitchHAClient does while it has not the whole answer: after 5 s, or when that came in two pieces.
+    async def test(group: Group, node: Node) -> None:
+        slave = await RawSlave.connect(node)
+        handshake = encode_slave_handshake(SlaveHandshake(2, False, False))
+        slave.writer.write(handshake)
+        assert await slave.next() == MasterHandshake(10, 1, ((1, 0),))
+        slave.writer.write(handshake * 2 + encode_ack(0))
+        assert (await slave.transfer()).body == b"0123456789"
+        assert [entry["id"] for entry in node.ha.slaves()] == [2]
+        slave.close()
+
+    with_master(test, b"0123456789")
 
 
 def test_frames_respect_batch_segment_and_epoch_ends_and_are_labelled_as_a_real_masters() -> None:
@@ -433,6 +449,31 @@ def test_a_real_master_without_our_newest_epoch_cuts_nothing_that_was_confirmed(
         assert node.store.cuts == []
 
     with_slave(HELLO, test)
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
+    foreign: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # AutoSwitchHAConnection goes on under the old epoch's number; who believes that cuts all of it one day.
+    monkeypatch.setattr(slave_module, "ANEW_MS", 200)
+
+    async def run() -> None:
+        node = Node(2, ha_heartbeat_ms=50, ha_housekeeping_ms=60_000)
+        script = encode_master_handshake(20, [(1, 0)]) + frame(0, b"0123456789" * 3, confirmed=30)
+        async with RawMaster(script) as master, Group(node):
+            node.ha.expect_master(foreign=foreign)
+            await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+            await until(lambda: node.store.log.end == 30)
+            master.script = encode_master_handshake(30, [(1, 0), (2, 20)]) + frame(20, b"0123456789", 2, 20)
+            await node.ha.become_slave(2, 2, f"127.0.0.1:{master.port}")
+            await asyncio.sleep(1)
+            assert master.connections == (2 if foreign else 1)
+            assert node.store.epochs.entries == ([(1, 0), (2, 20)] if foreign else [(1, 0)])
+            assert bytes(node.store.log.data) == b"0123456789" * 3
+            await node.ha.become_fenced()
+
+    asyncio.run(run())
 
 
 def test_a_silent_slave_is_left_and_a_real_one_is_given_the_time_its_kind_takes() -> None:
