@@ -134,8 +134,8 @@ class Replica(msgspec.Struct):
 class Group(msgspec.Struct):
     """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
     ``before``: the other members when ``master`` was elected; as long as it did not begin its epoch, they
-    have all that is acknowledged. ``unclean_elections``: how often a broker outside of the SyncStateSet
-    became master, each time with the loss of what only members held. ``doubtful``: brokers whose machine lost
+    have all that is acknowledged. ``unclean_elections``: how often one became master who could only because
+    the election might be unclean, each time with the loss of what others held. ``doubtful``: brokers whose machine lost
     its memory, until a master has seen them catch up."""
 
     cluster: str
@@ -161,13 +161,14 @@ class Group(msgspec.Struct):
     def choice(self, command: ElectMaster) -> int | None:
         """Whom this election makes master, or leaves it; None = nobody may be."""
         asks = command.broker_id
-        if self.virgin and asks != NOBODY:
+        asker = self.replicas.get(asks)
+        if self.virgin and asks != NOBODY and not (asker and asker.learner):
             return asks
         if command.restarted and asks == self.master:
             return self._successor_of_restarted(command)
         return choose(
             members=self.members,
-            replicas=self.replicas,
+            replicas=[i for i, replica in self.replicas.items() if not replica.learner],
             alive=command.alive,
             presumed=command.presumed,
             master=self.master,
@@ -179,9 +180,10 @@ class Group(msgspec.Struct):
         )
 
     def others_of_restarted(self, command: ElectMaster) -> list[int]:
-        """Who has all that the master which asks may have had confirmed, besides it."""
-        began = command.log_epoch >= self.epoch
-        return [m for m in (self.members if began else self.before) if m != command.broker_id]
+        """Who has all that the master which asks may have had confirmed, besides it; who was cleaned away
+        since is waited for by nobody."""
+        had = self.members if command.log_epoch >= self.epoch else self.before
+        return [m for m in had if m != command.broker_id and m in self.replicas]
 
     def _successor_of_restarted(self, command: ElectMaster) -> int | None:
         """Another living member has all that was confirmed; the restarted master perhaps has not. It leads
@@ -418,7 +420,7 @@ class ReplicaTable:
         if chosen == group.master and not restarted:
             return self._elected(name, group, MASTER_STILL_EXIST, f"master {chosen} of {name} is alive")
         known = group.others_of_restarted(command) if restarted else group.members
-        if not group.virgin and not restarted and chosen not in group.members:
+        if not group.virgin and group.choice(msgspec.structs.replace(command, unclean=False)) != chosen:
             group.unclean_elections += 1
         group.before = [member for member in known if member != chosen]
         group.master, group.epoch, group.virgin = chosen, group.epoch + 1, False
