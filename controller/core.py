@@ -135,8 +135,8 @@ class Group(msgspec.Struct):
     """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
     ``before``: the other members when ``master`` was elected; as long as it did not begin its epoch, they
     have all that is acknowledged. ``unclean_elections``: how often one became master who could only because
-    the election might be unclean, each time with the loss of what others held. ``doubtful``: brokers whose machine lost
-    its memory, until a master has seen them catch up."""
+    the election might be unclean, each time with the loss of what others held. ``doubtful``: brokers whose
+    machine lost its memory, until a master has seen them catch up."""
 
     cluster: str
     next_id: int = FIRST_ID

@@ -2,9 +2,9 @@
 
 Events start an election at once: the end of a master's session, its silence, a broker that came back to a
 group without master, a new Raft leader. Beside them a slow loop compares what is with what should be, for
-ever, so no lost event leaves a group alone. Only the Raft leader acts: it proposes, ``core`` decides. Where
-nobody may be elected nothing is proposed; the group is looked at again after a growing while, or when one of
-its brokers comes back.
+ever, so no lost event leaves a group alone. Only the Raft leader acts: it proposes, ``core`` decides. Who was
+elected is told to the group's brokers, by whichever leader finds it decided. Where nobody may be elected
+nothing is proposed; the group is looked at again after a growing while, or when one of its brokers is back.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Keeper:
         self._rests: dict[str, tuple[Backoff, float]] = {}  # nobody could be elected: not again before (ms)
         self._missed: set[str] = set()  # something happened while an election was under way
         self._lost: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) already reported as lost
+        self._told: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) its brokers were told of
         self._ready_term = 0
         self._led_term = 0
 
@@ -108,6 +109,7 @@ class Keeper:
             self._live.lead(self._env.monotonic_ms())
             self._leases.lead(self._env.monotonic_ms())
             self._rests.clear()
+            self._told.clear()
             self._tasks.spawn(self._begin(), name="begin")
 
     def broker_back(self, group: str) -> None:
@@ -134,7 +136,15 @@ class Keeper:
             group,
             epoch,
         )
-        self._announce(group)
+        self._tell(group)
+
+    def _tell(self, name: str) -> None:
+        """Tell the brokers of a group who their master is, once for each master this leader finds: also one
+        that a former leader had elected, or an election of unknown outcome."""
+        group = self._table.groups.get(name)
+        if group is not None and group.master is not None:
+            self._told[name] = (group.master, group.epoch)
+            self._announce(name)
 
     async def ready(self) -> None:
         """Return when this leader's table holds what former leaders committed. Raises NotLeader, Unknown."""
@@ -208,6 +218,8 @@ class Keeper:
         if not self._raft.is_leader or self._ready_term != self._raft.term or name in self._electing:
             return
         if group.master is not None:
+            if self._told.get(name) != (group.master, group.epoch):
+                self._tell(name)
             if self._live.is_presumed(name, group.master, self._env.monotonic_ms()):
                 return
             if self._lost.get(name) != (group.master, group.epoch):
@@ -241,10 +253,14 @@ class Keeper:
         ``chosen`` lacks; 0 = elect now."""
         at_ms = self._env.monotonic_ms() if at_ms is None else at_ms
         group = self._table.groups.get(name)
-        if group is None or chosen is None or group.virgin:
+        if group is None or chosen is None:
             return 0.0
         # Without a master it is one of the members that led, or one that was removed, and it may not know.
         deposed = {*group.members, *self._leases.holders(name)}
+        if group.virgin and group.epoch > 0:
+            deposed.add(
+                NOBODY
+            )  # all of it was removed, perhaps under a former leader: it may not know either
         holders = [group.master] if group.master is not None else sorted(deposed)
         untils = [0.0]
         for holder in holders:

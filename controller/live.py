@@ -1,8 +1,9 @@
 """Which brokers are alive, as far as this Controller has heard?
 
-A broker's session is the connection its newest heartbeat came on. The end of that connection is the end of
-the broker, at once; the end of an older one means nothing. Silence ends a session after the timeout the
-broker itself asked for. Times are monotonic milliseconds, given by the caller.
+A broker's session is the newest connection its heartbeats came on. The end of that connection is the end of
+the broker, at once; the end of an older one means nothing, nor does what it still brings: after a cut the
+network delivers what it had kept. Silence ends a session after the timeout the broker itself asked for. Times
+are monotonic milliseconds, given by the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Broker = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a broker says of itself (BROKER_HEARTBEAT). Offsets in bytes, -1 = not said."""
+    """What a broker says of itself (BROKER_HEARTBEAT). Offsets in bytes, -1 = not said. ``session``: the
+    number of the connection; a newer one has a higher one."""
 
     session: int
     at_ms: float
@@ -51,11 +53,13 @@ class Liveness:
     """What heartbeats and closed connections say.
 
     In: ``heartbeat``, ``closed``, ``lead``. Out: who was lost, ``alive``, ``presumed``, ``ends``.
-    Holds: only the newest heartbeat of a broker counts, in whichever order connections end.
+    Holds: only the newest heartbeat of a broker's newest connection counts, in whichever order connections
+    end.
     """
 
     def __init__(self) -> None:
         self._beats: dict[Broker, Heartbeat] = {}
+        self._ids: dict[str, set[int]] = {}  # of each group, so that asking for one does not look at all
         self._over: set[Broker] = set()  # sessions that ended: by close or by expiry
         self._closed: set[Broker] = set()
         self._leading_since_ms: float | None = None
@@ -67,8 +71,12 @@ class Liveness:
     def heartbeat(self, group: str, broker_id: int, beat: Heartbeat) -> bool:
         """Note a heartbeat; whether the broker was not alive before."""
         broker = (group, broker_id)
-        fresh = broker not in self._beats or broker in self._over
+        known = self._beats.get(broker)
+        fresh = known is None or broker in self._over
+        if known is not None and not fresh and beat.session < known.session:
+            return False
         self._beats[broker] = beat
+        self._ids.setdefault(group, set()).add(broker_id)
         self._over.discard(broker)
         self._closed.discard(broker)
         return fresh
@@ -126,7 +134,7 @@ class Liveness:
 
     def alive(self, group: str, now_ms: float) -> list[int]:
         """Ids of the group's brokers that are alive, sorted."""
-        return sorted(i for name, i in self._beats if name == group and self.is_alive(group, i, now_ms))
+        return sorted(i for i in self._ids.get(group, ()) if self.is_alive(group, i, now_ms))
 
     def presumed(self, group: str, broker_ids: Iterable[int], now_ms: float) -> list[int]:
         """Those of ``broker_ids`` that must not be taken for dead, sorted."""
@@ -143,7 +151,7 @@ class Liveness:
 
     def ends(self, group: str) -> dict[int, End]:
         """How far the logs of the group's brokers reach, as last heard."""
-        return {i: beat.end for (name, i), beat in sorted(self._beats.items()) if name == group}
+        return {i: self._beats[group, i].end for i in sorted(self._ids.get(group, ()))}
 
     def __len__(self) -> int:
         """Brokers there is anything known of."""
@@ -156,5 +164,9 @@ class Liveness:
         """The broker was removed from its group."""
         broker = (group, broker_id)
         self._beats.pop(broker, None)
+        ids = self._ids.get(group, set())
+        ids.discard(broker_id)
+        if not ids:
+            self._ids.pop(group, None)
         self._over.discard(broker)
         self._closed.discard(broker)

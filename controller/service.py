@@ -116,6 +116,7 @@ class Controller:
             env,
             f"controller.{config.self_id}",
             self._handle,
+            on_open=self._on_open,
             on_close=self._on_close,
             credentials=credentials,
             signs=True,  # it calls brokers only, on the connections they beat on
@@ -226,10 +227,13 @@ class Controller:
         body = b"" if answer.body is None else dumps(answer.body)
         return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=body)
 
+    def _on_open(self, connection: Connection) -> None:
+        self._session_count += 1
+        connection.attributes["session"] = self._session_count
+
     def _on_close(self, connection: Connection) -> None:
-        session = connection.attributes.get("session")
-        if session is not None:
-            self._sessions.pop(session, None)
+        session = connection.attributes["session"]
+        if self._sessions.pop(session, None) is not None:
             self._keeper.brokers_lost(self._live.closed(session))
 
     def _heartbeat(self, connection: Connection, request: codec.Command) -> codec.Command:
@@ -243,11 +247,8 @@ class Controller:
         if not self._live.knows(group, broker_id) and len(self._live) >= BROKERS_MAX:
             raise Refused(f"more than {BROKERS_MAX} brokers", Response.SYSTEM_BUSY)
         timeout_ms = opt_int(ext, "heartbeatTimeoutMills", DEFAULT_TIMEOUT_MS)
-        session = connection.attributes.get("session")
-        if session is None:
-            self._session_count += 1
-            session = connection.attributes["session"] = self._session_count
-            self._sessions[session] = connection
+        session = connection.attributes["session"]
+        self._sessions[session] = connection
         beat = Heartbeat(
             session=session,
             at_ms=self._env.monotonic_ms(),
