@@ -78,7 +78,7 @@ class Keeper:
         self._request_id = request_id
         self._ask = ask
         self._leases = Leases()
-        self._again_ms = float("inf")  # a lease that held an election up is over then
+        self._again_ms = float("inf")  # what held an election up is over then
         self._tasks = Tasks(f"controller.{config.self_id}.keeper")
         self._wake = asyncio.Event()
         self._look_now = False
@@ -115,7 +115,10 @@ class Keeper:
     def broker_back(self, group: str) -> None:
         """A broker that was not alive sent a heartbeat: it may be what a group without master waits for."""
         self._stir(group)
-        self._look()
+        found = self._table.groups.get(group)
+        if found is not None:
+            self._check(group, found)
+        self._wake.set()  # for its expiry; the other groups have nothing to do with it
 
     def brokers_lost(self, brokers: list[Broker]) -> None:
         """Sessions ended. If one was a master's, elect at once."""
@@ -193,9 +196,16 @@ class Keeper:
                 log.exception("Controller %s: a look at the groups failed", self._config.self_id)
                 self._look_now = True
                 wait_ms = self._config.scan_not_active_ms
-            timer = asyncio.get_running_loop().call_later(max(wait_ms, 1) / 1000, self._wake.set)
+            wait_ms = max(wait_ms, 1)
+            due_ms = self._env.monotonic_ms() + wait_ms
+            timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._wake.set)
             await self._wake.wait()
             timer.cancel()
+            now_ms = self._env.monotonic_ms()
+            if now_ms - due_ms > self._config.raft_election_min_ms:
+                # This process stood still, perhaps the brokers on this machine with it.
+                log.warning("Controller %s stood still for %d ms", self._config.self_id, now_ms - due_ms)
+                self._live.lead(now_ms)
 
     def _round(self) -> float:
         """Elect where a session ended, look at every group when it is time to; in how many ms to go on."""
@@ -220,7 +230,10 @@ class Keeper:
         if group.master is not None:
             if self._told.get(name) != (group.master, group.epoch):
                 self._tell(name)
-            if self._live.is_presumed(name, group.master, self._env.monotonic_ms()):
+            now_ms = self._env.monotonic_ms()
+            if self._live.is_presumed(name, group.master, now_ms):
+                if not self._live.is_alive(name, group.master, now_ms):
+                    self._look_at(self._live.presumed_until_ms(name, group.master) + 1)
                 return
             if self._lost.get(name) != (group.master, group.epoch):
                 self._lost[name] = (group.master, group.epoch)
@@ -244,9 +257,13 @@ class Keeper:
         were asked; then it is looked at again in time."""
         left_ms = self.lease_left_ms(name, self._chosen(self.command(name)), at_ms)
         if left_ms > 0:
-            self._again_ms = min(self._again_ms, self._env.monotonic_ms() + left_ms)
-            self._wake.set()
+            self._look_at(self._env.monotonic_ms() + left_ms)
         return left_ms > 0
+
+    def _look_at(self, at_ms: float) -> None:
+        """Look at every group again at that time (monotonic, ms), if not before."""
+        self._again_ms = min(self._again_ms, at_ms)
+        self._wake.set()
 
     def lease_left_ms(self, name: str, chosen: int | None, at_ms: float | None = None) -> float:
         """How long, from ``at_ms`` or from now on, a lease may still let another broker confirm what

@@ -65,7 +65,8 @@ class Liveness:
         self._leading_since_ms: float | None = None
 
     def lead(self, now_ms: float) -> None:
-        """From now on this Controller decides. What it has not heard, the former leader may have."""
+        """From now on this Controller decides. What it has not heard, the former leader may have; or it could
+        hear nothing, because its process stood still."""
         self._leading_since_ms = now_ms
 
     def heartbeat(self, group: str, broker_id: int, beat: Heartbeat) -> bool:
@@ -108,9 +109,13 @@ class Liveness:
         """Alive, or silent without this leader having listened long enough to call it dead."""
         if self.is_alive(group, broker_id, now_ms):
             return True
-        if (group, broker_id) in self._closed or self._leading_since_ms is None:
-            return False
-        return now_ms <= self._leading_since_ms + self.grace_ms(group, broker_id)
+        return (group, broker_id) not in self._closed and now_ms <= self.presumed_until_ms(group, broker_id)
+
+    def presumed_until_ms(self, group: str, broker_id: int) -> float:
+        """Until when silence is no answer, because this leader has not listened for long."""
+        if self._leading_since_ms is None:
+            return float("-inf")
+        return self._leading_since_ms + self.grace_ms(group, broker_id)
 
     def grace_ms(self, group: str, broker_id: int) -> int:
         """After this long, silence is an answer for a new leader too: the broker's own heartbeat timeout,

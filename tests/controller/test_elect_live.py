@@ -1,5 +1,6 @@
 """The promise of controller.elect and .live: the best living member wins; only its session ends a broker."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given
@@ -145,3 +146,29 @@ def test_a_broker_is_alive_exactly_while_its_newest_session_is_open_and_recent(
             now += 300 * session
             live.expired(now)
         assert live.is_alive(G, 1, now) == (newest is not None and not ended and now <= at + 1000)
+
+
+class Unlisted(dict[tuple[str, int], Heartbeat]):
+    """Gives what is asked for by name, and never all of it."""
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        raise AssertionError("looked at the brokers of all groups")
+
+    def items(self) -> Any:
+        return iter(self)
+
+
+def test_who_asks_for_one_group_pays_for_one_group() -> None:
+    """A Controller asks this for each group when it looks at all of them: among thousands of groups it would
+    be busy for longer than its followers bear."""
+    live = Liveness()
+    for number in range(10):
+        for broker_id in (1, 2, 3):
+            live.heartbeat(f"g{number}", broker_id, beat(3 * number + broker_id, 0))
+    live._beats = Unlisted(live._beats)
+    assert live.alive("g7", 1) == [1, 2, 3]
+    assert live.presumed("g7", (1, 2), 1) == [1, 2]
+    live.forget("g7", 2)
+    assert live.alive("g7", 1) == [1, 3]
+    assert sorted(live.ends("g7")) == [1, 3]
+    assert live.alive("nobody", 1) == []

@@ -14,6 +14,10 @@ from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.controller.simulated import wait_for
 from tests.controller.test_service import Broker, World, run
+from tests.controller.test_service_sim import World as SimWorld
+from tests.controller.test_slow_brokers import Broker as SimBroker
+from tests.controller.test_slow_brokers import master
+from tests.controller.test_slow_brokers import run as on_three
 
 
 def told(broker: Broker, epoch: int) -> bool:
@@ -118,3 +122,47 @@ def test_a_group_made_anew_waits_for_the_lease_of_the_master_it_had(tmp_path: Pa
         assert world.group()["master"] is None
 
     run(tmp_path, main)
+
+
+def lead_of(world: SimWorld) -> str:
+    return next(name for name, (life, c) in world.controllers.items() if not life.paused and c.raft.is_leader)
+
+
+@pytest.mark.sim
+def test_a_master_that_falls_silent_with_the_controllers_leader_is_replaced_when_its_time_is_over() -> None:
+    """A host with both of them loses power: no connection ends. The new leader gives the master the time to
+    be heard, and looks at the end of that time, not with its next look at everything."""
+
+    async def main(world: SimWorld, brokers: list[SimBroker]) -> None:
+        loop = asyncio.get_running_loop()
+        former = lead_of(world)
+        assert brokers[0].life is not None
+        world.loop.pause(world.controllers[former][0])
+        world.loop.pause(brokers[0].life)
+        del world.controllers[former]
+        await wait_for(world.leader, 5)
+        begun = loop.time()
+        await wait_for(lambda: master(world) != 1, 20)
+        heartbeat_timeout_s = 1.5
+        assert loop.time() - begun < heartbeat_timeout_s + 0.1
+
+    on_three(0.0, main)
+
+
+@pytest.mark.sim
+def test_when_everything_stood_still_no_master_is_taken_for_dead() -> None:
+    async def main(world: SimWorld, brokers: list[SimBroker]) -> None:
+        controllers = sorted(world.controllers.values(), key=lambda one: not one[1].raft.is_leader)
+        lives = [life for life, _ in controllers]
+        lives += [broker.life for broker in brokers if broker.life is not None]
+        for life in lives:
+            world.loop.pause(life)
+        await asyncio.sleep(10)
+        # Whoever decides is the first that goes on, and all of it takes less than a broker is waited for.
+        for life in lives:
+            world.loop.resume(life)
+            await asyncio.sleep(0.15)
+        await asyncio.sleep(5)
+        assert (master(world), world.masters) == (1, {1: {1}})
+
+    on_three(0.0, main)
