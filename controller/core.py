@@ -64,8 +64,8 @@ class AlterSyncStateSet(_Command, frozen=True, kw_only=True, tag="alter"):
 class ElectMaster(_Command, frozen=True, kw_only=True, tag="elect"):
     """``designate``: ``broker_id`` shall be it, or nobody new. ``restarted``: ``broker_id`` is the master,
     come back with a log that has ``log_epoch`` as its last epoch; ``doubtful``: it may have lost its end in a
-    power failure; ``all_ack``: what it confirmed, every member of its SyncStateSet has; see ``Group``.
-    ``answered``: who said for this election how far its log is; asked for in majority mode only.
+    power failure; ``all_ack``: what it (or the master that is replaced) confirmed, every member of its
+    SyncStateSet has; see ``Group``. ``answered``: who said for this election how far its log is.
     ``master_epoch``: it is meant for this epoch and no later one; -1 = for whichever there is."""
 
     broker_id: int = NOBODY
@@ -177,6 +177,8 @@ class Group(msgspec.Struct):
             unclean=command.unclean,
             doubtful=self.doubtful,
             quorum=self.quorum(command.answered),
+            answered=command.answered,
+            all_ack=command.all_ack,
         )
 
     def others_of_restarted(self, command: ElectMaster) -> list[int]:
@@ -218,6 +220,8 @@ class Group(msgspec.Struct):
             unclean=False,
             doubtful=doubtful,
             quorum=quorum,
+            answered={*command.answered, asks},
+            all_ack=command.all_ack,
         )
         return asks if chosen is None and command.unclean else chosen
 

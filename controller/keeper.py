@@ -404,7 +404,8 @@ class Keeper:
 
         def decided(answered: frozenset[int]) -> bool:
             if group.quorum(()) is None:
-                return True  # the silent count with their heartbeats
+                # The silent count with their heartbeats; but of several that are, one may just have died.
+                return bool(answered) or len(asked) < 2
             self._answered[name] = answered
             # A majority that is slow is better than a minority that is quick.
             return self._chosen(msgspec.structs.replace(wanted(), unclean=False)) is not None
@@ -474,7 +475,8 @@ class Keeper:
         now_ms = self._env.monotonic_ms()
         group = self._table.groups.get(name)
         alive = self._live.alive(name, now_ms)
-        beat = self._live.newest(name, broker_id)
+        confirmed = group.master if group is not None and not restarted else broker_id
+        beat = None if confirmed is None else self._live.newest(name, confirmed)
         return ElectMaster(
             group=name,
             request_id=self._request_id(),

@@ -181,6 +181,30 @@ def test_a_restarted_master_in_doubt_that_leads_on_uncleanly_is_counted() -> Non
     assert alone.groups[G].unclean_elections == 0, "it would have been elected without, too"
 
 
+def test_who_answered_is_elected_before_who_may_just_have_died() -> None:
+    def winner(ends: dict[int, End], answered: tuple[int, ...], *, all_ack: bool) -> str:
+        lost = ElectMaster(group=G, alive=(2, 3), ends=ends, answered=answered, all_ack=all_ack)
+        return str(table().apply(lost)["ext"]["masterBrokerId"])
+
+    equal, behind = {2: End(1, 9), 3: End(1, 9)}, {2: End(1, 9), 3: End(1, 8)}
+    assert winner(equal, (3,), all_ack=False) == "3"
+    assert winner(behind, (3,), all_ack=False) == "2", "2 may have what was acknowledged without 3"
+    assert winner(behind, (3,), all_ack=True) == "3"
+    assert winner(behind, (2, 3), all_ack=True) == "2"
+    assert winner(behind, (), all_ack=True) == "2", "then somebody has to"
+
+
+def test_doubts_weigh_more_than_silence() -> None:
+    made = table(members=(1, 2, 3))
+    for broker_id in (1, 2, 3):
+        doubts = RegisterBroker(group=G, cluster="c", broker_id=broker_id, address="", doubtful=True)
+        assert made.apply(doubts)["code"] == 0
+    made.groups[G].master = None
+    ends = {1: End(1, 5), 2: End(1, 9), 3: End(1, 5)}
+    back = ElectMaster(group=G, alive=(1, 2, 3), ends=ends, answered=(1, 3), all_ack=True)
+    assert made.apply(back)["ext"]["masterBrokerId"] == "2", "of all in doubt the furthest"
+
+
 def test_a_learner_is_elected_by_nobody() -> None:
     made = table(master=None)
     learns = RegisterBroker(group=G, cluster="c", broker_id=3, address="", learner=True)

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from controller.asking import SOON_S
 from controller.live import Heartbeat, Liveness
 from model.errors import Unknown
+from remoting.codec import Command
 from remoting.codes import Request, Response
-from remoting.service import RemotingClient
+from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
 from tests.controller.simulated import wait_for
 from tests.controller.test_service import Broker, World, run
@@ -120,6 +122,37 @@ def test_a_group_made_anew_waits_for_the_lease_of_the_master_it_had(tmp_path: Pa
         early = await two.call(Request.CONTROLLER_ELECT_MASTER, brokerId=4, designateElect="false")
         assert "lease" in (early.remark or "")
         assert world.group()["master"] is None
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("late_s", [0.0, 2.5 * SOON_S])
+def test_a_member_that_fell_silent_with_the_master_is_not_elected_while_another_answers(
+    tmp_path: Path, late_s: float
+) -> None:
+    """A rack with two of three loses power: the silence of one is noticed first, and the other would have
+    been elected for its smaller id. The third has all that was acknowledged, and would have waited for it."""
+
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        two.freeze()
+        answer = three.on_request
+
+        async def slowly(connection: Connection, request: Command) -> Command | None:
+            await asyncio.sleep(late_s)
+            return await answer(connection, request)
+
+        three.end_now = 0
+        three.client._owner.handler = slowly
+        one.freeze()
+        await asyncio.sleep(0.2)
+        for broker in (one, two):
+            beat = broker.heartbeat(allAckInSyncStateSet="true", maxOffset=7)
+            await broker.client.oneway(world.leader_address(), beat, 1)
+        await asyncio.sleep(0.2)
+        await one.die()
+        await wait_for(lambda: world.group()["epoch"] == 2)
+        assert world.group()["master"] == 3
 
     run(tmp_path, main)
 

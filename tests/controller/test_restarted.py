@@ -60,6 +60,15 @@ def test_a_restarted_master_gives_way_to_a_member_that_lives() -> None:
     assert (answer["code"], answer["ext"]["masterBrokerId"], answer["ext"]["masterEpoch"]) == (0, "2", "2")
 
 
+def test_a_restarted_master_gives_way_to_a_member_that_answers() -> None:
+    table = group()
+    ends = {2: End(1, 9), 3: End(1, 5)}
+    answer = elect(table, 1, alive=(1, 2, 3), answered=(3,), ends=ends, restarted=True, log_epoch=1)
+    assert answer["ext"]["masterBrokerId"] == "3", (
+        "2 may just have died; in mode all it has no more that counts"
+    )
+
+
 def test_a_restarted_master_without_living_members_leads_a_new_epoch() -> None:
     table = group()
     answer = elect(table, 1, alive=(1,), restarted=True, log_epoch=1)
