@@ -18,6 +18,9 @@ DEFAULT_TIMEOUT_MS: Final = 10_000
 TIMEOUT_MIN_MS: Final = 100
 TIMEOUT_MAX_MS: Final = 600_000
 
+FORGOTTEN_MS: Final = 3_600_000
+"""After so long a silence nothing of a broker is kept: ids are never given twice, so they would add up."""
+
 Broker = tuple[str, int]
 """(name of the group, broker id)."""
 
@@ -90,9 +93,14 @@ class Liveness:
         return sorted(lost)
 
     def expired(self, now_ms: float) -> list[Broker]:
-        """The brokers that became silent for too long since the last call."""
-        lost = [b for b, beat in self._beats.items() if b not in self._over and beat.until_ms < now_ms]
+        """The brokers that became silent for too long since the last call. Forgets those that have been for
+        ``FORGOTTEN_MS``."""
+        silent = [b for b, beat in self._beats.items() if beat.until_ms < now_ms]
+        lost = [b for b in silent if b not in self._over]
         self._over.update(lost)
+        for broker in silent:
+            if broker not in lost and self._beats[broker].until_ms < now_ms - FORGOTTEN_MS:
+                self.forget(*broker)
         return sorted(lost)
 
     def next_expiry_ms(self) -> float | None:
@@ -166,7 +174,7 @@ class Liveness:
         return (group, broker_id) in self._beats
 
     def forget(self, group: str, broker_id: int) -> None:
-        """The broker was removed from its group."""
+        """The broker was removed from its group, or silent for very long."""
         broker = (group, broker_id)
         self._beats.pop(broker, None)
         ids = self._ids.get(group, set())

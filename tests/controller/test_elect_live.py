@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.elect import End, choose
-from controller.live import DEFAULT_TIMEOUT_MS, Heartbeat, Liveness
+from controller.live import DEFAULT_TIMEOUT_MS, FORGOTTEN_MS, Heartbeat, Liveness
 
 G = "broker-a"
 IDS = st.frozensets(st.integers(1, 8), max_size=6)
@@ -172,3 +172,17 @@ def test_who_asks_for_one_group_pays_for_one_group() -> None:
     assert live.alive("g7", 1) == [1, 3]
     assert sorted(live.ends("g7")) == [1, 3]
     assert live.alive("nobody", 1) == []
+
+
+def test_a_broker_that_is_long_silent_is_forgotten() -> None:
+    """A follower hears no CLEAN_BROKER_DATA: it would refuse brokers after 20,000 former ones."""
+    live = Liveness()
+    for broker_id in (1, 2):
+        live.heartbeat(G, broker_id, beat(broker_id, 0))
+    assert live.closed(1) == [(G, 1)]
+    assert live.expired(2_000) == [(G, 2)]
+    live.heartbeat(G, 3, beat(3, FORGOTTEN_MS))
+    assert live.expired(FORGOTTEN_MS + 1_000) == []
+    assert len(live) == 3
+    assert live.expired(FORGOTTEN_MS + 1_001) == [(G, 3)]
+    assert (len(live), live.knows(G, 3), live.hung_up(G, 1)) == (1, True, False)
