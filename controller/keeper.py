@@ -43,6 +43,8 @@ BACK_MS: Final = 300.0  # a master whose connection ended, but whom its slaves s
 BACK_STEP_S: Final = 0.02
 REST_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
 REST_MAX_MS: Final = 2000
+TELLS_MAX: Final = 100  # groups a new leader tells of their masters in one look: between two it must be heard
+TELLS_STEP_MS: Final = 20
 
 Ask = Callable[[str, list[int], Callable[[frozenset[int]], bool]], Awaitable[tuple[bool, frozenset[int]]]]
 
@@ -89,6 +91,7 @@ class Keeper:
         self._missed: set[str] = set()  # something happened while an election was under way
         self._lost: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) already reported as lost
         self._told: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) its brokers were told of
+        self._tells = 0  # in this look
         self._ready_term = 0
         self._led_term = 0
 
@@ -213,6 +216,7 @@ class Keeper:
         self.brokers_lost(self._live.expired(now_ms))
         if self._look_now or now_ms >= min(self._look_ms, self._again_ms):
             self._look_now = False
+            self._tells = 0
             self._again_ms = float("inf")
             self._look_ms = now_ms + self._config.scan_inactive_master_ms
             for name, group in sorted(self._table.groups.items()):
@@ -228,9 +232,13 @@ class Keeper:
         if not self._raft.is_leader or self._ready_term != self._raft.term or name in self._electing:
             return
         if group.master is not None:
-            if self._told.get(name) != (group.master, group.epoch):
-                self._tell(name)
             now_ms = self._env.monotonic_ms()
+            if self._told.get(name) != (group.master, group.epoch):
+                if self._tells < TELLS_MAX:
+                    self._tells += 1
+                    self._tell(name)
+                else:
+                    self._look_at(now_ms + TELLS_STEP_MS)
             if self._live.is_presumed(name, group.master, now_ms):
                 if not self._live.is_alive(name, group.master, now_ms):
                     self._look_at(self._live.presumed_until_ms(name, group.master) + 1)

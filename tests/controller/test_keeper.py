@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from controller.asking import SOON_S
+from controller.core import ApplyBrokerId, ElectMaster
+from controller.keeper import TELLS_MAX
 from controller.live import Heartbeat, Liveness
 from model.errors import Unknown
 from remoting.codec import Command
@@ -71,6 +73,39 @@ def test_a_new_leader_tells_what_the_former_one_decided(
         assert world.group()["epoch"] == 2
 
     run(tmp_path, main, count=3)
+
+
+def test_a_new_leader_tells_many_groups_in_many_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once would keep it from its followers for longer than they bear."""
+
+    async def main(world: World) -> None:
+        leader = world.leader()
+        assert leader is not None
+        keeper, looks, announced = leader._keeper, [0], list[str]()
+        look, names = keeper._round, [f"g{number}" for number in range(2 * TELLS_MAX + 1)]
+
+        def counting() -> float:
+            looks.append(0)
+            return look()
+
+        def announce(name: str) -> None:
+            looks[-1] += 1
+            announced.append(name)
+
+        await keeper.ready()
+        monkeypatch.setattr(keeper, "_round", counting)
+        monkeypatch.setattr(keeper, "_announce", announce)
+        for name in names:
+            leader._table.apply(ApplyBrokerId(group=name, cluster="c", broker_id=1, check_code="a:1;1"))
+            leader._table.apply(ElectMaster(group=name, broker_id=1, alive=(1,)))
+        keeper._look()
+        await wait_for(lambda: len(announced) == len(names), 5)
+        assert sorted(announced) == sorted(names)
+        assert max(looks) == TELLS_MAX
+
+    run(tmp_path, main)
 
 
 def test_what_was_long_on_its_way_on_an_old_connection_is_no_sign_of_life(tmp_path: Path) -> None:
