@@ -9,18 +9,12 @@ from typing import Any
 
 import click
 
-from admin.cluster import DEFAULT_DIRECTORY, UP_TIMEOUT_S, LocalCluster
+from admin.cluster import UP_TIMEOUT_S, LocalCluster
 from admin.exits import DONE, WARNINGS
 from admin.group import group_of
+from admin.which import cluster_directory
 
-_dir = click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DEFAULT_DIRECTORY,
-    show_default=True,
-    help="Where the cluster's state, logs and stores lie.",
-)
+_dir = cluster_directory("Where the cluster's state, logs and stores lie.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

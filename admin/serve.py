@@ -38,7 +38,6 @@ log = logging.getLogger("keelmq")
 LOG_LEVEL_VARIABLE: Final = "KEELMQ_LOG"
 LOOP_VARIABLE: Final = "KEELMQ_LOOP"
 SECRET_FILES: Final = ("peerCredentialsFile", "raftSecretFile", "raftTlsKey")
-ROLES: Final = ("namesrv", "controller", "broker")
 
 
 class Server(Protocol):

@@ -13,18 +13,23 @@ from admin.cluster import DEFAULT_DIRECTORY
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
+def cluster_directory(text: str) -> Callable[[_Command], _Command]:
+    """Give a command ``directory: Path`` (--dir)."""
+    return click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=DEFAULT_DIRECTORY,
+        show_default=True,
+        help=text,
+    )
+
+
 def which_cluster(controllers_help: str) -> Callable[[_Command], _Command]:
     """Give a command ``directory: Path`` (--dir) and ``controllers: str | None`` (which wins over it)."""
 
     def add(command: _Command) -> _Command:
         command = click.option("--controllers", metavar="HOST:PORT;...", help=controllers_help)(command)
-        return click.option(
-            "--dir",
-            "directory",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=DEFAULT_DIRECTORY,
-            show_default=True,
-            help="A cluster of keelmq cluster up.",
-        )(command)
+        return cluster_directory("A cluster of keelmq cluster up.")(command)
 
     return add

@@ -22,12 +22,12 @@ def _scan_all(task: Task) -> list[pa.RecordBatch]:
 
 
 class LocalEngine:
-    """Runs tasks in this process when they are small, else in a pool of ``processes``."""
+    """Runs tasks in this process when they are small, else in a pool of processes, one a core."""
 
     name = "local"
 
-    def __init__(self, processes: int | None = None) -> None:
-        self._processes = processes or os.cpu_count() or 1
+    def __init__(self) -> None:
+        self._processes = os.cpu_count() or 1
         self._pool: ProcessPoolExecutor | None = None
 
     def warm_up(self) -> None:

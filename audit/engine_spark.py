@@ -94,22 +94,18 @@ class LogReader(DataSourceReader):
 
 
 class SparkEngine:
-    """A session made for one audit, or one that was handed in (which ``close`` leaves alone)."""
+    """A session made for one audit."""
 
     name = "spark"
 
-    def __init__(self, master: str | None = None, session: SparkSession | None = None) -> None:
-        self._owned = session is None
-        self._java: Java | None = None
-        if session is None:
-            self._java = find_java()
-            try:
-                with spark_errors():
-                    session = start_session(master or "local[*]", self._java)
-            except BaseException:  # also when interrupted: nobody else knows the directory
-                self._java.close()
-                raise
-        self._session = session
+    def __init__(self, master: str | None = None) -> None:
+        self._java = find_java()
+        try:
+            with spark_errors():
+                self._session = start_session(master or "local[*]", self._java)
+        except BaseException:  # also when interrupted: nobody else knows the directory
+            self._java.close()
+            raise
         self._session.dataSource.register(LogSource)
 
     @spark_errors()
@@ -134,10 +130,8 @@ class SparkEngine:
         return SparkLog(self._session, frame)
 
     def close(self) -> None:
-        if self._owned:
-            self._session.stop()
-        if self._java is not None:
-            self._java.close()
+        self._session.stop()
+        self._java.close()
 
 
 def start_session(master: str, java: Java) -> SparkSession:

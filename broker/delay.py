@@ -34,7 +34,7 @@ from model.message import (
 )
 from model.topic import DataVersion
 from store.reading import GetStatus
-from store.record import NewMessage, Record, decode, delay_levels_ms
+from store.record import NewMessage, Record, delay_levels_ms, records_in
 
 log = logging.getLogger(__name__)
 
@@ -237,8 +237,4 @@ def _destination(record: Record) -> tuple[str, int] | None:
 def _records(chunks: list[bytes]) -> Iterator[Record]:
     """The records of a ``Got``; a chunk may hold several that lie back to back."""
     for chunk in chunks:
-        at = 0
-        while at < len(chunk):
-            record = decode(chunk, at)
-            yield record
-            at += record.size
+        yield from records_in(chunk)

@@ -56,12 +56,11 @@ class Held:
 class PullProcessor:
     """Answers 11 and 361."""
 
-    def __init__(self, parts: Parts, *, held_max: int = HELD_MAX) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._config = parts.config
         self._held: dict[Queue, list[Held]] = {}
         self._held_count = 0
-        self._held_max = held_max
         self._due: dict[Queue, None] = {}
         self._wake_planned = False
         parts.store.on_arrive.append(self._arrived)
@@ -100,7 +99,7 @@ class PullProcessor:
             self._parts.env.monotonic_ms() + header.suspend_timeout_ms,
             self._parts.env.monotonic_ms() + RECHECK_MS,
         )
-        if self._waits(got, held) and not request.is_oneway and self._held_count < self._held_max:
+        if self._waits(got, held) and not request.is_oneway and self._held_count < HELD_MAX:
             self._hold(held)
             return None
         return self._answer(held, got)
@@ -188,7 +187,7 @@ class PullProcessor:
         remark = _REMARKS[got.status]
         if code == Response.SUCCESS:
             body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
-            self._parts.stats.got(got.count, len(body))
+            self._parts.stats.got(got.count)
         elif code == Response.PULL_OFFSET_MOVED and not self._parts.standing.is_master:
             # A slave may merely be behind: its consumer must not be moved by what it does not have yet.
             code = Response.PULL_RETRY_IMMEDIATELY

@@ -18,15 +18,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
+from broker.applicant import Applicant
 from broker.boot import Boot
+from broker.classic_role import ClassicRole
 from broker.controllers import Controllers, View
-from broker.identity import Application, Identity
+from broker.identity import Identity
 from broker.lease import Lease
 from broker.link_watch import LOOK_S, LinkWatch
 from broker.registration import FENCED
 from broker.role_host import RoleHost
+from broker.standing import Role
 from ha.service import HaService
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
@@ -52,8 +55,6 @@ UNKNOWN_TO_CONTROLLER: Final = (
     Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
     Response.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
 )
-
-Role = Literal["master", "slave", "fenced"]
 
 
 class RoleManager:
@@ -87,7 +88,9 @@ class RoleManager:
         self._ha = ha
         self._host = host
         self._controllers = Controllers(env, config, client)
+        self._classic = ClassicRole(config, host)
         self._identity = Identity(env.disk, config)
+        self._applicant = Applicant(env, config, self._identity, self._controllers)
         self._boot = Boot(env, config.store_path)
         self.lease = Lease(env.monotonic_ms)
         self._hurried_ms = float("-inf")
@@ -114,10 +117,10 @@ class RoleManager:
         """
         self._store.on_broken.append(self._store_broke)
         if not self._config.enable_controller_mode:
-            if self._config.broker_role == "SLAVE":
-                await self._follow_configured()
-            else:
-                await self._lead_alone()
+            classic = self._classic
+            self.broker_id = classic.broker_id
+            await classic.take_up()
+            self._became(classic.role, 0, self._config.address if classic.role == "master" else None)
             return
         recovered = self._store.recovered
         clean = recovered is None or recovered.clean
@@ -255,31 +258,12 @@ class RoleManager:
 
     # Without Controllers
 
-    async def _lead_alone(self) -> None:
-        self.broker_id = MASTER_ID
-        await self._host.lead(MASTER_ID, 0, frozenset({MASTER_ID}), 0, None)
-        self._became("master", 0, self._config.address)
-
-    async def _follow_configured(self) -> None:
-        """Classic slave: its id is configured, its master is where the configuration or a NameServer says.
-
-        The master's own address, from which tables are copied, is known from a NameServer only.
-        """
-        self.broker_id = self._config.broker_id
-        self._ha_address = self._config.ha_master_address or None
-        await self._host.follow(self.broker_id, 0, None, self._ha_address)
-        self._became("slave", 0, None)
-
     async def _follow_named(self, master_address: str, ha_address: str) -> None:
         async with self._changing:
-            if self._broken is not None or self.role != "slave" or self.broker_id is None:
+            if self._broken is not None or self.role != "slave":
                 return
-            ha_address = self._config.ha_master_address or ha_address
-            if (master_address, ha_address) == (self.master_address, self._ha_address):
-                return
-            await self._host.follow(self.broker_id, 0, master_address, ha_address)
-            self._ha_address = ha_address
-            self._became("slave", 0, master_address)
+            if await self._classic.named(master_address, ha_address):
+                self._became("slave", 0, master_address)
 
     # With Controllers
 
@@ -319,7 +303,7 @@ class RoleManager:
     async def _look(self) -> None:
         """Read the Controllers' view and become what it says."""
         if self.broker_id is None:
-            self.broker_id = await self._apply_for_id()
+            self.broker_id = await self._applicant.apply()
         try:
             if self._registered:
                 view = await self._controllers.replica_info()
@@ -341,7 +325,7 @@ class RoleManager:
                     self._wake.set()
                 else:
                     # It lost its memory of this broker, or never had it: apply for the same id anew.
-                    await self._apply_anew(self.broker_id)
+                    self.broker_id = await self._applicant.apply_anew(self.broker_id)
             raise
         await self._become(self.broker_id, view)
         if self.role == "slave" and self.broker_id in view.members - view.doubtful:
@@ -350,28 +334,6 @@ class RoleManager:
             for hook in self.on_no_ha_address:
                 hook()
 
-    async def _apply_for_id(self) -> int:
-        """brokerIdentity's id, or one from the Controller; a crash in between costs no second id."""
-        application = self._identity.application()
-        if application is None:
-            application = Application(await self._controllers.next_id(), self._check_code())
-            self._identity.apply_for(application)
-        if not await self._controllers.apply_id(application.broker_id, application.check_code):
-            self._identity.give_up()
-            raise ConnectionError(f"id {application.broker_id} went to another broker, asking for the next")
-        self._identity.keep(application.broker_id)
-        log.info("%s has id %d now", self._config.broker_name, application.broker_id)
-        return application.broker_id
-
-    async def _apply_anew(self, broker_id: int) -> None:
-        """The Controller does not know ``broker_id``: ask for it again, or else for the next free one."""
-        if await self._controllers.apply_id(broker_id, self._check_code()):
-            return
-        log.warning("the Controller gives id %d no more: asking for another one", broker_id)
-        application = Application(await self._controllers.next_id(), self._check_code())
-        self._identity.apply_for(application)
-        self.broker_id = await self._apply_for_id()
-
     @property
     def _unclean(self) -> bool:
         """Whether this process began without an orderly end before it, and acknowledges what is not synced:
@@ -379,9 +341,6 @@ class RoleManager:
         recovered = self._store.recovered
         unclean = recovered is not None and not recovered.clean
         return unclean and self._config.flush_disk_type != "SYNC_FLUSH"
-
-    def _check_code(self) -> str:
-        return f"{self._config.address};{self._env.now_ms()}"
 
     async def _register(self, broker_id: int) -> View:
         view = await self._controllers.register(

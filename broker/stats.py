@@ -9,23 +9,20 @@ WINDOW_MS: Final = 10_000
 
 
 class Stats:
-    """Messages and bytes stored and read; rates over the last 10 s from samples taken by ``tick``."""
+    """Messages stored and read, and bytes stored; rates over the last 10 s from samples taken by ``tick``."""
 
     def __init__(self) -> None:
         self.put_total = 0
         self.put_bytes_total = 0
         self.get_total = 0
-        self.get_bytes_total = 0
-        self.get_misses_total = 0
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=16)
 
     def put(self, messages: int, size_bytes: int) -> None:
         self.put_total += messages
         self.put_bytes_total += size_bytes
 
-    def got(self, messages: int, size_bytes: int) -> None:
+    def got(self, messages: int) -> None:
         self.get_total += messages
-        self.get_bytes_total += size_bytes
 
     def tick(self, now_ms: float) -> None:
         self._samples.append((now_ms, self.put_total, self.get_total))

@@ -43,7 +43,7 @@ from remoting.codes import Request, Response
 from remoting.headers import EndTransactionHeader
 from remoting.service import Connection
 from store.reading import GetStatus
-from store.record import NewMessage, Record, decode, encode
+from store.record import NewMessage, Record, decode, encode, records_in
 
 log = logging.getLogger(__name__)
 
@@ -192,11 +192,7 @@ class Transactions:
             if got.status is not GetStatus.FOUND:
                 return
             for chunk in got.chunks:
-                at = 0
-                while at < len(chunk):
-                    record = decode(chunk, at)
-                    yield record
-                    at += record.size
+                yield from records_in(chunk)
             offset = got.next_offset
 
     def _read_ops(self) -> None:

@@ -370,7 +370,6 @@ class DrillLoad:
         chance: random.Random,
     ) -> None:
         self.history = History()
-        self._plan = plan
         self._tasks = Tasks("drill")
         self._env = env_of(0)
         clock = self._env.monotonic_ms

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Final
-
-ROLES: Final = ("master", "slave", "leader", "broker", "namesrv")
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,6 @@ class ProducerLoad:
         self._history, self._clock, self._chance = history, clock, chance
         self._number = 0
         self._stopping = False
-        self.last_ok_ms: float | None = None
 
     def stop(self) -> None:
         """No further send begins."""
@@ -104,7 +103,7 @@ class ProducerLoad:
             text = str(error) or type(error).__name__
             self._history.add(Unknown(self._clock(), self.name, key, text, max(1, unknown)))
             return False
-        now_ms = self.last_ok_ms = self._clock()
+        now_ms = self._clock()
         self._history.add(
             Ok(
                 now_ms,

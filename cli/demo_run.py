@@ -354,7 +354,7 @@ async def run_cluster(
     result.epochs = (before, watch.epoch)
     result.successor = sight.master
     result.ends = watch.ends
-    _judge(result, traffic, victim, timeline, world)
+    _judge(result, traffic, victim, timeline)
     result.history = traffic.history
     return result
 
@@ -406,7 +406,7 @@ async def _settle(cluster: LocalCluster, traffic: Traffic, watch: Watch, result:
         result.settled = f"the replicas do not become equal: {watch.ends}"
 
 
-def _judge(result: Result, traffic: Traffic, victim: Victim, timeline: Timeline, world: LiveWorld) -> None:
+def _judge(result: Result, traffic: Traffic, victim: Victim, timeline: Timeline) -> None:
     plan, drill, history = result.plan, result.drill, traffic.history
     shape = DrillPlan(FAULT, plan.rate, plan.size_bytes, plan.seed, QUEUES)
     measure(drill, history, traffic.queues, shape, victim, timeline, result.kill_ms, result.restart_ms)

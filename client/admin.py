@@ -31,12 +31,11 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """A queue's readable range in messages, and when it last grew (ms since the epoch)."""
+    """A queue's readable range in messages."""
 
     queue: Queue
     min_offset: int
     max_offset: int
-    updated_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +77,10 @@ class AdminClient:
         env: Env,
         namesrv: str | Sequence[str] = (),
         *,
-        session: Session | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        """``credentials``: the key of a cluster with ``peerCredentialsFile``. A ``session`` has its own."""
-        self.session = session or Session(env, namesrv, credentials=credentials)
+        """``credentials``: the key of a cluster with ``peerCredentialsFile``."""
+        self.session = Session(env, namesrv, credentials=credentials)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -187,7 +185,6 @@ class AdminClient:
                         self._queue(key),
                         int(value["minOffset"]),
                         int(value["maxOffset"]),
-                        int(value.get("lastUpdateTimestamp", 0)),
                     )
                 )
         return sorted(found, key=lambda stats: stats.queue)

@@ -98,7 +98,6 @@ class QueueWorker:
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._pulling = Tasks(f"pull {queue.topic}:{queue.broker_name}:{queue.queue_id}")
         self._calls = Tasks(f"consume {queue.topic}:{queue.broker_name}:{queue.queue_id}")
-        self._stopping = False
 
     @property
     def handled(self) -> int:
@@ -111,7 +110,6 @@ class QueueWorker:
         """Pull no more; let the calls under way end within ``grace_s``; what did not end comes again
         elsewhere.
         """
-        self._stopping = True
         await self._pulling.cancel()
         deadline = asyncio.get_running_loop().time() + grace_s
         for _ in range(self._limits.concurrency):

@@ -71,7 +71,6 @@ class PushConsumer:
     ) -> None:
         if listener is None:
             raise ValueError("a push consumer needs a listener")
-        self._env = env
         self.group = group
         self._listener = listener
         self._orderly = orderly

@@ -76,7 +76,7 @@ class Producer:
     ``namesrv``: ``host:port;...`` or a list. ``timeout_s``: a send with all its retries.
     ``attempt_timeout_s``: one answer. ``unknown_retries``: how often an attempt whose outcome is unknown is
     repeated, which may store the message twice (0 = never). ``compress_over_bytes``: zlib for longer bodies,
-    None = never. ``session``: shared with others.
+    None = never.
     """
 
     def __init__(
@@ -85,7 +85,6 @@ class Producer:
         group: str,
         namesrv: str | Sequence[str] = (),
         *,
-        session: Session | None = None,
         timeout_s: float = 10.0,
         attempt_timeout_s: float = 3.0,
         unknown_retries: int = 2,
@@ -98,7 +97,7 @@ class Producer:
     ) -> None:
         self._env = env
         self.group = group
-        self.session = session or Session(env, namesrv, poll_ms=poll_ms, client_ip=client_ip)
+        self.session = Session(env, namesrv, poll_ms=poll_ms, client_ip=client_ip)
         self._routes = self.session.routes
         self._timeout_s = timeout_s
         self._attempt_timeout_s = attempt_timeout_s

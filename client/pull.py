@@ -102,7 +102,6 @@ class PullConsumer:
         session: Session | None = None,
         poll_ms: int = POLL_MS,
     ) -> None:
-        self._env = env
         self.group = group
         self.session = session or Session(env, namesrv, poll_ms=poll_ms)
         self._routes = self.session.routes

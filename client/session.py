@@ -46,15 +46,12 @@ class Session:
         namesrv: str | Sequence[str],
         *,
         client_ip: str = "127.0.0.1",
-        client_id: str | None = None,
         poll_ms: int = POLL_MS,
-        heartbeat_ms: int = HEARTBEAT_MS,
         credentials: Credentials | None = None,
     ) -> None:
         self.env = env
         self.client_ip = client_ip
-        self.client_id = client_id or f"{client_ip}@{env.random.getrandbits(48):012x}"
-        self._heartbeat_ms = heartbeat_ms
+        self.client_id = f"{client_ip}@{env.random.getrandbits(48):012x}"
         self.remoting = RemotingClient(
             env,
             f"client {self.client_id}",
@@ -158,7 +155,7 @@ class Session:
     async def _beat_forever(self) -> None:
         while True:
             await self.beat()
-            await asyncio.sleep(self._heartbeat_ms / 1000)
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
 
     async def _unregister(self, group: Mapping[str, str]) -> None:
         ext = {"clientID": self.client_id, **group}

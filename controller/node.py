@@ -23,7 +23,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -50,6 +49,7 @@ from controller.codec import (
 from controller.health import PeerProgress, Progress, Watch
 from controller.journal import Journal, align
 from controller.library import Outbox, Peer, SnapshotSender, library
+from controller.reads import Read, Reads
 from controller.timing import Timing
 from controller.voting import FOLLOWER, LEADER, NEVER, Voting
 from model.errors import DiskError, MqError, PeerError
@@ -67,16 +67,6 @@ COMPACT_AGAIN_S: Final = 5.0  # after a compaction the disk refused
 
 class Diverged(MqError):
     """The leader contradicts what is committed here: one of the two logs is not Raft's. Never go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A read of this member's state: ``done`` once ``index`` is applied and a majority answered ``round``."""
-
-    term: int
-    round: int
-    index: int
-    done: Done
 
 
 class Node(Voting):
@@ -125,10 +115,7 @@ class Node(Voting):
         self._clock_ms = clock_ms or (lambda: self._now() * 1000)
         self._watch = Watch()
         self._answers_us = 0  # ``sent_us`` of the leader's message being answered
-        self._proofs: tuple[int, dict[str, int]] = (0, {})  # term -> newest ``sent_us`` each peer answered
         self._answers_round = 0
-        self._rounds: dict[str, int] = {}  # newest round each peer answered
-        self._reads: list[_Read] = []
         self._asked = False  # somebody reads, and the round for it has not begun
         self._asking: dict[str, object] = {}  # member without vote -> the read made for its admission
         self._vouched: set[str] = set()  # members without vote that began before such a read ended
@@ -138,6 +125,7 @@ class Node(Voting):
         self._outbox = Outbox(journal, send, self._clock_ms)
         self._begin_voting()
         self.peers = {peer: Peer(peer) for peer in sorted(others)}
+        self._reads = Reads(len(self.peers))
         conf = library.SyncObjConf(
             autoTick=False,
             journalFile=journal,
@@ -197,25 +185,7 @@ class Node(Voting):
             self._outbox.round += 1
         # What former leaders committed lies before the entry this term began with.
         index = max(self.raftCommitIndex, self._SyncObj__noopIDx)
-        self._reads.append(_Read(self.raftCurrentTerm, self._outbox.round, index, done))
-
-    def _answer_reads(self) -> None:
-        waiting, self._reads = self._reads, []
-        confirmed = self._confirmed_round()
-        for read in waiting:
-            if not self.leads() or read.term != self.raftCurrentTerm:
-                safely(read.done, None, "not the leader")
-            elif read.round <= confirmed and read.index <= self.raftLastApplied:
-                safely(read.done, b"", None)
-            else:
-                self._reads.append(read)
-
-    def _confirmed_round(self) -> int:
-        needed = (len(self.peers) + 1) // 2
-        if needed == 0:
-            return self._outbox.round
-        newest = sorted(self._rounds.values(), reverse=True)
-        return newest[needed - 1] if len(newest) >= needed else 0
+        self._reads.wait(Read(self.raftCurrentTerm, self._outbox.round, index, done))
 
     def queued(self) -> int:
         return len(self._queue)
@@ -237,7 +207,8 @@ class Node(Voting):
             if before == (journal.last_index, self.raftCommitIndex, self._SyncObj__raftState):
                 break
             self._SyncObj__newAppendEntriesTime = -1.0
-        self._answer_reads()
+        led = self.raftCurrentTerm if self.leads() else None
+        self._reads.answer(led, self._outbox.round, self.raftLastApplied)
         self._note_applied()
 
     def _note_applied(self) -> None:
@@ -275,13 +246,7 @@ class Node(Voting):
         """
         if not self.leads():
             return None
-        needed = (len(self.peers) + 1) // 2
-        if needed == 0:
-            return self._clock_ms()
-        term, proofs = self._proofs
-        if term != self.raftCurrentTerm or len(proofs) < needed:
-            return None
-        return sorted(proofs.values(), reverse=True)[needed - 1] / 1000
+        return self._reads.followed_ms(self.raftCurrentTerm, self._clock_ms())
 
     def hand_over(self, to: str | None = None) -> str | None:
         """Ask ``to``, or any follower that holds the whole log and answered lately, to stand for election at
@@ -326,9 +291,7 @@ class Node(Voting):
         """
         before = self._position()
         self._take(self.peers[sender_id], message)
-        return before != self._position() or (
-            bool(self._reads) and min(read.round for read in self._reads) <= self._confirmed_round()
-        )
+        return before != self._position() or self._reads.ripe(self._outbox.round)
 
     def _position(self) -> tuple[object, ...]:
         """All that a message may change and ``tick`` acts on."""
@@ -489,22 +452,12 @@ class Node(Voting):
         if not message.admitted:
             self._consider(sender, message)
             return
-        self._note_proof(sender, message)
+        self._SyncObj__lastResponseTime[sender] = self._now()
+        self._reads.answered(sender.id, message, self._outbox.round, self._clock_ms() * 1000)
         if not message.reset and message.success and matched.get(sender, 0) < message.next_index - 1:
             matched[sender] = message.next_index - 1
             if self._SyncObj__raftNextIndex[sender] < message.next_index:
                 self._SyncObj__raftNextIndex[sender] = message.next_index
-
-    def _note_proof(self, sender: Peer, message: Ack) -> None:
-        """The sender still followed when it answered."""
-        self._SyncObj__lastResponseTime[sender] = self._now()
-        if message.round <= self._outbox.round:
-            self._rounds[sender.id] = max(message.round, self._rounds.get(sender.id, 0))
-        if self._proofs[0] != message.term:
-            self._proofs = (message.term, {})
-        if 0 < message.sent_us <= self._clock_ms() * 1000:
-            known = self._proofs[1].get(sender.id, 0)
-            self._proofs[1][sender.id] = max(known, message.sent_us)
 
     def _consider(self, sender: Peer, message: Ack) -> None:
         """Admit a member that began empty once it holds all that it may have acknowledged before.

@@ -1,4 +1,4 @@
-"""Which requests does a Controller answer, and what does it tell brokers by itself?
+"""Which requests does a Controller answer?
 
 The public port speaks RocketMQ's remoting; the other Controllers are reached on the Raft port. Heartbeats and
 GET_METADATA_INFO are served by every Controller, everything that needs the shared state by the leader only;
@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import msgspec
 
-from controller import asking
+from controller.brokers import Brokers, is_id
 from controller.core import (
     FENCED_MASTER_EPOCH,
     SUCCESS,
@@ -35,23 +35,20 @@ from controller.live import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, 
 from controller.raft import Raft, RaftConfig
 from controller.tls import TlsFiles
 from model.config import ControllerConfig
-from model.errors import ConfigError, MqError, PeerError, Refused, Unknown
+from model.errors import ConfigError, PeerError, Refused, Unknown
 from model.settings import parse_properties, peers, split_address
 from remoting import codec
 from remoting.auth import read_credentials
 from remoting.bodies import dumps, loads, loads_object
 from remoting.codes import Request, Response
-from remoting.headers import INT_MAX, LONG_MAX, flag, need, need_int, opt_bool, opt_int
+from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int
 from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.secret import read_secret
-from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 BROKERS_MAX: Final = 20_000  # heard of; a guard against a flood of invented names
-MAKE_WAY_S: Final = 1.5  # a master drains within so long, or says no
-NOTICE_S: Final = 1.0
 CHANGEABLE: Final = frozenset(
     {
         "scanNotActiveBrokerInterval",
@@ -78,8 +75,6 @@ class Controller:
         self._peers = peers(config.peers)
         self._table = ReplicaTable()
         self._live = Liveness()
-        self._sessions: dict[int, Connection] = {}
-        self._session_count = 0
         self._request_count = 0
         self._boot = f"{config.self_id}.{env.random.getrandbits(64):016x}"
         self._raft = Raft(
@@ -100,6 +95,9 @@ class Controller:
             if config.raft_tls_cert
             else None,
         )
+        credentials = read_credentials(env.disk, config.peer_credentials_file)
+        self._client = RemotingClient(env, f"controller.{config.self_id}", credentials=credentials)
+        self._brokers = Brokers(env, config, self._table, self._live, self._client)
         self._keeper = Keeper(
             env,
             config,
@@ -107,16 +105,15 @@ class Controller:
             self._table,
             self._live,
             self._propose,
-            self._announce,
+            self._brokers.announce,
             self._request_id,
-            self._ask_brokers,
+            self._brokers.ask_ends,
         )
-        credentials = read_credentials(env.disk, config.peer_credentials_file)
         self._server = RemotingServer(
             env,
             f"controller.{config.self_id}",
             self._handle,
-            on_open=self._on_open,
+            on_open=self._brokers.opened,
             on_close=self._on_close,
             credentials=credentials,
             signs=True,  # it calls brokers only, on the connections they beat on
@@ -133,8 +130,6 @@ class Controller:
             Request.CONTROLLER_GET_NEXT_BROKER_ID: self._next_id,
             Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
         }
-        self._client = RemotingClient(env, f"controller.{config.self_id}", credentials=credentials)
-        self._tasks = Tasks(f"controller.{config.self_id}.notices")
         self._stopped = False
 
     async def start(self) -> None:
@@ -155,7 +150,7 @@ class Controller:
         self._stopped = True
         await self._raft.stop()
         await self._keeper.stop()
-        await self._tasks.cancel()
+        await self._brokers.stop()
         await self._client.close()
         await self._server.stop()
 
@@ -227,13 +222,9 @@ class Controller:
         body = b"" if answer.body is None else dumps(answer.body)
         return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=body)
 
-    def _on_open(self, connection: Connection) -> None:
-        self._session_count += 1
-        connection.attributes["session"] = self._session_count
-
     def _on_close(self, connection: Connection) -> None:
-        session = connection.attributes["session"]
-        if self._sessions.pop(session, None) is not None:
+        session = self._brokers.closed(connection)
+        if session is not None:
             self._keeper.brokers_lost(self._live.closed(session))
 
     def _heartbeat(self, connection: Connection, request: codec.Command) -> codec.Command:
@@ -247,10 +238,8 @@ class Controller:
         if not self._live.knows(group, broker_id) and len(self._live) >= BROKERS_MAX:
             raise Refused(f"more than {BROKERS_MAX} brokers", Response.SYSTEM_BUSY)
         timeout_ms = opt_int(ext, "heartbeatTimeoutMills", DEFAULT_TIMEOUT_MS)
-        session = connection.attributes["session"]
-        self._sessions[session] = connection
         beat = Heartbeat(
-            session=session,
+            session=self._brokers.session(connection),
             at_ms=self._env.monotonic_ms(),
             timeout_ms=min(max(timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS),
             cluster=cluster,
@@ -278,113 +267,6 @@ class Controller:
         if other is not None:
             text = f"id {broker_id} of {group} is alive at {other}: is the store at {address} a copy of its?"
             raise Refused(text, Response.CONTROLLER_BROKER_ID_INVALID)
-
-    async def _ask_brokers(
-        self, name: str, broker_ids: list[int], decided: Callable[[frozenset[int]], bool]
-    ) -> tuple[bool, frozenset[int]]:
-        """Note how far the logs of these brokers reach now, one that does not say so counts with its last
-        heartbeat; whether one of them says that it still hears its master, and who answered. ``decided``:
-        whether with these answers the election finds somebody; see ``controller.asking``."""
-        request = codec.Command(Request.GET_BROKER_EPOCH_CACHE, {"brokerName": name})
-        beats = [self._live.newest(name, broker_id) for broker_id in broker_ids]
-        longest_s = asking.patience_s(beat.timeout_ms for beat in beats if beat is not None)
-        answered: set[int] = set()
-        following: set[int] = set()
-
-        async def ask(broker_id: int) -> None:
-            try:
-                answer = await self._call_broker(name, broker_id, request, longest_s)
-                body = loads_object(answer.body) if answer.code == Response.SUCCESS else {}
-            except (MqError, OSError) as error:
-                log.info("broker %d of %s does not say how far its log is: %s", broker_id, name, error)
-                return
-            end, epochs = body.get("maxOffset"), body.get("epochList")
-            newest = epochs[-1] if isinstance(epochs, list) and epochs else None
-            epoch = newest.get("epoch") if isinstance(newest, dict) else 0
-            if _is_id(end) and _is_id(epoch):
-                self._live.told_end(name, broker_id, epoch, end)
-                answered.add(broker_id)
-            if answer.ext.get("following") == "true":
-                following.add(broker_id)
-
-        asks = (ask(broker_id) for broker_id in broker_ids)
-        await asking.gather(asks, longest_s, lambda: decided(frozenset(answered)))
-        return bool(following), frozenset(answered)
-
-    async def _call_broker(
-        self, name: str, broker_id: int, request: codec.Command, timeout_s: float
-    ) -> codec.Command:
-        """Ask a broker: ours on the connection it beats on, a real one on its own port, where it listens.
-
-        Raises ConnectionError when it cannot be reached, Unknown.
-        """
-        if self._is_ours(name, broker_id):
-            connection = self._connection(name, broker_id)
-            if connection is None:
-                raise ConnectionError("its connection is closed")
-            return await connection.call(request, timeout_s)
-        group = self._table.groups.get(name)
-        replica = None if group is None else group.replicas.get(broker_id)
-        if replica is None:
-            raise ConnectionError("it is not registered")
-        return await self._client.call(replica.address, request, timeout_s)
-
-    def _is_ours(self, name: str, broker_id: int) -> bool:
-        """Whether a broker is keelmq's: it tells an HA address, a real one does not."""
-        beat = self._live.newest(name, broker_id)
-        group = self._table.groups.get(name)
-        replica = None if group is None else group.replicas.get(broker_id)
-        return bool(beat and beat.ha_address) or bool(replica and replica.ha_address)
-
-    def _announce(self, name: str) -> None:
-        """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group.
-
-        Ours hear it on the connection they beat on; a real broker, which tells no HA address, only on its own
-        port, and would otherwise notice by its next look: up to 5 s later.
-        """
-        group = self._table.groups.get(name)
-        if group is None or group.master is None or not self._config.notify_role_changed:
-            return
-        ext = {
-            "masterAddress": group.address(group.master) or "",
-            "masterBrokerId": str(group.master),
-            "masterEpoch": str(group.epoch),
-            "syncStateSetEpoch": str(group.members_epoch),
-        }
-        body = {"syncStateSet": list(group.members), "syncStateSetEpoch": group.members_epoch}
-        notice = codec.Command(
-            Request.NOTIFY_BROKER_ROLE_CHANGED, self._with_ha_address(name, ext), dumps(body)
-        )
-        for broker_id in self._live.alive(name, self._env.monotonic_ms()):
-            replica = group.replicas.get(broker_id)
-            connection = self._connection(name, broker_id)
-            if replica is not None and not self._is_ours(name, broker_id):
-                self._tasks.spawn(self._tell(replica.address, notice), name=f"notice.{replica.address}")
-            elif connection is not None:
-                connection.oneway(notice)
-
-    def _connection(self, name: str, broker_id: int) -> Connection | None:
-        """The open connection a broker's newest heartbeat came on."""
-        beat = self._live.newest(name, broker_id)
-        connection = None if beat is None else self._sessions.get(beat.session)
-        return None if connection is None or connection.closed else connection
-
-    async def _tell(self, address: str, notice: codec.Command) -> None:
-        try:
-            await self._client.oneway(address, notice, NOTICE_S)
-        except (OSError, MqError, ValueError) as error:
-            log.info("Controller %s: no notice to %s: %s", self._config.self_id, address, error)
-
-    def _with_ha_address(self, name: str, ext: dict[str, str]) -> dict[str, str]:
-        """``ext`` with the address slaves replicate from, if this Controller was told."""
-        if "masterBrokerId" not in ext:
-            return ext
-        master = int(ext["masterBrokerId"])
-        beat = self._live.newest(name, master)
-        group = self._table.groups.get(name)
-        replica = None if group is None else group.replicas.get(master)
-        address = (beat.ha_address if beat else "") or (replica.ha_address if replica else "")
-        return {**ext, "masterHaAddress": address} if address else ext
 
     # any Controller
 
@@ -453,7 +335,7 @@ class Controller:
         ext = request.ext
         body = loads_object(request.body)
         members, members_epoch = body.get("syncStateSet"), body.get("syncStateSetEpoch")
-        if not isinstance(members, list) or not all(_is_id(member) for member in members):
+        if not isinstance(members, list) or not all(is_id(member) for member in members):
             raise PeerError("syncStateSet is not a list of broker ids")
         if not isinstance(members_epoch, int) or isinstance(members_epoch, bool):
             raise PeerError("syncStateSetEpoch is not a number")
@@ -501,29 +383,6 @@ class Controller:
             )
 
         return self._told_ha_address(name, await self._keeper.elect(name, command, make_way))
-
-    async def _make_way(self, name: str, master: int, epoch: int, heir: int) -> None:
-        """Ask a living master to stop taking writes until ``heir`` has all of its log.
-
-        Raises Refused when it cannot. One that does not answer, or is a broker of the real RocketMQ, which
-        does not know the request, is deposed as it is.
-        """
-        connection = self._connection(name, master)
-        if connection is None or not self._is_ours(name, master):
-            return
-        ext = {"brokerName": name, "brokerId": str(heir), "masterEpoch": str(epoch), "designateElect": "true"}
-        try:
-            answer = await connection.call(codec.Command(Request.CONTROLLER_ELECT_MASTER, ext), MAKE_WAY_S)
-        except (MqError, OSError) as error:
-            log.warning("master %d of %s does not hand over: %s", master, name, error)
-            return
-        if answer.code == Response.SUCCESS:
-            self._keeper.release(name, master)
-        elif answer.code != Response.REQUEST_CODE_NOT_SUPPORTED:
-            raise Refused(
-                f"master {master} of {name} does not hand over: {answer.remark}",
-                Response.CONTROLLER_ELECT_MASTER_FAILED,
-            )
 
     async def _register(self, request: codec.Command) -> Answer:
         ext = request.ext
@@ -597,9 +456,9 @@ class Controller:
             )
         )
 
+    async def _make_way(self, name: str, master: int, epoch: int, heir: int) -> None:
+        if await self._brokers.make_way(name, master, epoch, heir):
+            self._keeper.release(name, master)
+
     def _told_ha_address(self, name: str, answer: Answer) -> Answer:
-        return msgspec.structs.replace(answer, ext=self._with_ha_address(name, answer.ext))
-
-
-def _is_id(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LONG_MAX
+        return msgspec.structs.replace(answer, ext=self._brokers.with_ha_address(name, answer.ext))

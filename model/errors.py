@@ -5,11 +5,8 @@ MqError
 +- PeerError       the other side broke the wire format: close the connection, keep serving the rest
 +- DiskError       our files hold bytes we did not write, or the disk refused: never answer OK
 +- Refused         a well-formed request answered with no; ``code`` goes back on the wire
-|  +- NotMaster    a write reached a broker that is not the master of its group
 +- Unknown         no answer in time: neither yes nor no; histories record it as ``unknown``
 """
-
-from typing import ClassVar
 
 
 class MqError(Exception):
@@ -32,20 +29,12 @@ class Refused(MqError):
     """A well-formed request answered with no; ``code`` is what goes back on the wire."""
 
     code: int = 1
-    retry_elsewhere: ClassVar[bool] = False
 
     def __init__(self, remark: str, code: int | None = None) -> None:
         super().__init__(remark)
         self.remark = remark
         if code is not None:
             self.code = code
-
-
-class NotMaster(Refused):
-    """A write reached a broker that is not the master of its group."""
-
-    code = 16
-    retry_elsewhere = True
 
 
 class Unknown(MqError):

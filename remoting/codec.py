@@ -28,8 +28,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from model.errors import PeerError
-
-Buffer = bytes | bytearray | memoryview
+from runtime.env import Buffer
 
 JSON: Final = 0
 ROCKETMQ: Final = 1
@@ -70,10 +69,6 @@ class Command:
     language: str = LANGUAGE
     version: int = VERSION
     serialize: int = JSON
-
-    @property
-    def is_response(self) -> bool:
-        return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_oneway(self) -> bool:

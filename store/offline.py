@@ -87,16 +87,14 @@ class IndexEntry:
 class StoreDirectory:
     """Reads one store. Raises DiskError when a file cannot be read."""
 
-    def __init__(
-        self, disk: Disk, root: str, *, commit_log_path: str | None = None, epoch_path: str | None = None
-    ) -> None:
+    def __init__(self, disk: Disk, root: str) -> None:
         self.root = root.rstrip("/") or "/"
         self.progress: Callable[[int], None] = lambda size: None
         """Hears how many bytes of the log were read on, for a progress bar."""
         self.stopped_cleanly = not disk.exists(f"{self.root}/abort")
         self._disk = disk
-        self._log_path = commit_log_path or f"{self.root}/commitlog"
-        self._epoch_path = epoch_path or f"{self.root}/epochFileCheckpoint"
+        self._log_path = f"{self.root}/commitlog"
+        self._epoch_path = f"{self.root}/epochFileCheckpoint"
         self._files: dict[str, File] = {}
         if not disk.is_dir(self.root):
             raise DiskError(f"{root}: there is no such directory")

@@ -385,9 +385,21 @@ def walk(buffer: Buffer, offset: int = 0, *, check_crc: bool = True) -> Iterator
         at += size
 
 
-def store_timestamp_of(buffer: Buffer, at: int = 0) -> int:
-    """The store timestamp (ms) of the record at ``at``; only its first 76 bytes are needed."""
-    value: int = _LONG.unpack_from(buffer, at + _STORE_TIME_AT[buffer[at + 39] >> 4 & 3])[0]
+def records_in(data: Buffer) -> Iterator[Record]:
+    """Whole records one after the other, wherever in the log they lie: a chunk of a read, the body of a pull.
+
+    Raises BadRecord at anything else.
+    """
+    at = 0
+    while at < len(data):
+        record = decode(data, at)
+        yield record
+        at += record.size
+
+
+def store_timestamp_of(buffer: Buffer) -> int:
+    """The store timestamp (ms) of the record ``buffer`` begins with; only its first 76 bytes are needed."""
+    value: int = _LONG.unpack_from(buffer, _STORE_TIME_AT[buffer[39] >> 4 & 3])[0]
     return value
 
 

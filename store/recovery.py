@@ -61,14 +61,13 @@ LOOK_BACK_BYTES = 8 << 20
 
 @dataclass(slots=True)
 class Recovered:
-    """What recovery did. Offsets in bytes; ``cut_reason`` says why the log ends where it ends."""
+    """What recovery did. Offsets in bytes."""
 
     clean: bool
     start: int
     end: int
     confirmed: int
     records: int
-    cut_reason: str
 
 
 def recover(
@@ -98,7 +97,7 @@ def recover(
         damage.truncate(0)
         dispatcher.start_at(0, 0)
         indexer.start_at(0)
-        return Recovered(clean, 0, 0, 0, 0, "there is no CommitLog")
+        return Recovered(clean, 0, 0, 0, 0)
     log_min = commit_log.min_offset
     settled = min(max(checkpoint.settled_offset, log_min), commit_log.end) if checkpoint.vouched else 0
     queues.load(settled)
@@ -157,7 +156,7 @@ def recover(
     if indexer.is_small(dispatcher.dispatched):
         indexer.catch_up(dispatcher.dispatched)
         indexer.start_at(dispatcher.dispatched)
-    result = Recovered(clean, start, end, confirmed, scan.records, scan.reason)
+    result = Recovered(clean, start, end, confirmed, scan.records)
     log.info(
         "recovered after %s stop: log [%d, %d), scanned %d records from %d, confirmed %d; %s",
         "a clean" if clean else "an unclean",

@@ -57,7 +57,6 @@ class Scrub:
         """``first_bytes_per_s`` is the rate of the pass after a start; 0 = as all others."""
         self.at = 0
         self.passes = 0
-        self.entries_mended = 0
         self.damaged_found = 0
         self._log = commit_log
         self._queues = queues
@@ -147,5 +146,4 @@ class Scrub:
         if item.sys_flag & TRANSACTION_PREPARED or queue is None or item.queue_offset < queue.first_offset:
             return
         if item.queue_offset < queue.max_offset and self._repairer.enter(queue, item):
-            self.entries_mended += 1
             log.error("%s/%d: entry %d was wrong", item.topic, item.queue_id, item.queue_offset)

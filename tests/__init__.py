@@ -2,6 +2,10 @@
 
 import tarfile
 from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+GOLDEN: Final = ROOT / "tests" / "golden"
 
 
 def unpack_archive(archive: Path, into: Path) -> None:

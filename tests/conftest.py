@@ -1,4 +1,7 @@
-"""Which tests share a worker: those that share a cluster, the real RocketMQ or a Spark session."""
+"""Which tests share a worker: those that share a cluster, the real RocketMQ or a Spark session.
+
+Each worker tells of a failed test whether the machine stood still.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.stand_still import Plugin
+
 if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
@@ -14,6 +19,7 @@ if TYPE_CHECKING:
 settings.register_profile("keelmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("keelmq")
 
+STAND_STILL = "stand-still"
 ONE_WORKER = ("tests/interop/", "tests/live/", "tests/audit/test_spark", "tests/cli/test_demo")
 
 
@@ -28,3 +34,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
             return next((folder for folder in ONE_WORKER if nodeid.startswith(folder)), nodeid)
 
     return ByFolder(config, log)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.pluginmanager.has_plugin(STAND_STILL):
+        config.pluginmanager.register(Plugin(), STAND_STILL)

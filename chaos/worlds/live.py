@@ -142,10 +142,10 @@ class LiveWorld:
 
     target = "keelmq"
 
-    def __init__(self, env: Env, cluster: LocalCluster, group: str | None = None) -> None:
+    def __init__(self, env: Env, cluster: LocalCluster) -> None:
         self._env = env
         self._cluster = cluster
-        self.group = group or cluster.layout.group_names[0]
+        self.group = cluster.layout.group_names[0]
         self.namesrv = [node.address for node in cluster.layout.namesrvs]
         self._leader = LeaderWatch(env, self.namesrv)
 

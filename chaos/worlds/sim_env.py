@@ -37,7 +37,6 @@ class SimEnv:
         offload_s: tuple[float, float] = (0.0001, 0.002),
     ) -> None:
         self._loop = loop
-        self._life = life
         self._machine = machine
         self._offload_s = offload_s
         self.host = host

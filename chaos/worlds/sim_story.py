@@ -31,7 +31,7 @@ from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import RemotingClient
 from store.message_store import MessageStore
-from store.record import Record, decode, walk
+from store.record import Record, records_in, walk
 
 READY_S: Final = 20.0
 OBSERVE_S: Final = 0.1
@@ -239,14 +239,14 @@ class Story:
                 except DiskError as error:
                     self.found.append(Violation("unreadable", f"log of {node.name}: {error}"))
                     break
-                self._note_records(f"log of {node.name}", walk(data, at))
+                self._noterecords_in(f"log of {node.name}", walk(data, at))
                 parts.append(data)
                 at += len(data)
             self._note_queues(node.name, store)
             epochs = tuple((int(epoch), int(start)) for epoch, start in store.epochs.entries)
             yield ReplicaLog(node.name, begin, b"".join(parts), store.confirmed, epochs)
 
-    def _note_records(self, source: str, records: Iterator[Record]) -> None:
+    def _noterecords_in(self, source: str, records: Iterator[Record]) -> None:
         """What is found in a replica's files counts as a final reading, like a consumer's."""
         now_ms = self.cluster.clock()
         try:
@@ -265,7 +265,7 @@ class Story:
             at = store.min_queue_offset(queue.topic, queue.queue_id)
             got = store.get(queue.topic, queue.queue_id, at, 1 << 20, 1 << 30)
             for chunk in got.chunks:
-                self._note_records(f"queues of {name}", _records(chunk))
+                self._noterecords_in(f"queues of {name}", records_in(chunk))
         acked = [send for send in self.history.sends() if send.outcome == "ok"]
         for send in self.cluster.chance(f"index:{name}").sample(acked, min(INDEX_SAMPLES, len(acked))):
             found = store.query(send.queue.topic, send.key, 32, 0, 1 << 60)
@@ -285,12 +285,3 @@ class Story:
         found["read"] = len(self.history.reads(final=False))
         found["epochs"] = max((len(log.epochs) for log in self.evidence.logs), default=0)
         return dict(found)
-
-
-def _records(chunk: bytes) -> Iterator[Record]:
-    """Records one after the other, wherever in the log they lie."""
-    at = 0
-    while at < len(chunk):
-        record = decode(chunk, at)
-        yield record
-        at += record.size

@@ -71,7 +71,6 @@ class SimTransport(asyncio.Transport):
         self._received: deque[_Packet] = deque()
         self._reading = True
         self._delivering = False
-        self._eof_seen = False
         fabric.add_end(self)
 
     # Opening
@@ -280,10 +279,8 @@ class SimTransport(asyncio.Transport):
         try:
             if data:
                 self._hand_over(protocol, data)
-            else:
-                self._eof_seen = True
-                if not cast(asyncio.Protocol, protocol).eof_received():
-                    self.close()
+            elif not cast(asyncio.Protocol, protocol).eof_received():
+                self.close()
         except Exception as error:  # noqa: BLE001
             # asyncio's transports do the same: a protocol that raises loses its connection, and it is heard.
             self._fabric.loop.call_exception_handler(

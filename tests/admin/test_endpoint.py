@@ -11,32 +11,8 @@ import pytest
 
 from admin.endpoint import Endpoint
 from admin.serve import listen
+from tests.admin.statuses import BROKER, NAMESRV, Server
 
-BROKER: dict[str, Any] = {
-    "role": "master",
-    "brokerId": 2,
-    "epoch": 7,
-    "syncStateSet": [1, 2, 3],
-    "syncStateSetEpoch": 9,
-    "minOffset": 0,
-    "maxOffset": 1000,
-    "confirmOffset": 900,
-    "flushedOffset": 800,
-    "dispatchedOffset": 900,
-    "putTotal": 10,
-    "slaves": [{"id": 1, "ackOffset": 900, "lagBytes": 100}],
-    "turnedAway": 4,
-    "acting": False,
-    "parked": 5,
-    "connections": 6,
-    "writable": None,
-    "damaged": [{"begin": 1, "until": 2}, {"begin": 5, "until": 6}],
-    "compared": {"passes": 1, "undecided": 3},
-    "scrub": {"at": 0, "passes": 1, "found": 8},
-    "life": {"following": None},
-    "events": [{"at_ms": 1, "event": "promoted", "epoch": 7}],
-    "eventTotals": {"demoted": 0, "promoted": 600},
-}
 SLAVE: dict[str, Any] = {
     **BROKER,
     "role": "slave",
@@ -44,52 +20,6 @@ SLAVE: dict[str, Any] = {
     "writable": "the disk is full: 99 % used",
     "life": {"following": {"state": "needs_reseed", "master": "h:1", "reason": "gone"}},
 }
-NAMESRV: dict[str, Any] = {
-    "brokers": {"broker-a": {"0": "h:1", "1": "h:2"}},
-    "topics": 12,
-    "connections": 9,
-    "events": [],
-    "controller": {
-        "isLeader": True,
-        "term": 3,
-        "commitIndex": 44,
-        "raft": {
-            "tickAgeMs": 250,
-            "tickLateMaxMs": 1500,
-            "appliedIndex": 41,
-            "lagEntries": 3,
-            "unmovedMs": 0,
-            "appendAgeMs": None,
-            "peers": {
-                "n1": {"matchIndex": 44, "lagEntries": 0, "answerAgeMs": 20},
-                "n2": {"matchIndex": 0, "lagEntries": 44, "answerAgeMs": None},
-            },
-            "journalEntries": 12,
-            "journalBytes": 3456,
-            "compactionError": "Too many open files",
-        },
-        "groups": {
-            "broker-a": {
-                "master": None,
-                "epoch": 5,
-                "syncStateSet": [1],
-                "uncleanElections": 2,
-                "brokers": {"1": {"address": "h:1", "alive": True}, "2": {"address": "h:2", "alive": False}},
-            }
-        },
-    },
-}
-
-
-class Server:
-    def __init__(self, status: dict[str, Any], health: str | None = None) -> None:
-        self._status, self._health = status, health
-
-    def status(self) -> dict[str, Any]:
-        return self._status
-
-    def health(self) -> str | None:
-        return self._health
 
 
 def fetch(role: str, server: Server, path: str) -> tuple[int, str]:

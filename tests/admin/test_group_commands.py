@@ -7,7 +7,7 @@ import pytest
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
 from admin.group_commands import group
-from tests.controller.ports import free_ports
+from tests.ports import free_ports
 
 
 def test_half_an_address_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:

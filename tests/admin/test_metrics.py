@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,8 @@ from admin.metrics import Metrics
 from model.config import NamesrvConfig
 from namesrv.service import NameServer
 from runtime.os_env import OsEnv
-from tests.admin.test_endpoint import BROKER, Server
+from tests.admin.statuses import BROKER, Server, names_in
 from tests.broker.helpers import running
-
-
-def names_in(text: bytes) -> set[str]:
-    return set(re.findall(r"^# TYPE (keelmq_\w+) ", text.decode(), re.M))
 
 
 def test_a_real_broker_shows_every_metric_of_a_broker(tmp_path: Path) -> None:

@@ -11,16 +11,16 @@ import pytest
 
 from admin.exits import DONE, FAILED, UNFINISHED, USAGE, WARNINGS, run
 from admin.store_commands import store
-from tests import unpack_archive
+from tests import GOLDEN, unpack_archive
 
-GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "store"
+STORES = GOLDEN / "store"
 
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("stores")
     for name in ("plain-11", "flip-61"):
-        unpack_archive(GOLDEN / f"{name}.tar.gz", where)
+        unpack_archive(STORES / f"{name}.tar.gz", where)
     return where
 
 
@@ -29,7 +29,7 @@ def test_dump_lists_every_record_as_the_manifest_has_it(
 ) -> None:
     assert run(store, ["dump", str(stores / "plain-11")]) == DONE
     found = {line["commitLogOffset"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
-    manifest = json.loads((GOLDEN / "plain-11.manifest.json").read_text())
+    manifest = json.loads((STORES / "plain-11.manifest.json").read_text())
     same = ["topic", "queueId", "queueOffset", "storeSize", "flag", "bodyCRC", "msgId", "bodySha256"]
     assert manifest["pulled"]
     for pulled in manifest["pulled"]:
@@ -72,7 +72,7 @@ def test_a_directory_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
 def test_inspect_shows_a_real_store_at_a_glance(stores: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(store, ["inspect", str(stores / "plain-11"), "--json"]) == DONE
     found = json.loads(capsys.readouterr().out)
-    manifest = json.loads((GOLDEN / "plain-11.manifest.json").read_text())
+    manifest = json.loads((STORES / "plain-11.manifest.json").read_text())
     for topic, row in found["queues"]["topics"].items():
         pulled = [m for m in manifest["pulled"] if m["topic"] == topic]
         assert row["messages"] == len(pulled), topic
@@ -93,7 +93,7 @@ def test_export_writes_every_record_with_its_body(stores: Path, tmp_path: Path, 
     else:
         rows = pytest.importorskip("pyarrow.parquet").read_table(out).to_pylist()
         bodies = {row["commitLogOffset"]: row["body"] for row in rows if row["body"]}
-    manifest = json.loads((GOLDEN / "plain-11.manifest.json").read_text())
+    manifest = json.loads((STORES / "plain-11.manifest.json").read_text())
     assert {row["commitLogOffset"] for row in rows} >= {m["commitLogOffset"] for m in manifest["pulled"]}
     for pulled in manifest["pulled"]:
         body = bodies.get(pulled["commitLogOffset"], b"")
@@ -115,7 +115,7 @@ def test_repair_takes_what_rotted_from_a_replica_and_only_from_a_true_one(
 ) -> None:
     rotten, peer, stranger = tmp_path / "rotten", tmp_path / "peer", stores / "plain-11"
     before = stores / "flip-61" / "before"
-    damage = json.loads((GOLDEN / "flip-61.manifest.json").read_text())["damage"]
+    damage = json.loads((STORES / "flip-61.manifest.json").read_text())["damage"]
     for where in (rotten, peer):
         shutil.copytree(before, where)
     segment = f"commitlog/{damage['byte'] - damage['byte'] % 131072:020}"
@@ -157,7 +157,7 @@ def test_repair_makes_a_wrong_queue_entry_right(stores: Path, tmp_path: Path) ->
 
 
 def test_a_torn_tail_is_cut_only_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    unpack_archive(GOLDEN / "ha-81.tar.gz", tmp_path)
+    unpack_archive(STORES / "ha-81.tar.gz", tmp_path)
     replica = tmp_path / "ha-81" / "before" / "b0"
     segment = replica / "commitlog" / ("0" * 20)
     whole = segment.read_bytes()

@@ -9,9 +9,9 @@ from admin import transfer
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
 from remoting.auth import Credentials
-from tests.controller.ports import free_ports
-from tests.controller.test_auth import run as run_signed
-from tests.controller.test_service import World
+from tests.controller.world import World, run
+from tests.ports import free_ports
+from tests.remoting.keys import KEY, key_file
 
 
 def test_without_a_command_a_server_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,6 @@ def test_the_key_is_taken_from_the_option_else_from_the_environment(
 
 
 def test_a_leader_with_a_key_moves_only_for_who_has_it(tmp_path: Path) -> None:
-    key = Credentials("keelmq", "0123456789abcdef")
     moved: list[tuple[str, str]] = []
 
     async def main(world: World) -> None:
@@ -81,7 +80,7 @@ def test_a_leader_with_a_key_moves_only_for_who_has_it(tmp_path: Path) -> None:
         with pytest.raises(transfer.CannotTransfer, match="KEELMQ_TRANSFER_LEADERSHIP must be signed"):
             await transfer._transfer([leader], other, None)
         assert world.leader_address() == leader
-        moved.append(await transfer._transfer([leader], other, key))
+        moved.append(await transfer._transfer([leader], other, KEY))
         assert moved == [(other, world.addresses[other])]
 
-    run_signed(tmp_path, main, count=3)
+    run(tmp_path, main, count=3, peerCredentialsFile=key_file(tmp_path))

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from audit.engine_local import LocalEngine
+from audit.run import Report, audit
+from audit.storage import parse_stores
 from tests.audit.stores import LogWriter, copies, look, patch, record, write_epochs
 
 MESSAGES = 80
@@ -172,3 +175,13 @@ PLANTS = [
         ("crc_mismatch", "error", "r2"),
     ),
 ]
+
+
+def run_local(stores: list[Path], ledger: Path | None) -> Report:
+    engine = LocalEngine()
+    try:
+        return audit(
+            parse_stores([str(s) for s in stores]), engine, ledger_path=str(ledger) if ledger else None
+        )
+    finally:
+        engine.close()

@@ -10,20 +10,20 @@ from pathlib import Path
 from audit.layout import Replica, find_ends, load
 from audit.scan import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from audit.storage import StoreSpec
-from tests import unpack_archive
+from tests import GOLDEN, unpack_archive
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "store"
+STORES = GOLDEN / "store"
 SEGMENT = 4096
 
 
 def unpack(name: str, into: Path) -> Path:
     """A store (or trio) of the real broker; returns the directory of that name."""
-    unpack_archive(GOLDEN / f"{name}.tar.gz", into)
+    unpack_archive(STORES / f"{name}.tar.gz", into)
     return into / name
 
 
 def ledger_of(name: str) -> Path:
-    return GOLDEN / f"{name}.ledger.jsonl"
+    return STORES / f"{name}.ledger.jsonl"
 
 
 def trio(name: str, state: str, into: Path) -> list[Path]:

@@ -9,9 +9,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.audit.plants import make
+from tests.audit.plants import make, run_local
 from tests.audit.stores import SEGMENT, look, patch
-from tests.audit.test_plants import run_local
 
 
 class _Trio:

@@ -6,21 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.engine_local import LocalEngine
 from audit.findings import EXIT_CODES
-from audit.run import Report, audit
-from audit.storage import parse_stores
-from tests.audit.plants import PLANTS, Plant, make
-
-
-def run_local(stores: list[Path], ledger: Path | None) -> Report:
-    engine = LocalEngine()
-    try:
-        return audit(
-            parse_stores([str(s) for s in stores]), engine, ledger_path=str(ledger) if ledger else None
-        )
-    finally:
-        engine.close()
+from tests.audit.plants import PLANTS, Plant, make, run_local
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda p: p.name)

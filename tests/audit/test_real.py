@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.audit.plants import run_local
 from tests.audit.stores import ledger_of, trio, unpack
-from tests.audit.test_plants import run_local
 
 
 def test_replicas_that_rejoined_are_equal(tmp_path: Path) -> None:

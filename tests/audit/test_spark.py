@@ -13,9 +13,8 @@ import pytest
 from audit.findings import Finding
 from audit.run import Report, audit
 from audit.storage import parse_stores
-from tests.audit.plants import PLANTS, make
+from tests.audit.plants import PLANTS, make, run_local
 from tests.audit.stores import ledger_of, trio
-from tests.audit.test_plants import run_local
 
 pytest.importorskip("pyspark")
 

@@ -6,21 +6,21 @@ import asyncio
 import contextlib
 import json
 import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 from broker.service import Broker
 from model.config import BrokerConfig
+from remoting import bodies
 from remoting.codec import Command, decode
 from remoting.codes import Request
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHeader
 from remoting.service import Connection, Handler, RemotingClient
 from runtime.os_env import OsEnv
-from store.record import Record, walk
-from store.record import decode as decode_record
-
-GOLDEN = Path(__file__).parent.parent / "golden"
+from store.record import Record, records_in, walk
+from tests import GOLDEN
 
 
 def free_port() -> int:
@@ -138,13 +138,7 @@ class Client:
 
 def records(body: bytes) -> list[Record]:
     """The records of a pull's answer; they need not lie back to back in the log."""
-    found = []
-    at = 0
-    while at < len(body):
-        record = decode_record(body, at)
-        found.append(record)
-        at += record.size
-    return found
+    return list(records_in(body))
 
 
 def log_records(broker: Broker) -> list[Record]:
@@ -172,3 +166,65 @@ async def eventually(condition: Any, what: str) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError(f"not within 10 s: {what}")
+
+
+def heartbeat(client_id: str, group: str, *topics: str, producer: str = "") -> bytes:
+    """The body of HEART_BEAT: a consumer of ``topics`` in ``group``, and a producer group."""
+    subscriptions = [{"topic": t, "subString": "*", "subVersion": 1, "expressionType": "TAG"} for t in topics]
+    data: dict[str, Any] = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": []}
+    if group:
+        data["consumerDataSet"].append(
+            {
+                "groupName": group,
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "subscriptionDataSet": subscriptions,
+            }
+        )
+    if producer:
+        data["producerDataSet"].append({"groupName": producer})
+    return bodies.dumps(data)
+
+
+def batch_body(messages: list[tuple[bytes, str, int]]) -> bytes:
+    """The body of SEND_BATCH_MESSAGE: (body, properties, flag) of each message."""
+    out = []
+    for body, properties, flag in messages:
+        raw = properties.encode()
+        size = 20 + len(body) + 2 + len(raw)
+        out.append(
+            struct.pack(">iiiii", size, 0, 0, flag, len(body)) + body + struct.pack(">h", len(raw)) + raw
+        )
+    return b"".join(out)
+
+
+@contextlib.asynccontextmanager
+async def pair(path: Path, **keys: str) -> AsyncIterator[tuple[Broker, Broker]]:
+    """A master (id 1, epoch 1) and its slave (id 2), in sync; the test plays the Controller."""
+    keys = {"slaveSyncMetadataPeriod": "30", "slaveTimeout": "5000", **keys}
+    async with running(path / "one", **keys) as one, running(path / "two", **keys) as two:
+        await two.fence()
+        await one.lead(1, 1, frozenset({1}), 1, None)
+        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        await eventually(lambda: bool(one.status()["slaves"]), "the slave is connected")
+        one.ha.adopt(frozenset({1, 2}), 2)
+        await eventually(
+            lambda: [s["ackOffset"] for s in one.status()["slaves"]] == [one.store.log.end], "it is level"
+        )
+        yield one, two
+
+
+def topic(name: str, queues: int = 3) -> dict[str, str]:
+    return {
+        "topic": name,
+        "readQueueNums": str(queues),
+        "writeQueueNums": str(queues),
+        "perm": "6",
+        "defaultTopic": "TBW102",
+        "topicFilterType": "SINGLE_TAG",
+    }
+
+
+def commit(group: str, name: str, offset: int) -> dict[str, str]:
+    return {"consumerGroup": group, "topic": name, "queueId": "0", "commitOffset": str(offset)}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from broker.role import RoleManager
+from broker.service import Broker
 from controller.core import (
     AlterSyncStateSet,
     Answer,
@@ -22,9 +23,9 @@ from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
-from tests.broker.helpers import free_port
+from tests.broker.helpers import config_for, free_port
 from tests.ha.fakes import FakeStore
-from tests.ha.group import until
+from tests.waiting import until
 
 GROUP = "broker-t"
 
@@ -256,3 +257,22 @@ class Life:
             lambda: self.role.role == role and epoch in (None, self.role.epoch),
             f"broker {self.role.broker_id} becomes {role}, it is {self.role.status()}",
         )
+
+
+def broker_at(path: Path, controllers: FakeControllers, **keys: object) -> Broker:
+    fast: dict[str, object] = {
+        "enableControllerMode": "true",
+        "controllerAddr": controllers.addresses,
+        "brokerHeartbeatInterval": 50,
+        "syncBrokerMetadataPeriod": 100,
+        "checkSyncStateSetPeriod": 50,
+        "haSendHeartbeatInterval": 100,
+    }
+    return Broker(OsEnv(seed=1), config_for(path, **(fast | keys)))
+
+
+async def full(controllers: FakeControllers, brokers: list[Broker]) -> None:
+    ids = sorted(broker.role.broker_id or 0 for broker in brokers)
+    await until(lambda: controllers.group.members == ids, "the SyncStateSet is full")
+    master = next(b for b in brokers if b.role.broker_id == controllers.group.master)
+    await until(lambda: all(b.store.confirmed == master.store.log.end for b in brokers), "all confirm all")

@@ -4,7 +4,6 @@ settings, and get no piece of its log for repairs; clients notice nothing."""
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,13 @@ from broker.service import Broker
 from model.config import BrokerConfig
 from model.errors import ConfigError
 from remoting import bodies
-from remoting.auth import PEER_CODES, SIGNATURE, Credentials
+from remoting.auth import PEER_CODES, SIGNATURE
 from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
 from tests.broker.helpers import client_of, config_for, eventually, running
-
-KEY = Credentials("keelmq", "0123456789abcdef")
-WRONG = Credentials("keelmq", "0123456789abcdeF")
+from tests.remoting.keys import KEY, WRONG, key_file
 
 OF_CLIENTS = {
     *(
@@ -48,12 +45,6 @@ READS = {
     *(Request.QUERY_SUBSCRIPTION_BY_CONSUMER, Request.QUERY_CONSUME_TIME_SPAN),
     *(Request.GET_BROKER_HA_STATUS, Request.GET_BROKER_EPOCH_CACHE),
 }
-
-
-def key_file(root: Path) -> str:
-    path = root / "peers.json"
-    path.write_text(json.dumps({"accessKey": KEY.access_key, "secretKey": KEY.secret_key}))
-    return str(path)
 
 
 TOPIC = {"topic": "New", "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}

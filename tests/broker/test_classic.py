@@ -10,8 +10,7 @@ from model.config import NamesrvConfig
 from namesrv.service import NameServer
 from remoting.codes import Request
 from runtime.os_env import OsEnv
-from tests.broker.helpers import client_of, config_for, eventually, free_port, log_records
-from tests.broker.test_copies import commit, topic
+from tests.broker.helpers import client_of, commit, config_for, eventually, free_port, log_records, topic
 
 
 def test_a_classic_slave_finds_its_master_copies_all_and_serves_consumers(tmp_path: Path) -> None:

@@ -12,26 +12,10 @@ from pathlib import Path
 from broker.service import Broker
 from remoting import bodies
 from remoting.codes import Request, Response
-from tests.broker.helpers import Client, client_of, eventually, log_records, running
-from tests.broker.test_group import pair
+from tests.broker.helpers import Client, client_of, commit, eventually, log_records, pair, running, topic
 
 NEVER = "3600000"
 """A period so long that nothing a test sees comes from it."""
-
-
-def topic(name: str, queues: int = 3) -> dict[str, str]:
-    return {
-        "topic": name,
-        "readQueueNums": str(queues),
-        "writeQueueNums": str(queues),
-        "perm": "6",
-        "defaultTopic": "TBW102",
-        "topicFilterType": "SINGLE_TAG",
-    }
-
-
-def commit(group: str, name: str, offset: int) -> dict[str, str]:
-    return {"consumerGroup": group, "topic": name, "queueId": "0", "commitOffset": str(offset)}
 
 
 @contextlib.asynccontextmanager

@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from broker.service import Broker
 from remoting.codes import Request
-from tests.broker.helpers import client_of, eventually, log_records, running
-
-
-@contextlib.asynccontextmanager
-async def pair(path: Path, **keys: str) -> AsyncIterator[tuple[Broker, Broker]]:
-    """A master (id 1, epoch 1) and its slave (id 2), in sync; the test plays the Controller."""
-    keys = {"slaveSyncMetadataPeriod": "30", "slaveTimeout": "5000", **keys}
-    async with running(path / "one", **keys) as one, running(path / "two", **keys) as two:
-        await two.fence()
-        await one.lead(1, 1, frozenset({1}), 1, None)
-        await two.follow(2, 1, one.config.address, one.config.ha_address)
-        await eventually(lambda: bool(one.status()["slaves"]), "the slave is connected")
-        one.ha.adopt(frozenset({1, 2}), 2)
-        await eventually(
-            lambda: [s["ackOffset"] for s in one.status()["slaves"]] == [one.store.log.end], "it is level"
-        )
-        yield one, two
+from tests.broker.helpers import client_of, eventually, log_records, pair, running
 
 
 def test_an_answer_means_the_slave_has_the_message(tmp_path: Path) -> None:

@@ -20,9 +20,8 @@ from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.broker.helpers import free_port
-from tests.broker.role_fakes import FakeControllers
-from tests.broker.test_role_group import broker_at, full
-from tests.ha.group import until
+from tests.broker.role_fakes import FakeControllers, broker_at, full
+from tests.waiting import until
 
 
 class Group:

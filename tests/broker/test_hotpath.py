@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,7 +27,7 @@ from remoting.headers import SendHeader
 from remoting.service import Connection
 from runtime.os_env import OsEnv
 from tests.broker.fakes import FakeConnection, FakeStore
-from tests.broker.helpers import golden_exchanges
+from tests.broker.helpers import batch_body, golden_exchanges
 
 UNIQ = "UNIQ_KEY\x01FD00000000000000000000000000021E\x02WAIT\x01true\x02"
 
@@ -124,17 +123,6 @@ def frame(
 ) -> bytes:
     ext = SendHeader("pg", topic, queue_id, 1_699_999_999_000, properties=properties, **header).to_ext()
     return codec.encode(Command(code, ext, body, opaque=opaque, flag=flag))
-
-
-def batch_body(messages: list[tuple[bytes, str, int]]) -> bytes:
-    out = []
-    for body, properties, flag in messages:
-        raw = properties.encode()
-        size = 20 + len(body) + 2 + len(raw)
-        out.append(
-            struct.pack(">iiiii", size, 0, 0, flag, len(body)) + body + struct.pack(">h", len(raw)) + raw
-        )
-    return b"".join(out)
 
 
 def assert_same(frames: list[bytes], **side: Any) -> tuple[Side, int]:

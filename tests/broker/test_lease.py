@@ -13,7 +13,7 @@ from model.errors import Refused
 from remoting.codec import Command
 from remoting.codes import Request
 from tests.broker.role_fakes import FakeControllers, Life
-from tests.ha.group import until
+from tests.waiting import until
 
 
 class Clock:

@@ -19,8 +19,7 @@ from remoting.codes import Request
 from runtime.os_env import OsEnv
 from store.damage import DamagedRange, DamageLedger
 from store.message_store import MessageStore
-from tests.broker.helpers import client_of, eventually, log_records
-from tests.broker.test_group import pair
+from tests.broker.helpers import client_of, eventually, log_records, pair
 from tests.store.support import scrub_all
 
 

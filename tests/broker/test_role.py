@@ -14,7 +14,7 @@ from model.errors import ConfigError, PeerError, Unknown
 from remoting.codec import Command
 from remoting.codes import Request, Response
 from tests.broker.role_fakes import GROUP, FakeControllers, Life
-from tests.ha.group import until
+from tests.waiting import until
 
 
 def test_a_fresh_broker_gets_an_id_and_leads_a_fresh_group(tmp_path: Path) -> None:

@@ -8,23 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from broker.service import Broker
-from runtime.os_env import OsEnv
 from store.record import NewMessage
-from tests.broker.helpers import config_for
-from tests.broker.role_fakes import FakeControllers
-from tests.ha.group import until
-
-
-def broker_at(path: Path, controllers: FakeControllers, **keys: object) -> Broker:
-    fast: dict[str, object] = {
-        "enableControllerMode": "true",
-        "controllerAddr": controllers.addresses,
-        "brokerHeartbeatInterval": 50,
-        "syncBrokerMetadataPeriod": 100,
-        "checkSyncStateSetPeriod": 50,
-        "haSendHeartbeatInterval": 100,
-    }
-    return Broker(OsEnv(seed=1), config_for(path, **(fast | keys)))
+from tests.broker.role_fakes import FakeControllers, broker_at, full
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
@@ -52,13 +38,6 @@ def log_of(broker: Broker) -> bytes:
     while data := broker.store.log.read(broker.store.log.min_offset + len(found), 1 << 20):
         found += data
     return found
-
-
-async def full(controllers: FakeControllers, brokers: list[Broker]) -> None:
-    ids = sorted(broker.role.broker_id or 0 for broker in brokers)
-    await until(lambda: controllers.group.members == ids, "the SyncStateSet is full")
-    master = next(b for b in brokers if b.role.broker_id == controllers.group.master)
-    await until(lambda: all(b.store.confirmed == master.store.log.end for b in brokers), "all confirm all")
 
 
 def test_failover_and_return_leave_identical_logs(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from remoting.codes import Request
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 from tests.broker.helpers import free_port
-from tests.ha.group import until
+from tests.waiting import until
 
 
 class FakeNameServer:

@@ -11,9 +11,8 @@ import pytest
 
 from broker.service import Broker
 from model.errors import DiskError
-from model.message import java_hash, message_id, property_of
+from model.message import message_id, property_of
 from remoting import bodies
-from remoting.bodies import queue_key
 from remoting.codec import Command, decode
 from remoting.codes import Request
 from remoting.headers import SendBackHeader, SendHeader
@@ -21,16 +20,16 @@ from remoting.service import Connection
 from runtime.os_env import OsEnv
 from tests.broker.helpers import (
     Client,
+    batch_body,
     client_of,
     config_for,
     eventually,
     free_port,
     golden_exchanges,
+    heartbeat,
     log_records,
-    records,
     running,
 )
-from tests.broker.test_hotpath import batch_body
 
 
 def test_what_is_sent_is_pulled_in_order(tmp_path: Path) -> None:
@@ -108,120 +107,6 @@ def test_every_real_client_request_gets_the_answer_the_real_broker_gave(tmp_path
                     assert bodies.loads(ours.body) == bodies.loads(answer.body)
                 checked.append(name)
             assert set(checked) >= {"send_v1", "send_v2", "send_batch", "pull_found", "query_offset"}
-
-    asyncio.run(body())
-
-
-def heartbeat(client_id: str, group: str, *topics: str, producer: str = "") -> bytes:
-    subscriptions = [{"topic": t, "subString": "*", "subVersion": 1, "expressionType": "TAG"} for t in topics]
-    data: dict[str, Any] = {"clientID": client_id, "producerDataSet": [], "consumerDataSet": []}
-    if group:
-        data["consumerDataSet"].append(
-            {
-                "groupName": group,
-                "consumeType": "CONSUME_PASSIVELY",
-                "messageModel": "CLUSTERING",
-                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-                "subscriptionDataSet": subscriptions,
-            }
-        )
-    if producer:
-        data["producerDataSet"].append({"groupName": producer})
-    return bodies.dumps(data)
-
-
-def test_a_pull_that_finds_nothing_waits_for_the_next_message(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await client.send("T", b"first")
-            waiting = asyncio.ensure_future(client.pull("T", 1, suspend_ms=20_000))
-            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
-            await client.send("T", b"second")
-            answer = await waiting
-            assert (answer.code, answer.remark) == (0, "FOUND")
-            assert [r.body for r in records(answer.body)] == [b"second"]
-
-    asyncio.run(body())
-
-
-def test_a_held_pull_ends_with_nothing_found_when_its_time_is_over(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await client.send("T")
-            await broker.store.caught_up()
-            answer = await client.pull("T", 1, suspend_ms=100)
-            assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
-
-    asyncio.run(body())
-
-
-def test_a_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await client.send("T", properties="TAGS\x01A\x02")
-            waiting = asyncio.ensure_future(client.pull("T", 1, tags="B", suspend_ms=20_000))
-            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
-            await client.send("T", properties="TAGS\x01A\x02")
-            await broker.store.caught_up()
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
-            await client.send("T", b"for B", properties="TAGS\x01B\x02")
-            assert [r.body for r in records((await waiting).body)] == [b"for B"]
-
-    asyncio.run(body())
-
-
-def test_only_wanted_tags_are_served(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            for number in range(9):
-                await client.send("T", b"%d" % number, properties=f"TAGS\x01{'ABC'[number % 3]}\x02")
-            found = await client.pull_until("T", 0, 6, tags="A || C")
-            assert [r.body for r in found] == [b"0", b"2", b"3", b"5", b"6", b"8"]
-            sql = await client.call(
-                Request.PULL_MESSAGE,
-                {
-                    "consumerGroup": "cg",
-                    "topic": "T",
-                    "queueId": "0",
-                    "queueOffset": "0",
-                    "maxMsgNums": "1",
-                    "sysFlag": "4",
-                    "commitOffset": "0",
-                    "suspendTimeoutMillis": "0",
-                    "subscription": "a > 1",
-                    "expressionType": "SQL92",
-                },
-            )
-            assert (sql.code, "does not support" in (sql.remark or "")) == (1, True)
-
-    asyncio.run(body())
-
-
-@pytest.mark.parametrize(("offset", "code", "following"), [(3, 19, 3), (5, 21, 3), (-1, 21, 0), (0, 0, 3)])
-def test_offsets_outside_of_a_queue_are_corrected(
-    tmp_path: Path, offset: int, code: int, following: int
-) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            for _ in range(3):
-                await client.send("T")
-            await broker.store.caught_up()
-            answer = await client.pull("T", offset)
-            assert (answer.code, answer.ext["nextBeginOffset"]) == (code, str(following))
-
-    asyncio.run(body())
-
-
-@pytest.mark.parametrize(
-    ("queue_id", "topic", "code"),
-    [(0, "Nowhere", 17), (99, "T", 1)],
-)
-def test_a_pull_from_where_nothing_is_says_so(tmp_path: Path, queue_id: int, topic: str, code: int) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await client.send("T")
-            assert (await client.pull(topic, 0, queue_id=queue_id)).code == code
 
     asyncio.run(body())
 
@@ -314,127 +199,6 @@ def test_a_queue_is_locked_by_one_client_at_a_time(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
-def test_what_mqadmin_asks_is_answered(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            sent = [await client.send("T", b"m%d" % n, properties="KEYS\x01k1 k2\x02") for n in range(5)]
-            await broker.store.caught_up()
-            await client.call(
-                Request.UPDATE_CONSUMER_OFFSET,
-                {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "2"},
-            )
-            queue = queue_key("T", "broker-t", 0)
-            stats = bodies.loads((await client.call(Request.GET_TOPIC_STATS_INFO, {"topic": "T"})).body)
-            assert (stats["offsetTable"][queue]["minOffset"], stats["offsetTable"][queue]["maxOffset"]) == (
-                0,
-                5,
-            )
-            progress = bodies.loads(
-                (await client.call(Request.GET_CONSUME_STATS, {"consumerGroup": "cg"})).body
-            )
-            assert progress["offsetTable"][queue]["brokerOffset"] == 5
-            assert progress["offsetTable"][queue]["consumerOffset"] == 2
-            by_who = await client.call(Request.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
-            assert bodies.loads(by_who.body) == {"groupList": ["cg"]}
-            runtime = bodies.loads((await client.call(Request.GET_BROKER_RUNTIME_INFO)).body)["table"]
-            assert runtime["commitLogMaxOffset"] == str(broker.store.log.end)
-            assert runtime["brokerVersionDesc"]
-            listed = await client.call(Request.GET_ALL_TOPIC_CONFIG)
-            assert "T" in bodies.loads(listed.body)["topicConfigTable"]
-            ha = bodies.loads((await client.call(Request.GET_BROKER_HA_STATUS)).body)
-            assert (ha["master"], ha["masterCommitLogMaxOffset"]) == (True, broker.store.log.end)
-            seen = await client.call(Request.VIEW_MESSAGE_BY_ID, {"offset": "0", "topic": "T"})
-            assert [r.body for r in records(seen.body)] == [b"m0"]
-            query = {
-                "topic": "T",
-                "key": "k2",
-                "maxNum": "10",
-                "beginTimestamp": "0",
-                "endTimestamp": str(2**62),
-            }
-            assert len(records((await client.call(Request.QUERY_MESSAGE, query)).body)) == 5
-            unique = {**query, "key": sent[3].ext["transactionId"], "_UNIQUE_KEY_QUERY": "true"}
-            assert [r.body for r in records((await client.call(Request.QUERY_MESSAGE, unique)).body)] == [
-                b"m3"
-            ]
-            assert (await client.call(Request.GET_BROKER_EPOCH_CACHE)).code == 1
-            assert (await client.call(987654)).code == 3
-
-    asyncio.run(body())
-
-
-def test_a_reset_moves_the_group_and_tells_its_consumers(tmp_path: Path) -> None:
-    async def body() -> None:
-        told: list[Command] = []
-
-        async def handler(connection: Connection, request: Command) -> None:
-            told.append(request)
-
-        async with running(tmp_path) as broker, client_of(broker, handler) as client:
-            for _ in range(5):
-                await client.send("T")
-            await broker.store.caught_up()
-            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
-            reset = {
-                "topic": "T",
-                "group": "cg",
-                "timestamp": "0",
-                "isForce": "true",
-                "queueId": "0",
-                "offset": "3",
-            }
-            answer = await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, reset)
-            assert answer.code == 0
-            assert broker.offsets.get("cg", "T", 0) == 3
-            await eventually(
-                lambda: any(c.code == Request.RESET_CONSUMER_CLIENT_OFFSET for c in told),
-                "the consumer is told",
-            )
-
-    asyncio.run(body())
-
-
-def test_live_keys_change_and_others_are_refused_with_a_reason(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await client.send("T")
-            answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n")
-            assert answer.code == 0
-            assert (await client.send("T")).code == 16
-            answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, b"listenPort=1\n")
-            assert (answer.code, "listenPort" in (answer.remark or "")) == (29, True)
-            text = (await client.call(Request.GET_BROKER_CONFIG)).body.decode()
-            assert "brokerPermission=4\n" in text
-
-    asyncio.run(body())
-
-
-def test_a_topic_can_be_made_changed_and_deleted(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            ext = {
-                "topic": "Made",
-                "defaultTopic": "TBW102",
-                "readQueueNums": "2",
-                "writeQueueNums": "2",
-                "perm": "6",
-                "topicFilterType": "SINGLE_TAG",
-                "order": "false",
-                "attributes": "+message.type=NORMAL",
-            }
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
-            one = bodies.loads((await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).body)
-            assert (one["writeQueueNums"], one["attributes"]) == (2, {"message.type": "NORMAL"})
-            assert (await client.send("Made", queue_id=1)).code == 0
-            assert (await client.send("Made", queue_id=2)).code == 29
-            bad = await client.call(Request.UPDATE_AND_CREATE_TOPIC, {**ext, "topic": "TBW102"})
-            assert bad.code == 29
-            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "Made"})).code == 0
-            assert (await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).code == 17
-
-    asyncio.run(body())
-
-
 def test_a_batch_gets_one_answer_with_all_ids(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path) as broker, client_of(broker) as client:
@@ -476,19 +240,6 @@ def test_a_fenced_broker_and_a_slave_take_no_writes_but_serve_reads(tmp_path: Pa
             assert [r.body for r in await client.pull_until("T", 0, 1)] == [b"kept"]
             assert (await client.pull("T", 5)).code == 20
             assert len(log_records(broker)) == 1
-
-    asyncio.run(body())
-
-
-def test_a_role_change_frees_every_held_pull(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await client.send("T")
-            await broker.store.caught_up()
-            waiting = asyncio.ensure_future(client.pull("T", 1, suspend_ms=20_000))
-            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
-            await broker.fence()
-            assert (await waiting).code == 20
 
     asyncio.run(body())
 
@@ -555,42 +306,6 @@ def test_the_fast_port_serves_the_same(tmp_path: Path) -> None:
         async with running(tmp_path) as broker, client_of(broker) as client:
             client.address = f"127.0.0.1:{broker.config.listen_port - 2}"
             assert (await client.send("T")).code == 0
-
-    asyncio.run(body())
-
-
-def test_pulls_with_a_groups_own_subscription_need_a_heartbeat(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await client.send("T", b"x", properties="TAGS\x01A\x02")
-            await broker.store.caught_up()
-            ext = {
-                "consumerGroup": "g",
-                "topic": "T",
-                "queueId": "0",
-                "queueOffset": "0",
-                "maxMsgNums": "32",
-                "sysFlag": "0",
-                "commitOffset": "0",
-                "suspendTimeoutMillis": "0",
-                "subVersion": "1",
-            }
-            assert (await client.call(Request.PULL_MESSAGE, ext)).code == 24
-            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "g", "T"))
-            assert (await client.call(Request.PULL_MESSAGE, ext)).code == 0
-            assert (await client.call(Request.PULL_MESSAGE, {**ext, "subVersion": "2"})).code == 25
-
-    asyncio.run(body())
-
-
-def test_the_tag_code_of_a_queue_entry_is_javas(tmp_path: Path) -> None:
-    async def body() -> None:
-        codes: list[int] = []
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            broker.store.on_arrive.append(lambda topic, queue, offset, code: codes.append(code))
-            await client.send("T", properties="TAGS\x01grün\x02")
-            await broker.store.caught_up()
-        assert codes == [java_hash("grün")]
 
     asyncio.run(body())
 

@@ -17,9 +17,16 @@ from remoting.codes import Request
 from remoting.headers import EndTransactionHeader
 from remoting.service import Connection
 from store.record import Record, decode
-from tests.broker.helpers import Client, client_of, eventually, golden_exchanges, log_records, running
-from tests.broker.test_group import pair
-from tests.broker.test_service import heartbeat
+from tests.broker.helpers import (
+    Client,
+    client_of,
+    eventually,
+    golden_exchanges,
+    heartbeat,
+    log_records,
+    pair,
+    running,
+)
 
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01pg\x02"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

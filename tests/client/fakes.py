@@ -285,13 +285,6 @@ async def cluster(env: Env, groups: int = 1, queues: int = 4) -> tuple[FakeNameS
     return nameserver, brokers
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    """Wait for a condition that other tasks bring about."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110  any state of the code under test may be waited for
-            await asyncio.sleep(0.005)
-
-
 async def stop(*servers: FakeNameServer | FakeBroker) -> None:
     for server in servers:
         await server.server.stop()

@@ -17,7 +17,8 @@ from model.errors import PeerError, Refused
 from remoting.codec import Command
 from remoting.codes import Request
 from runtime.env import Env
-from tests.client.fakes import FakeBroker, FakeNameServer, cluster, run, stop, until
+from tests.client.fakes import FakeBroker, FakeNameServer, cluster, run, stop
+from tests.waiting import until
 
 
 async def fill(env: Env, nameserver: FakeNameServer, bodies: list[str], queue_id: int = 0) -> None:

@@ -3,7 +3,6 @@
 import json
 import random
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,12 +15,13 @@ from client.routes import Route
 from model.errors import PeerError
 from model.message import COMPRESSED, decode_properties, encode_host
 from store.record import NewMessage, Record, decode, encode
+from tests import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
+FRAMES = GOLDEN / "remoting"
 
 
 def golden(file: str, name: str, role: str) -> tuple[dict[str, object], bytes]:
-    for line in (GOLDEN / file).read_text().splitlines():
+    for line in (FRAMES / file).read_text().splitlines():
         vector = json.loads(line)
         if vector["name"] == name and vector["role"] == role:
             raw = bytes.fromhex(vector["hex"])

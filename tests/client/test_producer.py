@@ -11,7 +11,8 @@ from model.message import decode_properties
 from remoting.codec import Command
 from remoting.codes import Request, Response
 from runtime.env import Env
-from tests.client.fakes import FakeBroker, FakeNameServer, cluster, run, stop, until
+from tests.client.fakes import FakeBroker, FakeNameServer, cluster, run, stop
+from tests.waiting import until
 
 
 def message(body: bytes = b"hello", **properties: str) -> Message:

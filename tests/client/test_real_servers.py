@@ -22,7 +22,7 @@ from namesrv.service import NameServer
 from remoting import bodies
 from remoting.codes import Request
 from runtime.os_env import OsEnv
-from tests.client.fakes import until
+from tests.waiting import until
 
 
 @dataclass
@@ -171,14 +171,14 @@ def test_a_group_shares_the_queues_filters_by_tag_and_commits(tmp_path: Path) ->
             return [queue for queue in consumer.queues if queue.topic == "Orders"]
 
         async with member() as first, member() as second:
-            await until(lambda: len(own(first)) == len(own(second)) == 2, 10)
+            await until(lambda: len(own(first)) == len(own(second)) == 2, timeout_s=10)
             assert sorted(own(first) + own(second)) == sorted(queues)
             async with Producer(servers.env, "pg", servers.namesrv) as producer:
                 for index in range(20):
                     tag = "ABC"[index % 3]
                     await producer.send(Message(topic="Orders", body=f"{tag}{index}".encode(), tags=tag))
             wanted = sorted(f"{'ABC'[i % 3]}{i}" for i in range(20) if i % 3 < 2)
-            await until(lambda: len(seen) >= len(wanted), 10)
+            await until(lambda: len(seen) >= len(wanted), timeout_s=10)
         assert sorted(seen) == wanted
         async with PullConsumer(servers.env, "cg", servers.namesrv) as consumer:
             ends = [await consumer.max_offset(queue) for queue in queues]
@@ -212,7 +212,7 @@ def test_in_order_consumption_holds_the_brokers_lock(tmp_path: Path) -> None:
             from_first=True,
             orderly=True,
         ):
-            await until(lambda: "m2" in seen, 10)
+            await until(lambda: "m2" in seen, timeout_s=10)
             async with PullConsumer(servers.env, "cg", servers.namesrv) as other:
                 assert await other.lock([queue], servers.broker.config.address) == []
         assert seen == ["m0", "m1", "m1", "m2"]
@@ -238,9 +238,11 @@ def test_a_message_not_handled_goes_to_the_brokers_retry(tmp_path: Path) -> None
         async with PushConsumer(
             servers.env, "cg", servers.namesrv, listener, subscriptions={"Orders": "*"}, from_first=True
         ):
-            await until(lambda: bool(failed), 10)
+            await until(lambda: bool(failed), timeout_s=10)
             # The broker keeps it for a delay of its own before the retry topic shows it.
-            await until(lambda: ("SCHEDULE_TOPIC_XXXX", 2) in list(servers.broker.store.queues()), 10)
+            await until(
+                lambda: ("SCHEDULE_TOPIC_XXXX", 2) in list(servers.broker.store.queues()), timeout_s=10
+            )
         assert failed == [sent.msg_id]
         async with PullConsumer(servers.env, "cg", servers.namesrv) as consumer:
             assert await consumer.committed(queue) == 1

@@ -122,6 +122,19 @@ class Group:
         done, _ = await asyncio.wait({task}, timeout=timeout_s)
         return task.result() if done else None
 
+    def play(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start every member, run ``main``, end."""
+
+        async def inside() -> None:
+            for member in self.members.values():
+                await member.start()
+            await main()
+
+        try:
+            self.loop.run_until_complete(inside())
+        finally:
+            self.loop.close()
+
     def leader(self) -> Member | None:
         """One that believes it leads; of several, any."""
         leading = [m for m in self.members.values() if m.raft is not None and m.raft.is_leader]

@@ -1,8 +1,5 @@
 """The promise of a Controller with peerCredentialsFile: what anybody else asks for changes nothing."""
 
-import asyncio
-import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +15,15 @@ from remoting.codes import Request, Response
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.controller.simulated import wait_for
-from tests.controller.test_service import Broker, G, World
+from tests.controller.world import Broker, G, World, run
+from tests.remoting.keys import KEY, WRONG, key_file
 
-KEY = Credentials("keelmq", "0123456789abcdef")
-WRONG = Credentials("keelmq", "0123456789abcdeF")
 READS = {
     Request.CONTROLLER_GET_METADATA_INFO,
     Request.CONTROLLER_GET_REPLICA_INFO,
     Request.CONTROLLER_GET_SYNC_STATE_DATA,
     Request.GET_CONTROLLER_CONFIG,
 }
-
-
-def key_file(root: Path) -> str:
-    path = root / "peers.json"
-    path.write_text(json.dumps({"accessKey": KEY.access_key, "secretKey": KEY.secret_key}))
-    return str(path)
 
 
 class Signer(Broker):
@@ -46,22 +36,6 @@ class Signer(Broker):
         )
 
 
-def run(root: Path, main: Callable[[World], Awaitable[None]], count: int = 1) -> None:
-    async def inside() -> None:
-        world = World(root, count)
-        world.values["peerCredentialsFile"] = key_file(root)
-        try:
-            await world.start()
-            await main(world)
-        finally:
-            for broker in world.brokers:
-                await broker.die()
-            for controller in list(world.running.values()):
-                await controller.stop()
-
-    asyncio.run(inside())
-
-
 async def group_of_two(world: World) -> tuple[Signer, Signer]:
     one, two = Signer(world, 1), Signer(world, 2)
     world.brokers += [one, two]
@@ -72,7 +46,7 @@ async def group_of_two(world: World) -> tuple[Signer, Signer]:
     return one, two
 
 
-def mutations(one: Broker, two: Broker) -> dict[int, tuple[dict[str, Any], bytes]]:
+def mutations(two: Broker) -> dict[int, tuple[dict[str, Any], bytes]]:
     """Every request that changes something, each as it would have an effect on the group of two."""
     members = dumps({"syncStateSet": [1], "syncStateSetEpoch": 2})
     third = {"brokerId": 3, "brokerAddress": "127.0.0.1:20003"}
@@ -94,8 +68,8 @@ def mutations(one: Broker, two: Broker) -> dict[int, tuple[dict[str, Any], bytes
 
 def test_what_strangers_ask_for_changes_nothing(tmp_path: Path) -> None:
     async def main(world: World) -> None:
-        one, two = await group_of_two(world)
-        wanted = mutations(one, two)
+        _, two = await group_of_two(world)
+        wanted = mutations(two)
         controller = world.leader()
         assert controller is not None
         assert set(controller._asks) | set(wanted) | READS == set(wanted) | READS, "a new code: is it open?"
@@ -119,7 +93,7 @@ def test_what_strangers_ask_for_changes_nothing(tmp_path: Path) -> None:
             assert not controller._live.knows(G, 4)
             await stranger.die()
 
-    run(tmp_path, main)
+    run(tmp_path, main, peerCredentialsFile=key_file(tmp_path))
 
 
 def test_what_anybody_may_read_stays_open(tmp_path: Path) -> None:
@@ -132,7 +106,7 @@ def test_what_anybody_may_read_stays_open(tmp_path: Path) -> None:
             assert answer.code == 0, Request(code).name
             assert KEY.secret_key.encode() not in answer.body
 
-    run(tmp_path, main)
+    run(tmp_path, main, peerCredentialsFile=key_file(tmp_path))
 
 
 def test_signed_requests_elect_hand_over_and_tell_everybody(tmp_path: Path) -> None:
@@ -148,7 +122,7 @@ def test_signed_requests_elect_hand_over_and_tell_everybody(tmp_path: Path) -> N
         answer = await two.call(Request.UPDATE_CONTROLLER_CONFIG)
         assert answer.code == 0
 
-    run(tmp_path, main, count=3)
+    run(tmp_path, main, count=3, peerCredentialsFile=key_file(tmp_path))
 
 
 @pytest.mark.parametrize("values", [{}, {"trustPeers": "false"}])

@@ -19,10 +19,10 @@ from remoting.codec import Command
 from remoting.codes import Request
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
+from tests.controller.raft_group import Group, numbers
+from tests.controller.raft_group import run as run_group
 from tests.controller.simulated import wait_for
-from tests.controller.test_raft import Group, numbers
-from tests.controller.test_raft import run as run_group
-from tests.controller.test_service import World
+from tests.controller.world import World
 
 SPARE: Final = 16  # descriptors the process may take before it has none left
 

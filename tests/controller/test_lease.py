@@ -15,7 +15,7 @@ from remoting.codes import Request, Response
 from tests.controller.lab import Lab
 from tests.controller.lab import run as alone
 from tests.controller.simulated import wait_for
-from tests.controller.test_service import World, run
+from tests.controller.world import World, run
 
 ONE = ("g", 1)
 BEAT = Heartbeat(session=1, at_ms=0, timeout_ms=3000, leases=True, all_ack=True)

@@ -18,7 +18,7 @@ from controller.library import library
 from tests.controller.disks import CrashingDisk, machine
 from tests.controller.lab import Lab, run
 from tests.controller.simulated import Group, wait_for
-from tests.controller.test_transport import SECRET, End, Stranger, frame, members
+from tests.controller.strangers import SECRET, End, Stranger, frame, members
 
 
 def read_of_a_paused_leader(seed: int) -> int:

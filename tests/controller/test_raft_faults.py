@@ -65,17 +65,12 @@ def played(main: Callable[[Group], Awaitable[None]], seed: int = 1) -> Group:
     group = Group(seed, compact_entries=COMPACT_ENTRIES)
 
     async def inside() -> None:
-        for member in group.members.values():
-            await member.start()
         await group.wait_leader()
         await proposed(group, 5)
         await wait_for(lambda: all(member.up for member in group.members.values()))
         await main(group)
 
-    try:
-        group.loop.run_until_complete(inside())
-    finally:
-        group.loop.close()
+    group.play(inside)
     return group
 
 

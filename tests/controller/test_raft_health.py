@@ -20,18 +20,13 @@ def played(main: Callable[[Group], Awaitable[None]]) -> None:
     group = Group(4, compact_entries=BOUNDS.lag_entries)
 
     async def inside() -> None:
-        for member in group.members.values():
-            await member.start()
         await group.wait_leader()
         assert await group.propose()
         # Not by their health: that is what is looked at here.
         await wait_for(lambda: all(m.applied == [b"c1"] and raft(m).admitted for m in group.members.values()))
         await main(group)
 
-    try:
-        group.loop.run_until_complete(inside())
-    finally:
-        group.loop.close()
+    group.play(inside)
 
 
 def raft(member: Member) -> Raft:

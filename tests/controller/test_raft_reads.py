@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from controller.codec import Ack, AppendEntries, RequestVote
-from controller.node import Node
+from controller.reads import Reads
 from tests.controller.lab import TIMING, Lab, entries, run
 
 
@@ -179,6 +179,6 @@ def test_a_command_behind_a_read_is_not_held_up_by_it() -> None:
 
 
 def test_a_read_that_does_not_ask_is_caught_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Node, "_confirmed_round", lambda node: node._outbox.round)
+    monkeypatch.setattr(Reads, "_confirmed", lambda _reads, asked: asked)
     with pytest.raises(AssertionError):
         test_a_read_writes_nothing_and_waits_for_a_majority_asked_after_it()

@@ -48,8 +48,6 @@ def run(seed: int, *, count: int = 3, seconds: float = 15.0) -> Group:
     group = Group(seed, count, compact_entries=20)
 
     async def main() -> None:
-        for member in group.members.values():
-            await member.start()
         clients = [asyncio.ensure_future(group.write_for_ever()) for _ in range(3)]
         clients.append(asyncio.ensure_future(group.read_for_ever()))
         await storm(group, seconds)
@@ -58,10 +56,7 @@ def run(seed: int, *, count: int = 3, seconds: float = 15.0) -> Group:
         await asyncio.gather(*clients, return_exceptions=True)
         await group.settle()
 
-    try:
-        group.loop.run_until_complete(main())
-    finally:
-        group.loop.close()
+    group.play(main)
     return group
 
 

@@ -15,7 +15,7 @@ from controller.core import (
 )
 from controller.elect import End
 from remoting.codes import Request
-from tests.controller.test_service import Broker, World, run
+from tests.controller.world import Broker, World, run
 
 G = "broker-a"
 

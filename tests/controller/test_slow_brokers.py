@@ -16,8 +16,8 @@ from remoting.bodies import dumps
 from remoting.codec import Command
 from remoting.codes import Request
 from remoting.service import Connection, RemotingClient
+from tests.controller.sim_world import ADDRESSES, NAMES, G, World
 from tests.controller.simulated import wait_for
-from tests.controller.test_service_sim import ADDRESSES, NAMES, G, World
 
 pytestmark = pytest.mark.sim
 

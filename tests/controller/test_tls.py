@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import ssl
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from model.config import ControllerConfig
 from model.errors import ConfigError
 from tests.controller.certificates import Authority
 from tests.controller.simulated import wait_for
-from tests.controller.test_transport import SECRET, End, Stranger, frame, members, port_of
+from tests.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, port_of
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 
@@ -29,26 +28,6 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("theirs"), "theirs")
 
 
-def pair(
-    main: Callable[[End, End], Awaitable[None]],
-    files: tuple[TlsFiles | None, TlsFiles | None],
-    secret: bytes | None = SECRET,
-) -> None:
-    async def run() -> None:
-        addresses = members()
-        one = End("n0", addresses, secret, files[0])
-        two = End("n1", addresses, secret, files[1])
-        try:
-            await two.transport.start()
-            await one.transport.start()
-            await main(one, two)
-        finally:
-            await one.transport.stop()
-            await two.transport.stop()
-
-    asyncio.run(run())
-
-
 @pytest.mark.parametrize("secret", [SECRET, None])
 def test_members_of_one_ca_hear_each_other(ours: Authority, secret: bytes | None) -> None:
     async def main(one: End, two: End) -> None:
@@ -58,7 +37,7 @@ def test_members_of_one_ca_hear_each_other(ours: Authority, secret: bytes | None
         assert two.transport.send("n0", b"back")
         await wait_for(lambda: len(two.heard) == 100 and one.heard)
 
-    pair(main, (ours.issue("n0"), ours.issue("n1")), secret)
+    pair(main, (secret, secret), files=(ours.issue("n0"), ours.issue("n1")))
 
 
 @pytest.mark.parametrize(
@@ -85,19 +64,7 @@ def test_whoever_lacks_the_right_certificate_is_never_heard(
         assert (one.ups, two.ups, two.heard) == ([], [], [])
         assert not one.transport.send("n1", b"x")
 
-    pair(main, (dialer, acceptor))
-
-
-def alone(files: TlsFiles, main: Callable[[End], Awaitable[None]]) -> None:
-    async def run() -> None:
-        end = End("n1", members(), SECRET, files)
-        try:
-            await end.transport.start()
-            await main(end)
-        finally:
-            await end.transport.stop()
-
-    asyncio.run(run())
+    pair(main, files=(dialer, acceptor))
 
 
 def test_the_secret_alone_is_not_enough_and_older_tls_is_refused(ours: Authority) -> None:
@@ -130,7 +97,7 @@ def test_the_secret_alone_is_not_enough_and_older_tls_is_refused(ours: Authority
         assert (end.ups, end.heard) == ([], [])
         assert await knock(end, client(ours.issue("n0")))
 
-    alone(ours.issue("n1"), main)
+    alone(main, ours.issue("n1"))
 
 
 def test_files_that_cannot_be_used_are_named(ours: Authority, tmp_path: Path) -> None:

@@ -2,124 +2,16 @@
 
 import asyncio
 import hashlib
-import hmac
-import os
 import struct
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Callable, Sized
 from functools import partial
 
 import pytest
 
-from controller.tls import TlsFiles
-from controller.transport import STRANGERS_MAX, Limits, Transport
-from model.errors import ConfigError, PeerError
-from runtime.os_env import OsEnv
-from tests.controller.ports import free_ports
+from controller.transport import STRANGERS_MAX
+from model.errors import ConfigError
 from tests.controller.simulated import wait_for
-
-SECRET = b"0123456789abcdef"
-LIMITS = Limits(handshake_s=0.5, ping_s=0.1, silence_s=0.6, retry_s=0.05)
-
-
-class End:
-    """One member's transport and what it heard."""
-
-    def __init__(
-        self, node: str, addresses: dict[str, str], secret: bytes | None, tls: TlsFiles | None = None
-    ) -> None:
-        self.heard: list[tuple[str, bytes]] = []
-        self.ups: list[str] = []
-        self.downs: list[str] = []
-        self.transport = Transport(
-            OsEnv(seed=1),
-            node,
-            addresses,
-            secret=secret,
-            on_message=self.on_message,
-            on_up=self.ups.append,
-            on_down=self.downs.append,
-            limits=LIMITS,
-            tls=tls,
-        )
-
-    def on_message(self, peer: str, body: bytes) -> None:
-        if body == b"broken":
-            raise PeerError("broken")
-        self.heard.append((peer, body))
-
-
-def members(count: int = 2) -> dict[str, str]:
-    return {f"n{i}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(count))}
-
-
-def pair(
-    main: Callable[[End, End], Awaitable[None]],
-    secrets: tuple[bytes | None, bytes | None] = (SECRET, SECRET),
-    other_list: bool = False,
-) -> None:
-    async def run() -> None:
-        addresses = members()
-        theirs = {**addresses, "n9": "127.0.0.1:1"} if other_list else addresses
-        one, two = End("n0", addresses, secrets[0]), End("n1", theirs, secrets[1])
-        try:
-            await two.transport.start()
-            await one.transport.start()
-            await main(one, two)
-        finally:
-            await one.transport.stop()
-            await two.transport.stop()
-
-    asyncio.run(run())
-
-
-def port_of(end: End) -> int:
-    return int(end.transport.addresses[end.transport.node_id].rpartition(":")[2])
-
-
-def text(value: str) -> bytes:
-    return bytes((len(value),)) + value.encode()
-
-
-class Stranger:
-    """A connection to a member's Raft port that may speak the handshake by hand."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    @classmethod
-    async def to(cls, end: End) -> "Stranger":
-        return cls(*await asyncio.open_connection("127.0.0.1", port_of(end)))
-
-    async def ended(self) -> bool:
-        """Whether the member hangs up."""
-        try:
-            async with asyncio.timeout(5):
-                while await self.reader.read(4096):
-                    pass
-        except ConnectionError:
-            pass
-        self.writer.close()
-        return True
-
-    async def shake(
-        self, end: End, secret: bytes, claimed: str = "n0", wanted: str = "n1"
-    ) -> tuple[bytes, bytes]:
-        """The whole handshake as a dialer: (key to send with, key to receive with)."""
-        hello = b"KMQRAFT1" + os.urandom(32) + text(claimed) + text(wanted)
-        self.writer.write(hello)
-        challenge = await self.reader.readexactly(64)
-        said = end.transport.fingerprint + hello + challenge[:32]
-
-        def proof(role: bytes) -> bytes:
-            return hmac.digest(secret, role + b"\0" + said, "sha256")
-
-        self.writer.write(proof(b"dialer"))
-        return proof(b"session dialer"), proof(b"session acceptor")
-
-
-def frame(key: bytes, number: int, body: bytes) -> bytes:
-    mac = hmac.digest(key, struct.pack(">Q", number) + body, "sha256")
-    return struct.pack(">I", len(body) + 32) + body + mac
+from tests.controller.strangers import SECRET, End, Stranger, alone, frame, pair, text
 
 
 def test_members_hear_each_other_in_order() -> None:
@@ -136,23 +28,23 @@ def test_members_hear_each_other_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("secrets", "other_list"),
+    ("secrets", "extra"),
     [
-        ((SECRET, b"another secret!!"), False),
-        ((None, SECRET), False),
-        ((SECRET, None), False),
-        ((SECRET,) * 2, True),
+        ((SECRET, b"another secret!!"), {}),
+        ((None, SECRET), {}),
+        ((SECRET, None), {}),
+        ((SECRET,) * 2, {"n9": "127.0.0.1:1"}),
     ],
 )
 def test_another_secret_or_another_list_of_members_never_connects(
-    secrets: tuple[bytes | None, bytes | None], other_list: bool
+    secrets: tuple[bytes | None, bytes | None], extra: dict[str, str]
 ) -> None:
     async def main(one: End, two: End) -> None:
         await asyncio.sleep(0.4)
         assert (one.ups, two.ups) == ([], [])
         assert not one.transport.send("n1", b"x")
 
-    pair(main, secrets, other_list)
+    pair(main, secrets, extra=extra)
 
 
 def test_without_a_secret_members_must_be_on_loopback() -> None:
@@ -172,20 +64,6 @@ def reached(found: Sized, count: int) -> bool:
 async def wait_dead(end: End, stranger: Stranger) -> None:
     assert await stranger.ended()
     assert end.heard == []
-
-
-def alone(main: Callable[[End], Awaitable[None]]) -> None:
-    """n1 alone: n0, which would dial it, is played by hand."""
-
-    async def run() -> None:
-        end = End("n1", members(), SECRET)
-        try:
-            await end.transport.start()
-            await main(end)
-        finally:
-            await end.transport.stop()
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

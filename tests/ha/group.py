@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import Callable
 from typing import Any, cast
 
 from ha.service import HaService
 from model.config import BrokerConfig
 from runtime.os_env import OsEnv
 from tests.ha.fakes import FakeStore
+from tests.ports import free_port
+from tests.waiting import until
 
 HEARTBEAT_MS = 100
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-async def until(condition: Callable[[], Any], what: str = "", timeout_s: float = 10.0) -> None:
-    """Wait for ``condition``; fail with ``what`` when it does not come."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"did not happen: {what or condition}") from None
 
 
 class Node:

@@ -16,8 +16,9 @@ from ha.codec import SlaveHandshake, encode_ack, encode_slave_handshake
 from ha.proof import Credentials, Knock, Reason, refusal
 from ha.service import STRANGERS_MAX
 from ha.slave import State
-from tests.ha.group import Group, Node, until
-from tests.ha.test_wire import RawSlave
+from tests.ha.group import Group, Node
+from tests.ha.raw_slave import RawSlave
+from tests.waiting import until
 
 RECORD = b"0123456789"
 

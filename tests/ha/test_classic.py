@@ -18,7 +18,8 @@ from ha.core import ConnectedSet
 from ha.slave import State
 from model.config import BrokerConfig
 from model.errors import ConfigError, PeerError
-from tests.ha.group import Node, until
+from tests.ha.group import Node
+from tests.waiting import until
 
 
 @contextlib.asynccontextmanager

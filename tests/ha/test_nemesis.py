@@ -15,7 +15,8 @@ from runtime.os_env import OsEnv
 from store.message_store import MessageStore
 from store.record import NewMessage
 from tests.ha.fakes import FakeStore
-from tests.ha.group import Group, Node, until
+from tests.ha.group import Group, Node
+from tests.waiting import until
 
 HOST = encode_host("127.0.0.1:10911")
 

@@ -13,7 +13,8 @@ from ha.master import Budget
 from ha.slave import State
 from model.errors import Unknown
 from tests.ha.fakes import FakeStore
-from tests.ha.group import Group, Node, until
+from tests.ha.group import Group, Node
+from tests.waiting import until
 
 
 def test_slaves_copy_what_the_master_has_and_gets_and_join() -> None:

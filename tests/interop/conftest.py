@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from chaos.worlds import rocketmq
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests import ROOT
 
 
 def keelmq(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
@@ -29,12 +28,14 @@ def keelmq(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProce
 
 
 @pytest.fixture(scope="session")
-def real_rocketmq() -> Path:
+def real_rocketmq() -> Iterator[Path]:
     """The directory of the real jars; skips with the reason where they cannot be had."""
     reason = rocketmq.unavailable()
     if reason:
         pytest.skip(reason)
-    return rocketmq.fetch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(rocketmq.JAVA_OPTIONS, rocketmq.QUICK_JAVA)
+        yield rocketmq.fetch()
 
 
 @dataclass(frozen=True)

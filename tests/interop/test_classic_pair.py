@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,8 @@ from remoting.codes import Request
 from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.broker.helpers import config_for, free_port
-from tests.broker.test_copies import topic
+from tests.broker.helpers import config_for, free_port, topic
+from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
 
@@ -25,15 +27,9 @@ SEGMENT = 1 << 20
 COUNT = 100
 
 
-async def within(what: str, condition: object, timeout_s: float = 60.0) -> None:
-    """Wait for ``condition()``; the JVM may take its time."""
-    assert callable(condition)
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 - what is waited for happens in another process
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(f"did not happen: {what}") from None
+async def within(what: str, condition: Callable[[], object]) -> None:
+    """The JVM may take its time."""
+    await until(condition, what, timeout_s=60)
 
 
 async def send_all(client: RemotingClient, address: str) -> None:
@@ -70,6 +66,7 @@ def test_a_real_broker_and_ours_replicate_the_classic_way(
             inSyncReplicas=2,
             mappedFileSizeCommitLog=SEGMENT,
             registerNameServerPeriod=10000,
+            **rocketmq.QUICK_BROKER,
         )
         role = {"brokerId": 0} if ours == "master" else {"brokerId": 1, "brokerRole": "SLAVE"}
         broker = Broker(
@@ -122,7 +119,7 @@ def test_a_real_broker_and_ours_replicate_the_classic_way(
         finally:
             await client.close()
             await broker.stop()
-            await asyncio.get_running_loop().run_in_executor(None, real.stop)
+            await asyncio.get_running_loop().run_in_executor(None, real.stop, signal.SIGKILL)
             await namesrv.stop()
 
     asyncio.run(body())

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from client.admin import AdminClient
+from runtime.os_env import OsEnv
 from tests.interop.conftest import Cluster, facts
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 
 def _create(cluster: Cluster, topic: str, queues: int = 4) -> None:
-    cluster.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", topic, "-r", str(queues), "-w", str(queues))
+    async def create() -> None:
+        async with AdminClient(OsEnv(), cluster.namesrv.split(";")) as admin:
+            await admin.create_topic(topic, queues)
+
+    asyncio.run(create())
 
 
 def test_a_synchronous_send_is_stored_and_numbered(cluster: Cluster) -> None:

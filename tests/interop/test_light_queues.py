@@ -15,7 +15,7 @@ from runtime.os_env import OsEnv
 from store.consume_queue import ENTRY
 from store.message_store import MessageStore
 from store.record import decode
-from tests.interop.test_store_exchange import rocketmq_pair
+from tests.interop.real_pair import rocketmq_pair
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.conftest import mqadmin_all
-from tests.interop.mixed import GROUP, MixedCluster, assert_all_is_well, kill_the_master, rejoin, running
+from tests.interop.mixed import GROUP, MixedCluster, running
+from tests.interop.story import assert_all_is_well, kill_the_master, rejoin
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

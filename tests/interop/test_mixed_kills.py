@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.mixed import (
-    MixedCluster,
-    assert_all_is_well,
-    kill_the_master,
-    rejoin,
-    running,
-    start_group,
-    unserved,
-)
+from tests.interop.load import unserved
+from tests.interop.mixed import MixedCluster, running
+from tests.interop.story import assert_all_is_well, kill_the_master, rejoin, start_group
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 

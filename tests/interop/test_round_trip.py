@@ -29,7 +29,7 @@ from remoting.headers import PULL_SUBSCRIPTION, EndTransactionHeader, PullHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from store.record import Record, decode
-from tests.interop.conftest import ROOT
+from tests import ROOT
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -261,12 +261,6 @@ def _records(body: bytes) -> list[tuple[Record, bytes]]:
     return found
 
 
-@pytest.fixture(autouse=True)
-def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four brokers that live for seconds: the costly compiler would never pay off."""
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
-
-
 # -- the two systems -------------------------------------------------------------------------------------
 
 
@@ -276,7 +270,9 @@ async def served(kind: str, base: Path, *, kill: bool = False) -> AsyncIterator[
     port = free_base_port(10) + 2
     home = base / kind
     if kind == "rocketmq":
-        server: Any = rocketmq.broker_node(home, port, "", base / "store", **SETTINGS)
+        server: Any = rocketmq.broker_node(
+            home, port, "", base / "store", **{**SETTINGS, **rocketmq.QUICK_BROKER}
+        )
     else:
         server = _Keelmq(home, {**SETTINGS, "listenPort": str(port), "storePathRootDir": str(base / "store")})
     server.start()

@@ -17,14 +17,16 @@ from client.admin import AdminClient
 from model.errors import MqError
 from remoting.bodies import loads
 from remoting.codes import Request
+from tests import GOLDEN
 from tests.interop.conftest import mqadmin_all
-from tests.interop.mixed import GROUP, KeelmqNode, MixedCluster, Server, put_load, running
+from tests.interop.mixed import GROUP, KeelmqNode, MixedCluster, Server, running
+from tests.interop.story import put_load
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
 KEY = {"accessKey": "peers", "secretKey": "a secret of many bytes"}
 USERS = "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
-VECTORS = Path(__file__).parent.parent / "golden" / "acl" / "signed.jsonl"
+VECTORS = GOLDEN / "acl" / "signed.jsonl"
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,9 @@ def test_a_stock_producer_goes_on_at_the_group_address_long_before_it_asks_for_t
     assert row["recovered"]
     assert row["lost"] == 0
     (drill,) = row["drills"]
-    # Twenty sends before the fault and twenty in a row after it; until its next look at the route it would
-    # fail hundreds.
-    assert drill["acked"] >= 40
+    # A second of sends before the fault and twenty in a row after it; until its next look at the route it
+    # would fail hundreds.
+    assert drill["acked"] > 20
     assert drill["failed"] < drill["acked"]
     assert f"| {scenario} | {SIDE} | 1 |" in markdown([{"work": scenario, SIDE: row}])
 

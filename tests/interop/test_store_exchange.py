@@ -13,11 +13,12 @@ import pytest
 
 from admin.layout import free_base_port
 from chaos.worlds import rocketmq
-from tests.interop.conftest import ROOT, facts
+from tests import ROOT
+from tests.interop.conftest import facts
+from tests.interop.real_pair import SEGMENT, rocketmq_pair
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
-_SEGMENT = {"mappedFileSizeCommitLog": 1048576}
 _TOPIC = "Exchange"
 
 
@@ -64,29 +65,10 @@ def _keelmq_pair(base: Path, store: Path) -> Iterator[str]:
             brokerRole="ASYNC_MASTER",
             namesrvAddr=namesrv,
             storePathRootDir=store,
-            **_SEGMENT,
+            **SEGMENT,
         ),
     ):
         yield namesrv
-
-
-@contextmanager
-def rocketmq_pair(base: Path, store: Path, **settings: object) -> Iterator[str]:
-    """A real NameServer and broker, the broker on ``store``; yields the NameServer's address."""
-    namesrv_port = free_base_port(20)
-    port = namesrv_port + 10
-    namesrv = f"127.0.0.1:{namesrv_port}"
-    server = rocketmq.namesrv_node(base / "ns", namesrv_port)
-    broker = rocketmq.broker_node(base / "b", port, namesrv, store, **_SEGMENT, **settings)
-    server.start()
-    try:
-        rocketmq.wait_until("the NameServer", lambda: rocketmq.call(namesrv, 106)[0]["code"] == 0, 60)
-        broker.start()
-        rocketmq.wait_until("the broker", lambda: "0" in rocketmq.routed_brokers(namesrv), 90)
-        yield namesrv
-    finally:
-        broker.stop()
-        server.stop()
 
 
 def _sent(output: str) -> dict[str, tuple[str, str]]:

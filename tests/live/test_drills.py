@@ -18,10 +18,9 @@ from client.message import Message, SendStatus
 from client.producer import Producer
 from client.pull import PullConsumer
 from runtime.os_env import OsEnv
+from tests import ROOT
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def keelmq(*arguments: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,5 @@
 """The promise of a NameServer with peerCredentialsFile: strangers move no route and no setting."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,16 +7,16 @@ import pytest
 from model.config import NamesrvConfig
 from model.errors import ConfigError
 from namesrv.service import NameServer
-from remoting.auth import PEER_CODES, Credentials
+from remoting.auth import PEER_CODES
 from remoting.bodies import dumps
 from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.namesrv.test_service import registration, run, world
+from tests.namesrv.world import registration, world
+from tests.remoting.keys import KEY, WRONG, key_file
+from tests.remoting.support import run
 
-KEY = Credentials("keelmq", "0123456789abcdef")
-WRONG = Credentials("keelmq", "0123456789abcdeF")
 ADDRESS = "10.0.0.1:10911"
 READS = {
     *(Request.GET_KV_CONFIG, Request.GET_KVLIST_BY_NAMESPACE, Request.GET_ROUTEINFO_BY_TOPIC),
@@ -52,11 +51,9 @@ def seen(server: NameServer) -> object:
 def test_strangers_change_nothing_and_signed_requests_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "peers.json"
-    path.write_text(json.dumps({"accessKey": KEY.access_key, "secretKey": KEY.secret_key}))
 
     async def work() -> None:
-        async with world(peer_credentials_file=str(path)) as w:
+        async with world(peer_credentials_file=key_file(tmp_path)) as w:
             handled = {Request(code) for code in w.server._answers}
             changing = {Request(command.code) for command in (*CHANGES, *BEATS)}
             assert handled - PEER_CODES == READS, "a new code: is it open to strangers?"

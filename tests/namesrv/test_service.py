@@ -4,8 +4,6 @@ import asyncio
 import json
 import struct
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,101 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import NamesrvConfig
 from model.errors import DiskError, PeerError, Refused
 from model.topic import DataVersion
 from namesrv.codec import parse_registration
 from namesrv.core import Queues
-from namesrv.service import NameServer
 from remoting.bodies import dumps, loads
-from remoting.codec import Command, decode
+from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
-from runtime.os_env import OsEnv
+from tests import GOLDEN
+from tests.namesrv.world import registration, topic, world
+from tests.remoting.support import golden, run
+from tests.waiting import until
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
-
-
-def golden(name: str, role: str = "request") -> Command:
-    for path in sorted(GOLDEN.glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            vector = json.loads(line)
-            if (vector["name"], vector["role"]) == (name, role):
-                return decode(bytes.fromhex(vector["hex"]))
-    raise LookupError(name)
-
-
-def topic(name: str, perm: int = 6) -> dict[str, Any]:
-    return {"topicName": name, "readQueueNums": 4, "writeQueueNums": 4, "perm": perm, "topicSysFlag": 0}
-
-
-def registration(address: str, broker_id: int = 0, *, state: int = 0, **changes: Any) -> Command:
-    body = dumps(
-        {
-            "filterServerList": [],
-            "topicConfigSerializeWrapper": {
-                "dataVersion": {"counter": 1, "stateVersion": state, "timestamp": 7},
-                "topicConfigTable": {"T": topic("T"), "S": topic("S")},
-            },
-        }
-    )
-    ext = {
-        "brokerName": "broker-a",
-        "brokerAddr": address,
-        "clusterName": "DefaultCluster",
-        "haServerAddr": "10.0.0.1:1",
-        "brokerId": str(broker_id),
-        "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
-    }
-    return Command(Request.REGISTER_BROKER, {**ext, **changes}, body)
-
-
-class World:
-    """One NameServer and clients of it."""
-
-    def __init__(self, server: NameServer, env: OsEnv) -> None:
-        self.server = server
-        self.env = env
-        self.client = RemotingClient(env, "client")
-
-    async def ask(
-        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
-    ) -> Command:
-        return await self.client.call(self.server.address, Command(code, ext or {}, body, **more))
-
-    async def register(self, address: str, broker_id: int = 0, **changes: Any) -> Command:
-        return await self.client.call(self.server.address, registration(address, broker_id, **changes))
-
-    async def route(self, name: str = "T", **more: Any) -> Any:
-        answer = await self.ask(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": name}, **more)
-        return loads(answer.body) if answer.code == 0 else None
-
-
-@asynccontextmanager
-async def world(**config: Any) -> AsyncIterator[World]:
-    env = OsEnv(seed=1)
-    server = NameServer(env, NamesrvConfig(listen_port=0, **config))
-    await server.start()
-    here = World(server, env)
-    try:
-        yield here
-    finally:
-        await here.client.close()
-        await server.stop()
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await work()
-
-    asyncio.run(limited())
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - the states waited for have no event
-            await asyncio.sleep(0.005)
+FRAMES = GOLDEN / "remoting"
 
 
 def test_the_registration_of_a_real_broker_is_taken_and_gives_the_routes_it_names() -> None:

@@ -16,8 +16,8 @@ import yaml
 
 from admin.serve import plan, read_values
 from audit.storage import parse_stores
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 BROKERS = ("broker-0", "broker-1", "broker-2")
 NAMESRVS = ("namesrv-0", "namesrv-1", "namesrv-2")
 

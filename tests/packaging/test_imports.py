@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
@@ -38,3 +40,10 @@ def test_every_folder_of_tests_is_a_package() -> None:
     """Modules of the same name in two folders would shadow each other otherwise."""
     for path in (ROOT / "tests").rglob("test_*.py"):
         assert (path.parent / "__init__.py").exists(), path.parent
+
+
+def test_no_test_file_is_imported_by_another() -> None:
+    """What several share stands in a module that says what it is."""
+    sharing = re.compile(r"^\s*(?:from|import) tests\.[\w.]*\btest_\w+", re.M)
+    files = (ROOT / "tests").rglob("*.py")
+    assert {str(path): found for path in files if (found := sharing.findall(path.read_text()))} == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import copy
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,18 +13,14 @@ import yaml
 from admin.metrics import SLAVE_STATES, Metrics
 from ha.slave import State
 from runtime.events import KINDS
-from tests.admin.test_endpoint import BROKER, NAMESRV, Server
+from tests import ROOT
+from tests.admin.statuses import BROKER, NAMESRV, Server, names_in
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "operations.md").read_text()
 ROWS = re.findall(r"^\| `(keelmq_\w+)` \|([^|]*)\| [^|]{5,} \|$", PAGE.partition("### Every metric")[2], re.M)
 TABLE = {name: label.strip(" `") for name, label in ROWS}
 (ALERTS,) = re.findall(r"```yaml\n(groups:.*?)```", PAGE, re.S)
 RULES: list[dict[str, Any]] = yaml.safe_load(ALERTS)["groups"][0]["rules"]
-
-
-def names_in(text: bytes) -> set[str]:
-    return set(re.findall(r"^# TYPE (keelmq_\w+) ", text.decode(), re.M))
 
 
 def emitted() -> set[str]:

@@ -13,8 +13,8 @@ from chaos.bugs import BUGS
 from chaos.checks import CHECKERS
 from chaos.commands import TEXTS as DRILLS
 from chaos.scenarios import SCENARIOS
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 IDS = [
     *(f"A{number}" for number in range(1, 16)),  # data is lost, or replicas diverge
     *(f"B{number}" for number in range(16, 33)),  # writes stand still, or switches are needless

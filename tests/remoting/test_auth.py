@@ -1,10 +1,9 @@
 """The promise of remoting.auth: the real client's signatures are right, anybody else's are not, and no value
 of a signed request can change."""
 
-import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,10 @@ from remoting.codec import Command, decode, encode
 from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsDisk, OsEnv
+from tests import GOLDEN
+from tests.remoting.support import run
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "acl" / "signed.jsonl"
+SIGNED = GOLDEN / "acl" / "signed.jsonl"
 OURS = Credentials("keelmq", "0123456789abcdef")
 OTHER_SECRET = Credentials("keelmq", "0123456789abcdeF")
 OTHER_NAME = Credentials("keelmQ", "0123456789abcdef")
@@ -31,7 +32,7 @@ TEXTS = st.dictionaries(st.text(max_size=4).filter(lambda k: k not in ("AccessKe
 def vectors() -> list[Any]:
     """Requests the real AclClientRPCHook signed. The real server takes all but one: it reads an empty value
     of a binary header as null, and its rule then puts the text "null" into what it signs."""
-    return [pytest.param(line, id=line["name"]) for line in map(json.loads, GOLDEN.read_text().splitlines())]
+    return [pytest.param(line, id=line["name"]) for line in map(json.loads, SIGNED.read_text().splitlines())]
 
 
 @pytest.mark.parametrize("vector", vectors())
@@ -159,14 +160,6 @@ async def client_of(credentials: Credentials | None) -> AsyncIterator[RemotingCl
         yield client
     finally:
         await client.close()
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(30):
-            await work()
-
-    asyncio.run(limited())
 
 
 def test_a_server_with_a_key_lets_peer_requests_of_others_reach_nothing(

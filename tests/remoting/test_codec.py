@@ -1,7 +1,6 @@
 """The promise of remoting.codec: real frames are understood and written alike, and no bytes are believed."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,14 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import PeerError
-from remoting.codec import FRAME_BYTES_MAX, JSON, LANGUAGES, ROCKETMQ, Command, decode, encode, frame_end
+from remoting.codec import (
+    FLAG_RESPONSE,
+    FRAME_BYTES_MAX,
+    JSON,
+    LANGUAGES,
+    ROCKETMQ,
+    Command,
+    decode,
+    encode,
+    frame_end,
+)
+from tests import GOLDEN
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
+FRAMES = GOLDEN / "remoting"
 
 
 def vectors() -> list[Any]:
     lines = [
-        json.loads(line) for path in sorted(GOLDEN.glob("*.jsonl")) for line in path.read_text().splitlines()
+        json.loads(line) for path in sorted(FRAMES.glob("*.jsonl")) for line in path.read_text().splitlines()
     ]
     return [pytest.param(line, id=f"{line['name']}-{line['role']}") for line in lines]
 
@@ -62,9 +72,9 @@ def test_the_binary_header_of_the_facts_is_written_as_the_original_writes_it() -
     assert encode(command) == bytes.fromhex(stated.replace(" ", ""))
 
 
-def frame_of(header: bytes, kind: int = JSON, body: bytes = b"") -> bytes:
+def frame_of(header: bytes, kind: int = JSON) -> bytes:
     size = len(header)
-    return (4 + size + len(body)).to_bytes(4, "big") + (kind << 24 | size).to_bytes(4, "big") + header + body
+    return (4 + size).to_bytes(4, "big") + (kind << 24 | size).to_bytes(4, "big") + header
 
 
 @pytest.mark.parametrize(
@@ -159,7 +169,7 @@ def test_a_code_a_binary_header_cannot_carry_is_refused() -> None:
 
 def test_a_reply_carries_the_opaque_and_the_header_type_of_its_request() -> None:
     reply = Command(11, opaque=77, serialize=ROCKETMQ).reply(19, remark="none", ext={"a": "b"}, body=b"x")
-    assert reply.is_response
+    assert reply.flag & FLAG_RESPONSE
     assert (reply.opaque, reply.serialize, reply.code, reply.remark) == (77, ROCKETMQ, 19, "none")
 
 

@@ -1,14 +1,10 @@
 """The promise of remoting.headers: real requests are understood, and what is missing or wrong is named."""
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import Refused
-from remoting.codec import Command, decode
 from remoting.codes import Request, Response, name_of
 from remoting.headers import (
     BrokerHeader,
@@ -26,17 +22,10 @@ from remoting.headers import (
     opt_bool,
     opt_int,
 )
+from tests import GOLDEN
+from tests.remoting.support import golden
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "remoting"
-
-
-def golden(name: str, role: str = "request") -> Command:
-    for path in sorted(GOLDEN.glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            vector = json.loads(line)
-            if (vector["name"], vector["role"]) == (name, role):
-                return decode(bytes.fromhex(vector["hex"]))
-    raise LookupError(name)
+FRAMES = GOLDEN / "remoting"
 
 
 def test_sends_of_real_clients_are_read_and_written_alike() -> None:

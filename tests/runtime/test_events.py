@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 from runtime.events import EVENTS_MAX, KINDS, EventLog
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("ha", "store", "broker", "controller", "namesrv", "admin", "client", "remoting", "runtime")
 
 

@@ -13,7 +13,7 @@ from client.pull import PullConsumer, PullStatus
 from model.errors import MqError
 from remoting.codec import Command
 from remoting.codes import Request, Response
-from tests.sim.test_lease import SEND, World
+from tests.sim.world import SEND, World
 
 pytestmark = pytest.mark.sim
 BROKER = {"majorityAck": "true", "enableSlaveActingMaster": "true"}

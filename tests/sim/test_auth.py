@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from admin.handover import CannotHandOver, hand_over
@@ -17,23 +15,21 @@ from client.producer import Producer
 from model.errors import Refused
 from remoting.auth import Credentials
 from runtime.env import write_file
-from tests.sim.test_lease import World
+from tests.remoting.keys import KEY, KEY_JSON, WRONG
+from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
 
-KEY = Credentials("keelmq", "0123456789abcdef")
-WRONG = Credentials("keelmq", "0123456789abcdeF")
 PATH = "/etc/peers.json"
 HAS_KEY = {"peerCredentialsFile": PATH}
 
 
 def give_key(cluster: SimCluster) -> None:
-    data = json.dumps({"accessKey": KEY.access_key, "secretKey": KEY.secret_key}).encode()
     for node in [*cluster.of("namesrv"), *cluster.of("broker")]:
         life = cluster.loop.new_life(f"install.{node.name}")
         disk = SimDisk(node.machine, life)
         disk.makedirs("/etc")
-        write_file(disk, PATH, data)
+        write_file(disk, PATH, KEY_JSON.encode())
 
 
 def test_an_election_a_handover_and_a_new_topic_need_the_key_and_no_client_does() -> None:

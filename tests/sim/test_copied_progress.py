@@ -18,7 +18,7 @@ from chaos.worlds.sim_net import NetProfile
 from remoting.codec import Command
 from remoting.codes import Request
 from remoting.service import RemotingClient
-from tests.sim.test_lease import SEND, World
+from tests.sim.world import SEND, World
 
 pytestmark = pytest.mark.sim
 

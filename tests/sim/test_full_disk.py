@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from remoting.codes import Response
-from tests.sim.test_lease import World
+from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
 

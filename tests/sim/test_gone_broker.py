@@ -11,7 +11,7 @@ from client.message import Queue
 from client.pull import ANSWER_S, PullConsumer, PullStatus
 from client.routes import SUSPECT_MS
 from model.errors import MqError
-from tests.sim.test_lease import World
+from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
 SUSPEND_MS = 2000

@@ -17,7 +17,7 @@ from chaos.scenarios.plan import Plan, Scenario
 from chaos.simrun import run_seed
 from chaos.worlds.sim import BROKER_PORT
 from ha.codec import SlaveHandshake, encode_ack, encode_slave_handshake
-from tests.sim.test_lease import World
+from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
 KILL = "kill_the_master_under_load"

@@ -15,7 +15,7 @@ from chaos.history import Happened
 from chaos.workload import Load, ProducerLoad, queues_of
 from chaos.worlds.sim import GROUP
 from client.admin import AdminClient
-from tests.sim.test_lease import ALONE, World
+from tests.sim.world import ALONE, World
 
 pytestmark = pytest.mark.sim
 

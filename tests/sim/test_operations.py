@@ -16,7 +16,7 @@ from model.errors import MqError
 from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import RemotingClient
-from tests.sim.test_lease import SEND, World
+from tests.sim.world import SEND, World
 
 pytestmark = pytest.mark.sim
 QUEUE = Queue("TBW102", GROUP, 0)

@@ -14,7 +14,7 @@ from controller.keeper import Keeper
 from controller.live import Liveness
 from model.errors import Unknown
 from remoting.codes import Response
-from tests.sim.test_lease import World
+from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
 

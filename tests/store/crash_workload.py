@@ -13,7 +13,8 @@ from model.errors import DiskError
 from store.message_store import MessageStore
 from store.record import NewMessage, walk
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, config, message, records_of, scrub_all, until
+from tests.store.support import SEGMENT, config, message, records_of, scrub_all
+from tests.waiting import until
 
 KINDS = ("start", "append", "roll", "flush", "housekeeping", "truncate", "repair", "retention", "stop")
 NEVER_MS = 3_600_000

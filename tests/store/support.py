@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from model.message import encode_host, encode_properties
 from runtime.env import Env
 from store.message_store import MessageStore, Put
 from store.reading import GetStatus
-from store.record import NewMessage, Record, decode, encode
-from tests import unpack_archive
+from store.record import NewMessage, Record, encode, records_in
+from tests import GOLDEN, unpack_archive
+from tests.store.faulty import FaultyDisk, FaultyEnv
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "store"
+STORES = GOLDEN / "store"
 HOST = encode_host("127.0.0.1:10911")
 SEGMENT = 8192
 
@@ -49,8 +50,8 @@ def golden_config(root: Path, manifest: dict[str, Any]) -> StoreConfig:
 
 def golden(case: str, to: Path) -> tuple[Path, dict[str, Any]]:
     """Unpack a golden store; its folder and manifest."""
-    unpack_archive(GOLDEN / f"{case}.tar.gz", to)
-    manifest = GOLDEN / f"{case}.manifest.json"
+    unpack_archive(STORES / f"{case}.tar.gz", to)
+    manifest = STORES / f"{case}.manifest.json"
     return to / case, json.loads(manifest.read_text()) if manifest.exists() else {}
 
 
@@ -127,13 +128,6 @@ async def fill(
     return puts
 
 
-async def until(reached: Callable[[], bool]) -> None:
-    """Wait for what a task of the store brings about."""
-    async with asyncio.timeout(5):
-        while not reached():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
 def records_of(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Record]:
     """Everything a consumer gets from a queue, from its start."""
     found: list[Record] = []
@@ -145,12 +139,25 @@ def records_of(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list
 
 
 def unpack(chunks: list[bytes]) -> list[Record]:
-    return list(_walk(b"".join(chunks)))
+    return list(records_in(b"".join(chunks)))
 
 
-def _walk(data: bytes) -> Iterator[Record]:
-    at = 0
-    while at < len(data):
-        record = decode(data, at)
-        yield record
-        at += record.size
+async def abandoned(env: FaultyEnv, work: Callable[[MessageStore], object], **keys: Any) -> None:
+    """Open a store, let ``work`` use it, and leave it as a kill would."""
+    mode = bool(keys.pop("controller_mode", False))
+    store = MessageStore(env, config(**keys), controller_mode=mode)
+    await store.open()
+    result = work(store)
+    if asyncio.iscoroutine(result):
+        await result
+
+
+def records_on(disk: FaultyDisk, **keys: Any) -> tuple[int, list[bytes]]:
+    """The end of the log and the bodies of queue 0 that a store opened on ``disk`` serves."""
+    mode = bool(keys.pop("controller_mode", False))
+
+    async def run() -> tuple[int, list[bytes]]:
+        async with opened(FaultyEnv(disk), controller_mode=mode, **keys) as store:
+            return store.log.end, [r.body for r in records_of(store)]
+
+    return asyncio.run(run())

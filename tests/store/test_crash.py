@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,32 +15,12 @@ from store import housekeeping, recovery
 from store.message_store import MessageStore
 from store.record import encode
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, config, fill, message, opened, records_of, until
+from tests.store.support import SEGMENT, abandoned, config, fill, message, opened, records_of, records_on
+from tests.waiting import until
 
 
 def no_space(what: str, path: str) -> int | None:
     return errno.ENOSPC if what == "pwrite" and "commitlog" in path else None
-
-
-async def abandoned(env: FaultyEnv, work: Callable[[MessageStore], object], **keys: Any) -> None:
-    """Open a store, let ``work`` use it, and leave it as a kill would."""
-    mode = bool(keys.pop("controller_mode", False))
-    store = MessageStore(env, config(**keys), controller_mode=mode)
-    await store.open()
-    result = work(store)
-    if asyncio.iscoroutine(result):
-        await result
-
-
-def records_on(disk: FaultyDisk, **keys: Any) -> tuple[int, list[bytes]]:
-    """The end of the log and the bodies of queue 0 that a store opened on ``disk`` serves."""
-    mode = bool(keys.pop("controller_mode", False))
-
-    async def run() -> tuple[int, list[bytes]]:
-        async with opened(FaultyEnv(disk), controller_mode=mode, **keys) as store:
-            return store.log.end, [r.body for r in records_of(store)]
-
-    return asyncio.run(run())
 
 
 def test_a_killed_process_loses_nothing_it_wrote() -> None:
@@ -54,6 +33,17 @@ def test_a_killed_process_loses_nothing_it_wrote() -> None:
     assert [body.split(b":")[0] for body in bodies] == [str(n).encode() for n in range(100)]
 
 
+def left_by_a_power_failure(work: Callable[[MessageStore], object]) -> FaultyDisk:
+    """What a store that syncs only when it is asked leaves."""
+
+    async def run() -> FaultyDisk:
+        env = FaultyEnv()
+        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
+        return env.disk.crash()
+
+    return asyncio.run(run())
+
+
 def test_a_power_failure_loses_nothing_that_was_flushed() -> None:
     async def work(store: MessageStore) -> None:
         await fill(store, 70, queues=1)
@@ -61,13 +51,7 @@ def test_a_power_failure_loses_nothing_that_was_flushed() -> None:
         await until(lambda: store.log.flushed == store.log.end)
         store.put(message("unflushed"))
 
-    async def run() -> FaultyDisk:
-        env = FaultyEnv()
-        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
-        return env.disk.crash()
-
-    disk = asyncio.run(run())
-    end, bodies = records_on(disk)
+    end, bodies = records_on(left_by_a_power_failure(work))
     assert end > SEGMENT
     assert len(bodies) == 70
 
@@ -267,12 +251,7 @@ def test_segments_left_behind_by_a_roll_are_synced_too() -> None:
         store.sync_to(store.log.end)
         await until(lambda: store.log.flushed == store.log.end)
 
-    async def run() -> FaultyDisk:
-        env = FaultyEnv()
-        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
-        return env.disk.crash()
-
-    end, bodies = records_on(asyncio.run(run()))
+    end, bodies = records_on(left_by_a_power_failure(work))
     assert end > 3 * SEGMENT
     assert len(bodies) == 200
 

@@ -14,8 +14,8 @@ from model.errors import DiskError
 from store import segment
 from store.message_store import MessageStore
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, fill, message, opened, records_of, until
-from tests.store.test_crash import abandoned, records_on
+from tests.store.support import SEGMENT, abandoned, fill, message, opened, records_of, records_on
+from tests.waiting import until
 
 
 def test_a_cut_tail_stays_gone_after_a_crash_and_new_records() -> None:

@@ -13,7 +13,8 @@ from store.message_store import MessageStore, Put
 from store.reading import GetStatus
 from store.record import MAGIC_BLANK, decode, encode
 from tests.store.faulty import FaultyEnv
-from tests.store.support import SEGMENT, config, fill, message, opened, records_of, unpack, until
+from tests.store.support import SEGMENT, config, fill, message, opened, records_of, unpack
+from tests.waiting import until
 
 
 def test_what_is_put_is_served_in_order_after_it_is_confirmed() -> None:

@@ -17,7 +17,8 @@ from store.record import BadRecord, Dispatch, Record, walk
 from store.repair import Wanted
 from store.scrub import LOOKUPS_MAX
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, config, message, opened, records_of, scrub_all, until
+from tests.store.support import SEGMENT, config, message, opened, records_of, scrub_all
+from tests.waiting import until
 
 FLIPS = int(os.environ.get("KEELMQ_FLIPS", "150"))
 """How many flips the long run makes; 2,000 take about two minutes."""

@@ -2,6 +2,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.*;
+import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -49,11 +50,16 @@ public class ClientDriver {
         System.exit(good ? 0 : 2);
     }
 
+    private static void at(ClientConfig client, String namesrv) {
+        client.setNamesrvAddr(namesrv);
+        client.setMqClientApiTimeout(20_000); // a cold JVM on a busy machine needs more than the default 3 s
+    }
+
     private static DefaultMQProducer producer(String namesrv) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("interop_producer");
-        producer.setNamesrvAddr(namesrv);
+        at(producer, namesrv);
         producer.setInstanceName("p" + System.nanoTime());
-        producer.setSendMsgTimeout(20_000); // a cold JVM on a busy machine needs more than the default 3 s
+        producer.setSendMsgTimeout(20_000);
         producer.start();
         return producer;
     }
@@ -137,7 +143,7 @@ public class ClientDriver {
             final Set<Integer> own = ConcurrentHashMap.newKeySet();
             queues.add(own);
             DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
-            consumer.setNamesrvAddr(namesrv);
+            at(consumer, namesrv);
             consumer.setInstanceName("c" + member + System.nanoTime());
             consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
             consumer.subscribe(topic, "*");
@@ -172,7 +178,7 @@ public class ClientDriver {
     private static boolean retry(String namesrv, String topic, int count, String group) throws Exception {
         Map<String, AtomicInteger> seen = new ConcurrentHashMap<>();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
-        consumer.setNamesrvAddr(namesrv);
+        at(consumer, namesrv);
         consumer.setInstanceName("r" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
@@ -202,7 +208,7 @@ public class ClientDriver {
     private static boolean pull(String namesrv, String topic, int count) throws Exception {
         org.apache.rocketmq.client.consumer.DefaultMQPullConsumer consumer =
             new org.apache.rocketmq.client.consumer.DefaultMQPullConsumer("interop_puller");
-        consumer.setNamesrvAddr(namesrv);
+        at(consumer, namesrv);
         consumer.setInstanceName("l" + System.nanoTime());
         consumer.start();
         int read = 0;

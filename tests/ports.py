@@ -12,3 +12,7 @@ def free_ports(count: int) -> list[int]:
     finally:
         for one in held:
             one.close()
+
+
+def free_port() -> int:
+    return free_ports(1)[0]

@@ -1,0 +1,60 @@
+"""How does a broker come by its permanent id?
+
+    brokerIdentity ── none ──► next free id ──► noted (broker.identity) ──► applied for ──► kept
+                                    ▲                                            │
+                                    └──────────── another broker has it ─────────┘
+
+Order and rules: Apache RocketMQ 5.x, ``broker/controller/ReplicasManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from broker.controllers import Controllers
+from broker.identity import Application, Identity
+from model.config import BrokerConfig
+from runtime.env import Env
+
+log = logging.getLogger(__name__)
+
+
+class Applicant:
+    """Asks the Controllers for an id. Calls raise what those of ``Controllers`` and ``Identity`` do."""
+
+    def __init__(self, env: Env, config: BrokerConfig, identity: Identity, controllers: Controllers) -> None:
+        self._env = env
+        self._config = config
+        self._identity = identity
+        self._controllers = controllers
+
+    async def apply(self) -> int:
+        """An id from the Controller; a crash in between costs no second one.
+
+        Raises ConnectionError when it went to another broker: apply again.
+        """
+        application = self._identity.application()
+        if application is None:
+            application = await self._next()
+        if not await self._controllers.apply_id(application.broker_id, application.check_code):
+            self._identity.give_up()
+            raise ConnectionError(f"id {application.broker_id} went to another broker, asking for the next")
+        self._identity.keep(application.broker_id)
+        log.info("%s has id %d now", self._config.broker_name, application.broker_id)
+        return application.broker_id
+
+    async def apply_anew(self, broker_id: int) -> int:
+        """The Controller does not know ``broker_id``: ask for it again, or else for the next free one."""
+        if await self._controllers.apply_id(broker_id, self._check_code()):
+            return broker_id
+        log.warning("the Controller gives id %d no more: asking for another one", broker_id)
+        await self._next()
+        return await self.apply()
+
+    async def _next(self) -> Application:
+        application = Application(await self._controllers.next_id(), self._check_code())
+        self._identity.apply_for(application)
+        return application
+
+    def _check_code(self) -> str:
+        return f"{self._config.address};{self._env.now_ms()}"

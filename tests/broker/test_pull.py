@@ -1,0 +1,163 @@
+"""The promise of broker.pull: what is there is served at once, what is not yet is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from model.message import java_hash
+from remoting.codes import Request
+from tests.broker.helpers import (
+    client_of,
+    eventually,
+    heartbeat,
+    records,
+    running,
+)
+
+
+def test_a_pull_that_finds_nothing_waits_for_the_next_message(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"first")
+            waiting = asyncio.ensure_future(client.pull("T", 1, suspend_ms=20_000))
+            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
+            await client.send("T", b"second")
+            answer = await waiting
+            assert (answer.code, answer.remark) == (0, "FOUND")
+            assert [r.body for r in records(answer.body)] == [b"second"]
+
+    asyncio.run(body())
+
+
+def test_a_held_pull_ends_with_nothing_found_when_its_time_is_over(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            answer = await client.pull("T", 1, suspend_ms=100)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
+
+    asyncio.run(body())
+
+
+def test_a_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", properties="TAGS\x01A\x02")
+            waiting = asyncio.ensure_future(client.pull("T", 1, tags="B", suspend_ms=20_000))
+            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
+            await client.send("T", properties="TAGS\x01A\x02")
+            await broker.store.caught_up()
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            await client.send("T", b"for B", properties="TAGS\x01B\x02")
+            assert [r.body for r in records((await waiting).body)] == [b"for B"]
+
+    asyncio.run(body())
+
+
+def test_only_wanted_tags_are_served(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for number in range(9):
+                await client.send("T", b"%d" % number, properties=f"TAGS\x01{'ABC'[number % 3]}\x02")
+            found = await client.pull_until("T", 0, 6, tags="A || C")
+            assert [r.body for r in found] == [b"0", b"2", b"3", b"5", b"6", b"8"]
+            sql = await client.call(
+                Request.PULL_MESSAGE,
+                {
+                    "consumerGroup": "cg",
+                    "topic": "T",
+                    "queueId": "0",
+                    "queueOffset": "0",
+                    "maxMsgNums": "1",
+                    "sysFlag": "4",
+                    "commitOffset": "0",
+                    "suspendTimeoutMillis": "0",
+                    "subscription": "a > 1",
+                    "expressionType": "SQL92",
+                },
+            )
+            assert (sql.code, "does not support" in (sql.remark or "")) == (1, True)
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("offset", "code", "following"), [(3, 19, 3), (5, 21, 3), (-1, 21, 0), (0, 0, 3)])
+def test_offsets_outside_of_a_queue_are_corrected(
+    tmp_path: Path, offset: int, code: int, following: int
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for _ in range(3):
+                await client.send("T")
+            await broker.store.caught_up()
+            answer = await client.pull("T", offset)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (code, str(following))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("queue_id", "topic", "code"),
+    [(0, "Nowhere", 17), (99, "T", 1)],
+)
+def test_a_pull_from_where_nothing_is_says_so(tmp_path: Path, queue_id: int, topic: str, code: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            assert (await client.pull(topic, 0, queue_id=queue_id)).code == code
+
+    asyncio.run(body())
+
+
+def test_a_role_change_frees_every_held_pull(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            waiting = asyncio.ensure_future(client.pull("T", 1, suspend_ms=20_000))
+            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
+            await broker.fence()
+            assert (await waiting).code == 20
+
+    asyncio.run(body())
+
+
+def test_pulls_with_a_groups_own_subscription_need_a_heartbeat(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"x", properties="TAGS\x01A\x02")
+            await broker.store.caught_up()
+            ext = {
+                "consumerGroup": "g",
+                "topic": "T",
+                "queueId": "0",
+                "queueOffset": "0",
+                "maxMsgNums": "32",
+                "sysFlag": "0",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "0",
+                "subVersion": "1",
+            }
+            assert (await client.call(Request.PULL_MESSAGE, ext)).code == 24
+            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "g", "T"))
+            assert (await client.call(Request.PULL_MESSAGE, ext)).code == 0
+            assert (await client.call(Request.PULL_MESSAGE, {**ext, "subVersion": "2"})).code == 25
+
+    asyncio.run(body())
+
+
+def test_the_tag_code_of_a_queue_entry_is_javas(tmp_path: Path) -> None:
+    async def body() -> None:
+        codes: list[int] = []
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            broker.store.on_arrive.append(lambda topic, queue, offset, code: codes.append(code))
+            await client.send("T", properties="TAGS\x01grün\x02")
+            await broker.store.caught_up()
+        assert codes == [java_hash("grün")]
+
+    asyncio.run(body())
