@@ -1,8 +1,8 @@
 """How long are the candidates of an election waited for?
 
 All of them normally answer within milliseconds, and nobody is waited for longer than that. After ``SOON_S``
-those that are missing are waited for only while the election would find nobody without them: a broker on a
-slow disk or link is slow, not dead.
+those that are missing are waited for only while the election would find nobody without them, or nobody that
+is certainly there: a broker on a slow disk or link is slow, not dead.
 """
 
 from __future__ import annotations

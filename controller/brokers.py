@@ -50,21 +50,21 @@ class Brokers:
 
     # connections
 
+    def opened(self, connection: Connection) -> None:
+        """Number the connections in the order they came: a broker's newest is the one that counts."""
+        self._session_count += 1
+        connection.attributes["session"] = self._session_count
+
     def session(self, connection: Connection) -> int:
         """The number under which heartbeats on ``connection`` are known."""
-        session: int | None = connection.attributes.get("session")
-        if session is None:
-            self._session_count += 1
-            session = connection.attributes["session"] = self._session_count
-            self._sessions[session] = connection
+        session: int = connection.attributes["session"]
+        self._sessions[session] = connection
         return session
 
     def closed(self, connection: Connection) -> int | None:
         """``connection`` ended: its session, if a broker was heard on it."""
-        session: int | None = connection.attributes.get("session")
-        if session is not None:
-            self._sessions.pop(session, None)
-        return session
+        session: int = connection.attributes["session"]
+        return None if self._sessions.pop(session, None) is None else session
 
     def _connection(self, name: str, broker_id: int) -> Connection | None:
         """The open connection a broker's newest heartbeat came on."""

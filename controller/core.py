@@ -64,8 +64,8 @@ class AlterSyncStateSet(_Command, frozen=True, kw_only=True, tag="alter"):
 class ElectMaster(_Command, frozen=True, kw_only=True, tag="elect"):
     """``designate``: ``broker_id`` shall be it, or nobody new. ``restarted``: ``broker_id`` is the master,
     come back with a log that has ``log_epoch`` as its last epoch; ``doubtful``: it may have lost its end in a
-    power failure; ``all_ack``: what it confirmed, every member of its SyncStateSet has; see ``Group``.
-    ``answered``: who said for this election how far its log is; asked for in majority mode only.
+    power failure; ``all_ack``: what it (or the master that is replaced) confirmed, every member of its
+    SyncStateSet has; see ``Group``. ``answered``: who said for this election how far its log is.
     ``master_epoch``: it is meant for this epoch and no later one; -1 = for whichever there is."""
 
     broker_id: int = NOBODY
@@ -134,9 +134,9 @@ class Replica(msgspec.Struct):
 class Group(msgspec.Struct):
     """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
     ``before``: the other members when ``master`` was elected; as long as it did not begin its epoch, they
-    have all that is acknowledged. ``unclean_elections``: how often a broker outside of the SyncStateSet
-    became master, each time with the loss of what only members held. ``doubtful``: brokers whose machine lost
-    its memory, until a master has seen them catch up."""
+    have all that is acknowledged. ``unclean_elections``: how often one became master who could only because
+    the election might be unclean, each time with the loss of what others held. ``doubtful``: brokers whose
+    machine lost its memory, until a master has seen them catch up."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -161,13 +161,14 @@ class Group(msgspec.Struct):
     def choice(self, command: ElectMaster) -> int | None:
         """Whom this election makes master, or leaves it; None = nobody may be."""
         asks = command.broker_id
-        if self.virgin and asks != NOBODY:
+        asker = self.replicas.get(asks)
+        if self.virgin and asks != NOBODY and not (asker and asker.learner):
             return asks
         if command.restarted and asks == self.master:
             return self._successor_of_restarted(command)
         return choose(
             members=self.members,
-            replicas=self.replicas,
+            replicas=[i for i, replica in self.replicas.items() if not replica.learner],
             alive=command.alive,
             presumed=command.presumed,
             master=self.master,
@@ -176,12 +177,15 @@ class Group(msgspec.Struct):
             unclean=command.unclean,
             doubtful=self.doubtful,
             quorum=self.quorum(command.answered),
+            answered=command.answered,
+            all_ack=command.all_ack,
         )
 
     def others_of_restarted(self, command: ElectMaster) -> list[int]:
-        """Who has all that the master which asks may have had confirmed, besides it."""
-        began = command.log_epoch >= self.epoch
-        return [m for m in (self.members if began else self.before) if m != command.broker_id]
+        """Who has all that the master which asks may have had confirmed, besides it; who was cleaned away
+        since is waited for by nobody."""
+        had = self.members if command.log_epoch >= self.epoch else self.before
+        return [m for m in had if m != command.broker_id and m in self.replicas]
 
     def _successor_of_restarted(self, command: ElectMaster) -> int | None:
         """Another living member has all that was confirmed; the restarted master perhaps has not. It leads
@@ -216,6 +220,8 @@ class Group(msgspec.Struct):
             unclean=False,
             doubtful=doubtful,
             quorum=quorum,
+            answered={*command.answered, asks},
+            all_ack=command.all_ack,
         )
         return asks if chosen is None and command.unclean else chosen
 
@@ -418,7 +424,7 @@ class ReplicaTable:
         if chosen == group.master and not restarted:
             return self._elected(name, group, MASTER_STILL_EXIST, f"master {chosen} of {name} is alive")
         known = group.others_of_restarted(command) if restarted else group.members
-        if not group.virgin and not restarted and chosen not in group.members:
+        if not group.virgin and group.choice(msgspec.structs.replace(command, unclean=False)) != chosen:
             group.unclean_elections += 1
         group.before = [member for member in known if member != chosen]
         group.master, group.epoch, group.virgin = chosen, group.epoch + 1, False

@@ -1,8 +1,8 @@
 """Who becomes master of a broker group?
 
 The rules are RocketMQ's ``DefaultElectPolicy``, with offsets compared as whole numbers (the original casts a
-difference of longs to an int, which is wrong for logs more than 2 GiB apart) and with the smallest id winning
-a tie, so that every Controller comes to the same answer.
+difference of longs to an int, which is wrong for logs more than 2 GiB apart), with those preferred that still
+answer, and with the smallest id winning a tie, so that every Controller comes to the same answer.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def choose(
     unclean: bool,
     doubtful: Collection[int] = (),
     quorum: Quorum | None = None,
+    answered: Collection[int] = (),
+    all_ack: bool = False,
 ) -> int | None:
     """The id of the broker that shall be master, or None when no broker may be.
 
@@ -57,13 +59,16 @@ def choose(
     acknowledged messages. ``doubtful``: brokers whose machine lost its memory, and with it perhaps the end of
     their logs, since they last met a master: they count only when there is nobody else to wait for.
     ``quorum``: in majority mode the SyncStateSet does not matter, what a majority says does.
+    ``answered``: those that said just now how far their logs are. Who did not may have died a moment ago, and
+    would leave the group to wait for it alone: of equal logs one that answered wins, and where each member
+    has all that was acknowledged (``all_ack``) it wins over longer ones, too.
     """
     if quorum is None:
-        chosen = _among(members, alive, presumed, master, preferred, ends, doubtful)
+        chosen = _among(members, alive, presumed, master, preferred, ends, doubtful, answered, all_ack)
     else:
         chosen = _of_majority(quorum, alive, presumed, master, preferred, ends, doubtful)
     if chosen is None and unclean:
-        chosen = _among(replicas, alive, presumed, master, preferred, ends, ())
+        chosen = _among(replicas, alive, presumed, master, preferred, ends, (), answered)
     return chosen
 
 
@@ -122,6 +127,8 @@ def _among(
     preferred: int | None,
     ends: Mapping[int, End],
     doubtful: Collection[int],
+    answered: Collection[int],
+    all_ack: bool = False,
 ) -> int | None:
     able = [b for b in sorted(candidates) if b in alive or (b == master and b in presumed)]
     if master in able and preferred in (None, master):
@@ -129,9 +136,11 @@ def _among(
     able = trusted(candidates, able, doubtful)
     if preferred is not None:
         return preferred if preferred in able else None
+    if all_ack and not set(able) & set(doubtful):
+        able = [b for b in able if b in answered] or able
 
-    def rank(broker_id: int) -> tuple[int, int, int, int]:
+    def rank(broker_id: int) -> tuple[int, int, bool, int, int]:
         end = ends.get(broker_id, _NOTHING_KNOWN)
-        return -end.epoch, -end.max_offset, end.priority, broker_id
+        return -end.epoch, -end.max_offset, broker_id not in answered, end.priority, broker_id
 
     return min(able, key=rank, default=None)

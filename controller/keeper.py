@@ -2,9 +2,9 @@
 
 Events start an election at once: the end of a master's session, its silence, a broker that came back to a
 group without master, a new Raft leader. Beside them a slow loop compares what is with what should be, for
-ever, so no lost event leaves a group alone. Only the Raft leader acts: it proposes, ``core`` decides. Where
-nobody may be elected nothing is proposed; the group is looked at again after a growing while, or when one of
-its brokers comes back.
+ever, so no lost event leaves a group alone. Only the Raft leader acts: it proposes, ``core`` decides. Who was
+elected is told to the group's brokers, by whichever leader finds it decided. Where nobody may be elected
+nothing is proposed; the group is looked at again after a growing while, or when one of its brokers is back.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ BACK_MS: Final = 300.0  # a master whose connection ended, but whom its slaves s
 BACK_STEP_S: Final = 0.02
 REST_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
 REST_MAX_MS: Final = 2000
+TELLS_MAX: Final = 100  # groups a new leader tells of their masters in one look: between two it must be heard
+TELLS_STEP_MS: Final = 20
 
 Ask = Callable[[str, list[int], Callable[[frozenset[int]], bool]], Awaitable[tuple[bool, frozenset[int]]]]
 
@@ -78,7 +80,7 @@ class Keeper:
         self._request_id = request_id
         self._ask = ask
         self._leases = Leases()
-        self._again_ms = float("inf")  # a lease that held an election up is over then
+        self._again_ms = float("inf")  # what held an election up is over then
         self._tasks = Tasks(f"controller.{config.self_id}.keeper")
         self._wake = asyncio.Event()
         self._look_now = False
@@ -88,6 +90,8 @@ class Keeper:
         self._rests: dict[str, tuple[Backoff, float]] = {}  # nobody could be elected: not again before (ms)
         self._missed: set[str] = set()  # something happened while an election was under way
         self._lost: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) already reported as lost
+        self._told: dict[str, tuple[int, int]] = {}  # group -> (master, epoch) its brokers were told of
+        self._tells = 0  # in this look
         self._ready_term = 0
         self._led_term = 0
 
@@ -108,12 +112,16 @@ class Keeper:
             self._live.lead(self._env.monotonic_ms())
             self._leases.lead(self._env.monotonic_ms())
             self._rests.clear()
+            self._told.clear()
             self._tasks.spawn(self._begin(), name="begin")
 
     def broker_back(self, group: str) -> None:
         """A broker that was not alive sent a heartbeat: it may be what a group without master waits for."""
         self._stir(group)
-        self._look()
+        found = self._table.groups.get(group)
+        if found is not None:
+            self._check(group, found)
+        self._wake.set()  # for its expiry; the other groups have nothing to do with it
 
     def brokers_lost(self, brokers: list[Broker]) -> None:
         """Sessions ended. If one was a master's, elect at once."""
@@ -134,7 +142,15 @@ class Keeper:
             group,
             epoch,
         )
-        self._announce(group)
+        self._tell(group)
+
+    def _tell(self, name: str) -> None:
+        """Tell the brokers of a group who their master is, once for each master this leader finds: also one
+        that a former leader had elected, or an election of unknown outcome."""
+        group = self._table.groups.get(name)
+        if group is not None and group.master is not None:
+            self._told[name] = (group.master, group.epoch)
+            self._announce(name)
 
     async def ready(self) -> None:
         """Return when this leader's table holds what former leaders committed. Raises NotLeader, Unknown."""
@@ -183,9 +199,16 @@ class Keeper:
                 log.exception("Controller %s: a look at the groups failed", self._config.self_id)
                 self._look_now = True
                 wait_ms = self._config.scan_not_active_ms
-            timer = asyncio.get_running_loop().call_later(max(wait_ms, 1) / 1000, self._wake.set)
+            wait_ms = max(wait_ms, 1)
+            due_ms = self._env.monotonic_ms() + wait_ms
+            timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._wake.set)
             await self._wake.wait()
             timer.cancel()
+            now_ms = self._env.monotonic_ms()
+            if now_ms - due_ms > self._config.raft_election_min_ms:
+                # This process stood still, perhaps the brokers on this machine with it.
+                log.warning("Controller %s stood still for %d ms", self._config.self_id, now_ms - due_ms)
+                self._live.lead(now_ms)
 
     def _round(self) -> float:
         """Elect where a session ended, look at every group when it is time to; in how many ms to go on."""
@@ -193,6 +216,7 @@ class Keeper:
         self.brokers_lost(self._live.expired(now_ms))
         if self._look_now or now_ms >= min(self._look_ms, self._again_ms):
             self._look_now = False
+            self._tells = 0
             self._again_ms = float("inf")
             self._look_ms = now_ms + self._config.scan_inactive_master_ms
             for name, group in sorted(self._table.groups.items()):
@@ -208,7 +232,16 @@ class Keeper:
         if not self._raft.is_leader or self._ready_term != self._raft.term or name in self._electing:
             return
         if group.master is not None:
-            if self._live.is_presumed(name, group.master, self._env.monotonic_ms()):
+            now_ms = self._env.monotonic_ms()
+            if self._told.get(name) != (group.master, group.epoch):
+                if self._tells < TELLS_MAX:
+                    self._tells += 1
+                    self._tell(name)
+                else:
+                    self._look_at(now_ms + TELLS_STEP_MS)
+            if self._live.is_presumed(name, group.master, now_ms):
+                if not self._live.is_alive(name, group.master, now_ms):
+                    self._look_at(self._live.presumed_until_ms(name, group.master) + 1)
                 return
             if self._lost.get(name) != (group.master, group.epoch):
                 self._lost[name] = (group.master, group.epoch)
@@ -232,19 +265,27 @@ class Keeper:
         were asked; then it is looked at again in time."""
         left_ms = self.lease_left_ms(name, self._chosen(self.command(name)), at_ms)
         if left_ms > 0:
-            self._again_ms = min(self._again_ms, self._env.monotonic_ms() + left_ms)
-            self._wake.set()
+            self._look_at(self._env.monotonic_ms() + left_ms)
         return left_ms > 0
+
+    def _look_at(self, at_ms: float) -> None:
+        """Look at every group again at that time (monotonic, ms), if not before."""
+        self._again_ms = min(self._again_ms, at_ms)
+        self._wake.set()
 
     def lease_left_ms(self, name: str, chosen: int | None, at_ms: float | None = None) -> float:
         """How long, from ``at_ms`` or from now on, a lease may still let another broker confirm what
         ``chosen`` lacks; 0 = elect now."""
         at_ms = self._env.monotonic_ms() if at_ms is None else at_ms
         group = self._table.groups.get(name)
-        if group is None or chosen is None or group.virgin:
+        if group is None or chosen is None:
             return 0.0
         # Without a master it is one of the members that led, or one that was removed, and it may not know.
         deposed = {*group.members, *self._leases.holders(name)}
+        if group.virgin and group.epoch > 0:
+            deposed.add(
+                NOBODY
+            )  # all of it was removed, perhaps under a former leader: it may not know either
         holders = [group.master] if group.master is not None else sorted(deposed)
         untils = [0.0]
         for holder in holders:
@@ -371,7 +412,8 @@ class Keeper:
 
         def decided(answered: frozenset[int]) -> bool:
             if group.quorum(()) is None:
-                return True  # the silent count with their heartbeats
+                # The silent count with their heartbeats; but of several that are, one may just have died.
+                return bool(answered) or len(asked) < 2
             self._answered[name] = answered
             # A majority that is slow is better than a minority that is quick.
             return self._chosen(msgspec.structs.replace(wanted(), unclean=False)) is not None
@@ -441,7 +483,8 @@ class Keeper:
         now_ms = self._env.monotonic_ms()
         group = self._table.groups.get(name)
         alive = self._live.alive(name, now_ms)
-        beat = self._live.newest(name, broker_id)
+        confirmed = group.master if group is not None and not restarted else broker_id
+        beat = None if confirmed is None else self._live.newest(name, confirmed)
         return ElectMaster(
             group=name,
             request_id=self._request_id(),

@@ -1,8 +1,9 @@
 """Which brokers are alive, as far as this Controller has heard?
 
-A broker's session is the connection its newest heartbeat came on. The end of that connection is the end of
-the broker, at once; the end of an older one means nothing. Silence ends a session after the timeout the
-broker itself asked for. Times are monotonic milliseconds, given by the caller.
+A broker's session is the newest connection its heartbeats came on. The end of that connection is the end of
+the broker, at once; the end of an older one means nothing, nor does what it still brings: after a cut the
+network delivers what it had kept. Silence ends a session after the timeout the broker itself asked for. Times
+are monotonic milliseconds, given by the caller.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ DEFAULT_TIMEOUT_MS: Final = 10_000
 TIMEOUT_MIN_MS: Final = 100
 TIMEOUT_MAX_MS: Final = 600_000
 
+FORGOTTEN_MS: Final = 3_600_000
+"""After so long a silence nothing of a broker is kept: ids are never given twice, so they would add up."""
+
 Broker = tuple[str, int]
 """(name of the group, broker id)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a broker says of itself (BROKER_HEARTBEAT). Offsets in bytes, -1 = not said."""
+    """What a broker says of itself (BROKER_HEARTBEAT). Offsets in bytes, -1 = not said. ``session``: the
+    number of the connection; a newer one has a higher one."""
 
     session: int
     at_ms: float
@@ -51,24 +56,31 @@ class Liveness:
     """What heartbeats and closed connections say.
 
     In: ``heartbeat``, ``closed``, ``lead``. Out: who was lost, ``alive``, ``presumed``, ``ends``.
-    Holds: only the newest heartbeat of a broker counts, in whichever order connections end.
+    Holds: only the newest heartbeat of a broker's newest connection counts, in whichever order connections
+    end.
     """
 
     def __init__(self) -> None:
         self._beats: dict[Broker, Heartbeat] = {}
+        self._ids: dict[str, set[int]] = {}  # of each group, so that asking for one does not look at all
         self._over: set[Broker] = set()  # sessions that ended: by close or by expiry
         self._closed: set[Broker] = set()
         self._leading_since_ms: float | None = None
 
     def lead(self, now_ms: float) -> None:
-        """From now on this Controller decides. What it has not heard, the former leader may have."""
+        """From now on this Controller decides. What it has not heard, the former leader may have; or it could
+        hear nothing, because its process stood still."""
         self._leading_since_ms = now_ms
 
     def heartbeat(self, group: str, broker_id: int, beat: Heartbeat) -> bool:
         """Note a heartbeat; whether the broker was not alive before."""
         broker = (group, broker_id)
-        fresh = broker not in self._beats or broker in self._over
+        known = self._beats.get(broker)
+        fresh = known is None or broker in self._over
+        if known is not None and not fresh and beat.session < known.session:
+            return False
         self._beats[broker] = beat
+        self._ids.setdefault(group, set()).add(broker_id)
         self._over.discard(broker)
         self._closed.discard(broker)
         return fresh
@@ -81,9 +93,14 @@ class Liveness:
         return sorted(lost)
 
     def expired(self, now_ms: float) -> list[Broker]:
-        """The brokers that became silent for too long since the last call."""
-        lost = [b for b, beat in self._beats.items() if b not in self._over and beat.until_ms < now_ms]
+        """The brokers that became silent for too long since the last call. Forgets those that have been for
+        ``FORGOTTEN_MS``."""
+        silent = [b for b, beat in self._beats.items() if beat.until_ms < now_ms]
+        lost = [b for b in silent if b not in self._over]
         self._over.update(lost)
+        for broker in silent:
+            if broker not in lost and self._beats[broker].until_ms < now_ms - FORGOTTEN_MS:
+                self.forget(*broker)
         return sorted(lost)
 
     def next_expiry_ms(self) -> float | None:
@@ -100,9 +117,13 @@ class Liveness:
         """Alive, or silent without this leader having listened long enough to call it dead."""
         if self.is_alive(group, broker_id, now_ms):
             return True
-        if (group, broker_id) in self._closed or self._leading_since_ms is None:
-            return False
-        return now_ms <= self._leading_since_ms + self.grace_ms(group, broker_id)
+        return (group, broker_id) not in self._closed and now_ms <= self.presumed_until_ms(group, broker_id)
+
+    def presumed_until_ms(self, group: str, broker_id: int) -> float:
+        """Until when silence is no answer, because this leader has not listened for long."""
+        if self._leading_since_ms is None:
+            return float("-inf")
+        return self._leading_since_ms + self.grace_ms(group, broker_id)
 
     def grace_ms(self, group: str, broker_id: int) -> int:
         """After this long, silence is an answer for a new leader too: the broker's own heartbeat timeout,
@@ -126,7 +147,7 @@ class Liveness:
 
     def alive(self, group: str, now_ms: float) -> list[int]:
         """Ids of the group's brokers that are alive, sorted."""
-        return sorted(i for name, i in self._beats if name == group and self.is_alive(group, i, now_ms))
+        return sorted(i for i in self._ids.get(group, ()) if self.is_alive(group, i, now_ms))
 
     def presumed(self, group: str, broker_ids: Iterable[int], now_ms: float) -> list[int]:
         """Those of ``broker_ids`` that must not be taken for dead, sorted."""
@@ -143,7 +164,7 @@ class Liveness:
 
     def ends(self, group: str) -> dict[int, End]:
         """How far the logs of the group's brokers reach, as last heard."""
-        return {i: beat.end for (name, i), beat in sorted(self._beats.items()) if name == group}
+        return {i: self._beats[group, i].end for i in sorted(self._ids.get(group, ()))}
 
     def __len__(self) -> int:
         """Brokers there is anything known of."""
@@ -153,8 +174,12 @@ class Liveness:
         return (group, broker_id) in self._beats
 
     def forget(self, group: str, broker_id: int) -> None:
-        """The broker was removed from its group."""
+        """The broker was removed from its group, or silent for very long."""
         broker = (group, broker_id)
         self._beats.pop(broker, None)
+        ids = self._ids.get(group, set())
+        ids.discard(broker_id)
+        if not ids:
+            self._ids.pop(group, None)
         self._over.discard(broker)
         self._closed.discard(broker)

@@ -113,6 +113,7 @@ class Controller:
             env,
             f"controller.{config.self_id}",
             self._handle,
+            on_open=self._brokers.opened,
             on_close=self._on_close,
             credentials=credentials,
             signs=True,  # it calls brokers only, on the connections they beat on

@@ -214,10 +214,16 @@ class Transport:
     async def _watch(self) -> None:
         """Signs of life on quiet links; an end to links and strangers that give none."""
         loop = asyncio.get_running_loop()
+        looked = loop.time()
         while not self._closed:
             await asyncio.sleep(self.limits.ping_s / 2)
-            now = loop.time()
+            before, looked = looked, loop.time()
+            now = looked
+            # Of a process that stood still none can say whether others were silent.
+            stood_still = now - before > self.limits.silence_s / 2
             for link in list(self._links.values()):
+                if stood_still:
+                    link.heard = now
                 if now - link.heard > self.limits.silence_s:
                     log.warning("Controller %s: no sign of life from %s", self.node_id, link.peer)
                     link.abort()

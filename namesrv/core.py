@@ -120,7 +120,8 @@ class _Live:
 
 
 class RouteTable:
-    """The tables of a NameServer. ``session`` is the caller's number for the connection a call came on."""
+    """The tables of a NameServer. ``session`` is the caller's number for the connection a call came on; a
+    newer connection has a higher one."""
 
     def __init__(self, config: NamesrvConfig) -> None:
         self._config = config  # read at each call: an operator may change it while serving
@@ -133,7 +134,15 @@ class RouteTable:
     # brokers come and go
 
     def register(self, broker: Registration, session: int, now_ms: int) -> Registered:
-        """Take a broker in, or renew it."""
+        """Take a broker in, or renew it. What a connection still brings after the broker made a newer one is
+        late, and says nothing; unless it tells of a newer epoch: then another process has the address."""
+        known = self._live.get(broker.address)
+        if (
+            known is not None
+            and self._is_late(broker.address, session)
+            and known.version.state_version >= broker.version.state_version
+        ):
+            return Registered()
         group = self._groups.get(broker.group)
         listed = dict(group.addresses) if group else {}
         min_before = min(listed, default=0)
@@ -144,7 +153,6 @@ class RouteTable:
         if held_by and moved and self._live[held_by].version.state_version > broker.version.state_version:
             # A deposed master still believes in itself: its epoch is older than that of the one listed.
             return Registered(notices=tuple(self.unregister(broker.address)))
-        known = self._live.get(broker.address)
         if (
             held_by == broker.address
             and known is not None
@@ -234,17 +242,27 @@ class RouteTable:
         live = self._live.get(address)
         if live is None:
             return False
-        live.last_ms = now_ms
-        live.session = session
+        if not self._is_late(address, session):
+            live.last_ms = now_ms
+            live.session = session
         return True
+
+    def _is_late(self, address: str, session: int | None) -> bool:
+        """Whether the broker at ``address`` spoke on a newer connection since: after a cut the network
+        delivers what it had kept of the older one, its last words included."""
+        live = self._live.get(address)
+        return live is not None and session is not None and session < live.session
 
     def data_version(self, address: str) -> DataVersion | None:
         """The version of the topic table the broker at ``address`` registered last."""
         live = self._live.get(address)
         return live.version if live else None
 
-    def unregister(self, address: str) -> list[Notice]:
-        """Forget a broker. Goes by address: a new master under the same id stays."""
+    def unregister(self, address: str, session: int | None = None) -> list[Notice]:
+        """Forget a broker. Goes by address: a new master under the same id stays; and so does one that was
+        started again and spoke on a newer connection than ``session``, where its goodbye comes from."""
+        if self._is_late(address, session):
+            return []
         self._live.pop(address, None)
         return [
             notice

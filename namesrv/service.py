@@ -232,7 +232,7 @@ class NameServer:
     def _unregister(self, connection: Connection, request: Command) -> Command:
         header = BrokerHeader.parse(request.ext)
         log.info("namesrv: %s of %s leaves", header.address, header.name)
-        self._announce(self._table.unregister(header.address))
+        self._announce(self._table.unregister(header.address, connection.attributes["session"]))
         return request.reply()
 
     def _heartbeat(self, connection: Connection, request: Command) -> Command:

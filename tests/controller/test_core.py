@@ -171,6 +171,53 @@ def test_unclean_elections_are_counted_and_others_are_not() -> None:
     assert table(members=(1, 2)).groups[G].unclean_elections == 0  # the first master of a group is none
 
 
+def test_a_restarted_master_in_doubt_that_leads_on_uncleanly_is_counted() -> None:
+    made = table()
+    asks = ElectMaster(group=G, broker_id=1, restarted=True, doubtful=True, log_epoch=1, alive=(1,))
+    assert made.apply(msgspec.structs.replace(asks, unclean=True))["ext"]["masterBrokerId"] == "1"
+    assert made.groups[G].unclean_elections == 1, "2 and 3 may have had more"
+    alone = table(members=(1,))
+    assert alone.apply(msgspec.structs.replace(asks, unclean=True))["ext"]["masterBrokerId"] == "1"
+    assert alone.groups[G].unclean_elections == 0, "it would have been elected without, too"
+
+
+def test_who_answered_is_elected_before_who_may_just_have_died() -> None:
+    def winner(ends: dict[int, End], answered: tuple[int, ...], *, all_ack: bool) -> str:
+        lost = ElectMaster(group=G, alive=(2, 3), ends=ends, answered=answered, all_ack=all_ack)
+        return str(table().apply(lost)["ext"]["masterBrokerId"])
+
+    equal, behind = {2: End(1, 9), 3: End(1, 9)}, {2: End(1, 9), 3: End(1, 8)}
+    assert winner(equal, (3,), all_ack=False) == "3"
+    assert winner(behind, (3,), all_ack=False) == "2", "2 may have what was acknowledged without 3"
+    assert winner(behind, (3,), all_ack=True) == "3"
+    assert winner(behind, (2, 3), all_ack=True) == "2"
+    assert winner(behind, (), all_ack=True) == "2", "then somebody has to"
+
+
+def test_doubts_weigh_more_than_silence() -> None:
+    made = table(members=(1, 2, 3))
+    for broker_id in (1, 2, 3):
+        doubts = RegisterBroker(group=G, cluster="c", broker_id=broker_id, address="", doubtful=True)
+        assert made.apply(doubts)["code"] == 0
+    made.groups[G].master = None
+    ends = {1: End(1, 5), 2: End(1, 9), 3: End(1, 5)}
+    back = ElectMaster(group=G, alive=(1, 2, 3), ends=ends, answered=(1, 3), all_ack=True)
+    assert made.apply(back)["ext"]["masterBrokerId"] == "2", "of all in doubt the furthest"
+
+
+def test_a_learner_is_elected_by_nobody() -> None:
+    made = table(master=None)
+    learns = RegisterBroker(group=G, cluster="c", broker_id=3, address="", learner=True)
+    assert made.apply(learns)["code"] == 0
+    assert made.apply(ElectMaster(group=G, broker_id=3, alive=(1, 2, 3)))["code"] == 2012, "not as the first"
+    assert made.apply(ElectMaster(group=G, broker_id=1, alive=(1, 2, 3)))["ext"]["masterBrokerId"] == "1"
+    lost = ElectMaster(group=G, alive=(3,), unclean=True, ends={3: End(1, 9)})
+    assert made.apply(lost)["code"] == 2004, "not uncleanly"
+    named = msgspec.structs.replace(lost, broker_id=3, designate=True)
+    assert made.apply(named)["code"] == 2012, "not by name"
+    assert made.apply(msgspec.structs.replace(lost, alive=(2, 3)))["ext"]["masterBrokerId"] == "2"
+
+
 def test_a_designated_broker_becomes_master_or_nobody_does() -> None:
     made = table(members=(1, 2))
     designated = ElectMaster(group=G, broker_id=3, designate=True, alive=(1, 2, 3))
@@ -319,9 +366,62 @@ class Groups(RuleBasedStateMachine):
         if self.do(ApplyBrokerId(group=G, cluster="c", broker_id=broker_id, check_code=code))["code"] == 0:
             assert self.owners.setdefault(broker_id, code) == code
 
-    @rule(broker_id=IDS, alive=SETS, address=st.sampled_from(["", "x:1", "y:1"]))
-    def register(self, broker_id: int, alive: tuple[int, ...], address: str) -> None:
-        self.do(RegisterBroker(group=G, cluster="c", broker_id=broker_id, address=address, alive=alive))
+    @rule(
+        broker_id=IDS,
+        alive=SETS,
+        address=st.sampled_from(["", "x:1", "y:1"]),
+        unclean=st.booleans(),
+        doubtful=st.booleans(),
+        majority_of=st.sampled_from([0, 0, 0, 3]),
+        learner=st.sampled_from([False, False, True]),
+    )
+    def register(
+        self,
+        broker_id: int,
+        alive: tuple[int, ...],
+        address: str,
+        unclean: bool,
+        doubtful: bool,
+        majority_of: int,
+        learner: bool,
+    ) -> None:
+        self.do(
+            RegisterBroker(
+                group=G,
+                cluster="c",
+                broker_id=broker_id,
+                address=address,
+                alive=alive,
+                unclean=unclean,
+                doubtful=doubtful,
+                majority_of=majority_of,
+                learner=learner,
+            )
+        )
+
+    @rule(
+        began=st.booleans(), doubtful=st.booleans(), all_ack=st.booleans(), unclean=st.booleans(), alive=SETS
+    )
+    def restart_the_master(
+        self, began: bool, doubtful: bool, all_ack: bool, unclean: bool, alive: tuple[int, ...]
+    ) -> None:
+        group = self.table.groups.get(G)
+        if group is None or group.master is None:
+            return
+        answer = self.do(
+            ElectMaster(
+                group=G,
+                broker_id=group.master,
+                restarted=True,
+                doubtful=doubtful,
+                all_ack=all_ack,
+                log_epoch=group.epoch - (not began),
+                unclean=unclean,
+                alive=alive,
+                answered=alive,
+            )
+        )
+        assert answer["code"] in (0, 2012)
 
     @rule(
         broker_id=IDS | st.just(-1), designate=st.booleans(), unclean=st.booleans(), alive=SETS, presumed=SETS
@@ -335,7 +435,11 @@ class Groups(RuleBasedStateMachine):
         presumed: tuple[int, ...],
     ) -> None:
         group = self.table.groups.get(G)
-        before = (group.master, list(group.members), group.virgin) if group else (None, [], True)
+        before = (
+            (group.master, list(group.members), group.virgin, group.quorum(()))
+            if group
+            else (None, [], True, None)
+        )
         answer = self.do(
             ElectMaster(
                 group=G,
@@ -344,12 +448,13 @@ class Groups(RuleBasedStateMachine):
                 unclean=unclean,
                 alive=alive,
                 presumed=presumed,
+                answered=alive,
             )
         )
         if answer["code"] == 0:
             winner = int(answer["ext"]["masterBrokerId"])
             assert winner != before[0]
-            assert unclean or winner in before[1] or before[2]
+            assert unclean or winner in before[1] or before[2] or before[3]
             assert winner in alive or before[2]
 
     @rule(members=SETS, master=IDS, right=st.booleans(), behind=st.integers(0, 2), alive=SETS)
@@ -390,7 +495,7 @@ class Groups(RuleBasedStateMachine):
         assert group.epoch >= self.epochs[0]
         assert group.members_epoch >= self.epochs[1]
         self.epochs = (group.epoch, group.members_epoch)
-        assert set(group.members) <= set(group.replicas)
+        assert set(group.members) | set(group.doubtful) <= set(group.replicas)
         assert all(broker_id < group.next_id for broker_id in group.replicas)
         if group.master is not None:
             assert group.master in group.members

@@ -1,12 +1,13 @@
 """The promise of controller.elect and .live: the best living member wins; only its session ends a broker."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.elect import End, choose
-from controller.live import DEFAULT_TIMEOUT_MS, Heartbeat, Liveness
+from controller.live import DEFAULT_TIMEOUT_MS, FORGOTTEN_MS, Heartbeat, Liveness
 
 G = "broker-a"
 IDS = st.frozensets(st.integers(1, 8), max_size=6)
@@ -136,7 +137,8 @@ def test_a_broker_is_alive_exactly_while_its_newest_session_is_open_and_recent(
     for what, session in steps:
         if what == "beat":
             live.heartbeat(G, 1, beat(session, now))
-            newest, at, ended = session, now, False
+            if newest is None or session >= newest or ended or now > at + 1000:
+                newest, at, ended = session, now, False
         elif what == "close":
             live.closed(session)
             ended = ended or session == newest
@@ -144,3 +146,43 @@ def test_a_broker_is_alive_exactly_while_its_newest_session_is_open_and_recent(
             now += 300 * session
             live.expired(now)
         assert live.is_alive(G, 1, now) == (newest is not None and not ended and now <= at + 1000)
+
+
+class Unlisted(dict[tuple[str, int], Heartbeat]):
+    """Gives what is asked for by name, and never all of it."""
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        raise AssertionError("looked at the brokers of all groups")
+
+    def items(self) -> Any:
+        return iter(self)
+
+
+def test_who_asks_for_one_group_pays_for_one_group() -> None:
+    """A Controller asks this for each group when it looks at all of them: among thousands of groups it would
+    be busy for longer than its followers bear."""
+    live = Liveness()
+    for number in range(10):
+        for broker_id in (1, 2, 3):
+            live.heartbeat(f"g{number}", broker_id, beat(3 * number + broker_id, 0))
+    live._beats = Unlisted(live._beats)
+    assert live.alive("g7", 1) == [1, 2, 3]
+    assert live.presumed("g7", (1, 2), 1) == [1, 2]
+    live.forget("g7", 2)
+    assert live.alive("g7", 1) == [1, 3]
+    assert sorted(live.ends("g7")) == [1, 3]
+    assert live.alive("nobody", 1) == []
+
+
+def test_a_broker_that_is_long_silent_is_forgotten() -> None:
+    """A follower hears no CLEAN_BROKER_DATA: it would refuse brokers after 20,000 former ones."""
+    live = Liveness()
+    for broker_id in (1, 2):
+        live.heartbeat(G, broker_id, beat(broker_id, 0))
+    assert live.closed(1) == [(G, 1)]
+    assert live.expired(2_000) == [(G, 2)]
+    live.heartbeat(G, 3, beat(3, FORGOTTEN_MS))
+    assert live.expired(FORGOTTEN_MS + 1_000) == []
+    assert len(live) == 3
+    assert live.expired(FORGOTTEN_MS + 1_001) == [(G, 3)]
+    assert (len(live), live.knows(G, 3), live.hung_up(G, 1)) == (1, True, False)

@@ -82,3 +82,5 @@ def test_a_group_knows_its_majority_from_its_brokers_and_learners_are_none() -> 
     assert lost["code"] == 2004, "one voter and a learner are no majority of three"
     back = table.apply(ElectMaster(group=G, alive=(1, 2), answered=(1, 2), ends={2: End(1, 7)}))
     assert back["ext"]["masterBrokerId"] == "2"
+    assert table.groups[G].members == [2], "1 was in the set alone"
+    assert table.groups[G].unclean_elections == 0, "a majority spoke: nothing is lost"

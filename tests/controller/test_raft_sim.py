@@ -1,6 +1,8 @@
 """The promise of controller.raft under faults: what was acknowledged stays, once, in one order."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -76,3 +78,40 @@ def test_one_seed_gives_one_history() -> None:
     assert first.acked == second.acked
     assert [m.applied for m in first.members.values()] == [m.applied for m in second.members.values()]
     assert first.fabric.delivered == second.fabric.delivered
+
+
+def test_members_that_all_stood_still_keep_their_links() -> None:
+    """None of them can say whether the others were silent."""
+    group = Group(5)
+    lost: list[tuple[str, str]] = []
+
+    async def main() -> None:
+        for member in group.members.values():
+            await member.start()
+        await group.wait_leader()
+        await asyncio.sleep(1)
+        for name, member in group.members.items():
+            assert member.raft is not None
+            transport = member.raft._transport
+
+            def note(name: str, down: Callable[[str], None], peer: str) -> None:
+                lost.append((name, peer))
+                down(peer)
+
+            transport._on_down = partial(note, name, transport._on_down)
+        for member in group.members.values():
+            assert member.life is not None
+            group.loop.pause(member.life)
+        await asyncio.sleep(20)
+        for member in group.members.values():
+            assert member.life is not None
+            group.loop.resume(member.life)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(2)
+        assert await group.propose()
+
+    try:
+        group.loop.run_until_complete(main())
+    finally:
+        group.loop.close()
+    assert lost == []

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from controller.core import AlterSyncStateSet, ApplyBrokerId, ElectMaster, RegisterBroker, ReplicaTable
+from controller.core import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    CleanBrokers,
+    ElectMaster,
+    RegisterBroker,
+    ReplicaTable,
+)
 from controller.elect import End
 from remoting.codes import Request
 from tests.controller.world import Broker, World, run
@@ -53,6 +60,15 @@ def test_a_restarted_master_gives_way_to_a_member_that_lives() -> None:
     assert (answer["code"], answer["ext"]["masterBrokerId"], answer["ext"]["masterEpoch"]) == (0, "2", "2")
 
 
+def test_a_restarted_master_gives_way_to_a_member_that_answers() -> None:
+    table = group()
+    ends = {2: End(1, 9), 3: End(1, 5)}
+    answer = elect(table, 1, alive=(1, 2, 3), answered=(3,), ends=ends, restarted=True, log_epoch=1)
+    assert answer["ext"]["masterBrokerId"] == "3", (
+        "2 may just have died; in mode all it has no more that counts"
+    )
+
+
 def test_a_restarted_master_without_living_members_leads_a_new_epoch() -> None:
     table = group()
     answer = elect(table, 1, alive=(1,), restarted=True, log_epoch=1)
@@ -86,6 +102,19 @@ def test_one_elected_while_it_was_down_gives_way_to_the_members_before_it() -> N
     assert table.groups[G].members == [2]
     answer = elect(table, 2, alive=(2, 3), restarted=True, log_epoch=1)
     assert (answer["ext"]["masterBrokerId"], answer["ext"]["masterEpoch"]) == ("3", "3")
+
+
+def test_members_before_it_that_were_cleaned_away_are_waited_for_by_nobody() -> None:
+    for doubtful in (False, True):
+        table = group()
+        elect(table, alive=(2, 3), ends={2: End(1, 9), 3: End(1, 5)})
+        gone = CleanBrokers(group=G, broker_ids=(1, 3), living=True)
+        assert table.apply(gone)["code"] == 0
+        # 3 beats on, and its log is the longest; 1 is no more.
+        ends = {2: End(1, 9), 3: End(1, 99)}
+        answer = elect(table, 2, alive=(2, 3), ends=ends, restarted=True, doubtful=doubtful, log_epoch=1)
+        assert (answer["code"], answer["ext"]["masterBrokerId"]) == (0, "2")
+        assert table.groups[G].members == [2]
 
 
 def test_one_that_began_its_epoch_asks_only_members_of_that_epoch() -> None:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from model.config import NamesrvConfig
 from model.errors import Refused
 from model.topic import DataVersion
-from namesrv.core import KvTable, MasterChange, MinIdChange, Queues, Registration, RouteTable
+from namesrv.core import KvTable, MasterChange, MinIdChange, Queues, Registered, Registration, RouteTable
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 TOPICS = {"T": Queues(8, 8, 6), "S": Queues(1, 1, 6)}
@@ -293,6 +293,29 @@ ADDRESSES = st.sampled_from([A, B, C, "10.0.0.4:10911"])
 GROUPS = st.sampled_from(["g", "h"])
 
 
+def test_what_an_older_connection_still_brings_takes_nothing_from_a_newer_one() -> None:
+    """The broker was started again; then the network delivers what it had kept of its former connection."""
+    routes = table(delete_topic_with_registration=True)
+    routes.register(broker(A, 0, version=epoch(2)), 7, 0)
+    assert routes.register(broker(A, 3, topics={}, version=epoch(1)), 6, 1) == Registered()
+    assert routes.register(broker(A, 3, topics={}, version=epoch(2)), 6, 1) == Registered()
+    assert routes.heartbeat(A, 6, 1)
+    assert routes.unregister(A, 6) == []
+    routes.session_ended(6)
+    assert addresses(routes) == {0: A}
+    assert routes.unregister(A, 8) == []
+    assert routes.route("T") is None, "whoever says so now is believed"
+
+
+def test_an_address_that_moved_to_a_process_with_an_older_connection_is_that_of_the_newer_epoch() -> None:
+    routes = table()
+    routes.register(broker(A, 0, version=epoch(1)), 7, 0)
+    routes.register(broker(A, 0, topics={"N": Queues(1, 1, 6)}, version=epoch(2)), 6, 1)
+    assert addresses(routes, "N") == {0: A}
+    routes.session_ended(7)
+    assert addresses(routes, "N") == {0: A}
+
+
 class Routes(RuleBasedStateMachine):
     """Any order of brokers coming, changing id and group, going, and operators' commands."""
 
@@ -343,7 +366,12 @@ class Routes(RuleBasedStateMachine):
         before = self.routes.brokers()
         holder = before.get(group, {}).get(str(broker_id))
         version = self.routes.data_version(holder) if holder else None
+        live = self.routes._live.get(address)
+        late = live is not None and session < live.session and state <= live.version.state_version
         found = self.routes.register(asked, session, self.now_ms)
+        if late:
+            assert (self.routes.brokers(), found) == (before, Registered())
+            return
         now = self.routes.brokers().get(group, {}).get(str(broker_id))
         if holder not in (None, address) and version is not None and version.state_version > state:
             assert now == holder, "an older epoch never takes an id from a newer one"
