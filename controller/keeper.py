@@ -512,14 +512,14 @@ class Keeper:
         others = [m for m in group.members if m in wanted.alive and m != heir and m not in group.doubtful]
         for member in (heir, *others):
             if member not in answered and member != group.master:
-                return f"broker {member} of {name} does not say how far its log is, and no master handed over"
+                return f"broker {member} of {name} does not say how far its log is; no master handed over"
         other = further(heir, [m for m in others if m in answered], wanted.ends)
         if other is None:
             return None
         mine, its = (wanted.ends.get(i, End()) for i in (heir, other))
         return (
             f"broker {heir} lacks what broker {other} has: its log ends at {mine.max_offset} of epoch"
-            f" {mine.epoch}, not at {its.max_offset} of epoch {its.epoch}, and no master of {name} handed over"
+            f" {mine.epoch}, not at {its.max_offset} of epoch {its.epoch}; no master of {name} handed over"
         )
 
     def command(

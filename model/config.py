@@ -71,7 +71,9 @@ class NamesrvConfig(ServerConfig):
 
     listen_port: int = key("listenPort", 9876, "port of the NameServer")
     kv_config_path: str = key("kvConfigPath", "", "file of the KV table; empty = kept in memory only")
-    scan_not_active_ms: int = key("scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms; at least 10")
+    scan_not_active_ms: int = key(
+        "scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms; at least 10"
+    )
     broker_expiry_ms: int = key(
         "brokerChannelExpiredTime",
         120000,
