@@ -202,6 +202,7 @@ class SyncSet:
 
     def propose(self, now_ms: float) -> Proposal | None:
         """What to ask of the Controller now, or None. It counts until ``adopt`` or ``refused`` is called."""
+        self.tick(now_ms)  # a proposal that was due when this process stood still comes before the next one
         if self._pending is not None:
             return None
         wanted = self.wanted(now_ms)

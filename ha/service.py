@@ -512,10 +512,6 @@ class HaService:
         while True:
             await self._evaluate.wait()
             self._evaluate.clear()
-            if self._env.monotonic_ms() - self._ticked_ms > 2 * self._tick_s() * 1000:
-                # This process stood still, and an answer was read before the clock was looked at: nobody is
-                # judged before the time is excused.
-                self._tick()
             proposal = sync.propose(self._env.monotonic_ms())
             propose = self._propose
             if proposal is None or propose is None:
