@@ -69,6 +69,7 @@ class Controllers:
         self._known = addresses(config.controller_addr)
         self._tasks = Tasks("controllers")
         self._beating: set[str] = set()
+        self._reading: asyncio.Timeout | None = None
         self._hung_up = False
 
     async def stop(self) -> None:
@@ -78,6 +79,17 @@ class Controllers:
         """Every Controller configured, and the leader when it calls itself something else."""
         extra = [self.leader] if self.leader is not None and self.leader not in self._known else []
         return [*self._known, *extra]
+
+    def heard_of_election(self, address: str) -> None:
+        """A notice of an election came on the connection made to ``address``. If that is a Controller of the
+        configuration it is asked first from now on, also for a view that another one owes: a leader that died
+        without a word would be waited for. Nothing of the notice is believed; one that does not lead says so.
+        """
+        if address not in self._known or address == self.leader:
+            return
+        self.leader = address
+        if self._reading is not None and not self._reading.expired():
+            self._reading.reschedule(0)
 
     # Calls
 
@@ -180,9 +192,19 @@ class Controllers:
         return view_of(await self.call(Command(Request.CONTROLLER_REGISTER_BROKER, ext)), asked_ms)
 
     async def replica_info(self) -> View:
-        asked_ms = self._env.monotonic_ms()
         command = Command(Request.CONTROLLER_GET_REPLICA_INFO, self._group())
-        return view_of(await self.call(command), asked_ms)
+        while True:
+            asked_ms = self._env.monotonic_ms()
+            self._reading = asyncio.timeout(None)
+            try:
+                async with self._reading as reading:
+                    return view_of(await self.call(command), asked_ms)
+            except TimeoutError:
+                if not reading.expired():
+                    raise
+                # Another Controller leads by now. A read that is given up changes nothing.
+            finally:
+                self._reading = None
 
     async def alive(self) -> set[int]:
         """Ids of the group's replicas that the leader takes for alive. Raises as ``call``, PeerError."""

@@ -157,13 +157,17 @@ class RoleManager:
             return MASTER_ID
         return self.broker_id if self.role == "slave" and self.broker_id is not None else FENCED
 
-    async def notice(self, command: Command) -> None:
+    async def notice(self, command: Command, address: str) -> None:
         """NOTIFY_BROKER_ROLE_CHANGED (1008): a hint to look at the Controllers' view now.
 
-        The view itself is read from their leader: a forged notice moves nothing.
+        The view itself is read from their leader: a forged notice moves nothing. ``address``: whom the
+        connection was made to that it came on; a Controller that tells of an election leads, or did just now.
         """
         epoch = opt_int(command.ext, "masterEpoch", 0)
-        if command.ext.get("masterBrokerId") and epoch > self.epoch:
+        if not command.ext.get("masterBrokerId") or epoch < self.epoch:
+            return
+        self._controllers.heard_of_election(address)
+        if epoch > self.epoch:
             self._wake.set()
 
     async def hand_over_to(self, command: Command) -> int:

@@ -474,7 +474,7 @@ class Broker:
         return request.reply(ext={"maxOffset": str(end)})
 
     async def _role_changed(self, connection: Connection, request: Command) -> Command | None:
-        await self.role.notice(request)
+        await self.role.notice(request, connection.address)
         return None if request.is_oneway else request.reply()
 
     def _link_lost(self, connection: Connection) -> None:

@@ -178,8 +178,9 @@ class Brokers:
     async def make_way(self, name: str, master: int, epoch: int, heir: int) -> bool:
         """Ask a living master to stop taking writes until ``heir`` has all of its log; whether it did.
 
-        Raises Refused when it cannot. One that does not answer, or is a broker of the real RocketMQ, which
-        does not know the request, is deposed as it is.
+        Raises Refused when it cannot. One that does not answer is deposed as it is when its lease is over,
+        if the heir has what the members have; so is a broker of the real RocketMQ, which does not know the
+        request, with whatever the heir has.
         """
         connection = self._connection(name, master)
         if connection is None or not self._is_ours(name, master):

@@ -88,6 +88,12 @@ def furthest(answered: Collection[int], ends: Mapping[int, End]) -> list[int]:
     return sorted(broker_id for broker_id in answered if reach(broker_id) == last)
 
 
+def further(than: int, others: Collection[int], ends: Mapping[int, End]) -> int | None:
+    """One of ``others`` whose log ends later than the one of ``than``: the furthest; None = there is none."""
+    best = furthest({than, *others}, ends)
+    return None if than in best else best[0]
+
+
 def trusted(candidates: Collection[int], able: Collection[int], doubtful: Collection[int]) -> list[int]:
     """Those of ``able`` who may be elected: the ones without a doubt; or, when every candidate is there and
     in doubt, all of them, because more than they have is nowhere."""

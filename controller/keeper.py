@@ -26,7 +26,7 @@ from controller.core import (
     Group,
     ReplicaTable,
 )
-from controller.elect import PRIORITY_LAST, choose
+from controller.elect import PRIORITY_LAST, End, choose, further
 from controller.lease import Leases, matters
 from controller.live import Broker, Heartbeat, Liveness
 from controller.raft import NotLeader, Raft
@@ -398,10 +398,16 @@ class Keeper:
             await asyncio.sleep(BACK_STEP_S)
 
     async def _ask_candidates(
-        self, name: str, wanted: Callable[[], ElectMaster], *, master_too: bool = False
+        self,
+        name: str,
+        wanted: Callable[[], ElectMaster],
+        *,
+        master_too: bool = False,
+        all_of_them: bool = False,
     ) -> bool:
         """Whether one of them still hears its master. ``wanted``: the election they are asked for.
-        ``master_too``: it confirms nothing any more, so its word counts like the others'."""
+        ``master_too``: it confirms nothing any more, so its word counts like the others'. ``all_of_them``:
+        those that are slow are waited for whoever could be elected without them; only the master is not."""
         group = self._table.groups.get(name)
         if group is None:
             return False
@@ -411,6 +417,8 @@ class Keeper:
         asked = [i for i in alive if i in able and (i != group.master or master_too)]
 
         def decided(answered: frozenset[int]) -> bool:
+            if all_of_them:
+                return answered >= {*asked} - {group.master}
             if group.quorum(()) is None:
                 # The silent count with their heartbeats; but of several that are, one may just have died.
                 return bool(answered) or len(asked) < 2
@@ -434,26 +442,38 @@ class Keeper:
         self,
         name: str,
         command: Callable[[], ElectMaster],
-        make_way: Callable[[], Awaitable[None]] | None = None,
+        make_way: Callable[[], Awaitable[bool]] | None = None,
+        *,
+        handed_over: bool = False,
     ) -> Answer:
         """The election a broker or an operator asks for. Raises NotLeader, Unknown, Refused (not now).
 
-        ``make_way`` is done first, while no lease is granted: the master is asked to hand over.
+        ``make_way`` is done first, while no lease is granted: the master is asked to hand over; whether it
+        did. ``handed_over``: it did before; then whom it names has the whole of its log.
         """
         if name in self._electing:
             raise Refused(f"an election of {name} is under way", ELECT_MASTER_FAILED)
         self._electing.add(name)
         try:
             if make_way is not None:
-                await make_way()
+                handed_over = await make_way()
             asked_ms = self._env.monotonic_ms()
             wanted = command()
-            await self._ask_candidates(name, command, master_too=wanted.designate or wanted.restarted)
+            compared = wanted.designate and not handed_over
+            await self._ask_candidates(
+                name,
+                command,
+                master_too=wanted.designate or wanted.restarted,
+                all_of_them=compared and self._may_lack(wanted),
+            )
             wanted = command()
             left_ms = self.lease_left_ms(name, self._chosen(wanted), asked_ms)
             if left_ms > 0:
                 text = f"the lease of the former master of {name} holds for {left_ms:.0f} ms"
                 raise Refused(text, ELECT_MASTER_FAILED)
+            lacks = self._lacks(wanted) if compared else None
+            if lacks is not None:
+                raise Refused(lacks, ELECT_MASTER_FAILED)
             if self._in_vain(wanted):
                 raise Refused(f"no broker of {name} may become master", ELECT_MASTER_FAILED)
             answer = await self._proposed(wanted)
@@ -467,6 +487,40 @@ class Keeper:
             self.elected(name, answer)
         self._look()
         return answer
+
+    def _may_lack(self, wanted: ElectMaster) -> bool:
+        """Whether the heir an operator names may lack what was acknowledged, although it is a member: the
+        former master counted fewer than all of them, and did not say that the heir has everything."""
+        group = self._table.groups.get(wanted.group)
+        if group is None or wanted.all_ack or group.quorum(()) is not None:
+            return False  # in majority mode a majority decides, in mode *all* each member has it
+        if wanted.broker_id == group.master or wanted.broker_id not in group.members:
+            return False  # it stays, or the table refuses it
+        beat = None if group.master is None else self._live.newest(wanted.group, group.master)
+        # A real master that lives knows no request to make way and writes on: what its slaves say of
+        # themselves one after the other cannot be compared. It is deposed as the original does it.
+        return not (beat is not None and not beat.leases and group.master in wanted.alive)
+
+    def _lacks(self, wanted: ElectMaster) -> str | None:
+        """Why the heir an operator names may lack what was acknowledged, or None. The former master's lease
+        is over: what its log and the members' have now is all there can be."""
+        group = self._table.groups.get(wanted.group)
+        if group is None or not self._may_lack(wanted):
+            return None
+        heir, answered, name = wanted.broker_id, wanted.answered, wanted.group
+        # As after a failure, who is not there is not waited for, and who is in doubt is no measure.
+        others = [m for m in group.members if m in wanted.alive and m != heir and m not in group.doubtful]
+        for member in (heir, *others):
+            if member not in answered and member != group.master:
+                return f"broker {member} of {name} does not say how far its log is; no master handed over"
+        other = further(heir, [m for m in others if m in answered], wanted.ends)
+        if other is None:
+            return None
+        mine, its = (wanted.ends.get(i, End()) for i in (heir, other))
+        return (
+            f"broker {heir} lacks what broker {other} has: its log ends at {mine.max_offset} of epoch"
+            f" {mine.epoch}, not at {its.max_offset} of epoch {its.epoch}; no master of {name} handed over"
+        )
 
     def command(
         self,

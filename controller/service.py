@@ -358,7 +358,7 @@ class Controller:
         yields = opt_int(ext, "yields", -1)
         # Both say of the master's reign in this epoch that it is over; an older broker does not say which.
         epoch = opt_int(ext, "masterEpoch", -1) if restarted or yields >= 0 else -1
-        make_way = None
+        make_way, handed_over = None, False
         group = self._table.groups.get(name)
         if group is not None and epoch not in (-1, group.epoch):
             # It was long on its way: here too, so that it neither ends a lease nor drains a master.
@@ -368,6 +368,7 @@ class Controller:
         if designate and group is not None and group.master not in (None, broker_id):
             if yields == group.master:
                 self._keeper.release(name, yields)
+                handed_over = True
             elif broker_id in group.members:
                 make_way = partial(self._make_way, name, group.master, group.epoch, broker_id)
 
@@ -382,7 +383,9 @@ class Controller:
                 master_epoch=epoch,
             )
 
-        return self._told_ha_address(name, await self._keeper.elect(name, command, make_way))
+        return self._told_ha_address(
+            name, await self._keeper.elect(name, command, make_way, handed_over=handed_over)
+        )
 
     async def _register(self, request: codec.Command) -> Answer:
         ext = request.ext
@@ -456,9 +459,11 @@ class Controller:
             )
         )
 
-    async def _make_way(self, name: str, master: int, epoch: int, heir: int) -> None:
-        if await self._brokers.make_way(name, master, epoch, heir):
+    async def _make_way(self, name: str, master: int, epoch: int, heir: int) -> bool:
+        handed_over = await self._brokers.make_way(name, master, epoch, heir)
+        if handed_over:
             self._keeper.release(name, master)
+        return handed_over
 
     def _told_ha_address(self, name: str, answer: Answer) -> Answer:
         return msgspec.structs.replace(answer, ext=self._brokers.with_ha_address(name, answer.ext))

@@ -51,6 +51,7 @@ class _Slave:
     noted: bool = False  # it has noted the current epoch, and all of the log before it
     courted_ms: float = -1.0  # invited, not yet proposed, since; -1 = not
     refused_until_ms: float = 0.0
+    blamed_ms: float = 0.0  # it is to blame for no silence before: the master stood still
 
 
 class SyncSet:
@@ -162,10 +163,10 @@ class SyncSet:
         self._tick_ms = now_ms
         if gap_ms > self._not_catchup_ms / 2:
             # The master itself stood still (a paused process): its slaves are not to blame for the silence.
-            self._since_ms += gap_ms
+            # What they said before it is as old as it is: they vouch for nobody with that.
+            self._since_ms = min(self._since_ms + gap_ms, now_ms)
             for slave in self._slaves.values():
-                slave.caught_up_ms += gap_ms
-                slave.mark_ms += gap_ms
+                slave.blamed_ms = min(max(slave.caught_up_ms, slave.blamed_ms) + gap_ms, now_ms)
         expired = False
         for slave in self._slaves.values():
             if slave.courted_ms >= 0 and now_ms - slave.courted_ms > COURT_MS and slave.end < self.confirmed:
@@ -186,7 +187,8 @@ class SyncSet:
             if slave.learner:
                 continue
             if broker_id in self.members:
-                keeps_up = now_ms - slave.caught_up_ms <= self._not_catchup_ms
+                silent_ms = now_ms - max(slave.caught_up_ms, slave.blamed_ms)
+                keeps_up = silent_ms <= self._not_catchup_ms
                 # A member that came back with less (a lost page cache) must not be elected before it caught
                 # up.
                 if keeps_up and not 0 <= slave.end < self.confirmed:
@@ -200,6 +202,7 @@ class SyncSet:
 
     def propose(self, now_ms: float) -> Proposal | None:
         """What to ask of the Controller now, or None. It counts until ``adopt`` or ``refused`` is called."""
+        self.tick(now_ms)  # a proposal that was due when this process stood still comes before the next one
         if self._pending is not None:
             return None
         wanted = self.wanted(now_ms)

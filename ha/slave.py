@@ -36,6 +36,10 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS = 50
 RETRY_MAX_MS = 1000
+STEADY_MS: Final = 2000
+STEADY_BYTES: Final = 1 << 20
+"""A link that lived for so long, or brought so much that this log never had, works: a master that only takes
+connections, says one thing right and fails is not asked again 30 times a second."""
 FOREIGN_SILENCE_MS: Final = 20_000
 """A real broker breathes every 5 s, and gives its peers so long: ``haHousekeepingInterval``."""
 ANEW_MS: Final = 5000
@@ -113,6 +117,8 @@ class Follower:
         self._moved = asyncio.Event()
         self._link: MasterLink | None = None
         self._backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        self._since_ms = 0.0  # when this link was made
+        self._mark = store.log.end  # what counts as new begins here
         self._tasks = Tasks("ha.slave")
         self._tasks.spawn(self._run(), name="follow")
         store.on_flush.append(self._flushed)
@@ -161,12 +167,18 @@ class Follower:
 
     def connected(self) -> None:
         """A connection was made. What is wrong stays visible until the link works."""
+        self._since_ms = self._env.monotonic_ms()
         if self.state in (State.NO_MASTER, State.CONNECTING):
             self.state = State.HANDSHAKE
 
     def progressed(self) -> None:
-        """The link works: the next failure is retried soon."""
-        self._backoff.reset()
+        """A frame was taken. When it is not the first one, the next failure is retried soon."""
+        end = self._store.log.end
+        if end - self._mark >= STEADY_BYTES:
+            self._mark = end
+            self._backoff.reset()
+        elif self._env.monotonic_ms() - self._since_ms >= STEADY_MS:
+            self._backoff.reset()
         if self.state is not State.FOLLOWING:
             log.info("following %s from %d", self.address, self._store.log.end)
         self.state, self.reason = State.FOLLOWING, None
@@ -233,6 +245,7 @@ class Follower:
         log.warning("the log up to %d was put aside in %s; copying the master's: %s", end, aside, error)
         self._env.events.add("reseeding", reason=str(error), aside=aside)
         self.aside.append(aside)
+        self._mark = store.log.end
         return True
 
     def _note(self, state: State, error: Exception) -> None:

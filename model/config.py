@@ -5,8 +5,12 @@ The keys are RocketMQ's own names. Defaults that differ from the original carry 
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from model.settings import Config, addresses, is_loopback, key, need, peers, split_address
+
+SCAN_MIN_MS: Final = 10
+"""A look at all brokers or groups more often than this is nothing but looking."""
 
 
 @dataclass(kw_only=True)
@@ -67,7 +71,9 @@ class NamesrvConfig(ServerConfig):
 
     listen_port: int = key("listenPort", 9876, "port of the NameServer")
     kv_config_path: str = key("kvConfigPath", "", "file of the KV table; empty = kept in memory only")
-    scan_not_active_ms: int = key("scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms")
+    scan_not_active_ms: int = key(
+        "scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms; at least 10"
+    )
     broker_expiry_ms: int = key(
         "brokerChannelExpiredTime",
         120000,
@@ -98,6 +104,10 @@ class NamesrvConfig(ServerConfig):
         "run a Controller in this process; its keys stand in the same file",
     )
 
+    def check(self) -> None:
+        super().check()
+        _need_scan("scanNotActiveBrokerInterval", self.scan_not_active_ms)
+
 
 @dataclass(kw_only=True)
 class ControllerConfig(ServerConfig):
@@ -123,12 +133,12 @@ class ControllerConfig(ServerConfig):
     raft_tls_ca_file: str = key("raftTlsCaFile", "", "PEM of the CA every Controller's certificate is of")
     store_path: str = key("controllerStorePath", "", "directory of the Raft journal")
     scan_not_active_ms: int = key(
-        "scanNotActiveBrokerInterval", 500, "look for silent brokers at least every, ms", was=5000
+        "scanNotActiveBrokerInterval", 500, "look for silent brokers at least every, ms; 10 or more", was=5000
     )
     scan_inactive_master_ms: int = key(
         "scanInactiveMasterInterval",
         1000,
-        "look for groups without a living master at least every, ms",
+        "look for groups without a living master at least every, ms; 10 or more",
         was=5000,
     )
     elect_unclean_master: bool = key(
@@ -171,6 +181,9 @@ class ControllerConfig(ServerConfig):
             )
         tls = (self.raft_tls_cert, self.raft_tls_key, self.raft_tls_ca_file)
         need(all(tls) or not any(tls), "raftTlsCert, raftTlsKey and raftTlsCaFile go together")
+        _need_scan("scanNotActiveBrokerInterval", self.scan_not_active_ms)
+        _need_scan("scanInactiveMasterInterval", self.scan_inactive_master_ms)
+        need(self.raft_append_period_ms >= 1, "raftAppendPeriodMs must be at least 1")
         need(
             self.raft_append_period_ms * 3 < self.raft_election_min_ms < self.raft_election_max_ms,
             "need 3 x raftAppendPeriodMs < raftElectionMinMs < raftElectionMaxMs",
@@ -529,3 +542,7 @@ class BrokerConfig(StoreConfig):
     @property
     def ha_address(self) -> str:
         return f"{self.broker_ip2 or self.broker_ip1}:{self.ha_port}"
+
+
+def _need_scan(name: str, period_ms: int) -> None:
+    need(period_ms >= SCAN_MIN_MS, f"{name}={period_ms}: must be at least {SCAN_MIN_MS} (ms)")

@@ -134,7 +134,8 @@ class Env(Protocol):
         """Wall-clock milliseconds since the epoch; may jump."""
 
     def monotonic_ms(self) -> float:
-        """Milliseconds of the event loop's clock; never goes back. Works outside a running loop too."""
+        """Milliseconds on a clock that never goes back and counts on while the machine is suspended (which
+        the event loop's does not: the two are not compared). Works outside a running loop too."""
 
     def boot_id(self) -> str:
         """The same as long as the machine did not lose its memory: what processes wrote without a sync is

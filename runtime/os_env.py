@@ -27,6 +27,10 @@ left a hundred tracebacks a port and second held the loop up for longer than an 
 BACKLOG: Final = 1024
 """Connections the kernel keeps until they are accepted; its own limit is net.core.somaxconn."""
 
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""clock_gettime(2): as CLOCK_MONOTONIC, but it counts on while the machine is suspended: a lease that was
+granted before must be over then. Other systems have only the first."""
+
 _FALLOC_FL_KEEP_SIZE: Final = 0x01
 _FALLOC_FL_ZERO_RANGE: Final = 0x10
 _NOT_OFFERED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -257,7 +261,7 @@ class OsEnv:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> float:
-        return time.monotonic() * 1000
+        return time.clock_gettime_ns(_CLOCK) / 1e6
 
     def boot_id(self) -> str:
         try:

@@ -40,6 +40,7 @@ class FakeControllers:
         self.ports = [free_port() for _ in range(count)]
         self.alive: dict[int, Connection] = {}
         self.beats: list[tuple[int, dict[str, str]]] = []  # (index of the Controller, ext)
+        self.mute: int | None = None  # the one that reads and says nothing more
         self.requests: list[Command] = []
         self.answers: dict[int, Callable[[Command], Command | None]] = {}  # by request code, instead of ours
         self._servers: list[RemotingServer] = []
@@ -95,6 +96,8 @@ class FakeControllers:
 
     def _handle(self, index: int, connection: Connection, request: Command) -> Command | None:
         ext = request.ext
+        if index == self.mute:
+            return None
         if request.code == Request.BROKER_HEARTBEAT:
             self.beats.append((index, ext))
             if index == self.leader:
@@ -249,7 +252,7 @@ class Life:
         await self.client.close()
 
     async def _handle(self, connection: Connection, request: Command) -> Command | None:
-        await self.role.notice(request)
+        await self.role.notice(request, connection.address)
         return None
 
     async def becomes(self, role: str, epoch: int | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker import controllers as controllers_of_broker
 from broker.controllers import view_of
 from model.errors import ConfigError, PeerError, Unknown
 from remoting.codec import Command
@@ -219,6 +220,42 @@ def test_a_notice_makes_a_broker_look_at_once_and_a_forged_one_moves_nothing(tmp
             controllers.group.epoch = 2
             await controllers.notify()
             await life.becomes("master", 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("asked_before", [True, False])
+def test_who_tells_of_an_election_is_asked_before_a_leader_that_died_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_before: bool
+) -> None:
+    monkeypatch.setattr(controllers_of_broker, "CALL_S", 600.0)
+
+    async def run() -> None:
+        controllers = FakeControllers(2)
+        keys = {"sync_broker_metadata_ms": 20 if asked_before else 600_000}
+        async with controllers, Life(tmp_path, controllers, **keys) as life:
+            await life.becomes("master", 1)
+            controllers.mute, controllers.leader = 0, 1
+            was = controllers.alive[1]
+            await until(lambda: controllers.alive[1] is not was, "the new leader hears the broker")
+            if asked_before:
+                seen = controllers.count(Request.CONTROLLER_GET_REPLICA_INFO)
+                await asyncio.sleep(0.1)  # the look that is due waits for the dead leader
+                assert controllers.count(Request.CONTROLLER_GET_REPLICA_INFO) == seen
+            controllers.group.epoch = 2
+            await controllers.notify()
+            await life.becomes("master", 2)
+
+    asyncio.run(run())
+
+
+def test_a_notice_from_elsewhere_moves_no_question(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            forged = {"masterEpoch": "9", "masterBrokerId": "7", "masterAddress": "127.0.0.1:1"}
+            await life.role.notice(Command(Request.NOTIFY_BROKER_ROLE_CHANGED, forged), "127.0.0.1:1")
+            assert life.role.status()["controller"] == controllers.addresses
 
     asyncio.run(run())
 

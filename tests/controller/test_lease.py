@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller import brokers
 from controller.codec import Ack, AppendEntries
 from controller.lease import DRIFT, DURATION_MAX_MS, SHARE, Leases, duration_ms, matters
 from controller.live import Heartbeat
+from remoting.codec import Command
 from remoting.codes import Request, Response
 from tests.controller.lab import Lab
 from tests.controller.lab import run as alone
@@ -175,5 +177,55 @@ def test_a_request_of_an_earlier_epoch_ends_no_lease(tmp_path: Path, late: dict[
         early = await two.call(Request.CONTROLLER_ELECT_MASTER, brokerId=2, designateElect="false")
         assert "lease" in (early.remark or "")
         assert world.group()["master"] == 1
+
+    run(tmp_path, main)
+
+
+def test_an_heir_who_lacks_what_another_member_has_is_not_elected_for_a_master_that_did_not_hand_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master confirmed with the further one alone, and does not answer when it is asked to make way."""
+    monkeypatch.setattr(brokers, "MAKE_WAY_S", 0.1)
+
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3, timeout_ms=1500)
+        one.says = {"leases": "true", "allAckInSyncStateSet": "false"}
+        await one.beat_once()
+        one.max_offset = one.end_now = 300
+        two.max_offset = two.end_now = 100
+
+        async def designated() -> Command:
+            async with asyncio.timeout(10):
+                while True:
+                    answer = await two.elect(designate=True)
+                    if "lease" not in (answer.remark or ""):
+                        return answer
+                    await asyncio.sleep(0.05)
+
+        silent = await designated()
+        assert silent.code == Response.CONTROLLER_ELECT_MASTER_FAILED
+        assert "broker 3 of broker-a does not say how far" in (silent.remark or "")
+        three.max_offset = three.end_now = 200
+        behind = await designated()
+        assert behind.code == Response.CONTROLLER_ELECT_MASTER_FAILED
+        assert "broker 2 lacks what broker 1 has: " in (behind.remark or "")
+        one.end_now = None
+        behind = await designated()
+        assert "broker 2 lacks what broker 3 has: its log ends at 100 of epoch 1" in (behind.remark or "")
+        assert world.group()["master"] == 1
+        two.max_offset = two.end_now = 200
+        assert (await designated()).ext["masterBrokerId"] == "2"
+
+    run(tmp_path, main)
+
+
+def test_a_master_that_handed_over_is_taken_at_its_word(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        one, two, three = await world.brokers_up(3, timeout_ms=60_000)
+        one.says = {"leases": "true", "allAckInSyncStateSet": "false"}
+        one.makes_way = int(Response.SUCCESS)
+        await one.beat_once()
+        three.end_now = 200  # two's own answer may be late: that it has everything, one has said
+        assert (await two.elect(designate=True)).ext["masterBrokerId"] == "2"
 
     run(tmp_path, main)

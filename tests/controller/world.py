@@ -31,6 +31,7 @@ class Broker:
         self.makes_way: int | None = None  # the code it answers when asked to hand over; None = no answer
         self.asked_to_make_way: list[Command] = []
         self.end_now: int | None = None  # what it answers when it is asked; None = it does not answer
+        self.says: dict[str, str] = {}  # in every heartbeat, too
         self.notices: list[Command] = []
         self.client = RemotingClient(OsEnv(), f"broker.{broker_id}", handler=self.on_request)
         self.task: asyncio.Task[None] | None = None
@@ -61,6 +62,7 @@ class Broker:
             "epoch": 1,
             "maxOffset": self.max_offset,
             "heartbeatTimeoutMills": self.timeout_ms,
+            **self.says,
             **changes,
         }
         return Command(Request.BROKER_HEARTBEAT, {k: str(v) for k, v in ext.items() if v is not None})

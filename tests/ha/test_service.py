@@ -196,6 +196,7 @@ def test_a_machine_that_stood_still_ends_no_link_and_empties_no_set() -> None:
             links, proposals = dict(group.master.ha._links), len(group.proposals)
             for _ in range(3):
                 time.sleep(1)  # noqa: ASYNC251 - every broker at once, and all their timers with them
+                group.master.ha._evaluate.set()  # as an answer does that is read before the timers run
                 await asyncio.sleep(0.2)
             assert group.master.ha._links == links
             assert len(group.proposals) == proposals

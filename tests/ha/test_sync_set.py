@@ -515,3 +515,18 @@ def test_with_sync_flush_nothing_is_confirmed_that_only_the_masters_memory_holds
     assert (sync.confirmed, sync.replicated) == (60, 60)
     sync.flushed(100)
     assert (sync.confirmed, sync.replicated) == (100, 100)
+
+
+def test_a_master_that_stood_still_blames_nobody_and_is_vouched_for_by_nobody() -> None:
+    sync = with_slaves(2, 3)
+    sync.tick(100)
+    sync.tick(60_000)
+    assert sync.wanted(60_000) == {SELF, 2, 3}
+    assert not sync.vouched(60_000, 1000), "what they said is a minute old: another may be master by now"
+    sync.acked(2, 100, 60_000)
+    sync.tick(60_000 + NOT_CATCHUP_MS / 4)
+    sync.acked(3, 100, 60_000)
+    assert sync.vouched(60_900, 1000)
+    for now_ms in range(60_500, 60_000 + NOT_CATCHUP_MS + 1, 500):
+        sync.tick(now_ms)
+    assert sync.wanted(60_000 + NOT_CATCHUP_MS + 1) == {SELF}, "silent since, for as long as is excused"

@@ -37,6 +37,24 @@ def test_a_value_that_cannot_be_right_is_refused(values: dict[str, str], says: s
         BrokerConfig.from_mapping(values)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (NamesrvConfig, "scanNotActiveBrokerInterval", "0"),
+        (ControllerConfig, "scanNotActiveBrokerInterval", "0"),
+        (ControllerConfig, "scanNotActiveBrokerInterval", "9"),
+        (ControllerConfig, "scanInactiveMasterInterval", "-1"),
+        (ControllerConfig, "raftAppendPeriodMs", "0"),
+    ],
+)
+def test_a_loop_that_would_only_look_is_refused(kind: type[Config], name: str, value: str) -> None:
+    member = {"controllerDLegerPeers": "n0-h:1", "controllerDLegerSelfId": "n0"}
+    values = member if kind is ControllerConfig else {}
+    kind.from_mapping({**values, name: "10"})
+    with pytest.raises(ConfigError, match=f"{name}.* must be at least"):
+        kind.from_mapping({**values, name: value})
+
+
 def test_a_controller_must_be_one_of_its_peers() -> None:
     with pytest.raises(ConfigError, match="is not among the peers"):
         ControllerConfig.from_mapping({"controllerDLegerPeers": "n0-h:1", "controllerDLegerSelfId": "n1"})

@@ -7,10 +7,12 @@ import resource
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from broker.lease import Lease
 from runtime import os_env
 from runtime.env import read_file, write_file
 from runtime.os_env import OsEnv
@@ -152,3 +154,20 @@ def test_a_task_that_fails_is_heard_and_the_others_end_with_their_owner(
     with caplog.at_level(logging.ERROR):
         asyncio.run(run())
     assert "silent.bad failed" in caplog.text
+
+
+def test_a_lease_runs_out_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    suspended_s = 60
+    read = time.clock_gettime_ns
+
+    def later(clock: int) -> int:
+        return read(clock) + (suspended_s * 10**9 if clock == time.CLOCK_BOOTTIME else 0)
+
+    env = OsEnv()
+    asked_ms = env.monotonic_ms()
+    lease = Lease(env.monotonic_ms)
+    lease.answered(0, asked_ms, suspended_s * 1000)
+    assert lease.holds()
+    monkeypatch.setattr(time, "clock_gettime_ns", later)
+    assert not lease.holds()
+    assert env.monotonic_ms() >= asked_ms + suspended_s * 1000
