@@ -130,7 +130,10 @@ class DelayService:
                 if got.status in _ELSEWHERE:
                     # Records before it were deleted, or the log was cut: go on where the queue is.
                     self._next[level] = got.next_offset
-                    self._remember(level, got.next_offset)
+                    if waiting:
+                        waiting[-1] = (waiting[-1][0], got.next_offset)  # not before those are confirmed
+                    else:
+                        self._remember(level, got.next_offset)
                 return
             for record in _records(got.chunks):
                 if not self._due(record, level):
@@ -216,15 +219,20 @@ class DelayService:
             body=record.body,
             properties=_of_copy(properties, f"{level}:{record.queue_offset}"),
         )
-        put = self._sender.put([message])[0]
+        put = self._sender.put([message], stored_before=True)[0]
         return put.physical_offset + put.size
 
 
 def _of_copy(properties: str, source: str) -> str:
     own = changed(properties, {WAIT: "false"}, (DELAY, *_TIMERS))
-    named = changed(own, {DELAYED_AS: source})
-    # With no room for its source a copy may come twice, which is better than never.
-    return named if len(named.encode()) <= PROPERTIES_BYTES_MAX else own
+    # With no room for its source a copy may come twice, which is better than never: for it, and for all that
+    # wait behind it. Without its level alone it is shorter than what the log holds.
+    fitting = (text for text in (changed(own, {DELAYED_AS: source}), own) if _fits(text))
+    return next(fitting, changed(properties, {}, (DELAY, *_TIMERS)))
+
+
+def _fits(properties: str) -> bool:
+    return len(properties.encode()) <= PROPERTIES_BYTES_MAX
 
 
 def _destination(record: Record) -> tuple[str, int] | None:

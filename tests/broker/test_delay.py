@@ -1,0 +1,73 @@
+"""The promise of broker.delay: what is due comes, whatever lies before it, and no note runs ahead of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.delay import DELAYED_AS
+from model.message import PROPERTIES_BYTES_MAX, property_of
+from remoting.codes import Request
+from remoting.headers import SendHeader
+from store.reading import GetStatus, Got
+from tests.broker.helpers import Client, client_of, eventually, log_records, pair, running
+
+SOON = "DELAY\x011\x02"
+
+
+async def send_without_wait(client: Client, body: bytes, properties: str) -> None:
+    """The copy of such a message gets a property it did not have."""
+    text = f"UNIQ_KEY\x01{body.hex().zfill(32)}\x02{properties}"
+    ext = SendHeader("pg", "T", 0, 1_700_000_000_000, properties=text).to_ext()
+    answer = await client.call(Request.SEND_MESSAGE_V2, ext, body)
+    assert answer.code == 0, answer.remark
+
+
+@pytest.mark.parametrize("spare", [0, 1, 3, 12, 40])
+def test_a_delayed_message_with_the_longest_properties_comes_and_holds_nobody_up(
+    tmp_path: Path, spare: int
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await send_without_wait(client, b"probe", SOON)
+            (probe,) = log_records(broker)
+            room = PROPERTIES_BYTES_MAX - spare - len(probe.properties.encode())
+            await send_without_wait(client, b"long!", f"{SOON}f\x01{'x' * (room - 3)}\x02")
+            await send_without_wait(client, b"after", SOON)
+            async with asyncio.timeout(10):
+                found = await client.pull_until("T", 0, 3)
+            assert [record.body for record in found] == [b"probe", b"long!", b"after"]
+            assert len(property_of(found[1].properties, "f") or "") == room - 3
+            assert property_of(found[2].properties, DELAYED_AS) == "1:2"
+
+    asyncio.run(body())
+
+
+def test_the_note_does_not_step_over_entries_without_messages_before_what_lies_before_is_confirmed(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, _), client_of(one) as client:
+            await client.send("T", b"due", properties=SOON)
+            one.store.confirm = lambda offset: None  # type: ignore[method-assign]
+            get = one.store.get
+
+            def damaged_behind(topic: str, queue_id: int, offset: int, *rest: object) -> Got:
+                if topic == "SCHEDULE_TOPIC_XXXX" and queue_id == 0 and offset > 0:
+                    status = GetStatus.NO_MATCHED if offset == 1 else GetStatus.OFFSET_OVERFLOW_ONE
+                    return Got(status, 2, 0, 2, [], 0)
+                return get(topic, queue_id, offset, *rest)  # type: ignore[arg-type]
+
+            one.store.get = damaged_behind  # type: ignore[method-assign, assignment]
+            await eventually(
+                lambda: any(record.topic == "T" for record in log_records(one)), "its copy is written"
+            )
+            await asyncio.sleep(0.3)
+            assert one.delays.table.get(1, 0) == 0, "a failover now may cut the copy"
+            del one.store.confirm
+            one.store.confirm(one.store.log.end)
+            await eventually(lambda: one.delays.table.get(1) == 2, "it steps over them then")
+
+    asyncio.run(body())
