@@ -146,7 +146,8 @@ class DelayService:
 
     def _skip_delivered(self, level: int) -> None:
         """Move the note behind every message whose copy is in the log. Copies of a level come in its order,
-        so the first one without a copy ends the search."""
+        so the first one without a copy ends the search; whether it is due is no question: the clock of the
+        former master may have been ahead of ours."""
         copies: dict[tuple[str, int], set[str]] = {}
         while True:
             offset = self._next.get(level, 0)
@@ -155,7 +156,7 @@ class DelayService:
                 return
             for record in _records(got.chunks):
                 queue = _destination(record)
-                if queue is None or not self._due(record, level):
+                if queue is None:
                     return
                 if queue not in copies:
                     due_ms = record.store_timestamp_ms + self._levels_ms[level]

@@ -201,7 +201,6 @@ class MessageStore:
             raise
         self._opened = True
         self._health.silent = False
-        self._last_stamp_ms = self._dispatcher.last_timestamp_ms
         spawn = self._tasks.spawn
         self._running = [
             spawn(self._flusher.run(), name="flush"),
@@ -489,8 +488,10 @@ class MessageStore:
         self._cutter.reset(offset, keep_epochs=keep_epochs)
 
     def rebuild_queue_offsets(self) -> None:
-        """Make the table of next queue offsets from the queues and every record behind them."""
-        self._offsets.rebuild(self.dispatched)
+        """Make the table of next queue offsets from the queues and every record behind them. Store times go
+        on from what a former master wrote."""
+        newest_ms = self._offsets.rebuild(self.dispatched)
+        self._last_stamp_ms = max(self._last_stamp_ms, self._dispatcher.last_timestamp_ms, newest_ms)
 
     # -- reading ---------------------------------------------------------------------------------------
 

@@ -71,3 +71,30 @@ def test_the_note_does_not_step_over_entries_without_messages_before_what_lies_b
             await eventually(lambda: one.delays.table.get(1) == 2, "it steps over them then")
 
     asyncio.run(body())
+
+
+def test_what_was_delivered_is_not_delivered_again_by_a_successor_whose_clock_is_behind(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        behind_ms = 5000
+        async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
+            one._delay._remember = lambda level, offset: None  # type: ignore[method-assign]
+            real_ms = two.env.now_ms
+            two.env.now_ms = lambda: real_ms() - behind_ms  # type: ignore[method-assign]
+            await old.send("T", b"due", properties=SOON)
+            await old.pull_until("T", 0, 1)
+            await eventually(lambda: two.store.log.end == one.store.log.end, "the successor has the copy")
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            await new.send("T", b"next")
+            await eventually(lambda: two.store.dispatched == two.store.log.end, "it serves")
+            await asyncio.sleep(0.3)
+            behind_ms = 0  # time went by
+            await eventually(lambda: two.delays.table.get(1) == 1, "it knows that it was delivered")
+            found = [record for record in log_records(two) if record.topic == "T"]
+            assert [record.body for record in found] == [b"due", b"next"]
+            times = [record.store_timestamp_ms for record in found]
+            assert times == sorted(times), "a queue is searched by time: its times must not go back"
+
+    asyncio.run(body())
