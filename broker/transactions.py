@@ -225,7 +225,7 @@ class Transactions:
                 self._read_ops()
                 self._known.set()
                 if self._parts.refuse_write() is None:
-                    self.check()
+                    await self.check()
             except (MqError, OSError, ValueError, struct.error) as error:
                 # Not enough replicas, no space, a page of the disk or a half that cannot be read: halves
                 # wait, none is given up for it.
@@ -252,8 +252,13 @@ class Transactions:
             self._ops.append((op.queue_offset, max(named, default=-1)))
             self._next_op = op.queue_offset + 1
 
-    def check(self) -> None:
-        """Ask about every half that is old enough. Raises Refused or DiskError; the rest comes next time."""
+    async def check(self) -> None:
+        """Ask about every half that is old enough. Raises Refused or DiskError; the rest comes next time.
+
+        Others have their turn in between: without its producers a broker may hold very many halves, and a
+        master that does nothing else for seconds loses its lease to one that would do the same.
+        """
+        looked = 0
         end = self._parts.store.max_queue_offset(HALF_TOPIC, 0)
         passing = True  # every half so far has ended: progress follows
         try:
@@ -261,6 +266,12 @@ class Transactions:
                 offset = half.queue_offset
                 if offset >= end:
                     break
+                looked += 1
+                if looked % _COUNT == 0:
+                    await asyncio.sleep(0)
+                    refused = self._parts.refuse_write()
+                    if refused is not None:
+                        raise refused
                 if offset in self._ended:
                     if passing:
                         self._next_half = offset + 1
@@ -365,7 +376,9 @@ class Transactions:
         member.connection.oneway(Command(int(Request.CHECK_TRANSACTION_STATE), ext, body))
 
     def _forget(self) -> None:
-        """Drop what lies behind, and note how far the queues are done with."""
+        """Drop what lies behind, and note how far the queues are done with, if that is still ours to say."""
+        if not self._parts.standing.is_master:
+            return
         offsets = self._parts.offsets
         self._ended = {offset for offset in self._ended if offset >= self._next_half}
         self._ending = {offset for offset in self._ending if offset >= self._next_half} - self._ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from broker.service import Broker
 from broker.transactions import GROUP
+from model.errors import Refused
 from model.message import PROPERTIES_BYTES_MAX, parse_message_id, property_of
 from remoting.codec import Command
 from remoting.codes import Request
@@ -338,5 +340,53 @@ def test_what_is_stored_moves_on_although_the_longest_body_was_lowered(tmp_path:
             assert (await end(client, half, COMMIT)).code == 0
             await eventually(lambda: len(of_topic(broker, "T")) == 2, "the delayed one is delivered, too")
             assert {record.body[:1] for record in of_topic(broker, "T")} == {b"d", b"t"}
+
+    asyncio.run(body())
+
+
+def test_others_have_their_turn_while_very_many_halves_are_asked_about(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await asyncio.gather(*(begin(client) for _ in range(200)))
+            await broker.store.caught_up()
+            transactions = broker._transactions
+            asked = 0
+            ask = transactions._ask
+
+            def counted(half: Record) -> None:
+                nonlocal asked
+                asked += 1
+                ask(half)
+
+            transactions._ask = counted  # type: ignore[method-assign]
+            transactions._is_due = lambda half: True  # type: ignore[method-assign]
+            looking = asyncio.create_task(transactions.check())
+            turns = [0]
+            while not looking.done():
+                await asyncio.sleep(0)
+                turns.append(asked)
+            await looking
+            assert asked == 200
+            assert max(after - before for before, after in itertools.pairwise(turns)) <= 32
+
+    asyncio.run(body())
+
+
+def test_a_look_at_halves_ends_with_the_role(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await asyncio.gather(*(begin(client) for _ in range(100)))
+            await broker.store.caught_up()
+            transactions = broker._transactions
+            transactions._is_due = lambda half: True  # type: ignore[method-assign]
+            looking = asyncio.create_task(transactions.check())
+            while len(of_topic(broker, HALVES)) == 100:
+                await asyncio.sleep(0)
+            await broker.fence()
+            with pytest.raises(Refused):
+                await looking
+            written = len(of_topic(broker, HALVES))
+            assert 100 < written < 200
+            assert broker.offsets.get(GROUP, HALVES, 0) is None
 
     asyncio.run(body())
