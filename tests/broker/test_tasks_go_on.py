@@ -55,7 +55,9 @@ def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(monkeypatch:
 
 def test_transactions_are_looked_at_again_after_an_operation_that_cannot_be_read() -> None:
     async def body() -> None:
-        store = SimpleNamespace(min_queue_offset=lambda topic, queue_id: 0)
+        store = SimpleNamespace(
+            min_queue_offset=lambda topic, queue_id: 0, dispatched=0, log=SimpleNamespace(end=0)
+        )
         parts = SimpleNamespace(
             store=store,
             offsets=SimpleNamespace(get=lambda group, topic, queue_id: None),
@@ -72,7 +74,11 @@ def test_transactions_are_looked_at_again_after_an_operation_that_cannot_be_read
                 raise ValueError("an operation that is none")
 
         service._read_ops = read  # type: ignore[method-assign]
-        service.check = lambda: checks.append(1)  # type: ignore[method-assign]
+
+        async def check() -> None:
+            checks.append(1)
+
+        service.check = check  # type: ignore[method-assign]
         task = asyncio.create_task(service.run())
         await eventually(lambda: task.done() or bool(checks), "halves are looked at")
         assert not task.done()
