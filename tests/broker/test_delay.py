@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
 
-from broker.delay import DELAYED_AS
+from broker.delay import BATCH, DELAYED_AS
 from model.message import PROPERTIES_BYTES_MAX, property_of
 from remoting.codes import Request
 from remoting.headers import SendHeader
 from store.reading import GetStatus, Got
+from store.record import Record
 from tests.broker.helpers import Client, client_of, eventually, log_records, pair, running
 
 SOON = "DELAY\x011\x02"
@@ -96,5 +98,35 @@ def test_what_was_delivered_is_not_delivered_again_by_a_successor_whose_clock_is
             assert [record.body for record in found] == [b"due", b"next"]
             times = [record.store_timestamp_ms for record in found]
             assert times == sorted(times), "a queue is searched by time: its times must not go back"
+
+    asyncio.run(body())
+
+
+def test_others_have_their_turn_while_very_many_messages_are_due(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            delay = broker._delay
+            due, delivered = False, 0
+            deliver = delay._deliver
+
+            def counted(record: Record, level: int) -> int:
+                nonlocal delivered
+                delivered += 1
+                return deliver(record, level)
+
+            delay._deliver = counted  # type: ignore[method-assign]
+            delay._due = lambda record, level: due  # type: ignore[method-assign]
+            for level in (1, 2):
+                text = f"DELAY\x01{level}\x02"
+                await asyncio.gather(*(client.send("T", properties=text) for _ in range(150)))
+            await broker.store.caught_up()
+            due, turns = True, [0]
+            async with asyncio.timeout(10):
+                while delivered < 300:
+                    await asyncio.sleep(0)
+                    turns.append(delivered)
+            assert max(after - before for before, after in itertools.pairwise(turns)) <= BATCH
+            await eventually(lambda: broker.delays.table == {1: 150, 2: 150}, "each once, and noted")
+            assert delivered == 300
 
     asyncio.run(body())
