@@ -120,6 +120,8 @@ class DelayService:
                 except (MqError, OSError, ValueError, struct.error) as error:
                     # Whatever is wrong with one message or its page of the disk: the other levels go on.
                     log.warning("delivering delay level %d failed, trying again: %s", level, error)
+                except Exception:
+                    log.exception("delivering delay level %d failed, trying again", level)
             await asyncio.sleep(STEP_S)
 
     def step(self, level: int) -> bool:

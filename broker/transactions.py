@@ -230,6 +230,8 @@ class Transactions:
                 # Not enough replicas, no space, a page of the disk or a half that cannot be read: halves
                 # wait, none is given up for it.
                 log.warning("looking at transactions failed, trying again: %s", error)
+            except Exception:
+                log.exception("looking at transactions failed, trying again")
             await asyncio.sleep(self._parts.config.transaction_check_interval_ms / 1000)
 
     def _records(self, topic: str, offset: int) -> Iterator[Record]:
