@@ -110,40 +110,54 @@ class DelayService:
                         # log we took over, and is in the queues once it is confirmed.
                         self._skip_delivered(level)
                         begun.add(level)
-                    self.step(level)
+                    for _ in range(UNCONFIRMED_MAX // BATCH):
+                        more = self.step(level)
+                        await asyncio.sleep(
+                            0
+                        )  # after a standstill much is due, and others serve on this loop
+                        if not more:
+                            break
                 except (MqError, OSError, ValueError, struct.error) as error:
                     # Whatever is wrong with one message or its page of the disk: the other levels go on.
                     log.warning("delivering delay level %d failed, trying again: %s", level, error)
+                except Exception:
+                    log.exception("delivering delay level %d failed, trying again", level)
             await asyncio.sleep(STEP_S)
 
-    def step(self, level: int) -> None:
-        """Deliver what is due of one level. Raises Refused or DiskError; what was delivered is remembered."""
+    def step(self, level: int) -> bool:
+        """Deliver up to ``BATCH`` messages that are due of one level; whether there may be more.
+
+        Raises Refused or DiskError; what was delivered is remembered.
+        """
         parts = self._parts
         self._note(level)
-        if parts.refuse_write() is not None:
-            return
         waiting = self._unconfirmed.setdefault(level, deque())
-        while len(waiting) < UNCONFIRMED_MAX:
-            offset = self._next.get(level, 0)
-            got = parts.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, BATCH_BYTES, None)
-            if got.status is not GetStatus.FOUND:
-                if got.status in _ELSEWHERE:
-                    # Records before it were deleted, or the log was cut: go on where the queue is.
-                    self._next[level] = got.next_offset
+        if parts.refuse_write() is not None or len(waiting) >= UNCONFIRMED_MAX:
+            return False
+        offset = self._next.get(level, 0)
+        got = parts.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, BATCH_BYTES, None)
+        if got.status is not GetStatus.FOUND:
+            if got.status in _ELSEWHERE:
+                # Records before it were deleted, or the log was cut: go on where the queue is.
+                self._next[level] = got.next_offset
+                if waiting:
+                    waiting[-1] = (waiting[-1][0], got.next_offset)  # not before those are confirmed
+                else:
                     self._remember(level, got.next_offset)
-                return
-            for record in _records(got.chunks):
-                if not self._due(record, level):
-                    return
-                end = self._deliver(record, level)
-                offset = record.queue_offset + 1
-                self._next[level] = offset
-                waiting.append((end, offset))
+            return False
+        for record in _records(got.chunks):
+            if not self._due(record, level):
+                return False
+            end = self._deliver(record, level)
+            self._next[level] = record.queue_offset + 1
+            waiting.append((end, record.queue_offset + 1))
         self._note(level)
+        return True
 
     def _skip_delivered(self, level: int) -> None:
         """Move the note behind every message whose copy is in the log. Copies of a level come in its order,
-        so the first one without a copy ends the search."""
+        so the first one without a copy ends the search; whether it is due is no question: the clock of the
+        former master may have been ahead of ours."""
         copies: dict[tuple[str, int], set[str]] = {}
         while True:
             offset = self._next.get(level, 0)
@@ -152,7 +166,7 @@ class DelayService:
                 return
             for record in _records(got.chunks):
                 queue = _destination(record)
-                if queue is None or not self._due(record, level):
+                if queue is None:
                     return
                 if queue not in copies:
                     due_ms = record.store_timestamp_ms + self._levels_ms[level]
@@ -216,15 +230,20 @@ class DelayService:
             body=record.body,
             properties=_of_copy(properties, f"{level}:{record.queue_offset}"),
         )
-        put = self._sender.put([message])[0]
+        put = self._sender.put([message], stored_before=True)[0]
         return put.physical_offset + put.size
 
 
 def _of_copy(properties: str, source: str) -> str:
     own = changed(properties, {WAIT: "false"}, (DELAY, *_TIMERS))
-    named = changed(own, {DELAYED_AS: source})
-    # With no room for its source a copy may come twice, which is better than never.
-    return named if len(named.encode()) <= PROPERTIES_BYTES_MAX else own
+    # With no room for its source a copy may come twice, which is better than never: for it, and for all that
+    # wait behind it. Without its level alone it is shorter than what the log holds.
+    fitting = (text for text in (changed(own, {DELAYED_AS: source}), own) if _fits(text))
+    return next(fitting, changed(properties, {}, (DELAY, *_TIMERS)))
+
+
+def _fits(properties: str) -> bool:
+    return len(properties.encode()) <= PROPERTIES_BYTES_MAX
 
 
 def _destination(record: Record) -> tuple[str, int] | None:

@@ -93,6 +93,8 @@ class OffsetProcessor:
 def note_offset(parts: Parts, group: str, topic: str, queue_id: int, offset: int) -> None:
     """A consumer tells how far its group is, at a broker that keeps offsets."""
     if parts.standing.is_master:
+        # One that read more at a former master than this one got must not skip what is written there next.
+        offset = min(offset, parts.store.next_offset(topic, queue_id))
         parts.offsets.commit(group, topic, queue_id, offset)
     else:
         parts.offsets.keep(group, topic, queue_id, offset)

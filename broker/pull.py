@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 from broker.clients import TAG, Subscription
 from broker.offsets import note_offset
 from broker.parts import Parts
-from model.errors import Refused
+from model.errors import MqError, Refused
 from model.message import LMQ_PREFIX
 from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig
 from remoting.codec import Command
@@ -239,12 +240,24 @@ class PullProcessor:
             if not which(held):
                 self._hold(held)
                 continue
-            got = self._get(held.header, held.subscription)
+            got = self._look(held)
+            if got is None:
+                continue
             if self._waits(got, held):
                 held.check_ms = now_ms + RECHECK_MS
                 self._hold(held)
             else:
                 held.connection.send(self._answer(held, got))
+
+    def _look(self, held: Held) -> Got | None:
+        """What a held pull finds; None when that cannot be read. Then it is answered here, and alone: those
+        held beside it, and a role that changes, do not end for it."""
+        try:
+            return self._get(held.header, held.subscription)
+        except (MqError, OSError, ValueError, struct.error) as error:
+            log.warning("a held pull of %s/%d: %s", held.header.topic, held.header.queue_id, error)
+            held.connection.send(held.request.reply(Response.SYSTEM_ERROR, remark=str(error)))
+            return None
 
     def check(self) -> None:
         """Answer what has waited long enough; called every ``CHECK_S``."""
@@ -258,7 +271,9 @@ class PullProcessor:
         self._held_count = 0
         for waiting in held_pulls.values():
             for held in waiting:
-                got = self._get(held.header, held.subscription)
+                got = self._look(held)
+                if got is None:
+                    continue
                 answer = self._answer(held, got)
                 if answer.code == Response.PULL_NOT_FOUND:
                     answer.code = int(Response.PULL_RETRY_IMMEDIATELY)

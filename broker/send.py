@@ -146,19 +146,22 @@ class SendProcessor:
             body=record.body,
             properties=changed(record.properties, put),
         )
-        puts = self.put([self.delayed(message)])
+        puts = self.put([self.delayed(message)], stored_before=True)
         return self.answer(connection, request, request.reply(), puts, wait=True)
 
-    def put(self, messages: list[NewMessage]) -> list[Put]:
-        """Store messages, all of them or none. Raises Refused 13 or 14; then nothing was stored."""
+    def put(self, messages: list[NewMessage], *, stored_before: bool = False) -> list[Put]:
+        """Store messages, all of them or none. Raises Refused 13 or 14; then nothing was stored.
+
+        ``stored_before``: they lie in the log already and only move on. A ``maxMessageSize`` lowered since
+        then must not keep them, and all that waits behind them, where they are.
+        """
         for message in messages:
-            if (
-                len(message.body) > self._config.message_bytes_max
-                or len(message.properties.encode()) > PROPERTIES_BYTES_MAX
-            ):
+            if (len(message.body) > self._config.message_bytes_max and not stored_before) or len(
+                message.properties.encode()
+            ) > PROPERTIES_BYTES_MAX:
                 raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
         try:
-            puts = self._parts.store.put(messages if len(messages) > 1 else messages[0])
+            puts = self._parts.store.put(messages, stored_before=stored_before)
         except DiskError as error:
             raise Refused(not_available(str(error)), Response.SERVICE_NOT_AVAILABLE) from error
         self._parts.stats.put(len(puts), sum(put.size for put in puts))

@@ -8,7 +8,9 @@ written anew at the end of its queue and its producer asked (CHECK_TRANSACTION_S
 Apache RocketMQ 5.x, ``broker/transaction``.
 
 Progress (the offsets of group CID_RMQ_SYS_TRANS, which slaves copy) moves only past halves whose op record is
-confirmed, so a successor asks again rather than forget. An end that comes twice is carried out once.
+confirmed, so a successor asks again rather than forget. An end that comes twice is carried out once, also
+when the second comes to a successor, which first reads what its log has of the first. A half that wants to be
+asked about late (CHECK_IMMUNITY_TIME_IN_SECONDS) is written anew meanwhile, so that nobody waits for it.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from broker.send import SendProcessor
 from broker.topics import HALF_TOPIC, OP_HALF_TOPIC
 from model.errors import MqError, Refused
 from model.message import (
+    PROPERTIES_BYTES_MAX,
     REAL_QID,
     REAL_TOPIC,
     STORE_HOST_V6,
@@ -42,6 +45,7 @@ from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.headers import EndTransactionHeader
 from remoting.service import Connection
+from store.message_store import Put
 from store.reading import GetStatus
 from store.record import NewMessage, Record, decode, encode, records_in
 
@@ -55,6 +59,9 @@ IMMUNITY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 OP_TAG: Final = "d"
 _COUNT: Final = 32
 _BYTES: Final = 1 << 20
+WAITING_MAX: Final = 1000
+"""Ends that may wait for the log of the former master; beyond, the producer is asked later."""
+KNOWN_STEP_S: Final = 0.05
 
 
 class Transactions:
@@ -69,6 +76,9 @@ class Transactions:
         self._ended: set[int] = set()  # half offsets from _next_half on whose op record is confirmed
         self._ending: set[int] = set()  # those whose op record was written here, confirmed or not
         self._renewed: dict[int, tuple[int, int]] = {}  # half offset -> those of its copy: queue, physical
+        self._asked_in_place: dict[int, int] = {}  # halves with no room for it -> how often asked about
+        self._known = asyncio.Event()  # the op records that were there at our promotion are read
+        self._waiting = 0  # ends that came before
 
     # What producers say
 
@@ -83,15 +93,39 @@ class Transactions:
         header = EndTransactionHeader.parse(request.ext)
         if header.decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return request.reply()  # the producer does not know yet: it will be asked
+        if not self._known.is_set():
+            await self._until_known()
         half = self._newest(self._half(header))
         if half.queue_offset < self._next_half or half.queue_offset in self._ending | self._ended:
             return request.reply()
         messages = [self._op(half.queue_offset)]
         if header.decision == TRANSACTION_COMMIT:
             messages.insert(0, self._committed(half))
-        puts = self._sender.put(messages)
+        puts = self._sender.put(messages, stored_before=True)
         self._ending.add(half.queue_offset)
         return self._sender.answer(connection, request, request.reply(), puts, wait=True)
+
+    async def _until_known(self) -> None:
+        """Return when it is known what ended under the former master. Raises Refused: not known in time, or
+        no master any more."""
+        parts = self._parts
+        if self._waiting < WAITING_MAX:
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(parts.config.slave_timeout_ms / 1000):
+                    await self._known.wait()
+            except TimeoutError:
+                pass
+            finally:
+                self._waiting -= 1
+        refused = parts.refuse_write()
+        if refused is not None:
+            raise refused
+        if not self._known.is_set():
+            raise Refused(
+                "not known yet which transactions ended at the former master: the producer will be asked",
+                Response.SYSTEM_BUSY,
+            )
 
     def _half(self, header: EndTransactionHeader) -> Record:
         raw = self._parts.store.lookup(header.physical_offset)
@@ -161,7 +195,17 @@ class Transactions:
     # What the master asks
 
     async def run(self) -> None:
-        """Look at the halves each ``transactionCheckInterval``, for ever. Started on promotion."""
+        """Look at the halves each ``transactionCheckInterval``, for ever. Started on promotion.
+
+        Nothing is asked or ended before all that the former master wrote is confirmed and read: an end among
+        it, carried out again, would be a message twice.
+        """
+        try:
+            await self._run()
+        finally:
+            self._known.clear()  # another master may end transactions from now on
+
+    async def _run(self) -> None:
         offsets, store = self._parts.offsets, self._parts.store
         self._next_half = max(offsets.get(GROUP, HALF_TOPIC, 0) or 0, store.min_queue_offset(HALF_TOPIC, 0))
         self._next_op = max(
@@ -171,15 +215,23 @@ class Transactions:
         self._ended.clear()
         self._ending.clear()
         self._renewed.clear()
+        self._asked_in_place.clear()
+        taken_over = store.log.end
         while True:
+            if store.dispatched < taken_over:
+                await asyncio.sleep(KNOWN_STEP_S)
+                continue
             try:
                 self._read_ops()
+                self._known.set()
                 if self._parts.refuse_write() is None:
-                    self.check()
+                    await self.check()
             except (MqError, OSError, ValueError, struct.error) as error:
                 # Not enough replicas, no space, a page of the disk or a half that cannot be read: halves
                 # wait, none is given up for it.
                 log.warning("looking at transactions failed, trying again: %s", error)
+            except Exception:
+                log.exception("looking at transactions failed, trying again")
             await asyncio.sleep(self._parts.config.transaction_check_interval_ms / 1000)
 
     def _records(self, topic: str, offset: int) -> Iterator[Record]:
@@ -202,8 +254,13 @@ class Transactions:
             self._ops.append((op.queue_offset, max(named, default=-1)))
             self._next_op = op.queue_offset + 1
 
-    def check(self) -> None:
-        """Ask about every half that is old enough. Raises Refused or DiskError; the rest comes next time."""
+    async def check(self) -> None:
+        """Ask about every half that is old enough. Raises Refused or DiskError; the rest comes next time.
+
+        Others have their turn in between: without its producers a broker may hold very many halves, and a
+        master that does nothing else for seconds loses its lease to one that would do the same.
+        """
+        looked = 0
         end = self._parts.store.max_queue_offset(HALF_TOPIC, 0)
         passing = True  # every half so far has ended: progress follows
         try:
@@ -211,6 +268,12 @@ class Transactions:
                 offset = half.queue_offset
                 if offset >= end:
                     break
+                looked += 1
+                if looked % _COUNT == 0:
+                    await asyncio.sleep(0)
+                    refused = self._parts.refuse_write()
+                    if refused is not None:
+                        raise refused
                 if offset in self._ended:
                     if passing:
                         self._next_half = offset + 1
@@ -218,9 +281,12 @@ class Transactions:
                 passing = False
                 if offset in self._ending:
                     continue
-                if not self._is_due(half):
-                    break
-                self._ask(half)
+                if self._is_due(half):
+                    self._ask(half)
+                elif self._age_ms(half) < self._parts.config.transaction_timeout_ms:
+                    break  # and so are those behind it
+                else:
+                    self._put_back(half)
         finally:
             self._forget()
 
@@ -229,28 +295,52 @@ class Transactions:
         immunity_s = int_property(half.properties, IMMUNITY_S)
         if immunity_s is not None and immunity_s > 0:
             wait_ms = immunity_s * 1000
-        return self._parts.env.now_ms() - half.store_timestamp_ms >= wait_ms
+        return self._age_ms(half) >= wait_ms
+
+    def _age_ms(self, half: Record) -> int:
+        return self._parts.env.now_ms() - half.store_timestamp_ms
+
+    def _put_back(self, half: Record) -> None:
+        """Write a half whose producer wants to be asked late anew at the end of its queue, with the rest of
+        its time: progress, and with it those behind, must not wait for it."""
+        immunity_s = int_property(half.properties, IMMUNITY_S) or 0
+        left_s = max(immunity_s - self._age_ms(half) // 1000, 1)
+        self._renew(
+            half, self._copy(half, HALF_TOPIC, 0, changed(half.properties, {IMMUNITY_S: str(left_s)}))
+        )
 
     def _ask(self, half: Record) -> None:
         """Write ``half`` anew at the end of its queue and ask its producer, or give it up."""
         parts = self._parts
         times = int_property(half.properties, CHECK_TIMES) or 0
+        times = max(times, self._asked_in_place.get(half.queue_offset, 0))
         if times >= parts.config.transaction_check_max:
             unique = property_of(half.properties, UNIQ_KEY)
             log.warning("nobody ended the transaction of %s, giving it up", unique)
             parts.topics.ensure(DISCARDED_TOPIC, 1)
             discarded = self._copy(half, DISCARDED_TOPIC, 0, half.properties)
-            self._sender.put([discarded, self._op(half.queue_offset)])
+            self._sender.put([discarded, self._op(half.queue_offset)], stored_before=True)
             self._ending.add(half.queue_offset)
             return
         properties = changed(half.properties, {CHECK_TIMES: str(times + 1), WAIT: "false"})
+        if len(properties.encode()) > PROPERTIES_BYTES_MAX:
+            # No record can hold it with the count: it stays where it is, and those behind it do not wait.
+            self._asked_in_place[half.queue_offset] = times + 1
+            same = self._copy(half, HALF_TOPIC, 0, half.properties)
+            self._question(same, half.physical_offset, half.queue_offset)
+            return
         again = self._copy(half, HALF_TOPIC, 0, properties)
-        put = self._sender.put([again, self._op(half.queue_offset)])[0]
+        put = self._renew(half, again)
+        self._question(again, put.physical_offset, put.queue_offset)
+
+    def _renew(self, half: Record, again: NewMessage) -> Put:
+        """Let ``again`` take the place of ``half``. Raises Refused."""
+        put = self._sender.put([again, self._op(half.queue_offset)], stored_before=True)[0]
         self._ending.add(half.queue_offset)
         copy = (put.queue_offset, put.physical_offset)
         same = [old for old, (queue_offset, _) in self._renewed.items() if queue_offset == half.queue_offset]
         self._renewed.update(dict.fromkeys([*same, half.queue_offset], copy))
-        self._question(again, put.physical_offset, put.queue_offset)
+        return put
 
     def _question(self, half: NewMessage, physical_offset: int, queue_offset: int) -> None:
         """Send CHECK_TRANSACTION_STATE to one live producer of the group, if there is one."""
@@ -288,10 +378,13 @@ class Transactions:
         member.connection.oneway(Command(int(Request.CHECK_TRANSACTION_STATE), ext, body))
 
     def _forget(self) -> None:
-        """Drop what lies behind, and note how far the queues are done with."""
+        """Drop what lies behind, and note how far the queues are done with, if that is still ours to say."""
+        if not self._parts.standing.is_master:
+            return
         offsets = self._parts.offsets
         self._ended = {offset for offset in self._ended if offset >= self._next_half}
         self._ending = {offset for offset in self._ending if offset >= self._next_half} - self._ended
+        self._asked_in_place = {o: times for o, times in self._asked_in_place.items() if o >= self._next_half}
         self._renewed = {old: copy for old, copy in self._renewed.items() if copy[0] >= self._next_half}
         while self._ops and self._ops[0][1] < self._next_half:
             self._ops.popleft()

@@ -201,7 +201,6 @@ class MessageStore:
             raise
         self._opened = True
         self._health.silent = False
-        self._last_stamp_ms = self._dispatcher.last_timestamp_ms
         spawn = self._tasks.spawn
         self._running = [
             spawn(self._flusher.run(), name="flush"),
@@ -325,27 +324,28 @@ class MessageStore:
         for hook in self.on_append:
             hook(end)
 
-    def put(self, message: NewMessage | list[NewMessage]) -> list[Put]:
+    def put(self, message: NewMessage | list[NewMessage], *, stored_before: bool = False) -> list[Put]:
         """Encode and append messages, all of them or none, in one segment.
 
         Raises Refused (13) for a message too long, DiskError when the store does not take writes.
+        ``stored_before``: of messages the log holds already, and which only move on, any length is taken.
         """
         messages = message if isinstance(message, list) else [message]
         reason = self.writable
         if reason is not None:
             raise DiskError(reason)
         for one in messages:
-            if len(one.body) > self._config.message_bytes_max:
+            if len(one.body) > self._config.message_bytes_max and not stored_before:
                 raise Refused(f"the body has {len(one.body)} bytes, maxMessageSize is exceeded", 13)
             if not is_queue_name(one.topic, one.queue_id):
                 raise Refused(f"no queue can be named {one.topic!r} {one.queue_id}", 13)
         stamp_ms = self.stamp_ms()
-        records, dispatches, size = self._encode(messages, stamp_ms)
+        records, dispatches, size = self._encode(messages, stamp_ms, stored_before)
         if size > self.log.room:
             if size > self.log.segment_bytes - BLANK_BYTES:
                 raise Refused(f"{size} bytes do not fit into one segment", 13)
             self.log.roll()
-            records, dispatches, size = self._encode(messages, stamp_ms)
+            records, dispatches, size = self._encode(messages, stamp_ms, stored_before)
         self.append(records, size, dispatches)
         at = -1
         puts: list[Put] = []
@@ -355,7 +355,9 @@ class MessageStore:
                 puts.append(Put(at, item.size, item.queue_offset))
         return puts
 
-    def _encode(self, messages: list[NewMessage], stamp_ms: int) -> tuple[list[bytes], list[Dispatch], int]:
+    def _encode(
+        self, messages: list[NewMessage], stamp_ms: int, stored_before: bool = False
+    ) -> tuple[list[bytes], list[Dispatch], int]:
         records: list[bytes] = []
         dispatches: list[Dispatch] = []
         following: dict[tuple[str, int], int] = {}
@@ -369,7 +371,7 @@ class MessageStore:
             if self._multi:
                 one = replace(one, properties=multi_dispatch.with_offsets(one, following, self.next_offset))
             raw = encode(one, queue_offset, at, stamp_ms, append_prop_crc=self._config.append_prop_crc)
-            if len(raw) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX:
+            if len(raw) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX and not stored_before:
                 raise Refused(f"the record has {len(raw)} bytes, maxMessageSize is exceeded", 13)
             records.append(raw)
             dispatches.append(
@@ -486,8 +488,10 @@ class MessageStore:
         self._cutter.reset(offset, keep_epochs=keep_epochs)
 
     def rebuild_queue_offsets(self) -> None:
-        """Make the table of next queue offsets from the queues and every record behind them."""
-        self._offsets.rebuild(self.dispatched)
+        """Make the table of next queue offsets from the queues and every record behind them. Store times go
+        on from what a former master wrote."""
+        newest_ms = self._offsets.rebuild(self.dispatched)
+        self._last_stamp_ms = max(self._last_stamp_ms, self._dispatcher.last_timestamp_ms, newest_ms)
 
     # -- reading ---------------------------------------------------------------------------------------
 

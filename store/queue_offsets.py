@@ -37,11 +37,14 @@ class QueueOffsets:
         for key in [key for key in self.table if key[0] == topic]:
             del self.table[key]
 
-    def rebuild(self, dispatched: int) -> None:
-        """Make the table from the queues and every record from ``dispatched`` (bytes) on."""
+    def rebuild(self, dispatched: int) -> int:
+        """Make the table from the queues and every record from ``dispatched`` (bytes) on; returns the newest
+        store time among these records, ms, or 0."""
+        newest_ms = 0
         table = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
         for found, _ in self._walker.parsed(dispatched, self._log.end):
             for item in found:
+                newest_ms = max(newest_ms, item.store_timestamp_ms)
                 if not item.sys_flag & TRANSACTION_PREPARED:
                     key = (item.topic, item.queue_id)
                     inner = item.sys_flag & INNER_BATCH
@@ -49,6 +52,7 @@ class QueueOffsets:
                     table[key] = max(table.get(key, 0), item.queue_offset + count)
         self.table = table
         self._step_over_lost()
+        return newest_ms
 
     def _step_over_lost(self) -> None:
         """Hand out no queue offset a lost record may have had: of records nothing is known of, any queue

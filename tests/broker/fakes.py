@@ -88,7 +88,7 @@ class FakeStore:
         for one in dispatches:
             self._offsets[one.topic, one.queue_id] = one.queue_offset + 1
 
-    def put(self, message: NewMessage | list[NewMessage]) -> list[Put]:
+    def put(self, message: NewMessage | list[NewMessage], *, stored_before: bool = False) -> list[Put]:
         messages = message if isinstance(message, list) else [message]
         total = sum(len(encode(m, 0, 0, 0)) for m in messages)
         if total > self.log.room:

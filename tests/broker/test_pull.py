@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from model.errors import DiskError
 from model.message import java_hash
 from remoting.codes import Request
+from store.reading import Got
 from tests.broker.helpers import (
     client_of,
     eventually,
@@ -159,5 +162,57 @@ def test_the_tag_code_of_a_queue_entry_is_javas(tmp_path: Path) -> None:
             await client.send("T", properties="TAGS\x01grün\x02")
             await broker.store.caught_up()
         assert codes == [java_hash("grün")]
+
+    asyncio.run(body())
+
+
+def test_a_held_pull_that_cannot_be_read_ends_alone(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", queue_id=0)
+            await client.send("T", queue_id=1)
+            await broker.store.caught_up()
+            await broker.fence()
+            waiting = [
+                asyncio.ensure_future(client.pull("T", 1, queue_id=queue_id, suspend_ms=20_000))
+                for queue_id in (0, 0, 1)
+            ]
+            await eventually(lambda: broker.status()["heldPulls"] == 3, "the pulls are held")
+            get = broker.store.get
+
+            def torn(topic: str, queue_id: int, *rest: Any) -> Got:
+                if (topic, queue_id) == ("T", 0):
+                    raise DiskError("a page that cannot be read")
+                return get(topic, queue_id, *rest)
+
+            broker.store.get = torn  # type: ignore[method-assign, assignment]
+            await broker.lead(0, 0, frozenset(), 0, None)
+            assert [(await one).code for one in waiting] == [1, 1, 20]
+            assert broker.standing.is_master
+            names = {task.get_name() for task in asyncio.all_tasks()}
+            assert any("delay" in name for name in names), "what a master does beside began"
+
+    asyncio.run(body())
+
+
+def test_a_message_for_a_held_pull_that_cannot_be_read_reaches_the_others(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            waiting = [asyncio.ensure_future(client.pull("T", 1, suspend_ms=20_000)) for _ in range(2)]
+            await eventually(lambda: broker.status()["heldPulls"] == 2, "the pulls are held")
+            get = broker.store.get
+            failing = [True]
+
+            def torn_once(topic: str, *rest: Any) -> Got:
+                if topic == "T" and failing:
+                    failing.clear()
+                    raise DiskError("a page that cannot be read")
+                return get(topic, *rest)
+
+            broker.store.get = torn_once  # type: ignore[method-assign, assignment]
+            await client.send("T")
+            assert sorted([(await one).code for one in waiting]) == [0, 1]
 
     asyncio.run(body())

@@ -15,7 +15,7 @@ from model.message import message_id, property_of
 from remoting import bodies
 from remoting.codec import Command, decode
 from remoting.codes import Request
-from remoting.headers import SendBackHeader, SendHeader
+from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader, SendBackHeader, SendHeader
 from remoting.service import Connection
 from runtime.os_env import OsEnv
 from tests.broker.helpers import (
@@ -75,6 +75,36 @@ def test_a_restart_keeps_messages_offsets_and_topics(tmp_path: Path) -> None:
             assert (await client.call(Request.QUERY_CONSUMER_OFFSET, ext)).ext == {"offset": "7"}
             assert [r.body for r in await client.pull_until("T", 7, 3)] == [b"m7", b"m8", b"m9"]
             assert (await client.send("T", b"m10")).ext["queueOffset"] == "10"
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("how", ["told", "with a pull"])
+def test_a_group_that_read_more_at_a_former_master_skips_nothing_of_what_is_sent_next(
+    tmp_path: Path, how: str
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"m0")
+            ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "5"}
+            if how == "told":
+                assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 0
+            else:
+                pull = PullHeader(
+                    "cg",
+                    "T",
+                    0,
+                    5,
+                    32,
+                    sys_flag=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET,
+                    commit_offset=5,
+                    subscription="*",
+                )
+                assert (await client.call(Request.PULL_MESSAGE, pull.to_ext())).code == 21
+            for number in range(1, 8):
+                await client.send("T", b"m%d" % number)
+            answer = await client.call(Request.QUERY_CONSUMER_OFFSET, ext)
+            assert answer.ext == {"offset": "1"}
 
     asyncio.run(body())
 

@@ -19,7 +19,10 @@ from runtime.os_env import OsEnv
 from tests.broker.helpers import eventually
 
 
-def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ValueError("a message that is none"), RuntimeError("nobody foresaw this")])
+def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     monkeypatch.setattr(delay, "STEP_S", 0)
 
     async def body() -> None:
@@ -36,10 +39,11 @@ def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(monkeypatch:
             if looks == [1]:
                 raise OSError("a page that cannot be read")
 
-        def step(level: int) -> None:
+        def step(level: int) -> bool:
             steps.append(level)
             if steps == [2]:
-                raise ValueError("a message that is none")
+                raise error
+            return False
 
         service._skip_delivered = look_back  # type: ignore[method-assign]
         service.step = step  # type: ignore[method-assign]
@@ -53,9 +57,14 @@ def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(monkeypatch:
     asyncio.run(body())
 
 
-def test_transactions_are_looked_at_again_after_an_operation_that_cannot_be_read() -> None:
+@pytest.mark.parametrize(
+    "error", [ValueError("an operation that is none"), RuntimeError("nobody foresaw this")]
+)
+def test_transactions_are_looked_at_again_after_an_operation_that_cannot_be_read(error: Exception) -> None:
     async def body() -> None:
-        store = SimpleNamespace(min_queue_offset=lambda topic, queue_id: 0)
+        store = SimpleNamespace(
+            min_queue_offset=lambda topic, queue_id: 0, dispatched=0, log=SimpleNamespace(end=0)
+        )
         parts = SimpleNamespace(
             store=store,
             offsets=SimpleNamespace(get=lambda group, topic, queue_id: None),
@@ -69,10 +78,14 @@ def test_transactions_are_looked_at_again_after_an_operation_that_cannot_be_read
         def read() -> None:
             reads.append(1)
             if len(reads) == 1:
-                raise ValueError("an operation that is none")
+                raise error
 
         service._read_ops = read  # type: ignore[method-assign]
-        service.check = lambda: checks.append(1)  # type: ignore[method-assign]
+
+        async def check() -> None:
+            checks.append(1)
+
+        service.check = check  # type: ignore[method-assign]
         task = asyncio.create_task(service.run())
         await eventually(lambda: task.done() or bool(checks), "halves are looked at")
         assert not task.done()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from broker.service import Broker
 from broker.transactions import GROUP
-from model.message import parse_message_id, property_of
+from model.errors import Refused
+from model.message import PROPERTIES_BYTES_MAX, parse_message_id, property_of
 from remoting.codec import Command
 from remoting.codes import Request
 from remoting.headers import EndTransactionHeader
@@ -30,6 +32,8 @@ from tests.broker.helpers import (
 
 HALF = "TRAN_MSG\x01true\x02PGROUP\x01pg\x02"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+HALVES = "RMQ_SYS_TRANS_HALF_TOPIC"
+GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
 SOON = {"transactionTimeOut": "1", "transactionCheckInterval": "20"}
 
 
@@ -81,9 +85,7 @@ def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
             half = await begin(client)
             assert (await end(client, half, ROLLBACK)).code == 0
             assert (await end(client, half, COMMIT)).code == 0, "it has ended: nothing more to do"
-            await eventually(
-                lambda: broker.offsets.get(GROUP, "RMQ_SYS_TRANS_HALF_TOPIC", 0) == 1, "progress is noted"
-            )
+            await eventually(lambda: (broker.offsets.get(GROUP, HALVES, 0) or 0) >= 1, "progress is noted")
             assert of_topic(broker, "T") == []
 
     asyncio.run(body())
@@ -237,5 +239,153 @@ def test_halves_survive_a_restart(tmp_path: Path) -> None:
             assert (await end(client, half, COMMIT)).code == 0
             assert (await end(client, done, COMMIT)).code == 0
             assert len(of_topic(broker, "T")) == 2, "what ended before the restart has ended"
+
+    asyncio.run(body())
+
+
+def given_up(broker: Broker) -> set[bytes]:
+    return {record.body for record in of_topic(broker, GIVEN_UP)}
+
+
+@pytest.mark.parametrize("how", ["told", "asked"])
+def test_an_end_the_successor_holds_but_cannot_confirm_yet_is_not_carried_out_again(
+    tmp_path: Path, how: str
+) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
+            half = await begin(old)
+            await eventually(lambda: two.store.dispatched == one.store.log.end, "the half is confirmed")
+            two.store.confirm = lambda offset: None  # type: ignore[method-assign]
+            assert (await end(old, half, COMMIT)).code == 0
+            await one.fence()
+            del two.store.confirm
+            asked: list[int] = []
+            transactions = two._transactions
+            ask, is_due = transactions._ask, transactions._is_due
+            transactions._ask = lambda half: (asked.append(half.queue_offset), ask(half))[1]  # type: ignore
+            transactions._is_due = lambda half: how == "asked" or is_due(half)  # type: ignore[method-assign]
+            await two.lead(2, 2, frozenset({1, 2}), 3, None)  # the other member is away: nothing is confirmed
+            assert two.store.dispatched < two.store.log.end
+            again = asyncio.create_task(end(new, half, COMMIT)) if how == "told" else None
+            await asyncio.sleep(0.2)
+            two.ha.adopt(frozenset({2}), 4)
+            if again is not None:
+                assert (await again).code == 0
+            await eventually(
+                lambda: two.offsets.get(GROUP, HALVES, 0) == 1, "the half has ended for the successor, too"
+            )
+            assert [record.body for record in of_topic(two, "T")] == [b"half"]
+            assert asked == []
+
+    asyncio.run(body())
+
+
+def test_an_end_the_successor_cannot_judge_in_time_is_refused(tmp_path: Path) -> None:
+    async def body() -> None:
+        keys = {"slaveTimeout": "50"}
+        async with pair(tmp_path, **keys) as (one, two), client_of(one) as old, client_of(two) as new:
+            half = await begin(old)
+            await eventually(lambda: two.store.dispatched == one.store.log.end, "the half is confirmed")
+            two.store.confirm = lambda offset: None  # type: ignore[method-assign]
+            assert (await end(old, half, COMMIT)).code == 0
+            await one.fence()
+            del two.store.confirm
+            await two.lead(2, 2, frozenset({1, 2}), 3, None)
+            assert (await end(new, half, COMMIT)).code == 2
+            assert len(of_topic(two, "T")) == 1
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("spare", [0, 10, 60])
+def test_a_half_with_no_room_for_the_count_of_questions_holds_nobody_up(tmp_path: Path, spare: int) -> None:
+    async def body() -> None:
+        async with running(tmp_path, transactionCheckMax="3", **SOON) as broker, client_of(broker) as client:
+            await end(client, await begin(client, body=b"probe"), COMMIT)
+            stored = of_topic(broker, HALVES)[0].properties
+            room = PROPERTIES_BYTES_MAX - spare - len(stored.encode())
+            answer = await client.send("T", b"long", properties=HALF + f"f\x01{'x' * (room - 3)}\x02")
+            assert answer.code == 0, answer.remark
+            await begin(client, body=b"behind")
+            await eventually(lambda: given_up(broker) == {b"long", b"behind"}, "both are given up in the end")
+
+    asyncio.run(body())
+
+
+def test_a_half_to_be_asked_about_late_holds_nobody_up(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path, transactionCheckMax="2", **SOON) as broker, client_of(broker) as client:
+            late = HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013600\x02"
+            half = await client.send("T", b"late", properties=late)
+            await begin(client, body=b"behind")
+            await eventually(lambda: given_up(broker) == {b"behind"}, "the one behind is asked about")
+            _, *rest = [record for record in of_topic(broker, HALVES) if record.body == b"late"]
+            left = [property_of(one.properties, "CHECK_IMMUNITY_TIME_IN_SECONDS") or "" for one in rest]
+            assert left, "it is written anew"
+            assert all(3000 < int(one) <= 3600 for one in left), "it keeps what is left of its time"
+            assert all(property_of(one.properties, "TRANSACTION_CHECK_TIMES") is None for one in rest)
+            assert (await end(client, half, COMMIT)).code == 0, "the first copy's end counts for the newest"
+            assert [record.body for record in of_topic(broker, "T")] == [b"late"]
+
+    asyncio.run(body())
+
+
+def test_what_is_stored_moves_on_although_the_longest_body_was_lowered(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"d" * 5000, properties="DELAY\x011\x02")
+            half = await begin(client, body=b"t" * 5000)
+        async with running(tmp_path, maxMessageSize="1000") as broker, client_of(broker) as client:
+            assert (await client.send("T", b"n" * 5000)).code == 13, "new ones are refused"
+            assert (await end(client, half, COMMIT)).code == 0
+            await eventually(lambda: len(of_topic(broker, "T")) == 2, "the delayed one is delivered, too")
+            assert {record.body[:1] for record in of_topic(broker, "T")} == {b"d", b"t"}
+
+    asyncio.run(body())
+
+
+def test_others_have_their_turn_while_very_many_halves_are_asked_about(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await asyncio.gather(*(begin(client) for _ in range(200)))
+            await broker.store.caught_up()
+            transactions = broker._transactions
+            asked = 0
+            ask = transactions._ask
+
+            def counted(half: Record) -> None:
+                nonlocal asked
+                asked += 1
+                ask(half)
+
+            transactions._ask = counted  # type: ignore[method-assign]
+            transactions._is_due = lambda half: True  # type: ignore[method-assign]
+            looking = asyncio.create_task(transactions.check())
+            turns = [0]
+            while not looking.done():
+                await asyncio.sleep(0)
+                turns.append(asked)
+            await looking
+            assert asked == 200
+            assert max(after - before for before, after in itertools.pairwise(turns)) <= 32
+
+    asyncio.run(body())
+
+
+def test_a_look_at_halves_ends_with_the_role(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await asyncio.gather(*(begin(client) for _ in range(100)))
+            await broker.store.caught_up()
+            transactions = broker._transactions
+            transactions._is_due = lambda half: True  # type: ignore[method-assign]
+            looking = asyncio.create_task(transactions.check())
+            await asyncio.sleep(0)  # its first turn
+            await broker.fence()
+            with pytest.raises(Refused):
+                await looking
+            written = len(of_topic(broker, HALVES))
+            assert 100 < written < 200
+            assert broker.offsets.get(GROUP, HALVES, 0) is None
 
     asyncio.run(body())
