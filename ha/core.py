@@ -162,10 +162,11 @@ class SyncSet:
         self._tick_ms = now_ms
         if gap_ms > self._not_catchup_ms / 2:
             # The master itself stood still (a paused process): its slaves are not to blame for the silence.
-            self._since_ms += gap_ms
+            # One that was heard since then was heard now, not that much later.
+            self._since_ms = min(self._since_ms + gap_ms, now_ms)
             for slave in self._slaves.values():
-                slave.caught_up_ms += gap_ms
-                slave.mark_ms += gap_ms
+                slave.caught_up_ms = min(slave.caught_up_ms + gap_ms, now_ms)
+                slave.mark_ms = min(slave.mark_ms + gap_ms, now_ms)
         expired = False
         for slave in self._slaves.values():
             if slave.courted_ms >= 0 and now_ms - slave.courted_ms > COURT_MS and slave.end < self.confirmed:
@@ -200,6 +201,7 @@ class SyncSet:
 
     def propose(self, now_ms: float) -> Proposal | None:
         """What to ask of the Controller now, or None. It counts until ``adopt`` or ``refused`` is called."""
+        self.tick(now_ms)  # a proposal that was due when this process stood still comes before the next one
         if self._pending is not None:
             return None
         wanted = self.wanted(now_ms)
