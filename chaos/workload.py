@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from chaos.clients import Acked, Reader, Seen, Sender, body_crc
 from chaos.history import Fail, History, Invoke, Ok, Read, Unknown
@@ -18,6 +19,9 @@ from model.errors import MqError
 
 Clock = Callable[[], float]
 """Milliseconds of the clock the history is written by."""
+
+# How long a queue may take to show what was acknowledged; what it does not show then is missing.
+SETTLE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,19 +165,32 @@ class ReaderLoad:
 
     async def read_back(self, *, until_s: float) -> bool:
         """Read all queues from their start as the final state; False when that failed until ``until_s`` (of
-        the loop's clock)."""
+        the loop's clock).
+
+        A message is in its queue a moment after its send is answered: a queue that ends before what was
+        acknowledged there is read again for SETTLE_S.
+        """
         loop = asyncio.get_running_loop()
+        ends: dict[Queue, int] = {}
+        for event in self._history.events:
+            if isinstance(event, Ok):
+                ends[event.queue] = max(ends.get(event.queue, 0), event.queue_offset + 1)
+        settled_s = loop.time() + SETTLE_S
         found: list[Seen] = []
         for queue in self._queues:
             while True:
                 try:
-                    found += await self._reader.read_all(queue)
-                    break
+                    seen = await self._reader.read_all(queue)
                 except (MqError, OSError):
                     self.errors += 1
                     if loop.time() > until_s:
                         return False
-                    await asyncio.sleep(0.2)
+                else:
+                    end = seen[-1].queue_offset + 1 if seen else 0
+                    if end >= ends.get(queue, 0) or loop.time() > settled_s:
+                        break
+                await asyncio.sleep(0.2)
+            found += seen
         self._note(found, final=True)
         return True
 

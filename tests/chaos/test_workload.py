@@ -5,6 +5,8 @@ import random
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
+
 from chaos.checks import Evidence, check_all
 from chaos.clients import Acked, Seen, body_crc
 from chaos.history import History, Read
@@ -151,6 +153,31 @@ def test_a_reader_sees_all_and_a_good_run_passes_every_check() -> None:
     for final in (False, True):
         assert sorted(read.key for read in history.reads(final=final)) == keys
     assert check_all(Evidence(history)) == []
+
+
+@pytest.mark.parametrize(("late_s", "complete"), [(1.0, True), (60.0, False)])
+def test_a_reading_back_waits_for_what_was_acknowledged_but_not_for_ever(
+    late_s: float, complete: bool
+) -> None:
+    # A broker answers a send, and the message is in its queue when it is dispatched.
+    loop = SimLoop(1)
+    log = Log(took_s=0.002)
+    producer, history = a_producer(loop, log)
+    reader = ReaderLoad("consumer", log, QUEUES, LOAD, history, lambda: loop.time() * 1000)
+
+    async def main() -> None:
+        sending = loop.create_task(producer.run())
+        await asyncio.sleep(2)
+        producer.stop()
+        await sending
+        late = {queue: messages.pop() for queue, messages in log.queues.items()}
+        for queue, message in late.items():
+            loop.call_later(late_s, log.queues[queue].append, message)
+        assert await reader.read_back(until_s=loop.time() + 10)
+
+    simulate(main(), loop)
+    missing = {violation.checker for violation in check_all(Evidence(history))}
+    assert missing == (set() if complete else {"lost"})
 
 
 def test_a_reading_back_that_cannot_succeed_ends() -> None:
