@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import controller.core
 import controller.elect
+import ha.service
 from broker.boot import Boot
 from broker.parking import Parking
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
@@ -22,6 +23,7 @@ from chaos.scenarios.majorities import ONE_OF_THREE, TWO_LOSE_POWER
 from chaos.scenarios.operations import ISOLATED_LEADER
 from chaos.scenarios.outsiders import ONLY_OUTSIDERS
 from chaos.scenarios.partitions import TWO_ROOMS
+from chaos.scenarios.pauses import STOOD_STILL
 from chaos.scenarios.plan import Scenario
 from controller.core import ElectMaster, Group, ReplicaTable
 from controller.raft import Raft
@@ -177,6 +179,21 @@ def _never_shrinks(original: Any) -> Any:
     return wanted
 
 
+def _excuses_nobody(original: Any) -> Any:
+    def excused_ms(heard_ms: float, late_ms: float, silence_ms: float, now_ms: float) -> float:
+        return heard_ms
+
+    return excused_ms
+
+
+def _no_standing_still(original: Any) -> Any:
+    def tick(self: SyncSet, now_ms: float) -> None:
+        self._tick_ms = now_ms
+        original(self, now_ms)
+
+    return tick
+
+
 BUGS: Final[dict[str, Bug]] = {
     "ack_before_replication": Bug(
         "a send is answered when the master alone has it",
@@ -282,6 +299,20 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "never_shrink_the_set": Bug(
         "a dead slave stays in the SyncStateSet", KILL_A_SLAVE, SyncSet, "wanted", _never_shrinks
+    ),
+    "pause_held_against_slaves": Bug(
+        "a master that stood still ends the links of slaves it could not hear meanwhile",
+        STOOD_STILL,
+        ha.service,
+        "excused_ms",
+        _excuses_nobody,
+    ),
+    "pause_held_against_members": Bug(
+        "a master that stood still drops members of the SyncStateSet it could not hear meanwhile",
+        STOOD_STILL,
+        SyncSet,
+        "tick",
+        _no_standing_still,
     ),
 }
 

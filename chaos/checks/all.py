@@ -24,6 +24,8 @@ class Evidence:
     members: Sequence[str] = ()
     complete: bool = True
     power_failures: bool = False
+    set_kept: bool = False
+    """Until the first node died no master had a reason to drop a member of its SyncStateSet."""
     errors: Sequence[str] = field(default_factory=list)
     """What no one caught while the nodes ran."""
 
@@ -81,6 +83,13 @@ def _controllers_agree(evidence: Evidence) -> Iterable[Violation]:
     return masters.controllers_agree(evidence.history.asked())
 
 
+def _set_kept(evidence: Evidence) -> Iterable[Violation]:
+    if not evidence.set_kept:
+        return ()
+    died = [e.at_ms for e in evidence.history.happened() if e.name in ("kill", "power_fail", "stop")]
+    return masters.set_kept(evidence.history.asked(), until_ms=min(died, default=float("inf")))
+
+
 def _replicas_identical(evidence: Evidence) -> Iterable[Violation]:
     return replicas.replicas_identical(evidence.logs)
 
@@ -106,6 +115,7 @@ CHECKERS: Final[dict[str, Checker]] = {
     "one_master_per_epoch": _one_master_per_epoch,
     "confirmed_never_back": _confirmed_never_back,
     "controllers_agree": _controllers_agree,
+    "set_kept": _set_kept,
     "replicas_identical": _replicas_identical,
     "replicas_converged": _replicas_converged,
     "no_errors": _no_errors,

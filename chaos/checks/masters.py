@@ -94,3 +94,24 @@ def controllers_agree(asked: Sequence[Asked]) -> Iterator[Violation]:
                 f"{answer.at_ms:.0f} ms, after {known.process} had {known.epoch}/{known.set_epoch} "
                 f"at {known.at_ms:.0f}",
             )
+
+
+def set_kept(asked: Sequence[Asked], *, until_ms: float) -> Iterator[Violation]:
+    """Until then nobody leaves a SyncStateSet that was seen full in an epoch. Who left and returned between
+    two answers shows in the set's epoch. An election may begin with a smaller set."""
+    size = max((len(answer.members) for answer in asked), default=0)
+    full: dict[tuple[str, int], Asked] = {}
+    for answer in asked:
+        if answer.at_ms >= until_ms:
+            return
+        place = (answer.group, answer.epoch)
+        before = full.get(place)
+        if before is not None and answer.set_epoch > before.set_epoch:
+            yield Violation(
+                "set_kept",
+                f"{answer.group} had {before.members}, set epoch {before.set_epoch}; without a cause it was "
+                f"{answer.members}, set epoch {answer.set_epoch}, at {answer.at_ms:.0f} ms",
+            )
+            return
+        if len(answer.members) == size:
+            full.setdefault(place, answer)

@@ -33,16 +33,26 @@ def _nameservers_die(rng: random.Random) -> Plan:
 
 
 def _isolated_leader(rng: random.Random) -> Plan:
-    """The Controllers' leader is cut off, from all or from the other Controllers, or sleeps, with its
-    connections open; and the master dies meanwhile."""
+    """The Controllers' leader is cut off, from all or from the other Controllers, with its connections open,
+    and often sleeps meanwhile; the master dies, and others elect its successor."""
     at = rng.randint(800, 2000)
-    until = at + rng.randint(800, 4000)
-    direction = rng.choice(("both", "both", "out", "in"))
-    how = rng.choice((Isolate("leader", direction), Cut("leader", "namesrvs", direction), Pause("leader")))
-    steps = [Step(at, how, "leader"), Step(until, Heal()), Step(until, Resume("=leader"))]
+    sleeps = rng.random() < 0.5
+    if sleeps:
+        # When it wakes, requests wait for it, and nothing tells it that it was replaced.
+        until = at + rng.randint(2500, 5000)
+        steps = [
+            Step(at, Cut("leader", "namesrvs")),
+            *then(at, Pause("leader"), until - at, Resume, "leader"),
+        ]
+        steps.append(Step(until + rng.randint(100, 1000), Heal()))
+    else:
+        until = at + rng.randint(800, 4000)
+        direction = rng.choice(("both", "both", "out", "in"))
+        how = rng.choice((Isolate("leader", direction), Cut("leader", "namesrvs", direction)))
+        steps = [Step(at, how), Step(until, Heal())]
     dies: list[Step] = []
-    if rng.random() < 0.6:
-        dies = then(at + rng.randint(0, 1500), Kill("master"), rng.randint(200, 2000), Restart, "master")
+    if sleeps or rng.random() < 0.6:
+        dies = then(at + rng.randint(0, 1000), Kill("master"), rng.randint(200, 2000), Restart, "master")
     return Plan(ordered(steps, dies), load_ms=max(6000, until + 1500), **ground(rng))
 
 

@@ -9,6 +9,13 @@ from chaos.faults import ClockJump, Kill, Pause, Restart, Resume, SlowDisk, Slow
 from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan, Scenario
 
+NAMESRVS: Final = ("n0", "n1", "n2")
+BROKERS: Final = ("b1", "b2", "b3")
+MODES: Final[tuple[dict[str, str], ...]] = (
+    {},
+    {"allAckInSyncStateSet": "false", "inSyncReplicas": "2"},
+    {"allAckInSyncStateSet": "false", "majorityAck": "true"},
+)
 JUMPS_MS: Final = (-3_600_000, -60_000, -2000, 2000, 60_000, 3_600_000)
 
 
@@ -25,6 +32,32 @@ def _paused_master(rng: random.Random) -> Plan:
             then(at + rng.randint(0, 2000), Pause("leader"), rng.randint(200, 2500), Resume, "leader")
         )
     return Plan(ordered(*parts), load_ms=max(6000, at + asleep + 1500), **ground(rng))
+
+
+def _stood_still(rng: random.Random) -> Plan:
+    """All processes, all brokers or one process stop, as on a machine whose disk hangs or that is copied, and
+    go on in any order; then the master dies, in the confusion behind it or when all is calm again."""
+    at, asleep = rng.randint(800, 2500), rng.randint(5500, 20_000)
+    # The master may stop when nothing of the others is on its way to it any more. Together with the time in
+    # which they wake it is less than the silence that counts: only standing still is to be excused here.
+    last, wakes = rng.choice((5, 200, 400)), rng.choice((0, 20, 300))
+    awake = at + last + asleep + wakes
+    kind = rng.choice(("all",) * 6 + ("brokers", "one"))
+    if kind == "one":
+        steps = then(at, Pause(rng.choice(("master", "slave", "leader"))), awake - at, Resume, "one")
+    else:
+        controllers = NAMESRVS if kind == "all" else ()
+        steps = [Step(at + rng.randint(0, 5), Pause(name)) for name in (*controllers, "slave", "slave")]
+        steps.append(Step(at + last, Pause("master")))
+        steps += [Step(awake - rng.randint(0, wakes), Resume(name)) for name in (*controllers, *BROKERS)]
+    dies = awake + rng.choice((rng.randint(0, 1500), rng.randint(3000, 6000)))
+    return Plan(
+        ordered(steps, then(dies, Kill("master"), rng.randint(500, 3000), Restart, "killed")),
+        load_ms=dies + 4000,
+        broker=rng.choice(MODES),
+        set_kept=kind == "all",
+        **ground(rng),
+    )
 
 
 def _clocks(rng: random.Random) -> Plan:
@@ -64,6 +97,12 @@ PAUSED_MASTER = Scenario(
     "a_paused_master_wakes_up_deposed",
     "a master that was stopped while another was elected acknowledges nothing when it goes on",
     _paused_master,
+)
+STOOD_STILL = Scenario(
+    "the_whole_machine_stands_still_and_goes_on",
+    "processes that stood still take nobody for dead who stood still with them, and lose nothing when the "
+    "master dies behind it",
+    _stood_still,
 )
 CLOCKS = Scenario(
     "clocks_jump_and_nothing_depends_on_them",

@@ -31,6 +31,8 @@ class Plan:
     power_failures: bool = False
     stall_max_ms: int | None = None
     """Longest time during the load without an acknowledged send, where the story allows a promise."""
+    set_kept: bool = False
+    """Until the first node dies no master has a reason to drop a member of its SyncStateSet."""
     errors_expected: bool = False
     """Nodes will log errors: that is what a broken disk is for."""
 

@@ -11,7 +11,7 @@ from chaos.scenarios.majorities import ONE_OF_THREE, TWO_LOSE_POWER
 from chaos.scenarios.operations import ISOLATED_LEADER, NAMESERVERS_DIE, ROLLING_RESTART
 from chaos.scenarios.outsiders import ONLY_OUTSIDERS, SLAVE_THAT_FORGOT
 from chaos.scenarios.partitions import CUT_LINKS, ISOLATED_MASTER, TWO_ROOMS
-from chaos.scenarios.pauses import CLOCKS, PAUSED_MASTER, SLOW
+from chaos.scenarios.pauses import CLOCKS, PAUSED_MASTER, SLOW, STOOD_STILL
 from chaos.scenarios.plan import Plan, Scenario
 
 _ALL: Final = (
@@ -22,6 +22,7 @@ _ALL: Final = (
     TWO_ROOMS,
     CUT_LINKS,
     PAUSED_MASTER,
+    STOOD_STILL,
     CLOCKS,
     SLOW,
     POWER_OF_ONE,

@@ -59,7 +59,7 @@ class Story:
         self.cluster = SimCluster(seed, config, self.history)
         self.nemesis = Nemesis(self.cluster, plan.steps)
         self.found: list[Violation] = []
-        self.evidence = Evidence(self.history, power_failures=plan.power_failures)
+        self.evidence = Evidence(self.history, power_failures=plan.power_failures, set_kept=plan.set_kept)
         self.queues = queues_of(plan.load, GROUP)
 
     async def main(self) -> None:

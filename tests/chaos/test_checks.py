@@ -7,7 +7,7 @@ import pytest
 
 from chaos.checks import CHECKERS, Evidence, check_all
 from chaos.checks.replicas import first_difference
-from chaos.history import Asked, Fail, Happened, HistoryEvent, Invoke, Observed, Ok, Read, Unknown
+from chaos.history import Asked, Fail, Happened, History, HistoryEvent, Invoke, Observed, Ok, Read, Unknown
 from client.message import Queue
 from tests.chaos.good import QUEUES, good_events, good_evidence, good_logs
 
@@ -189,9 +189,24 @@ def test_a_replica_that_stays_away_or_short_or_has_other_epochs_is_found() -> No
     assert names(evidence) == {"replicas_converged"}
 
 
+def test_a_member_that_left_the_set_is_found_where_nothing_excuses_it() -> None:
+    first_seen = Asked(3.0, 2.5, "probe", "broker-a", 1, 1, 3, (1, 2))
+    left = replace(first_seen, at_ms=5.0, set_epoch=4, members=(1,))
+    returned = replace(left, at_ms=6.0, set_epoch=5, members=(1, 2))
+    elected = replace(left, at_ms=7.0, epoch=2)
+    evidence = Evidence(History(), complete=False, set_kept=True)
+    for answers in ([first_seen, left, returned], [first_seen, returned], [first_seen, elected, left]):
+        evidence.history.events = list(answers)
+        assert [v.checker for v in check_all(evidence) if v.checker == "set_kept"] == ["set_kept"]
+        evidence.history.events.insert(1, Happened(4.0, "b2", "kill", {}))
+        assert "set_kept" not in names(evidence), "after a death it may"
+    evidence.history.events = [first_seen, elected, replace(elected, at_ms=8.0, set_epoch=5, members=(1, 2))]
+    assert names(evidence) == set(), "an election may begin anew"
+
+
 def test_every_checker_has_a_way_to_fail_in_these_tests() -> None:
-    replicas_and_errors = {"replicas_identical", "replicas_converged", "no_errors"}
-    assert {checker for checker, _ in SPOILED} | replicas_and_errors == set(CHECKERS)
+    tests_of_their_own = {"replicas_identical", "replicas_converged", "no_errors", "set_kept"}
+    assert {checker for checker, _ in SPOILED} | tests_of_their_own == set(CHECKERS)
 
 
 def test_an_uncaught_error_of_a_node_is_a_violation() -> None:

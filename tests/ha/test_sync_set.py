@@ -426,6 +426,25 @@ def test_a_master_that_stood_still_does_not_blame_its_slaves() -> None:
     assert sync.wanted(60_000) == {SELF, 2}
 
 
+def test_a_proposal_that_was_due_when_the_master_stood_still_blames_nobody() -> None:
+    # It is made before anything else when the process goes on.
+    sync = with_slaves(2)
+    sync.tick(100)
+    assert sync.propose(60_000) is None
+
+
+def test_a_slave_heard_right_after_the_master_stood_still_is_waited_for_no_longer_than_others() -> None:
+    # Its acknowledgement lay in the socket and is read before the master looks at its clock.
+    sync = with_slaves(2)
+    sync.tick(100)
+    sync.acked(2, 100, 60_000)
+    for now_ms in range(60_000, 60_000 + NOT_CATCHUP_MS + 1, 500):
+        sync.tick(now_ms)
+        assert sync.wanted(now_ms) == {SELF, 2}
+    sync.tick(60_500 + NOT_CATCHUP_MS)
+    assert sync.wanted(60_500 + NOT_CATCHUP_MS) == {SELF}
+
+
 def test_an_ack_beyond_the_log_or_backwards_ends_the_connection() -> None:
     sync = with_slaves(2)
     with pytest.raises(PeerError, match="beyond"):
