@@ -33,6 +33,7 @@ from model.message import (
     property_of,
 )
 from model.topic import DataVersion
+from store.message_store import CLOCK_BACK_MAX_MS
 from store.reading import GetStatus
 from store.record import NewMessage, Record, delay_levels_ms, records_in
 
@@ -205,9 +206,11 @@ class DelayService:
 
     def _due(self, record: Record, level: int) -> bool:
         now_ms = self._parts.env.now_ms()
-        due_ms = record.store_timestamp_ms + self._levels_ms[level]
-        # A store time ahead of our clock must not hold a message longer than its level says.
-        return min(due_ms, now_ms + self._levels_ms[level]) <= now_ms
+        # Store times run ahead of a successor's clock by at most so much; one that is further ahead was
+        # written by a clock that was wrong, and must not hold its message until then.
+        if record.store_timestamp_ms > now_ms + CLOCK_BACK_MAX_MS:
+            return True
+        return record.store_timestamp_ms + self._levels_ms[level] <= now_ms
 
     def _deliver(self, record: Record, level: int) -> int:
         """Put a due message into its topic; returns the end of the record it became."""

@@ -102,6 +102,20 @@ def test_what_was_delivered_is_not_delivered_again_by_a_successor_whose_clock_is
     asyncio.run(body())
 
 
+def test_a_message_stored_by_a_clock_that_was_an_hour_ahead_does_not_wait_for_that_hour(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            real_ms = broker.env.now_ms
+            broker.env.now_ms = lambda: real_ms() + 3_600_000  # type: ignore[method-assign]
+            await client.send("T", b"early", properties=SOON)
+            broker.env.now_ms = real_ms  # type: ignore[method-assign]
+            await client.pull_until("T", 0, 1)
+
+    asyncio.run(body())
+
+
 def test_others_have_their_turn_while_very_many_messages_are_due(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path) as broker, client_of(broker) as client:
