@@ -113,9 +113,8 @@ class DelayService:
                         begun.add(level)
                     for _ in range(UNCONFIRMED_MAX // BATCH):
                         more = self.step(level)
-                        await asyncio.sleep(
-                            0
-                        )  # after a standstill much is due, and others serve on this loop
+                        # After a standstill much is due, and others serve on this loop.
+                        await asyncio.sleep(0)
                         if not more:
                             break
                 except (MqError, OSError, ValueError, struct.error) as error:

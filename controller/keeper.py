@@ -283,9 +283,8 @@ class Keeper:
         # Without a master it is one of the members that led, or one that was removed, and it may not know.
         deposed = {*group.members, *self._leases.holders(name)}
         if group.virgin and group.epoch > 0:
-            deposed.add(
-                NOBODY
-            )  # all of it was removed, perhaps under a former leader: it may not know either
+            # All of it was removed, perhaps under a former leader: it may not know either.
+            deposed.add(NOBODY)
         holders = [group.master] if group.master is not None else sorted(deposed)
         untils = [0.0]
         for holder in holders:
