@@ -16,11 +16,11 @@ from remoting.codec import Command
 from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
+from tests.controller.sim_brokers import Broker as SimBroker
+from tests.controller.sim_brokers import master
+from tests.controller.sim_brokers import run as on_three
 from tests.controller.sim_world import World as SimWorld
 from tests.controller.simulated import wait_for
-from tests.controller.test_slow_brokers import Broker as SimBroker
-from tests.controller.test_slow_brokers import master
-from tests.controller.test_slow_brokers import run as on_three
 from tests.controller.world import Broker, World, run
 
 
