@@ -22,6 +22,7 @@ from model.errors import MqError
 from runtime.env import Env
 
 GONE_S: Final = 10.0
+CALM_S: Final = 30.0
 
 
 class CannotDrill(MqError):
@@ -153,7 +154,23 @@ class LiveWorld:
         await self._cluster.wait_ready(timeout_s=timeout_s)
 
     async def choose(self, fault: str, chance: random.Random) -> Victim:
-        views = await self._cluster.views()
+        """Raises CannotDrill. On a busy machine the group, or the Controllers, may be without a leader for a
+        moment: that is waited for."""
+        if FAULTS[fault][0] in HITS_MASTER and len(self._brokers()) < 2:
+            raise CannotDrill(f"{fault} needs at least two brokers in {self.group}")
+        until_ms = self._env.monotonic_ms() + CALM_S * 1000
+        while True:
+            views = await self._cluster.views()
+            try:
+                return self._victim(fault, chance, views)
+            except CannotDrill:
+                if self._env.monotonic_ms() > until_ms:
+                    raise
+            await asyncio.sleep(POLL_S)
+
+    def _victim(
+        self, fault: str, chance: random.Random, views: Mapping[str, Mapping[str, Any] | None]
+    ) -> Victim:
         masters = [n for n in self._brokers() if (views[n.name] or {}).get("role") == "master"]
         if len(masters) != 1:
             raise CannotDrill(f"group {self.group} has {len(masters)} masters")
@@ -172,8 +189,6 @@ class LiveWorld:
         able = candidates[whom]
         if not able:
             raise CannotDrill(f"{fault} needs a {whom}, and the cluster has none")
-        if whom in HITS_MASTER and len(self._brokers()) < 2:
-            raise CannotDrill(f"{fault} needs at least two brokers in {self.group}")
         also = (masters[0].name,) if whom == "leader and master" else ()
         return Victim(chance.choice(able).name, masters[0].address, also)
 
