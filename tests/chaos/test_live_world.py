@@ -15,7 +15,11 @@ from chaos.worlds import live
 from chaos.worlds.live import CannotDrill, LiveWorld
 from runtime.os_env import OsEnv
 
-MASTERS: tuple[dict[str, str], ...] = ({}, {"broker-a-1": "master"}, {"broker-a-0": "master", "broker-a-1": "master"})
+MASTERS: tuple[dict[str, str], ...] = (
+    {},
+    {"broker-a-1": "master"},
+    {"broker-a-0": "master", "broker-a-1": "master"},
+)
 
 
 @dataclass

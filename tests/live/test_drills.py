@@ -94,25 +94,24 @@ def test_up_starts_only_what_is_missing(directory: Path) -> None:
     assert [name for name in before if before[name] != after[name]] == [victim.name]
 
 
-# The promise is about time, so here, and nowhere else, a test has bounds in seconds. They tell a failover by
-# events from one by the original's timers, which takes 10 to 15 s on any machine: ten and more times what
-# bench/failover.py measures for the first four, for a machine that is busy, and far below those timers. A
-# frozen process is noticed by silence only, after controllerHeartBeatTimeoutMills or haMaxTimeSlaveNotCatchup
-# (1.5 s each). Where neither the master nor a slave is hit, nothing needs to be waited for.
-OUTAGE_MAX_MS = {
-    "kill-master": 3000,
-    "stop-master": 2000,
-    "freeze-master": 6000,
-    "handover": 2000,
-    "kill-slave": 3000,
-    "freeze-slave": 6000,
-    "kill-controller-leader": 2000,
-    "kill-namesrv": 2000,
-}
+# The promise is about time, so here, and nowhere else, a test has a bound in seconds. It tells a failover by
+# events, or by a silence of 1.5 s, from one by the original's timers, which takes 10 to 15 s on any machine;
+# a tighter one would say how busy this machine is. What a failover takes is measured by bench/failover.py.
+OUTAGE_MAX_MS = 9000
+SCENARIOS = (
+    "kill-master",
+    "stop-master",
+    "freeze-master",
+    "handover",
+    "kill-slave",
+    "freeze-slave",
+    "kill-controller-leader",
+    "kill-namesrv",
+)
 MOVES = ("kill-master", "stop-master", "freeze-master", "handover")
 
 
-@pytest.mark.parametrize("scenario", OUTAGE_MAX_MS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_drill_loses_nothing_and_comes_back_in_time(directory: Path, tmp_path: Path, scenario: str) -> None:
     out = tmp_path / "drill.json"
     done = keelmq("drill", scenario, "--dir", directory, "--json", out, "--history", tmp_path)
@@ -124,7 +123,7 @@ def test_a_drill_loses_nothing_and_comes_back_in_time(directory: Path, tmp_path:
     assert (drill["lost"], drill["duplicates"], drill["order_violations"], drill["failed"]) == (0, 0, 0, 0)
     assert drill["unfinished"] is None
     assert len(drill["rto_queues_ms"]) == result["queues"]
-    assert drill["rto_ms"] == max(drill["rto_queues_ms"]) < OUTAGE_MAX_MS[scenario]
+    assert drill["rto_ms"] == max(drill["rto_queues_ms"]) < OUTAGE_MAX_MS
     if scenario in MOVES:
         steps = [drill[name] for name in ("elected_ms", "promoted_ms", "routed_ms")]
         assert steps == sorted(steps)
