@@ -112,15 +112,18 @@ class DelayService:
                         self._skip_delivered(level)
                         begun.add(level)
                     for _ in range(UNCONFIRMED_MAX // BATCH):
+                        before = self._next.get(level)
                         more = self.step(level)
-                        # After a standstill much is due, and others serve on this loop.
-                        await asyncio.sleep(0)
+                        if self._next.get(level) != before:
+                            # After a standstill much is due, and others serve on this loop.
+                            await asyncio.sleep(0)
                         if not more:
                             break
                 except (MqError, OSError, ValueError, struct.error) as error:
                     # Whatever is wrong with one message or its page of the disk: the other levels go on.
                     log.warning("delivering delay level %d failed, trying again: %s", level, error)
                 except Exception:
+                    # Not foreseen; but a master that delivers no more looks well, and holds all of them back.
                     log.exception("delivering delay level %d failed, trying again", level)
             await asyncio.sleep(STEP_S)
 

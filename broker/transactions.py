@@ -231,6 +231,7 @@ class Transactions:
                 # wait, none is given up for it.
                 log.warning("looking at transactions failed, trying again: %s", error)
             except Exception:
+                # Not foreseen; but a master that looks no more asks about none of them until it is replaced.
                 log.exception("looking at transactions failed, trying again")
             await asyncio.sleep(self._parts.config.transaction_check_interval_ms / 1000)
 

@@ -587,9 +587,7 @@ def test_what_an_answer_waits_for_follows_the_mode(mode: str) -> None:
     asyncio.run(run())
 
 
-def test_a_view_that_outruns_the_answer_to_a_proposal_is_no_refusal(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_view_that_outruns_an_answer_is_no_refusal(caplog: pytest.LogCaptureFixture) -> None:
     class Hasty(Group):
         async def propose(self, members: frozenset[int], base: int) -> tuple[frozenset[int], int] | None:
             answer = await super().propose(members, base)
