@@ -1,6 +1,6 @@
 """Which tests share a worker: those that share a cluster, the real RocketMQ or a Spark session.
 
-Each worker tells of a failed test whether the machine stood still.
+A test that failed while the machine stood still is tried again.
 """
 
 from __future__ import annotations
