@@ -14,9 +14,9 @@ from collections.abc import Generator
 
 import pytest
 
-LOOK_S = 0.2
-# The shortest time that tests give a follower before it stands for election.
-STILL_S = 0.4
+LOOK_S = 0.1
+# With a look less than the shortest time that tests give a follower before it stands for election.
+STILL_S = 0.3
 # A cluster that several tests share remembers what happened to it before the test that fails.
 BEFORE_S = 120.0
 TRIES_AGAIN = 2
