@@ -195,7 +195,7 @@ def measure(
         stalls.append(stall)
         firsts += _by_another(own, fault_ms, victim.master)[:1]
         drill.rto_queues_ms.append(
-            _rto(own, fault_ms, victim.master, orderly=plan.scenario in ORDERLY) if moves else stall
+            rto(own, fault_ms, victim.master, orderly=plan.scenario in ORDERLY) if moves else stall
         )
     found = [rto for rto in drill.rto_queues_ms if rto is not None]
     drill.rto_ms = max(found) if len(found) == len(queues) else None
@@ -210,7 +210,7 @@ def measure(
         setattr(drill, name, value)
 
 
-def _rto(acks: Sequence[Ok], fault_ms: float, old_master: str, *, orderly: bool) -> float | None:
+def rto(acks: Sequence[Ok], fault_ms: float, old_master: str, *, orderly: bool) -> float | None:
     """Last acknowledgement before the outage to the first one by another master than the old."""
     after = _by_another(acks, fault_ms, old_master)
     # An answer a killed master gave in its last moment may be read after the fault: it ends no outage.

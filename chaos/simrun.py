@@ -69,7 +69,7 @@ def run_seed(
     apart. Raises KeyError for an unknown scenario or bug."""
     plan = find(scenario).plan(random.Random(f"{scenario}:{seed}"))
     with planted(bug):
-        return _run(scenario, seed, plan, bug, keep)
+        return run_plan(scenario, seed, plan, bug, keep)
 
 
 def shrink(
@@ -79,12 +79,12 @@ def shrink(
     result. A seed without violations comes back as it is."""
     plan = find(scenario).plan(random.Random(f"{scenario}:{seed}"))
     with planted(bug):
-        result = _run(scenario, seed, plan, bug, None)
+        result = run_plan(scenario, seed, plan, bug, None)
         wanted = {violation.checker for violation in result.violations}
         at = 0
         while wanted and at < len(plan.steps):
             fewer = replace(plan, steps=[*plan.steps[:at], *plan.steps[at + 1 :]])
-            attempt = _run(scenario, seed, fewer, bug, None)
+            attempt = run_plan(scenario, seed, fewer, bug, None)
             found = wanted & {violation.checker for violation in attempt.violations}
             step = plan.steps[at].to_json()
             if found:
@@ -96,9 +96,10 @@ def shrink(
     return plan, result
 
 
-def _run(
+def run_plan(
     scenario: str, seed: int, plan: Plan, bug: str | None, keep: Callable[[Story], object] | None
 ) -> Result:
+    """Run one plan; ``scenario`` and ``bug`` only name it. ``keep`` as in ``run_seed``."""
     begun_s = time.perf_counter()
     # Nothing may be collected at a moment that depends on what ran before in this process.
     collecting = gc.isenabled()
