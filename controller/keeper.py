@@ -281,7 +281,7 @@ class Keeper:
         if group is None or chosen is None:
             return 0.0
         # Without a master it is one of the members that led, or one that was removed, and it may not know.
-        deposed = {*group.members, *self._leases.holders(name)}
+        deposed = {*group.members, *group.removed, *self._leases.holders(name)}
         if group.virgin and group.epoch > 0:
             # All of it was removed, perhaps under a former leader: it may not know either.
             deposed.add(NOBODY)
