@@ -268,7 +268,7 @@ class Follower:
             self._reseeds = 0
             self._reseed_wait.reset()
         if self._reseeds >= RESEEDS_MAX:
-            return f"not put aside: {self._reseeds} logs were, one after the other, and no copy could be continued"
+            return f"not put aside: {self._reseeds} logs were in a row, and no copy could be continued"
         if self._reseeds and self._torn_ms < self._reseed_from_ms:
             return "put aside later: the last copy could not be continued either"
         return None

@@ -129,9 +129,7 @@ def test_a_master_whom_nobody_could_replace_is_given_a_moment_to_come_back(tmp_p
     run(tmp_path, main)
 
 
-def test_one_that_could_replace_it_ends_that_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_could_replace_it_ends_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(world: World) -> None:
         monkeypatch.setattr(keeper, "BACK_MS", 60_000.0)
         _, two, _ = await world.brokers_up(3, timeout_ms=60_000)
