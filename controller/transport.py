@@ -205,8 +205,8 @@ class Transport:
             self._doubled[peer] = float("inf")
             self.env.events.add("member_doubled", member=peer, at=former.remote, refused=link.remote)
             log.error(
-                "Controller %s: %s is connected from %s; who calls itself so at %s is refused: has it a copy of"
-                " that one's directory? End one of them for good",
+                "Controller %s: %s is connected from %s, and who calls itself so at %s is refused:"
+                " has it a copy of that one's directory? End one of them for good",
                 self.node_id,
                 peer,
                 former.remote,
