@@ -10,13 +10,17 @@ Order and rules: Apache RocketMQ 5.x, ``broker/controller/ReplicasManager``.
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from broker.controllers import Controllers
 from broker.identity import Application, Identity
 from model.config import BrokerConfig
+from model.errors import MqError
 from runtime.env import Env
 
 log = logging.getLogger(__name__)
+
+LOST: Final = "see 'The Controllers lost their directories' in docs/operations.md"
 
 
 class Applicant:
@@ -43,8 +47,18 @@ class Applicant:
         log.info("%s has id %d now", self._config.broker_name, application.broker_id)
         return application.broker_id
 
-    async def apply_anew(self, broker_id: int) -> int:
-        """The Controller does not know ``broker_id``: ask for it again, or else for the next free one."""
+    async def apply_anew(self, broker_id: int, *, empty: bool) -> int:
+        """The Controller does not know ``broker_id``: ask for it again, or else for the next free one.
+
+        Raises MqError where it never gave that id, unless the log is ``empty``: ids are never given twice, so
+        it lost its memory, and whoever asked first would be elected, and the others cut to what that one has.
+        """
+        free = broker_id + 1 if empty else await self._controllers.next_id()
+        if free <= broker_id:
+            raise MqError(
+                f"the Controllers never gave id {broker_id}, the next one is {free}:"
+                f" they know nothing of this log; {LOST}"
+            )
         if await self._controllers.apply_id(broker_id, self._check_code()):
             return broker_id
         log.warning("the Controller gives id %d no more: asking for another one", broker_id)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from broker.applicant import Applicant
+from broker.applicant import LOST, Applicant
 from broker.boot import Boot
 from broker.classic_role import ClassicRole
 from broker.controllers import Controllers, View
@@ -333,7 +333,8 @@ class RoleManager:
                     self._wake.set()
                 else:
                     # It lost its memory of this broker, or never had it: apply for the same id anew.
-                    self.broker_id = await self._applicant.apply_anew(self.broker_id)
+                    empty = self._store.log.end == self._store.log.min_offset
+                    self.broker_id = await self._applicant.apply_anew(self.broker_id, empty=empty)
             raise
         await self._become(self.broker_id, view)
         if self.role == "slave" and self.broker_id in view.members - view.doubtful:
@@ -400,7 +401,8 @@ class RoleManager:
         if self.role != "master":
             if view.epoch < recorded:
                 raise MqError(
-                    f"the Controller wants us to lead epoch {view.epoch}, but our log has epoch {recorded}"
+                    f"the Controller wants us to lead epoch {view.epoch}, but our log has epoch {recorded};"
+                    f" {LOST}"
                 )
             # We led this epoch before a restart, or were elected while we were down. If the machine lost the
             # end of the log, another replica may hold other bytes there, acknowledged and under the same

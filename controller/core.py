@@ -136,7 +136,8 @@ class Group(msgspec.Struct):
     ``before``: the other members when ``master`` was elected; as long as it did not begin its epoch, they
     have all that is acknowledged. ``unclean_elections``: how often one became master who could only because
     the election might be unclean, each time with the loss of what others held. ``doubtful``: brokers whose
-    machine lost its memory, until a master has seen them catch up."""
+    machine lost its memory, until a master has seen them catch up. ``removed``: who led, or may have, and was
+    removed since the last election: it may not know, and confirm as long as its lease lasts."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -149,6 +150,7 @@ class Group(msgspec.Struct):
     before: list[int] = []
     unclean_elections: int = 0
     doubtful: list[int] = []
+    removed: list[int] = []
 
     def quorum(self, answered: Iterable[int]) -> Quorum | None:
         """What an election needs in majority mode, or None when no broker of the group works in it."""
@@ -429,6 +431,7 @@ class ReplicaTable:
         group.before = [member for member in known if member != chosen]
         group.master, group.epoch, group.virgin = chosen, group.epoch + 1, False
         group.members, group.members_epoch = [chosen], group.members_epoch + 1
+        group.removed = []
         if chosen in group.doubtful:
             group.doubtful.remove(chosen)  # from now on what it has is what the group has
         return self._elected(name, group, SUCCESS, None)
@@ -548,6 +551,9 @@ class ReplicaTable:
             del group.replicas[broker_id]
         group.doubtful = [broker_id for broker_id in group.doubtful if broker_id not in gone]
         if gone & set(group.members):
+            if group.master is None or group.master in gone:
+                led = gone & set(group.members if group.master is None else (group.master,))
+                group.removed = sorted({*group.removed, *led})
             group.members = [member for member in group.members if member not in gone]
             group.members_epoch += 1
         if group.master in gone:

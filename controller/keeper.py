@@ -281,7 +281,7 @@ class Keeper:
         if group is None or chosen is None:
             return 0.0
         # Without a master it is one of the members that led, or one that was removed, and it may not know.
-        deposed = {*group.members, *self._leases.holders(name)}
+        deposed = {*group.members, *group.removed, *self._leases.holders(name)}
         if group.virgin and group.epoch > 0:
             # All of it was removed, perhaps under a former leader: it may not know either.
             deposed.add(NOBODY)
@@ -384,13 +384,16 @@ class Keeper:
     async def _ask_whether_it_is_gone(self, name: str) -> float:
         """Ask the candidates; when (monotonic, ms) they were asked for the last time. While one of them still
         hears a master whose connection ended, the master lives and may be back in a moment: a process that
-        dies takes all its connections with it."""
+        dies takes all its connections with it. So may one whom nobody could replace: after a standstill of
+        the machine requests are given up, with their connections, by all of its brokers at once."""
         until_ms = self._env.monotonic_ms() + BACK_MS
         while True:
             asked_ms = self._env.monotonic_ms()
             following = await self._ask_candidates(name, lambda: self.command(name))
             group = self._table.groups.get(name)
-            if not following or group is None or group.master is None:
+            if group is None or group.master is None:
+                return asked_ms
+            if not following and self._chosen(self.command(name)) is not None:
                 return asked_ms
             if not self._live.hung_up(name, group.master) or self._env.monotonic_ms() >= until_ms:
                 return asked_ms

@@ -21,7 +21,8 @@ Without a secret the proofs prove nothing, so then only loopback peers are accep
 (``controller.tls``) all this happens inside a connection both ends of which have shown their certificates.
 
 Nonces only have to be new, not secret: the acceptor proves itself first, so nobody can collect a dialer's
-proofs in advance.
+proofs in advance. Their first half is the same in all those of one process: a member is not replaced by
+another process that has its id, secret and directory (a copy of its disk) as long as it is connected.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _MAGIC: Final = b"KMQRAFT1"
 _LENGTH: Final = struct.Struct(">I")
 _NUMBER: Final = struct.Struct(">Q")
 
+PROCESS_BYTES: Final = NONCE_BYTES // 2
 STRANGERS_MAX: Final = 16  # accepted connections that have not proven who they are
 WRITE_BUFFER_BYTES_MAX: Final = 16 << 20  # a peer that takes nothing is cut off
 
@@ -106,6 +108,8 @@ class Transport:
         self._on_message, self._on_up, self._on_down = on_message, on_up, on_down
         self._links: dict[str, Link] = {}
         self._strangers: dict[int, Link] = {}
+        self._process = b""
+        self._doubled: dict[str, float] = {}  # id -> since when a second one is refused; inf = it was told
         self._numbers = 0
         self._tasks = Tasks(f"raft.{node_id}")
         self._listener: Listener | None = None
@@ -172,15 +176,43 @@ class Transport:
         self._strangers[self._numbers] = link
         return self._numbers
 
+    def nonce(self) -> bytes:
+        """A new one of this process."""
+        nonce = self.env.random.randbytes(NONCE_BYTES)
+        self._process = self._process or nonce[:PROCESS_BYTES]
+        return self._process + nonce[PROCESS_BYTES:]
+
     def proven(self, link: Link, peer: str) -> None:
-        """``link`` leads to ``peer``, for sure. A former link is a leftover: the peer made a new one."""
+        """``link`` leads to ``peer``, for sure. A former link is a leftover if the same process made it."""
         self._strangers.pop(link.number, None)
-        former = self._links.pop(peer, None)
+        former = self._links.get(peer)
         if former is not None:
+            if former.process != link.process and not former.closing:
+                self._refuse_double(link, former, peer)
+                return
+            del self._links[peer]
             former.abort()
             self._on_down(peer)
         self._links[peer] = link
         self._on_up(peer)
+
+    def _refuse_double(self, link: Link, former: Link, peer: str) -> None:
+        """Two processes say that they are ``peer``. One that came back from a loss of power is such a second
+        one, too, until the silence of its former life has lasted; whoever is refused longer is told of."""
+        now = asyncio.get_running_loop().time()
+        since = self._doubled.setdefault(peer, now)
+        if now - since > 2 * self.limits.silence_s:
+            self._doubled[peer] = float("inf")
+            self.env.events.add("member_doubled", member=peer, at=former.remote, refused=link.remote)
+            log.error(
+                "Controller %s: %s is connected from %s, and who calls itself so at %s is refused:"
+                " has it a copy of that one's directory? End one of them for good",
+                self.node_id,
+                peer,
+                former.remote,
+                link.remote,
+            )
+        link.abort()
 
     def received(self, peer: str, body: bytes) -> None:
         self._on_message(peer, body)
@@ -189,6 +221,7 @@ class Transport:
         self._strangers.pop(link.number, None)
         if link.peer is not None and self._links.get(link.peer) is link:
             del self._links[link.peer]
+            self._doubled.pop(link.peer, None)
             self._on_down(link.peer)
 
     # tasks
@@ -236,6 +269,7 @@ class Link(asyncio.Protocol):
 
     def __init__(self, owner: Transport, dialed: str | None) -> None:
         self.peer: str | None = None
+        self.process = b""  # which process of the peer this is
         self.number = 0
         self.heard = self.spoke = 0.0
         self.ended = asyncio.Event()
@@ -280,7 +314,7 @@ class Link(asyncio.Protocol):
                 log.warning("Raft connection to %s (%s) ended: %s", self._dialed, self.remote, error)
                 self.abort()
                 return
-            hello = _MAGIC + self._nonce() + _text(self._owner.node_id) + _text(self._dialed)
+            hello = _MAGIC + self._owner.nonce() + _text(self._owner.node_id) + _text(self._dialed)
             self._transcript = hello
             wire.write(hello)
 
@@ -326,6 +360,10 @@ class Link(asyncio.Protocol):
         if self._wire is not None:
             self._wire.abort()
 
+    @property
+    def closing(self) -> bool:
+        return self._wire is None or self._wire.is_closing()
+
     # the handshake; a step returns whether it found all it needs in the buffer
 
     def _on_hello(self) -> bool:
@@ -350,8 +388,9 @@ class Link(asyncio.Protocol):
         self._check_certificate(claimed)
         if len(buffer) > end:
             raise PeerError("it talks before it was answered")
-        nonce = self._nonce()
+        nonce = owner.nonce()
         self._claimed = claimed
+        self.process = bytes(buffer[len(_MAGIC) : len(_MAGIC) + PROCESS_BYTES])
         self._transcript = bytes(buffer[:end]) + nonce
         buffer.clear()
         self._write(nonce + self._proof(b"acceptor"))
@@ -363,6 +402,7 @@ class Link(asyncio.Protocol):
         if len(self._buffer) < size:
             return False
         self._transcript += bytes(self._buffer[:NONCE_BYTES])
+        self.process = bytes(self._buffer[:PROCESS_BYTES])
         if not self._proven(bytes(self._buffer[NONCE_BYTES:size]), b"acceptor"):
             raise PeerError("it has another raftSecretFile, or another list of members")
         del self._buffer[:size]
@@ -409,9 +449,6 @@ class Link(asyncio.Protocol):
             assert self.peer is not None, "frames come after the handshake"
             self._owner.received(self.peer, body)
         return True
-
-    def _nonce(self) -> bytes:
-        return self._owner.env.random.randbytes(NONCE_BYTES)
 
     def _proof(self, role: bytes) -> bytes:
         return mac(self._owner.secret, role + b"\0", self._owner.fingerprint + self._transcript)

@@ -40,6 +40,13 @@ STEADY_MS: Final = 2000
 STEADY_BYTES: Final = 1 << 20
 """A link that lived for so long, or brought so much that this log never had, works: a master that only takes
 connections, says one thing right and fails is not asked again 30 times a second."""
+RESEEDS_MAX: Final = 3
+"""So many logs are put aside in a row at the most: each stays on the disk."""
+RESEED_FIRST_MS: Final = 5000
+RESEED_MAX_MS: Final = 60_000
+"""After the first one there is a wait, that grows: the gap may have been a passing one."""
+RESEED_STEADY_MS: Final = 3_600_000
+"""A copy that could be continued for so long ends the row."""
 FOREIGN_SILENCE_MS: Final = 20_000
 """A real broker breathes every 5 s, and gives its peers so long: ``haHousekeepingInterval``."""
 ANEW_MS: Final = 5000
@@ -74,7 +81,9 @@ class Follower:
 
     It connects again for ever, with bounded waits, and at once when the master's address changes. A log
     that cannot be continued is kept and reported (``NEEDS_RESEED``), or with ``autoReseed`` put aside; an
-    empty one is filled from the master's first byte.
+    empty one is filled from the master's first byte. If that copy cannot be continued either, the next is put
+    aside later, and after ``RESEEDS_MAX`` none: then the fault is the master's, or its segments go sooner
+    than they are copied.
 
     A ``foreign`` master, one that may be a real RocketMQ broker, is given the time its own kind takes
     between heartbeats. And as it records no epoch that starts where the one before it does, its newest epoch
@@ -118,6 +127,10 @@ class Follower:
         self._link: MasterLink | None = None
         self._backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         self._since_ms = 0.0  # when this link was made
+        self._reseeds = 0  # logs put aside in a row
+        self._reseed_wait = Backoff(env.random, RESEED_FIRST_MS, RESEED_MAX_MS)
+        self._reseed_from_ms = float("-inf")  # no log is put aside before
+        self._torn_ms = float("-inf")  # when the log could not be continued the last time
         self._mark = store.log.end  # what counts as new begins here
         self._tasks = Tasks("ha.slave")
         self._tasks.spawn(self._run(), name="follow")
@@ -198,7 +211,6 @@ class Follower:
             try:
                 await self._session(address)
             except NeedsReseedError as error:
-                self._note(State.NEEDS_RESEED, error)
                 if self._put_aside(error):
                     continue
             except UnprovenError as error:
@@ -220,21 +232,11 @@ class Follower:
                 continue
 
     def _put_aside(self, error: NeedsReseedError) -> bool:
-        """With ``autoReseed``: begin with an empty log; whether that was done.
-
-        Not when the master lacks bytes we know to be confirmed: then it is perhaps the master that should be
-        re-seeded, and an operator decides.
-        """
+        """With ``autoReseed``: begin with an empty log; whether that was done."""
         store = self._store
-        if not self._config.auto_reseed or self._halted:
-            return False
-        if error.master_end < store.confirmed:
-            self._note(
-                State.NEEDS_RESEED,
-                MqError(
-                    f"{error}; not put aside: {store.confirmed} bytes here are confirmed, more than there"
-                ),
-            )
+        kept = self._kept(error)
+        self._note(State.NEEDS_RESEED, MqError(f"{error}; {kept}") if kept else error)
+        if kept or not self._config.auto_reseed or self._halted:
             return False
         end = store.log.end
         try:
@@ -246,7 +248,30 @@ class Follower:
         self._env.events.add("reseeding", reason=str(error), aside=aside)
         self.aside.append(aside)
         self._mark = store.log.end
+        self._reseeds += 1
+        self._reseed_from_ms = self._torn_ms + self._reseed_wait.next_s() * 1000
         return True
+
+    def _kept(self, error: NeedsReseedError) -> str | None:
+        """Why the log is not put aside although ``autoReseed`` is set, or None.
+
+        Not when the master lacks bytes we know to be confirmed: then it is perhaps the master that should be
+        re-seeded, and an operator decides. Nor when what was copied in its place fares no better.
+        """
+        if not self._config.auto_reseed:
+            return None
+        confirmed = self._store.confirmed
+        if error.master_end < confirmed:
+            return f"not put aside: {confirmed} bytes here are confirmed, more than there"
+        before_ms, self._torn_ms = self._torn_ms, self._env.monotonic_ms()
+        if self._torn_ms - before_ms >= RESEED_STEADY_MS:
+            self._reseeds = 0
+            self._reseed_wait.reset()
+        if self._reseeds >= RESEEDS_MAX:
+            return f"not put aside: {self._reseeds} logs were in a row, and no copy could be continued"
+        if self._reseeds and self._torn_ms < self._reseed_from_ms:
+            return "put aside later: the last copy could not be continued either"
+        return None
 
     def _note(self, state: State, error: Exception) -> None:
         text = str(error) or type(error).__name__

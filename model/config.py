@@ -9,8 +9,8 @@ from typing import Final
 
 from model.settings import Config, addresses, is_loopback, key, need, peers, split_address
 
-SCAN_MIN_MS: Final = 10
-"""A look at all brokers or groups more often than this is nothing but looking."""
+PERIOD_MIN_MS: Final = 10
+"""A loop that looks or sends more often than this does nothing else."""
 
 
 @dataclass(kw_only=True)
@@ -33,7 +33,10 @@ class ServerConfig(Config):
         "frameMaxLength", 16777216, "longest frame taken, bytes; a longer one ends its connection"
     )
     server_channel_max_idle_s: int = key(
-        "serverChannelMaxIdleTimeSeconds", 120, "a connection without a byte for so long is closed, seconds"
+        "serverChannelMaxIdleTimeSeconds",
+        120,
+        "a connection without a byte for so long is closed, seconds",
+        least=1,
     )
     peer_credentials_file: str = key(
         "peerCredentialsFile",
@@ -72,12 +75,13 @@ class NamesrvConfig(ServerConfig):
     listen_port: int = key("listenPort", 9876, "port of the NameServer")
     kv_config_path: str = key("kvConfigPath", "", "file of the KV table; empty = kept in memory only")
     scan_not_active_ms: int = key(
-        "scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms; at least 10"
+        "scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms", least=PERIOD_MIN_MS
     )
     broker_expiry_ms: int = key(
         "brokerChannelExpiredTime",
         120000,
         "a broker is forgotten after this silence, ms, unless it named a time itself",
+        least=1,
     )
     support_acting_master: bool = key(
         "supportActingMaster",
@@ -104,10 +108,6 @@ class NamesrvConfig(ServerConfig):
         "run a Controller in this process; its keys stand in the same file",
     )
 
-    def check(self) -> None:
-        super().check()
-        _need_scan("scanNotActiveBrokerInterval", self.scan_not_active_ms)
-
 
 @dataclass(kw_only=True)
 class ControllerConfig(ServerConfig):
@@ -133,13 +133,18 @@ class ControllerConfig(ServerConfig):
     raft_tls_ca_file: str = key("raftTlsCaFile", "", "PEM of the CA every Controller's certificate is of")
     store_path: str = key("controllerStorePath", "", "directory of the Raft journal")
     scan_not_active_ms: int = key(
-        "scanNotActiveBrokerInterval", 500, "look for silent brokers at least every, ms; 10 or more", was=5000
+        "scanNotActiveBrokerInterval",
+        500,
+        "look for silent brokers at least every, ms",
+        was=5000,
+        least=PERIOD_MIN_MS,
     )
     scan_inactive_master_ms: int = key(
         "scanInactiveMasterInterval",
         1000,
-        "look for groups without a living master at least every, ms; 10 or more",
+        "look for groups without a living master at least every, ms",
         was=5000,
+        least=PERIOD_MIN_MS,
     )
     elect_unclean_master: bool = key(
         "enableElectUncleanMaster",
@@ -158,6 +163,7 @@ class ControllerConfig(ServerConfig):
         "raftAppendPeriodMs",
         100,
         "a leader without work gives a sign of life every, ms; below a third of raftElectionMinMs",
+        least=1,
     )
     raft_election_min_ms: int = key(
         "raftElectionMinMs", 500, "a leader silent for so long, at least, is replaced, ms"
@@ -181,9 +187,6 @@ class ControllerConfig(ServerConfig):
             )
         tls = (self.raft_tls_cert, self.raft_tls_key, self.raft_tls_ca_file)
         need(all(tls) or not any(tls), "raftTlsCert, raftTlsKey and raftTlsCaFile go together")
-        _need_scan("scanNotActiveBrokerInterval", self.scan_not_active_ms)
-        _need_scan("scanInactiveMasterInterval", self.scan_inactive_master_ms)
-        need(self.raft_append_period_ms >= 1, "raftAppendPeriodMs must be at least 1")
         need(
             self.raft_append_period_ms * 3 < self.raft_election_min_ms < self.raft_election_max_ms,
             "need 3 x raftAppendPeriodMs < raftElectionMinMs < raftElectionMaxMs",
@@ -213,33 +216,40 @@ class StoreConfig(ServerConfig):
         "mappedFileSizeCommitLog",
         1073741824,
         "size of a CommitLog segment, bytes; the same on every replica of a group",
+        least=4096,
     )
     queue_file_bytes: int = key(
-        "mappedFileSizeConsumeQueue", 6000000, "size of a ConsumeQueue file, bytes; a multiple of 20"
+        "mappedFileSizeConsumeQueue",
+        6000000,
+        "size of a ConsumeQueue file, bytes; a multiple of 20",
+        least=20,
     )
-    index_slots: int = key("maxHashSlotNum", 5000000, "slots of an IndexFile")
-    index_entries: int = key("maxIndexNum", 20000000, "entries of an IndexFile")
+    index_slots: int = key("maxHashSlotNum", 5000000, "slots of an IndexFile", least=1)
+    index_entries: int = key("maxIndexNum", 20000000, "entries of an IndexFile", least=1)
     message_index_enable: bool = key(
         "messageIndexEnable", True, "index messages by key; false = look-ups by key find nothing"
     )
-    message_bytes_max: int = key("maxMessageSize", 4194304, "longest body, bytes")
+    message_bytes_max: int = key("maxMessageSize", 4194304, "longest body, bytes", least=1)
     flush_disk_type: str = key(
         "flushDiskType", "ASYNC_FLUSH", "SYNC_FLUSH: an answer waits for the disk; ASYNC_FLUSH: it does not"
     )
-    flush_interval_ms: int = key("flushIntervalCommitLog", 500, "sync the CommitLog every, ms (ASYNC_FLUSH)")
+    flush_interval_ms: int = key(
+        "flushIntervalCommitLog", 500, "sync the CommitLog every, ms (ASYNC_FLUSH)", least=PERIOD_MIN_MS
+    )
     flush_queue_interval_ms: int = key(
-        "flushIntervalConsumeQueue", 1000, "sync ConsumeQueues and index every, ms"
+        "flushIntervalConsumeQueue", 1000, "sync ConsumeQueues and index every, ms", least=PERIOD_MIN_MS
     )
     sync_flush_timeout_ms: int = key(
         "syncFlushTimeout",
         5000,
         "SYNC_FLUSH: an answer waits for the disk at most, ms; then it is FLUSH_DISK_TIMEOUT",
+        least=1,
     )
     delete_when: str = key(
         "deleteWhen", "04", "hours of the day, local time, in which old segments are deleted: 04 or 04;16"
     )
     file_reserved_hours: int = key(
-        "fileReservedTime", 72, "a segment is old when it was last written before so many hours"
+        "fileReservedTime", 72, "a segment is old when it was last written before so many hours", least=0
     )
     disk_max_used_ratio: int = key(
         "diskMaxUsedSpaceRatio", 75, "fuller than this, %, old segments are deleted at any hour"
@@ -248,6 +258,7 @@ class StoreConfig(ServerConfig):
         "commitLogMegabytesMax",
         0,
         "the oldest segments beyond this go, whatever their age, MiB; 0 = no bound",
+        least=0,
     )
     disk_clean_forcibly_ratio: int = key(
         "diskSpaceCleanForciblyRatio",
@@ -270,12 +281,13 @@ class StoreConfig(ServerConfig):
         "a CRC over the whole record, as its last property, 20 bytes; without it only the body has one",
     )
     scrub_megabytes_per_s: int = key(
-        "scrubMegabytesPerSecond", 0, "read the log again at this rate, MiB/s, to find rot; 0 = off"
+        "scrubMegabytesPerSecond", 0, "read the log again at this rate, MiB/s, to find rot; 0 = off", least=0
     )
     check_on_start_megabytes_per_s: int = key(
         "checkOnStartMegabytesPerSecond",
         8,
         "after a start, read the log once at this rate, MiB/s, and compare it with a replica's; 0 = off",
+        least=0,
     )
     start_with_damaged_tables: bool = key(
         "startWithDamagedTables",
@@ -287,6 +299,7 @@ class StoreConfig(ServerConfig):
         "diskReserveMegabytes",
         4,
         "kept free for role changes and tables when the disk fills, MiB; 0 = nothing",
+        least=0,
     )
     delay_levels: str = key(
         "messageDelayLevel",
@@ -306,12 +319,7 @@ class StoreConfig(ServerConfig):
             self.flush_disk_type in ("ASYNC_FLUSH", "SYNC_FLUSH"),
             f"flushDiskType={self.flush_disk_type}: expected ASYNC_FLUSH or SYNC_FLUSH",
         )
-        need(self.segment_bytes >= 4096, "mappedFileSizeCommitLog must be at least 4096")
         need(self.queue_file_bytes % 20 == 0, "mappedFileSizeConsumeQueue must be a multiple of 20")
-        need(self.scrub_megabytes_per_s >= 0, "scrubMegabytesPerSecond cannot be negative")
-        need(self.check_on_start_megabytes_per_s >= 0, "checkOnStartMegabytesPerSecond cannot be negative")
-        need(self.commit_log_megabytes_max >= 0, "commitLogMegabytesMax cannot be negative")
-        need(self.disk_reserve_megabytes >= 0, "diskReserveMegabytes cannot be negative")
         hours = self.delete_when.split(";")
         need(
             all(h.isdigit() and int(h) < 24 for h in hours),
@@ -350,15 +358,19 @@ class BrokerConfig(StoreConfig):
     )
     controller_addr: str = key("controllerAddr", "", "host:port;... of the Controllers, their request ports")
     total_replicas: int = key(
-        "totalReplicas", 1, "brokers of the group; what majorityAck takes a majority of"
+        "totalReplicas", 1, "brokers of the group; what majorityAck takes a majority of", least=1
     )
     in_sync_replicas: int = key(
-        "inSyncReplicas", 1, "allAckInSyncStateSet=false: replicas an answer needs, the master included"
+        "inSyncReplicas",
+        1,
+        "allAckInSyncStateSet=false: replicas an answer needs, the master included",
+        least=1,
     )
     min_in_sync_replicas: int = key(
         "minInSyncReplicas",
         1,
         "with fewer members in the SyncStateSet, the master included, sends are refused",
+        least=1,
     )
     all_ack_in_sync_state_set: bool = key(
         "allAckInSyncStateSet", True, "an answer needs every member of the SyncStateSet", was=False
@@ -381,13 +393,24 @@ class BrokerConfig(StoreConfig):
         "brokerElectionPriority", 2147483647, "of replicas that are equally far, the lower number is elected"
     )
     slave_timeout_ms: int = key(
-        "slaveTimeout", 3000, "an answer waits for slaves at most, ms; then it is FLUSH_SLAVE_TIMEOUT"
+        "slaveTimeout",
+        3000,
+        "an answer waits for slaves at most, ms; then it is FLUSH_SLAVE_TIMEOUT",
+        least=1,
     )
     ha_heartbeat_ms: int = key(
-        "haSendHeartbeatInterval", 500, "a silent HA link gets a frame every, ms", was=5000
+        "haSendHeartbeatInterval",
+        500,
+        "a silent HA link gets a frame every, ms",
+        was=5000,
+        least=PERIOD_MIN_MS,
     )
     ha_housekeeping_ms: int = key(
-        "haHousekeepingInterval", 5000, "an HA link without a byte for so long is closed, ms", was=20000
+        "haHousekeepingInterval",
+        5000,
+        "an HA link without a byte for so long is closed, ms",
+        was=20000,
+        least=PERIOD_MIN_MS,
     )
     ha_master_address: str = key(
         "haMasterAddress", "", "classic slave: HA address of its master; empty = as NameServers tell"
@@ -401,26 +424,44 @@ class BrokerConfig(StoreConfig):
         "haFlowControlEnable", False, "limit what slaves are sent to maxHaTransferByteInSecond"
     )
     ha_bytes_per_s_max: int = key(
-        "maxHaTransferByteInSecond", 104857600, "to all slaves together, bytes/s; with haFlowControlEnable"
+        "maxHaTransferByteInSecond",
+        104857600,
+        "to all slaves together, bytes/s; with haFlowControlEnable",
+        least=1024,
     )
     auto_reseed: bool = key(
         "autoReseed", False, "a slave whose log cannot be continued puts it aside and copies the master's"
     )
-    ha_batch_bytes: int = key("haTransferBatchSize", 32768, "most bytes of the log in one frame to a slave")
+    ha_batch_bytes: int = key(
+        "haTransferBatchSize", 32768, "most bytes of the log in one frame to a slave", least=1
+    )
     ha_not_catchup_ms: int = key(
         "haMaxTimeSlaveNotCatchup",
         1500,
         "a slave silent or behind this long leaves the SyncStateSet, ms",
         was=15000,
+        least=PERIOD_MIN_MS,
     )
     check_sync_state_set_ms: int = key(
-        "checkSyncStateSetPeriod", 500, "the master looks at its slaves at least every, ms", was=5000
+        "checkSyncStateSetPeriod",
+        500,
+        "the master looks at its slaves at least every, ms",
+        was=5000,
+        least=PERIOD_MIN_MS,
     )
     sync_broker_metadata_ms: int = key(
-        "syncBrokerMetadataPeriod", 1000, "look at the Controller's view every, ms", was=5000
+        "syncBrokerMetadataPeriod",
+        1000,
+        "look at the Controller's view every, ms",
+        was=5000,
+        least=PERIOD_MIN_MS,
     )
     slave_metadata_ms: int = key(
-        "slaveSyncMetadataPeriod", 1000, "a slave copies topics, groups and offsets every, ms", was=10000
+        "slaveSyncMetadataPeriod",
+        1000,
+        "a slave copies topics, groups and offsets every, ms",
+        was=10000,
+        least=PERIOD_MIN_MS,
     )
     broker_heartbeat_ms: int = key(
         "brokerHeartbeatInterval",
@@ -428,18 +469,21 @@ class BrokerConfig(StoreConfig):
         "a sign of life to the Controllers at most every, ms; never rarer than a fifth of "
         "controllerHeartBeatTimeoutMills",
         was=1000,
+        least=PERIOD_MIN_MS,
     )
     controller_heartbeat_timeout_ms: int = key(
         "controllerHeartBeatTimeoutMills",
         1500,
         "Controllers take this broker for dead after this silence, ms; a lease is 0.8 of it",
         was=10000,
+        least=100,
     )
     register_namesrv_ms: int = key(
         "registerNameServerPeriod",
         10000,
         "register at the NameServers, without a change, every, ms",
         was=30000,
+        least=PERIOD_MIN_MS,
     )
     auto_create_topic: bool = key(
         "autoCreateTopicEnable", True, "the first send to an unknown topic makes it"
@@ -449,29 +493,38 @@ class BrokerConfig(StoreConfig):
         True,
         "a consumer group that is not known is made when it first appears",
     )
-    default_topic_queues: int = key("defaultTopicQueueNums", 8, "most queues of a topic that a send makes")
+    default_topic_queues: int = key(
+        "defaultTopicQueueNums", 8, "most queues of a topic that a send makes", least=1
+    )
     long_polling_enable: bool = key(
         "longPollingEnable",
         True,
         "a pull that finds nothing is held until something arrives; false = answered at once",
     )
     client_expiry_ms: int = key(
-        "clientChannelExpiredTimeout", 120000, "a client without a heartbeat for so long is closed, ms"
+        "clientChannelExpiredTimeout",
+        120000,
+        "a client without a heartbeat for so long is closed, ms",
+        least=1,
     )
     flush_offsets_ms: int = key(
         "flushConsumerOffsetInterval",
         5000,
         "consumer offsets are written to their file at most so long after a change, ms",
+        least=0,
     )
     reject_transaction_message: bool = key("rejectTransactionMessage", False, "refuse transactional messages")
     transaction_timeout_ms: int = key(
-        "transactionTimeOut", 6000, "a half message is first asked about after, ms"
+        "transactionTimeOut", 6000, "a half message is first asked about after, ms", least=0
     )
     transaction_check_max: int = key(
-        "transactionCheckMax", 15, "questions about a half message; then it is given up"
+        "transactionCheckMax", 15, "questions about a half message; then it is given up", least=0
     )
     transaction_check_interval_ms: int = key(
-        "transactionCheckInterval", 30000, "look for half messages that are due every, ms"
+        "transactionCheckInterval",
+        30000,
+        "look for half messages that are due every, ms",
+        least=PERIOD_MIN_MS,
     )
     trace_on: bool = key("traceOn", True, "tell producers to trace their messages")
     region_id: str = key("regionId", "DefaultRegion", "MSG_REGION of answers and messages")
@@ -487,10 +540,6 @@ class BrokerConfig(StoreConfig):
             not self.enable_controller_mode or bool(addresses(self.controller_addr)),
             "enableControllerMode=true needs controllerAddr=host:port;...",
         )
-        need(self.min_in_sync_replicas >= 1, "minInSyncReplicas must be at least 1")
-        need(self.in_sync_replicas >= 1, "inSyncReplicas must be at least 1")
-        need(self.total_replicas >= 1, "totalReplicas must be at least 1")
-        need(self.ha_bytes_per_s_max >= 1024, "maxHaTransferByteInSecond must be at least 1024")
         need(
             not (self.majority_ack and self.broker_role == "ASYNC_MASTER"),
             "majorityAck=true needs brokerRole=SYNC_MASTER: an ASYNC_MASTER waits for nobody",
@@ -542,7 +591,3 @@ class BrokerConfig(StoreConfig):
     @property
     def ha_address(self) -> str:
         return f"{self.broker_ip2 or self.broker_ip1}:{self.ha_port}"
-
-
-def _need_scan(name: str, period_ms: int) -> None:
-    need(period_ms >= SCAN_MIN_MS, f"{name}={period_ms}: must be at least {SCAN_MIN_MS} (ms)")

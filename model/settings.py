@@ -16,10 +16,12 @@ from model.errors import ConfigError
 _T = TypeVar("_T")
 
 
-def key(name: str, default: _T, help: str, *, was: object = None) -> _T:
-    """Declare a configuration key: its RocketMQ name, default, meaning with its unit, and the original's
-    default where it is another."""
-    value: _T = field(default=default, metadata={"key": name, "help": help, "was": was})
+def key(name: str, default: _T, help: str, *, was: object = None, least: int | None = None) -> _T:
+    """Declare a configuration key: its RocketMQ name, default, meaning with its unit, the original's default
+    where it is another, and the smallest number it may be."""
+    if least is not None and least > 1:
+        help = f"{help}; at least {least}"
+    value: _T = field(default=default, metadata={"key": name, "help": help, "was": was, "least": least})
     return value
 
 
@@ -99,7 +101,10 @@ class Config:
         return {name: _text(getattr(self, f.name)) for name, f in self.keys().items()}
 
     def check(self) -> None:
-        """Raise ConfigError when values contradict each other."""
+        """Raise ConfigError when a number is too small, or values contradict each other."""
+        for name, f in self.keys().items():
+            least, value = f.metadata["least"], getattr(self, f.name)
+            need(least is None or value >= least, f"{name}={value}: must be at least {least}")
 
 
 def _unknown(name: str, known: Mapping[str, object]) -> str:

@@ -19,6 +19,7 @@ KINDS: Final = (
     "lease_renewed",
     "master_elected",
     "master_lost",
+    "member_doubled",
     "promoted",
     "repaired",
     "reseeding",

@@ -21,13 +21,18 @@ class End:
     """One member's transport and what it heard."""
 
     def __init__(
-        self, node: str, addresses: dict[str, str], secret: bytes | None, tls: TlsFiles | None = None
+        self,
+        node: str,
+        addresses: dict[str, str],
+        secret: bytes | None,
+        tls: TlsFiles | None = None,
+        seed: int = 1,
     ) -> None:
         self.heard: list[tuple[str, bytes]] = []
         self.ups: list[str] = []
         self.downs: list[str] = []
         self.transport = Transport(
-            OsEnv(seed=1),
+            OsEnv(seed=seed),
             node,
             addresses,
             secret=secret,
@@ -74,8 +79,9 @@ class Stranger:
         return True
 
     async def shake(self, end: End, secret: bytes) -> tuple[bytes, bytes]:
-        """The whole handshake as n0, the dialer, with n1: (key to send with, key to receive with)."""
-        hello = b"KMQRAFT1" + os.urandom(32) + text("n0") + text("n1")
+        """The whole handshake as n0, the dialer, with n1: (key to send with, key to receive with). All of
+        them as one process."""
+        hello = b"KMQRAFT1" + bytes(16) + os.urandom(16) + text("n0") + text("n1")
         self.writer.write(hello)
         challenge = await self.reader.readexactly(64)
         said = end.transport.fingerprint + hello + challenge[:32]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from controller import keeper
 from controller.asking import SOON_S
 from controller.core import ApplyBrokerId, ElectMaster
-from controller.keeper import TELLS_MAX
+from controller.keeper import BACK_MS, TELLS_MAX
 from controller.live import Heartbeat, Liveness
 from model.errors import Unknown
 from remoting.codec import Command
@@ -83,8 +84,8 @@ def test_a_new_leader_tells_many_groups_in_many_steps(
     async def main(world: World) -> None:
         leader = world.leader()
         assert leader is not None
-        keeper, looks, announced = leader._keeper, [0], list[str]()
-        look, names = keeper._round, [f"g{number}" for number in range(2 * TELLS_MAX + 1)]
+        kept, looks, announced = leader._keeper, [0], list[str]()
+        look, names = kept._round, [f"g{number}" for number in range(2 * TELLS_MAX + 1)]
 
         def counting() -> float:
             looks.append(0)
@@ -94,16 +95,52 @@ def test_a_new_leader_tells_many_groups_in_many_steps(
             looks[-1] += 1
             announced.append(name)
 
-        await keeper.ready()
-        monkeypatch.setattr(keeper, "_round", counting)
-        monkeypatch.setattr(keeper, "_announce", announce)
+        await kept.ready()
+        monkeypatch.setattr(kept, "_round", counting)
+        monkeypatch.setattr(kept, "_announce", announce)
         for name in names:
             leader._table.apply(ApplyBrokerId(group=name, cluster="c", broker_id=1, check_code="a:1;1"))
             leader._table.apply(ElectMaster(group=name, broker_id=1, alive=(1,)))
-        keeper._look()
+        kept._look()
         await wait_for(lambda: len(announced) == len(names), 5)
         assert sorted(announced) == sorted(names)
         assert max(looks) == TELLS_MAX
+
+    run(tmp_path, main)
+
+
+def test_a_master_whom_nobody_could_replace_is_given_a_moment_to_come_back(tmp_path: Path) -> None:
+    """A request that waited while the whole machine stood still is given up, and the connection with it: by
+    its master, and by slaves that would say that they hear it. Nobody is elected by taking its mastership."""
+
+    async def main(world: World) -> None:
+        one, two, _ = await world.brokers_up(3, timeout_ms=60_000)
+        for broker in world.brokers:
+            await broker.die()
+            broker.client = RemotingClient(OsEnv(), "again", handler=broker.on_request)
+        await wait_for(lambda: world.named("master_lost"))
+        await one.beat_once()
+        await two.beat_once()
+        await asyncio.sleep(2 * BACK_MS / 1000)
+        assert (world.group()["master"], world.group()["epoch"]) == (1, 1)
+        await one.die()
+        await wait_for(lambda: world.group()["master"] == 2)
+
+    run(tmp_path, main)
+
+
+def test_one_that_could_replace_it_ends_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(world: World) -> None:
+        monkeypatch.setattr(keeper, "BACK_MS", 60_000.0)
+        _, two, _ = await world.brokers_up(3, timeout_ms=60_000)
+        for broker in world.brokers:
+            await broker.die()
+        await wait_for(lambda: world.named("master_lost"))
+        await asyncio.sleep(0.2)
+        assert world.group()["master"] == 1
+        two.client = RemotingClient(OsEnv(), "again", handler=two.on_request)
+        await two.beat_once()
+        await wait_for(lambda: world.group()["master"] == 2)
 
     run(tmp_path, main)
 

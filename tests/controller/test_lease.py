@@ -14,6 +14,8 @@ from controller.lease import DRIFT, DURATION_MAX_MS, SHARE, Leases, duration_ms,
 from controller.live import Heartbeat
 from remoting.codec import Command
 from remoting.codes import Request, Response
+from remoting.service import RemotingClient
+from runtime.os_env import OsEnv
 from tests.controller.lab import Lab
 from tests.controller.lab import run as alone
 from tests.controller.simulated import wait_for
@@ -139,6 +141,41 @@ def test_the_lease_of_a_living_master_that_was_removed_still_counts(tmp_path: Pa
         assert world.group()["master"] is None
 
     run(tmp_path, main)
+
+
+@pytest.mark.parametrize("retired_first", [False, True])
+def test_the_next_leader_waits_for_the_lease_of_a_living_master_that_was_removed(
+    tmp_path: Path, retired_first: bool
+) -> None:
+    """It granted none, and the table names the removed one no more. ``retired_first``: the group had lost its
+    master already, which may not have heard of it."""
+
+    async def main(world: World) -> None:
+        one, two = await world.brokers_up(2, timeout_ms=60_000)
+        for broker in (one, two):
+            broker.freeze()
+            broker.says = {"leases": "true", "allAckInSyncStateSet": "false"}
+            await broker.beat_once()
+        leader = world.leader_address()
+        asked = one.heartbeat(leaseEpoch=1)
+        assert int((await one.client.call(leader, asked, 3)).ext["leaseMs"]) > 0
+        if retired_first:
+            await one.client.close()
+            await two.client.close()
+            await wait_for(lambda: world.group()["master"] is None)
+            one.client, two.client = (RemotingClient(OsEnv(), f"again.{n}") for n in (1, 2))
+        removed = await two.call(
+            Request.CLEAN_BROKER_DATA, brokerControllerIdsToClean="1", isCleanLivingBroker="true"
+        )
+        assert removed.code == Response.SUCCESS
+        await world.kill(next(n for n, address in world.addresses.items() if address == leader))
+        await wait_for(lambda: world.leader() is not None)
+        await two.client.oneway(world.leader_address(), two.heartbeat(), 1)
+        early = await two.call(Request.CONTROLLER_ELECT_MASTER, brokerId=2, designateElect="false")
+        assert "lease" in (early.remark or "")
+        assert world.group()["master"] is None
+
+    run(tmp_path, main, count=3)
 
 
 def test_an_election_waits_for_the_lease_of_a_master_that_may_count_alone(tmp_path: Path) -> None:

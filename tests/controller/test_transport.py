@@ -11,7 +11,7 @@ import pytest
 from controller.transport import STRANGERS_MAX
 from model.errors import ConfigError
 from tests.controller.simulated import wait_for
-from tests.controller.strangers import SECRET, End, Stranger, alone, frame, pair, text
+from tests.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, text
 
 
 def test_members_hear_each_other_in_order() -> None:
@@ -149,6 +149,27 @@ def test_a_new_connection_of_a_member_replaces_its_old_one() -> None:
         second.writer.close()
 
     alone(main)
+
+
+def test_a_copy_of_a_connected_member_is_refused_and_told_of_until_that_one_is_gone() -> None:
+    """Started from a copied directory: it may repeat votes, and the two would end each other's links."""
+
+    async def main(one: End, two: End) -> None:
+        await wait_for(lambda: one.ups and two.ups)
+        copy = End("n0", {**two.transport.addresses, **members(1)}, SECRET, seed=2)
+        await copy.transport.start()
+        try:
+            await wait_for(lambda: [event.name for event in two.transport.env.events])
+            await wait_for(lambda: len(copy.downs) > 20)
+            assert (one.downs, two.downs, two.ups) == ([], [], ["n0"])
+            (told,) = two.transport.env.events
+            assert (told.name, told.fields["member"]) == ("member_doubled", "n0")
+            await one.transport.stop()
+            await wait_for(lambda: two.ups == ["n0", "n0"])
+        finally:
+            await copy.transport.stop()
+
+    pair(main)
 
 
 def test_a_silent_member_is_cut_off_and_signs_of_life_are_given() -> None:

@@ -37,22 +37,35 @@ def test_a_value_that_cannot_be_right_is_refused(values: dict[str, str], says: s
         BrokerConfig.from_mapping(values)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "value"),
-    [
-        (NamesrvConfig, "scanNotActiveBrokerInterval", "0"),
-        (ControllerConfig, "scanNotActiveBrokerInterval", "0"),
-        (ControllerConfig, "scanNotActiveBrokerInterval", "9"),
-        (ControllerConfig, "scanInactiveMasterInterval", "-1"),
-        (ControllerConfig, "raftAppendPeriodMs", "0"),
-    ],
-)
-def test_a_loop_that_would_only_look_is_refused(kind: type[Config], name: str, value: str) -> None:
+SERVERS: tuple[type[Config], ...] = (BrokerConfig, NamesrvConfig, ControllerConfig)
+BOUNDED = [
+    (kind, name, field.metadata["least"])
+    for kind in SERVERS
+    for name, field in kind.keys().items()
+    if field.metadata["least"] is not None
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "least"), BOUNDED)
+def test_a_number_that_would_spin_divide_by_zero_or_promise_nothing_is_refused(
+    kind: type[Config], name: str, least: int
+) -> None:
     member = {"controllerDLegerPeers": "n0-h:1", "controllerDLegerSelfId": "n0"}
     values = member if kind is ControllerConfig else {}
-    kind.from_mapping({**values, name: "10"})
-    with pytest.raises(ConfigError, match=f"{name}.* must be at least"):
-        kind.from_mapping({**values, name: value})
+    kind.from_mapping({**values, name: str(least)})
+    for value in (least - 1, -1):
+        with pytest.raises(ConfigError, match=f"{name}={value}: must be at least {least}"):
+            kind.from_mapping({**values, name: str(value)})
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_every_time_has_a_bound_and_every_period_is_long_enough_to_rest(kind: type[Config]) -> None:
+    for name, field in kind.keys().items():
+        least = field.metadata["least"]
+        if field.name.endswith(("_ms", "_s")) and not name.startswith("raftElection"):
+            assert least is not None, name
+        if "every, ms" in field.metadata["help"]:
+            assert least >= 10 or name == "raftAppendPeriodMs", name
 
 
 def test_a_controller_must_be_one_of_its_peers() -> None:

@@ -195,3 +195,45 @@ def test_a_group_goes_on_under_controllers_that_lost_everything() -> None:
         await world.whole(30)
 
     world.run(main)
+
+
+def test_controllers_that_lost_everything_make_no_replica_master_that_may_lack_messages() -> None:
+    """The first that asks would lead, whatever its log: here one that was down while others were
+    acknowledged. The others would cut theirs to its, or one take another's id for good."""
+    world = Operated(6)
+
+    async def main() -> None:
+        cluster = world.cluster
+        await world.send(20)
+        behind = next(name for name in sorted(cluster.brokers()) if name != cluster.master())
+        cluster.kill(behind)
+        assert (
+            await cluster.until(lambda: None if len(cluster.members()) == 2 else "still a member", 10) is None
+        )
+        master = cluster.master()
+        assert master is not None
+        address = f"{cluster.nodes[master].host}:{BROKER_PORT}"
+
+        async def send(client: RemotingClient) -> None:
+            for _ in range(10):
+                answer = await client.call(address, Command(Request.SEND_MESSAGE, dict(SEND), b"x"), 3.0)
+                assert answer.code == Response.SUCCESS, answer.remark
+
+        await world.asked(send)
+        ids = {name: status["brokerId"] for name, status in cluster.brokers().items()}
+        world.kill_all("broker")
+        world.kill_all("namesrv")
+        for node in cluster.of("namesrv"):
+            world.lose_disk(node.name)
+            cluster.start(node.name)
+        for name in (behind, *sorted(ids)):
+            cluster.start(name)
+            await asyncio.sleep(3.0)
+        assert cluster.master() is None
+        for name in cluster.brokers():
+            status = cluster.status(name)
+            assert status is not None
+            assert "docs/operations.md" in (status["life"]["reason"] or "")
+            assert ids.get(name) in (None, status["life"]["brokerId"])
+
+    world.run(main)
