@@ -1,13 +1,14 @@
 """Which topics does this broker serve, with how many queues, and who created them?
 
 ``config/topics.json``: ``{"dataVersion": .., "topicConfigTable": {name: TopicConfig}}``. The version's
-stateVersion is the master's epoch, so NameServers and slaves can tell whose table is newer.
+stateVersion is the master's epoch, so NameServers and slaves can tell whose table is newer. Ours beside them,
+when a topic was deleted: ``"keelmqDeletedTopics": {name: {queue: where it ended}}``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from model.config import BrokerConfig
@@ -28,6 +29,8 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 QUEUES_MAX: Final = 65535
 UNIT_FLAG: Final = 1  # a bit of topicSysFlag
+DELETED: Final = "keelmqDeletedTopics"
+DELETED_MAX: Final = 1000
 
 
 def boot_topics(config: BrokerConfig) -> list[TopicConfig]:
@@ -63,6 +66,7 @@ class Topics:
         self._config = config
         self._now_ms = now_ms
         self.table: dict[str, TopicConfig] = {}
+        self._deleted: dict[str, dict[int, int]] = {}
         self.version = DataVersion()
         self.epoch = 0
         self.on_change: list[Callable[[frozenset[str]], None]] = []
@@ -76,6 +80,7 @@ class Topics:
         if stored is not None:
             self.version = DataVersion.from_json(stored.get("dataVersion"))
             self.table = _parse(stored.get("topicConfigTable") or {})
+            self._deleted = _parse_deleted(stored)
         missing = [topic for topic in boot_topics(self._config) if topic.name not in self.table]
         for topic in missing:
             self.table[topic.name] = topic
@@ -89,13 +94,22 @@ class Topics:
     def put(self, *topics: TopicConfig) -> None:
         for topic in topics:
             self.table[topic.name] = topic
+            self._deleted.pop(topic.name, None)
         self._changed(topic.name for topic in topics)
 
-    def delete(self, name: str) -> bool:
+    def delete(self, name: str, ends: Mapping[int, int]) -> bool:
+        """Forget a topic whose queues end at ``ends``: what they hold up to there does not bring it back."""
         if self.table.pop(name, None) is None:
             return False
+        self._deleted[name] = dict(ends)
+        while len(self._deleted) > DELETED_MAX:
+            del self._deleted[next(iter(self._deleted))]
         self._changed([name])
         return True
+
+    def was_deleted(self, name: str, queue_id: int, end: int) -> bool:
+        """Whether all of a queue that ends at ``end`` was there when its topic was deleted."""
+        return end <= self._deleted.get(name, {}).get(queue_id, -1)
 
     def ensure(self, name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
         """The topic, created with ``queues`` queues when it is not there."""
@@ -159,6 +173,7 @@ class Topics:
             return False
         names = frozenset(table) | frozenset(self.table)
         self.table = table
+        self._deleted = _parse_deleted(wrapper)
         self.version = version
         for hook in self.on_change:
             hook(names)
@@ -166,10 +181,13 @@ class Topics:
 
     def to_json(self) -> dict[str, Any]:
         """The file's content and the core of the answer to GET_ALL_TOPIC_CONFIG."""
-        return {
+        found: dict[str, Any] = {
             "dataVersion": self.version.to_json(),
             "topicConfigTable": {name: topic.to_json() for name, topic in self.table.items()},
         }
+        if self._deleted:
+            found[DELETED] = {n: {str(q): end for q, end in e.items()} for n, e in self._deleted.items()}
+        return found
 
     def _changed(self, names: Iterable[str]) -> None:
         self.version = self.version.next(self._now_ms(), max(self.epoch, self.version.state_version))
@@ -180,3 +198,7 @@ class Topics:
 
 def _parse(table: dict[str, Any]) -> dict[str, TopicConfig]:
     return {name: TopicConfig.from_json({"topicName": name, **raw}) for name, raw in table.items()}
+
+
+def _parse_deleted(stored: dict[str, Any]) -> dict[str, dict[int, int]]:
+    return {n: {int(q): int(end) for q, end in ends.items()} for n, ends in stored.get(DELETED, {}).items()}

@@ -254,3 +254,57 @@ def test_a_broker_that_is_not_master_answers_no_question(tmp_path: Path) -> None
             assert answer.code == Response.SYSTEM_ERROR
 
     asyncio.run(body())
+
+
+def test_a_deleted_topic_does_not_come_back_with_its_last_messages_or_the_next_master(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+            assert (await client.send("T")).code == 0
+            await two.fence()
+            # This one is stored, and waits for the slave while its topic is deleted.
+            end = one.store.log.end
+            sent = asyncio.create_task(client.send("T"))
+            await eventually(lambda: one.store.log.end > end, "the message is stored")
+            deleted = asyncio.create_task(client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
+            await eventually(lambda: "T" not in one.topics.table, "the topic is deleted")
+            await two.follow(2, 1, one.config.address, one.config.ha_address)
+            assert ((await sent).code, (await deleted).code) == (0, 0)
+            await one.store.caught_up()
+            assert one.store.max_queue_offset("T", 0) == 2
+            assert "T" not in one.topics.table
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            await two.store.caught_up()
+            assert "T" not in two.topics.table
+
+    asyncio.run(body())
+
+
+def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_was_not_told(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+            assert (await client.send("T")).code == 0
+            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+            two.client.drop(one.config.address)
+            two.standing.set("slave", broker_id=2, epoch=1, master_address=None)
+            assert (await client.send("T", default_topic="TBW102")).code == 0
+            assert "T" not in two.topics.table
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            await two.store.caught_up()
+            assert "T" in two.topics.table
+
+    asyncio.run(body())
+
+
+def test_a_deleted_topic_does_not_come_back_with_a_restart(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            assert (await client.send("T")).code == 0
+            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        async with running(tmp_path) as broker:
+            assert "T" not in broker.topics.table
+
+    asyncio.run(body())
