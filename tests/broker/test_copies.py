@@ -281,7 +281,9 @@ def test_a_deleted_topic_does_not_come_back_with_its_last_messages_or_the_next_m
     asyncio.run(body())
 
 
-def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_was_not_told(tmp_path: Path) -> None:
+def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_was_not_told(
+    tmp_path: Path,
+) -> None:
     async def body() -> None:
         async with copied(tmp_path) as (one, two, client):
             assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
