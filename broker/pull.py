@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 CHECK_S: Final = 1.0  # how often the held pulls' deadlines are looked at
 RECHECK_MS: Final = 5000  # a held pull is tried again after this, whatever was or was not heard
+SHORT_POLLING_MS: Final = 1000
+"""How long a pull is held without longPollingEnable (the original's shortPollingTimeMills): its consumer comes
+again the moment it is answered."""
 HELD_MAX: Final = 100_000
 BYTES_MAX: Final = 4 * 1024 * 1024
 MASTER: Final = 0
@@ -89,6 +92,7 @@ class PullProcessor:
         got = self._get(header, subscription)
         if header.commits and self._parts.standing.keeps_offsets:
             note_offset(self._parts, header.group, header.topic, header.queue_id, header.commit_offset)
+        now_ms = self._parts.env.monotonic_ms()
         held = Held(
             connection,
             request,
@@ -97,8 +101,8 @@ class PullProcessor:
             topic,
             group,
             header.queue_offset,
-            self._parts.env.monotonic_ms() + header.suspend_timeout_ms,
-            self._parts.env.monotonic_ms() + RECHECK_MS,
+            now_ms + (header.suspend_timeout_ms if self._config.long_polling_enable else SHORT_POLLING_MS),
+            now_ms + RECHECK_MS,
         )
         if self._waits(got, held) and not request.is_oneway and self._held_count < HELD_MAX:
             self._hold(held)
@@ -176,7 +180,6 @@ class PullProcessor:
         return (
             _code(got, held.header) == Response.PULL_NOT_FOUND
             and held.header.suspend
-            and self._config.long_polling_enable
             and held.deadline_ms > self._parts.env.monotonic_ms()
         )
 

@@ -46,6 +46,21 @@ def test_a_held_pull_ends_with_nothing_found_when_its_time_is_over(tmp_path: Pat
     asyncio.run(body())
 
 
+def test_without_long_polling_a_pull_that_finds_nothing_is_held_for_a_moment(tmp_path: Path) -> None:
+    """Answered at once, its consumer came again at once, as fast as the network is."""
+
+    async def body() -> None:
+        async with running(tmp_path, longPollingEnable="false") as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            pull = asyncio.create_task(client.pull("T", 1, suspend_ms=3_600_000))
+            await eventually(lambda: pull.done() or broker.status()["heldPulls"] == 1, "it is there")
+            assert not pull.done()
+            assert (await pull).code == 19
+
+    asyncio.run(body())
+
+
 def test_a_held_pull_is_not_woken_by_tags_it_does_not_want(tmp_path: Path) -> None:
     async def body() -> None:
         async with running(tmp_path) as broker, client_of(broker) as client:
