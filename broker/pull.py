@@ -76,21 +76,10 @@ class PullProcessor:
     async def pull(self, connection: Connection, request: Command) -> Command | None:
         """The messages, or None while the pull is held. Raises Refused."""
         header = PullHeader.parse(request.ext)
-        group = self._parts.groups.find(header.group)
-        if not self._config.broker_permission & PERM_READ:
-            raise Refused(
-                f"the broker[{self._config.broker_ip1}] pulling message is forbidden", Response.NO_PERMISSION
-            )
-        if group is None:
-            raise Refused(
-                f"subscription group [{header.group}] does not exist", Response.SUBSCRIPTION_GROUP_NOT_EXIST
-            )
-        if not group.consume_enable:
-            raise Refused(f"subscription group no permission, {header.group}", Response.NO_PERMISSION)
-        topic = self._topic(header)
+        topic, group = self._allowed(header)
         subscription = self._subscription(header, group)
         got = self._get(header, subscription)
-        if header.commits and self._parts.standing.keeps_offsets:
+        if header.commits and header.commit_offset >= 0 and self._parts.standing.keeps_offsets:
             note_offset(self._parts, header.group, header.topic, header.queue_id, header.commit_offset)
         now_ms = self._parts.env.monotonic_ms()
         held = Held(
@@ -108,6 +97,21 @@ class PullProcessor:
             self._hold(held)
             return None
         return self._answer(held, got)
+
+    def _allowed(self, header: PullHeader) -> tuple[TopicConfig, SubscriptionGroupConfig]:
+        """The topic and the group, if the one may be read by the other. Raises Refused."""
+        group = self._parts.groups.find(header.group)
+        if not self._config.broker_permission & PERM_READ:
+            raise Refused(
+                f"the broker[{self._config.broker_ip1}] pulling message is forbidden", Response.NO_PERMISSION
+            )
+        if group is None:
+            raise Refused(
+                f"subscription group [{header.group}] does not exist", Response.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
+        if not group.consume_enable:
+            raise Refused(f"subscription group no permission, {header.group}", Response.NO_PERMISSION)
+        return self._topic(header), group
 
     def _topic(self, header: PullHeader) -> TopicConfig:
         topic = self._parts.topics.get(header.topic)
@@ -177,8 +181,12 @@ class PullProcessor:
         )
 
     def _waits(self, got: Got, held: Held) -> bool:
+        code = _code(got, held.header)
+        parts = self._parts
+        # Nobody else can be asked either: told to come again, the consumer would come at once, without end.
+        lost = code == Response.PULL_OFFSET_MOVED and not parts.standing.is_master and not parts.ha.follows
         return (
-            _code(got, held.header) == Response.PULL_NOT_FOUND
+            (code == Response.PULL_NOT_FOUND or lost)
             and held.header.suspend
             and held.deadline_ms > self._parts.env.monotonic_ms()
         )
@@ -253,10 +261,17 @@ class PullProcessor:
                 held.connection.send(self._answer(held, got))
 
     def _look(self, held: Held) -> Got | None:
-        """What a held pull finds; None when that cannot be read. Then it is answered here, and alone: those
-        held beside it, and a role that changes, do not end for it."""
+        """What a held pull finds; None when it must not or cannot be read. Then it is answered here, and
+        alone: those held beside it, and a role that changes, do not end for it."""
         try:
+            # What the consumer wants and may read can have changed: a message it has come to want since must
+            # not be passed over.
+            held.topic, held.group = self._allowed(held.header)
+            held.subscription = self._subscription(held.header, held.group)
             return self._get(held.header, held.subscription)
+        except Refused as refused:
+            held.connection.send(held.request.reply(refused.code, remark=refused.remark))
+            return None
         except (MqError, OSError, ValueError, struct.error) as error:
             log.warning("a held pull of %s/%d: %s", held.header.topic, held.header.queue_id, error)
             held.connection.send(held.request.reply(Response.SYSTEM_ERROR, remark=str(error)))
