@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 CHECK_S: Final = 1.0  # how often the held pulls' deadlines are looked at
 RECHECK_MS: Final = 5000  # a held pull is tried again after this, whatever was or was not heard
 SHORT_POLLING_MS: Final = 1000
-"""How long a pull is held without longPollingEnable (the original's shortPollingTimeMills): its consumer comes
-again the moment it is answered."""
+"""How long a pull is held without longPollingEnable (the original's shortPollingTimeMills): its consumer
+comes again the moment it is answered."""
 HELD_MAX: Final = 100_000
 BYTES_MAX: Final = 4 * 1024 * 1024
 MASTER: Final = 0

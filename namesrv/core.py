@@ -353,8 +353,8 @@ class RouteTable:
     # questions
 
     def route(self, topic: str, zone: str | None = None) -> dict[str, Any] | None:
-        """TopicRouteData of ``topic``, or None when no broker has it. With a ``zone`` only of the groups in it
-        and of those without a master, whose messages are read from wherever they are."""
+        """TopicRouteData of ``topic``, or None when no broker has it. With a ``zone`` only of the groups
+        in it and of those without a master, whose messages are read from wherever they are."""
         offers = self._topics.get(topic)
         if not offers:
             return None
