@@ -177,7 +177,7 @@ class AdminProcessor:
         store = self._parts.store
         table: dict[ObjectKey, Any] = {}
         for queue_id in range(topic.write_queues):
-            least = max(0, store.min_queue_offset(name, queue_id))
+            least = self._parts.min_offset(name, queue_id)
             most = max(0, store.max_queue_offset(name, queue_id))
             last_ms = stored_ms(self._parts, name, queue_id, most - 1) if most > least else 0
             table[queue_key(name, self._config.broker_name, queue_id)] = {
@@ -203,7 +203,8 @@ class AdminProcessor:
                 continue
             for queue_id in range(topic.read_queues):
                 most = max(0, parts.store.max_queue_offset(name, queue_id))
-                offset = parts.offsets.get(group, name, queue_id) or 0
+                held = parts.offsets.get(group, name, queue_id)
+                offset = parts.topics.first_offset(name, queue_id) if held is None else held
                 last_ms = stored_ms(parts, name, queue_id, offset - 1) if offset > 0 else 0
                 table[queue_key(name, self._config.broker_name, queue_id)] = {
                     "brokerOffset": most,
@@ -239,7 +240,7 @@ class AdminProcessor:
         spans = []
         now_ms = parts.env.now_ms()
         for queue_id in range(topic.write_queues):
-            least = max(0, parts.store.min_queue_offset(name, queue_id))
+            least = parts.min_offset(name, queue_id)
             most = max(0, parts.store.max_queue_offset(name, queue_id))
             held = parts.offsets.get(group, name, queue_id)
             consumed_ms = stored_ms(parts, name, queue_id, held - 1) if held else -1
@@ -286,7 +287,7 @@ class AdminProcessor:
         table: dict[ObjectKey, int] = {}
         for queue_id in [only] if only >= 0 else range(topic.read_queues):
             if wanted != -1:
-                least = parts.store.min_queue_offset(name, queue_id)
+                least = parts.min_offset(name, queue_id)
                 most = parts.store.max_queue_offset(name, queue_id)
                 if not least <= wanted <= most:
                     raise Refused(
@@ -298,6 +299,7 @@ class AdminProcessor:
                 offset = parts.store.max_queue_offset(name, queue_id)
             else:
                 offset = parts.store.offset_by_time(name, queue_id, timestamp_ms)
+                offset = max(offset, parts.topics.first_offset(name, queue_id))
             held = parts.offsets.get(group, name, queue_id)
             if not force and held is not None and offset > held:
                 offset = held

@@ -171,6 +171,10 @@ class PullProcessor:
         bytes_max = self._config.transfer_bytes_in_memory
         if header.bytes_max is not None:
             bytes_max = min(bytes_max, max(1, header.bytes_max))
+        first = self._parts.topics.first_offset(header.topic, header.queue_id)
+        if header.queue_offset < first:
+            end = self._parts.store.max_queue_offset(header.topic, header.queue_id)
+            return Got(GetStatus.OFFSET_TOO_SMALL, first, first, end, [], 0)
         return self._parts.store.get(
             header.topic,
             header.queue_id,
@@ -206,7 +210,7 @@ class PullProcessor:
             next_offset = header.queue_offset
         ext = PullAnswer(
             next_offset,
-            got.min_offset,
+            max(got.min_offset, self._parts.topics.first_offset(header.topic, header.queue_id)),
             got.max_offset,
             MASTER,
             held.topic.sys_flag,

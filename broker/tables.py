@@ -77,7 +77,10 @@ class TableProcessor:
         queues = {queue_id for topic, queue_id in store.queues() if topic == name}
         # One whose first message is not confirmed yet is not among those.
         queues |= set(range(max(held.read_queues, held.write_queues) if held else 0))
-        self._parts.topics.delete(name, {q: store.next_offset(name, q) for q in sorted(queues)})
+        ends = {queue_id: store.max_queue_offset(name, queue_id) for queue_id in sorted(queues)}
+        self._parts.topics.delete(
+            name, ends, {queue_id: store.next_offset(name, queue_id) for queue_id in ends}
+        )
         self._parts.offsets.drop_topic(name)
         await self._parts.copies.settle()
         return request.reply()

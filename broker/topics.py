@@ -2,7 +2,8 @@
 
 ``config/topics.json``: ``{"dataVersion": .., "topicConfigTable": {name: TopicConfig}}``. The version's
 stateVersion is the master's epoch, so NameServers and slaves can tell whose table is newer. Ours beside them,
-when a topic was deleted: ``"keelmqDeletedTopics": {name: {queue: where it ended}}``.
+when a topic was deleted: ``"keelmqDeletedTopics": {name: {queue: where it ended}}``. What was confirmed up to
+there stays in log and queues, but brings no topic back, and is not read when the name is given again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 QUEUES_MAX: Final = 65535
 UNIT_FLAG: Final = 1  # a bit of topicSysFlag
 DELETED: Final = "keelmqDeletedTopics"
-DELETED_MAX: Final = 1000
+DELETED_MAX: Final = 10_000
 
 
 def boot_topics(config: BrokerConfig) -> list[TopicConfig]:
@@ -67,6 +68,9 @@ class Topics:
         self._now_ms = now_ms
         self.table: dict[str, TopicConfig] = {}
         self._deleted: dict[str, dict[int, int]] = {}
+        self._unconfirmed: dict[
+            str, dict[int, int]
+        ] = {}  # where those end that a failover may still take back
         self.version = DataVersion()
         self.epoch = 0
         self.on_change: list[Callable[[frozenset[str]], None]] = []
@@ -94,22 +98,33 @@ class Topics:
     def put(self, *topics: TopicConfig) -> None:
         for topic in topics:
             self.table[topic.name] = topic
-            self._deleted.pop(topic.name, None)
         self._changed(topic.name for topic in topics)
 
-    def delete(self, name: str, ends: Mapping[int, int]) -> bool:
-        """Forget a topic whose queues end at ``ends``: what they hold up to there does not bring it back."""
+    def delete(self, name: str, ends: Mapping[int, int], unconfirmed: Mapping[int, int]) -> bool:
+        """Forget a topic whose queues end at ``ends``, and soon at ``unconfirmed``."""
         if self.table.pop(name, None) is None:
             return False
+        self._deleted.pop(name, None)  # to the end
         self._deleted[name] = dict(ends)
+        self._unconfirmed[name] = dict(unconfirmed)
         while len(self._deleted) > DELETED_MAX:
             del self._deleted[next(iter(self._deleted))]
         self._changed([name])
         return True
 
     def was_deleted(self, name: str, queue_id: int, end: int) -> bool:
-        """Whether all of a queue that ends at ``end`` was there when its topic was deleted."""
-        return end <= self._deleted.get(name, {}).get(queue_id, -1)
+        """Whether all of a queue, confirmed up to ``end``, was sent before its topic was deleted."""
+        if end <= self._deleted.get(name, {}).get(queue_id, -1):
+            return True
+        if end > self._unconfirmed.get(name, {}).get(queue_id, -1):
+            return False
+        self._deleted.setdefault(name, {})[queue_id] = end
+        self._changed([])
+        return True
+
+    def first_offset(self, name: str, queue_id: int) -> int:
+        """Where a queue begins for readers: what its name held before it was deleted is not for them."""
+        return self._deleted.get(name, {}).get(queue_id, 0)
 
     def ensure(self, name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
         """The topic, created with ``queues`` queues when it is not there."""
@@ -173,7 +188,7 @@ class Topics:
             return False
         names = frozenset(table) | frozenset(self.table)
         self.table = table
-        self._deleted = _parse_deleted(wrapper)
+        self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
         self.version = version
         for hook in self.on_change:
             hook(names)
