@@ -22,7 +22,7 @@ from remoting import bodies
 from remoting.bodies import ObjectKey, queue_key
 from remoting.codec import VERSION, Command
 from remoting.codes import Request, Response
-from remoting.headers import flag, need, need_int, opt_bool
+from remoting.headers import flag, need, need_int, opt_bool, opt_int
 from remoting.service import Connection
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class AdminProcessor:
         store = self._parts.store
         table: dict[ObjectKey, Any] = {}
         for queue_id in range(topic.write_queues):
-            least = max(0, store.min_queue_offset(name, queue_id))
+            least = self._parts.min_offset(name, queue_id)
             most = max(0, store.max_queue_offset(name, queue_id))
             last_ms = stored_ms(self._parts, name, queue_id, most - 1) if most > least else 0
             table[queue_key(name, self._config.broker_name, queue_id)] = {
@@ -193,9 +193,9 @@ class AdminProcessor:
         names = [n for n in (request.ext.get("topicList") or request.ext.get("topic") or "").split(";") if n]
         if not names:
             online = parts.clients.consumers.get(group)
-            names = sorted(
-                set(parts.offsets.topics_of(group)) | set(online.subscriptions if online is not None else ())
-            )
+            # What a group that is there does not read any more must not count as what it is behind.
+            names = sorted(online.subscriptions) if online is not None and online.subscriptions else []
+            names = names or parts.offsets.topics_of(group)
         table: dict[ObjectKey, Any] = {}
         for name in names:
             topic = parts.topics.get(name)
@@ -204,7 +204,7 @@ class AdminProcessor:
             for queue_id in range(topic.read_queues):
                 most = max(0, parts.store.max_queue_offset(name, queue_id))
                 held = parts.offsets.get(group, name, queue_id)
-                offset = most if held is None else held
+                offset = parts.topics.first_offset(name, queue_id) if held is None else held
                 last_ms = stored_ms(parts, name, queue_id, offset - 1) if offset > 0 else 0
                 table[queue_key(name, self._config.broker_name, queue_id)] = {
                     "brokerOffset": most,
@@ -240,7 +240,7 @@ class AdminProcessor:
         spans = []
         now_ms = parts.env.now_ms()
         for queue_id in range(topic.write_queues):
-            least = max(0, parts.store.min_queue_offset(name, queue_id))
+            least = parts.min_offset(name, queue_id)
             most = max(0, parts.store.max_queue_offset(name, queue_id))
             held = parts.offsets.get(group, name, queue_id)
             consumed_ms = stored_ms(parts, name, queue_id, held - 1) if held else -1
@@ -256,6 +256,8 @@ class AdminProcessor:
         return request.reply(body=bodies.dumps({"consumeTimeSpanSet": spans}))
 
     async def clone_offsets(self, connection: Connection, request: Command) -> Command:
+        if not self._parts.standing.is_master:
+            raise Refused("this broker is not the master: clone offsets there", Response.SYSTEM_ERROR)
         source, target = need(request.ext, "srcGroup"), need(request.ext, "destGroup")
         names = [request.ext["topic"]] if request.ext.get("topic") else self._parts.offsets.topics_of(source)
         for name in names:
@@ -278,22 +280,31 @@ class AdminProcessor:
         topic = parts.topics.get(name)
         if topic is None:
             raise Refused(f"topic {name} does not exist", Response.TOPIC_NOT_EXIST)
-        only = request.ext.get("queueId")
-        queues = [int(only)] if only and only.isdigit() else list(range(topic.write_queues))
+        only = opt_int(request.ext, "queueId", -1)
+        wanted = opt_int(request.ext, "offset", -1) if only >= 0 else -1
+        if only >= topic.read_queues:
+            raise Refused(f"queueId {only} is not one of {name}", Response.INVALID_PARAMETER)
         table: dict[ObjectKey, int] = {}
-        for queue_id in queues:
-            wanted = request.ext.get("offset")
-            if wanted and wanted.isdigit():
-                offset = int(wanted)
+        for queue_id in [only] if only >= 0 else range(topic.read_queues):
+            if wanted != -1:
+                least = parts.min_offset(name, queue_id)
+                most = parts.store.max_queue_offset(name, queue_id)
+                if not least <= wanted <= most:
+                    raise Refused(
+                        f"Target offset {wanted} not in consume queue range [{least}-{most}]",
+                        Response.SYSTEM_ERROR,
+                    )
+                offset = wanted
             elif timestamp_ms < 0:
                 offset = parts.store.max_queue_offset(name, queue_id)
             else:
                 offset = parts.store.offset_by_time(name, queue_id, timestamp_ms)
+                offset = max(offset, parts.topics.first_offset(name, queue_id))
             held = parts.offsets.get(group, name, queue_id)
             if not force and held is not None and offset > held:
                 offset = held
-            parts.offsets.commit(group, name, queue_id, max(0, offset))
-            table[queue_key(name, self._config.broker_name, queue_id)] = max(0, offset)
+            parts.offsets.commit(group, name, queue_id, offset)
+            table[queue_key(name, self._config.broker_name, queue_id)] = offset
         await parts.copies.settle()
         body = bodies.dumps_dialect({"offsetTable": table})
         online = parts.clients.consumers.get(group)

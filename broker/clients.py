@@ -86,6 +86,7 @@ class ConsumerGroup:
     from_where: str = "CONSUME_FROM_LAST_OFFSET"
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     members: dict[Connection, Client] = field(default_factory=dict)
+    fingerprint: int = 0  # of the heartbeat that named the group last
 
     def ids(self) -> list[str]:
         return sorted({member.client_id for member in self.members.values()})
@@ -100,6 +101,12 @@ class Clients:
 
     def producer(self, group: str, client: Client) -> None:
         self.producers.setdefault(group, {})[client.connection] = client
+
+    def told_by_another(self, name: str, fingerprint: int) -> bool:
+        """Note a heartbeat that names a group; whether another one, of other content, named it since."""
+        group = self.consumers[name]
+        last, group.fingerprint = group.fingerprint, fingerprint
+        return last != fingerprint
 
     def consumer(self, data: dict[str, Any], client: Client, *, without_subscriptions: bool = False) -> bool:
         """One consumerDataSet entry of a heartbeat; True when members or subscriptions changed.

@@ -33,6 +33,8 @@ from model.message import (
     property_of,
 )
 from model.topic import DataVersion
+from remoting.headers import INT_MAX
+from store.consume_queue import is_queue_name
 from store.message_store import CLOCK_BACK_MAX_MS
 from store.reading import GetStatus
 from store.record import NewMessage, Record, delay_levels_ms, records_in
@@ -169,12 +171,10 @@ class DelayService:
                 return
             for record in _records(got.chunks):
                 queue = _destination(record)
-                if queue is None:
-                    return
-                if queue not in copies:
+                if queue is not None and queue not in copies:
                     due_ms = record.store_timestamp_ms + self._levels_ms[level]
                     copies[queue] = set(self._copies_since(*queue, due_ms))
-                if f"{level}:{record.queue_offset}" not in copies[queue]:
+                if queue is not None and f"{level}:{record.queue_offset}" not in copies[queue]:
                     return
                 self._next[level] = record.queue_offset + 1
                 self._remember(level, record.queue_offset + 1)
@@ -219,7 +219,7 @@ class DelayService:
         properties = record.properties
         queue = _destination(record)
         if queue is None:
-            log.error("delayed message at %d does not say where it belongs: dropped", record.physical_offset)
+            log.error("delayed message at %d belongs nowhere: dropped", record.physical_offset)
             return record.physical_offset + record.size
         host = self._parts.store_host
         message = NewMessage(
@@ -252,10 +252,12 @@ def _fits(properties: str) -> bool:
 
 
 def _destination(record: Record) -> tuple[str, int] | None:
-    """The topic and queue a delayed message is for, None when it does not say."""
+    """The topic and queue a delayed message is for, None when it does not say, or names what cannot be."""
     topic = property_of(record.properties, REAL_TOPIC)
     queue = property_of(record.properties, REAL_QID)
-    return None if topic is None or queue is None or not queue.isdigit() else (topic, int(queue))
+    if topic is None or queue is None or not (queue.isascii() and queue.isdigit()):
+        return None
+    return (topic, int(queue)) if is_queue_name(topic, int(queue)) and int(queue) <= INT_MAX else None
 
 
 def _records(chunks: list[bytes]) -> Iterator[Record]:

@@ -43,7 +43,8 @@ class ClientProcessor:
             )
             fingerprint = int(data.get("heartbeatFingerprint") or 0)
             without = bool(data.get("withoutSub", False)) and fingerprint != 0
-            known = connection.attributes.get("fingerprint")
+            # Version 2 leaves the subscriptions out until the broker says that it lacks them.
+            fresh = fingerprint == 0 or connection.attributes.get("fingerprint") != fingerprint
             consumers: list[dict[str, Any]] = data.get("consumerDataSet") or []
             if len(parts.clients.consumers) > CLIENTS_MAX or len(parts.clients.producers) > CLIENTS_MAX:
                 raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
@@ -56,6 +57,8 @@ class ClientProcessor:
                     parts.topics.ensure(retry_topic(name), max(1, group.retry_queues))
                 if parts.clients.consumer(consumer, client, without_subscriptions=without):
                     changed.append(name)
+                # Another member may have replaced them.
+                fresh |= parts.clients.told_by_another(name, fingerprint)
             for producer in data.get("producerDataSet") or []:
                 parts.clients.producer(str(producer["groupName"]), client)
         except (KeyError, TypeError, ValueError) as error:
@@ -63,8 +66,6 @@ class ClientProcessor:
         connection.attributes["client_id"] = client.client_id
         connection.attributes["fingerprint"] = fingerprint
         self.notify(changed)
-        # Version 2 leaves the subscriptions out until the broker says it does not know them.
-        fresh = fingerprint == 0 or known != fingerprint
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if fresh else "false"}
         return request.reply(ext=ext)
 

@@ -30,13 +30,12 @@ class OffsetProcessor:
             # A young queue is read from its start even by a group that asked for "last": nothing that was
             # sent before the group's first pull gets lost. An old one is left to the client's
             # consumeFromWhere.
-            store = self._parts.store
-            least = store.min_queue_offset(header.topic, header.queue_id)
-            if not header.set_zero_if_not_found or least > 0:
+            offset = self._parts.topics.first_offset(header.topic, header.queue_id)
+            least = self._parts.store.min_queue_offset(header.topic, header.queue_id)
+            if not header.set_zero_if_not_found or least > offset:
                 return request.reply(
                     Response.QUERY_NOT_FOUND, remark="Not found, maybe this group consumer boot first"
                 )
-            offset = 0
         return _offset(request, offset)
 
     async def update(self, connection: Connection, request: Command) -> Command:
@@ -71,7 +70,7 @@ class OffsetProcessor:
         timestamp_ms = need_int(request.ext, "timestamp")
         upper = request.ext.get("boundaryType", "LOWER").upper() == "UPPER"
         offset = self._parts.store.offset_by_time(header.topic, header.queue_id, timestamp_ms, upper=upper)
-        return _offset(request, offset)
+        return _offset(request, max(offset, self._parts.topics.first_offset(header.topic, header.queue_id)))
 
     async def maximum(self, connection: Connection, request: Command) -> Command:
         header = QueueHeader.parse(request.ext)
@@ -79,7 +78,7 @@ class OffsetProcessor:
 
     async def minimum(self, connection: Connection, request: Command) -> Command:
         header = QueueHeader.parse(request.ext)
-        return _offset(request, self._parts.store.min_queue_offset(header.topic, header.queue_id))
+        return _offset(request, self._parts.min_offset(header.topic, header.queue_id))
 
     async def earliest(self, connection: Connection, request: Command) -> Command:
         header = QueueHeader.parse(request.ext)
@@ -102,7 +101,7 @@ def note_offset(parts: Parts, group: str, topic: str, queue_id: int, offset: int
 
 def earliest_ms(parts: Parts, topic: str, queue_id: int) -> int:
     """When the first message of a queue was stored, ms; -1 for an empty queue."""
-    return stored_ms(parts, topic, queue_id, parts.store.min_queue_offset(topic, queue_id))
+    return stored_ms(parts, topic, queue_id, parts.min_offset(topic, queue_id))
 
 
 def stored_ms(parts: Parts, topic: str, queue_id: int, offset: int) -> int:

@@ -50,6 +50,10 @@ class Parts:
         self.store_host = encode_host(self.config.address)
         self.copies = Copies(self.env, self.config, self.standing, self.ha)
 
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first offset of a queue that is there to be read."""
+        return max(self.store.min_queue_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
+
     def refuse_write(self) -> Refused | None:
         """Why no write can be taken now, or None."""
         refused = self.standing.refuse()

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 CHECK_S: Final = 1.0  # how often the held pulls' deadlines are looked at
 RECHECK_MS: Final = 5000  # a held pull is tried again after this, whatever was or was not heard
+SHORT_POLLING_MS: Final = 1000
+"""How long a pull is held without longPollingEnable (the original's shortPollingTimeMills): its consumer
+comes again the moment it is answered."""
 HELD_MAX: Final = 100_000
 BYTES_MAX: Final = 4 * 1024 * 1024
 MASTER: Final = 0
@@ -73,6 +76,30 @@ class PullProcessor:
     async def pull(self, connection: Connection, request: Command) -> Command | None:
         """The messages, or None while the pull is held. Raises Refused."""
         header = PullHeader.parse(request.ext)
+        topic, group = self._allowed(header)
+        subscription = self._subscription(header, group)
+        got = self._get(header, subscription)
+        if header.commits and header.commit_offset >= 0 and self._parts.standing.keeps_offsets:
+            note_offset(self._parts, header.group, header.topic, header.queue_id, header.commit_offset)
+        now_ms = self._parts.env.monotonic_ms()
+        held = Held(
+            connection,
+            request,
+            header,
+            subscription,
+            topic,
+            group,
+            header.queue_offset,
+            now_ms + (header.suspend_timeout_ms if self._config.long_polling_enable else SHORT_POLLING_MS),
+            now_ms + RECHECK_MS,
+        )
+        if self._waits(got, held) and not request.is_oneway and self._held_count < HELD_MAX:
+            self._hold(held)
+            return None
+        return self._answer(held, got)
+
+    def _allowed(self, header: PullHeader) -> tuple[TopicConfig, SubscriptionGroupConfig]:
+        """The topic and the group, if the one may be read by the other. Raises Refused."""
         group = self._parts.groups.find(header.group)
         if not self._config.broker_permission & PERM_READ:
             raise Refused(
@@ -84,26 +111,7 @@ class PullProcessor:
             )
         if not group.consume_enable:
             raise Refused(f"subscription group no permission, {header.group}", Response.NO_PERMISSION)
-        topic = self._topic(header)
-        subscription = self._subscription(header, group)
-        got = self._get(header, subscription)
-        if header.commits and self._parts.standing.keeps_offsets:
-            note_offset(self._parts, header.group, header.topic, header.queue_id, header.commit_offset)
-        held = Held(
-            connection,
-            request,
-            header,
-            subscription,
-            topic,
-            group,
-            header.queue_offset,
-            self._parts.env.monotonic_ms() + header.suspend_timeout_ms,
-            self._parts.env.monotonic_ms() + RECHECK_MS,
-        )
-        if self._waits(got, held) and not request.is_oneway and self._held_count < HELD_MAX:
-            self._hold(held)
-            return None
-        return self._answer(held, got)
+        return self._topic(header), group
 
     def _topic(self, header: PullHeader) -> TopicConfig:
         topic = self._parts.topics.get(header.topic)
@@ -163,6 +171,10 @@ class PullProcessor:
         bytes_max = self._config.transfer_bytes_in_memory
         if header.bytes_max is not None:
             bytes_max = min(bytes_max, max(1, header.bytes_max))
+        first = self._parts.topics.first_offset(header.topic, header.queue_id)
+        if header.queue_offset < first:
+            end = self._parts.store.max_queue_offset(header.topic, header.queue_id)
+            return Got(GetStatus.OFFSET_TOO_SMALL, first, first, end, [], 0)
         return self._parts.store.get(
             header.topic,
             header.queue_id,
@@ -173,10 +185,13 @@ class PullProcessor:
         )
 
     def _waits(self, got: Got, held: Held) -> bool:
+        code = _code(got, held.header)
+        parts = self._parts
+        # Nobody else can be asked either: told to come again, the consumer would come at once, without end.
+        lost = code == Response.PULL_OFFSET_MOVED and not parts.standing.is_master and not parts.ha.follows
         return (
-            _code(got, held.header) == Response.PULL_NOT_FOUND
+            (code == Response.PULL_NOT_FOUND or lost)
             and held.header.suspend
-            and self._config.long_polling_enable
             and held.deadline_ms > self._parts.env.monotonic_ms()
         )
 
@@ -195,7 +210,7 @@ class PullProcessor:
             next_offset = header.queue_offset
         ext = PullAnswer(
             next_offset,
-            got.min_offset,
+            max(got.min_offset, self._parts.topics.first_offset(header.topic, header.queue_id)),
             got.max_offset,
             MASTER,
             held.topic.sys_flag,
@@ -250,10 +265,17 @@ class PullProcessor:
                 held.connection.send(self._answer(held, got))
 
     def _look(self, held: Held) -> Got | None:
-        """What a held pull finds; None when that cannot be read. Then it is answered here, and alone: those
-        held beside it, and a role that changes, do not end for it."""
+        """What a held pull finds; None when it must not or cannot be read. Then it is answered here, and
+        alone: those held beside it, and a role that changes, do not end for it."""
         try:
+            # What the consumer wants and may read can have changed: a message it has come to want since must
+            # not be passed over.
+            held.topic, held.group = self._allowed(held.header)
+            held.subscription = self._subscription(held.header, held.group)
             return self._get(held.header, held.subscription)
+        except Refused as refused:
+            held.connection.send(held.request.reply(refused.code, remark=refused.remark))
+            return None
         except (MqError, OSError, ValueError, struct.error) as error:
             log.warning("a held pull of %s/%d: %s", held.header.topic, held.header.queue_id, error)
             held.connection.send(held.request.reply(Response.SYSTEM_ERROR, remark=str(error)))

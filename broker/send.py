@@ -46,6 +46,7 @@ from remoting.codec import Command
 from remoting.codes import Response
 from remoting.headers import SendBackHeader, SendHeader
 from remoting.service import Connection
+from store.consume_queue import is_queue_name
 from store.message_store import Put
 from store.record import NewMessage, decode
 
@@ -235,6 +236,7 @@ class SendProcessor:
 
     def _half(self, message: NewMessage) -> NewMessage:
         """A half message goes where no consumer looks until it ends (``broker/transactions``)."""
+        _need_place(message)
         unique = property_of(message.properties, UNIQ_KEY) or ""
         return dataclasses.replace(
             message,
@@ -332,6 +334,7 @@ class SendProcessor:
         level = int_property(message.properties, DELAY) or 0
         if level <= 0:
             return message
+        _need_place(message)
         level = min(level, self._levels)
         return dataclasses.replace(
             message,
@@ -365,3 +368,9 @@ class SendProcessor:
 
     def _store_host_flag(self) -> int:
         return STORE_HOST_V6 if len(self._parts.store_host) == 20 else 0
+
+
+def _need_place(message: NewMessage) -> None:
+    """A message that is kept elsewhere first must be able to go on: one that cannot holds all behind it."""
+    if not is_queue_name(message.topic, message.queue_id):
+        raise Refused(f"no queue can be named {message.topic!r}", Response.MESSAGE_ILLEGAL)

@@ -430,8 +430,8 @@ class Broker:
     def _recent_queues(self) -> list[tuple[str, int]]:
         """Queues whose newest message is at most ``RECENT_MS`` older than the newest of all.
 
-        A topic missing from the table is one of these when its master died before handing the table on; an
-        older one was deleted, and must not come back.
+        A topic missing from the table is one of these when its master died before handing the table on; one
+        that was deleted must not come back, nor an older one: it was, before a broker remembered that.
         """
         store = self.store
         newest = {
@@ -439,13 +439,19 @@ class Broker:
             for queue in store.queues()
         }
         since_ms = max(newest.values(), default=0) - RECENT_MS
-        return [queue for queue, stored_ms in newest.items() if stored_ms >= since_ms]
+        return [
+            queue
+            for queue, stored_ms in newest.items()
+            if stored_ms >= since_ms and not self.topics.was_deleted(*queue, store.max_queue_offset(*queue))
+        ]
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A record was dispatched. One the former master stored may be of a topic it never handed on."""
         known = self.topics.get(topic)
-        if self.standing.is_master and (
-            known is None or queue_id >= max(known.read_queues, known.write_queues)
+        if (
+            self.standing.is_master
+            and (known is None or queue_id >= max(known.read_queues, known.write_queues))
+            and not self.topics.was_deleted(topic, queue_id, max_offset)
         ):
             self.topics.widen([(topic, queue_id)])
 

@@ -72,7 +72,15 @@ class TableProcessor:
         name = need(request.ext, "topic")
         if name in self._parts.topics.system:
             raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
-        self._parts.topics.delete(name)
+        store = self._parts.store
+        held = self._parts.topics.get(name)
+        queues = {queue_id for topic, queue_id in store.queues() if topic == name}
+        # One whose first message is not confirmed yet is not among those.
+        queues |= set(range(max(held.read_queues, held.write_queues) if held else 0))
+        ends = {queue_id: store.max_queue_offset(name, queue_id) for queue_id in sorted(queues)}
+        self._parts.topics.delete(
+            name, ends, {queue_id: store.next_offset(name, queue_id) for queue_id in ends}
+        )
         self._parts.offsets.drop_topic(name)
         await self._parts.copies.settle()
         return request.reply()

@@ -1,13 +1,15 @@
 """Which topics does this broker serve, with how many queues, and who created them?
 
 ``config/topics.json``: ``{"dataVersion": .., "topicConfigTable": {name: TopicConfig}}``. The version's
-stateVersion is the master's epoch, so NameServers and slaves can tell whose table is newer.
+stateVersion is the master's epoch, so NameServers and slaves can tell whose table is newer. Ours beside them,
+when a topic was deleted: ``"keelmqDeletedTopics": {name: {queue: where it ended}}``. What was confirmed up to
+there stays in log and queues, but brings no topic back, and is not read when the name is given again.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from model.config import BrokerConfig
@@ -28,6 +30,8 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 QUEUES_MAX: Final = 65535
 UNIT_FLAG: Final = 1  # a bit of topicSysFlag
+DELETED: Final = "keelmqDeletedTopics"
+DELETED_MAX: Final = 10_000
 
 
 def boot_topics(config: BrokerConfig) -> list[TopicConfig]:
@@ -63,6 +67,10 @@ class Topics:
         self._config = config
         self._now_ms = now_ms
         self.table: dict[str, TopicConfig] = {}
+        self._deleted: dict[str, dict[int, int]] = {}
+        self._unconfirmed: dict[
+            str, dict[int, int]
+        ] = {}  # where those end that a failover may still take back
         self.version = DataVersion()
         self.epoch = 0
         self.on_change: list[Callable[[frozenset[str]], None]] = []
@@ -76,6 +84,7 @@ class Topics:
         if stored is not None:
             self.version = DataVersion.from_json(stored.get("dataVersion"))
             self.table = _parse(stored.get("topicConfigTable") or {})
+            self._deleted = _parse_deleted(stored)
         missing = [topic for topic in boot_topics(self._config) if topic.name not in self.table]
         for topic in missing:
             self.table[topic.name] = topic
@@ -91,11 +100,31 @@ class Topics:
             self.table[topic.name] = topic
         self._changed(topic.name for topic in topics)
 
-    def delete(self, name: str) -> bool:
+    def delete(self, name: str, ends: Mapping[int, int], unconfirmed: Mapping[int, int]) -> bool:
+        """Forget a topic whose queues end at ``ends``, and soon at ``unconfirmed``."""
         if self.table.pop(name, None) is None:
             return False
+        self._deleted.pop(name, None)  # to the end
+        self._deleted[name] = dict(ends)
+        self._unconfirmed[name] = dict(unconfirmed)
+        while len(self._deleted) > DELETED_MAX:
+            del self._deleted[next(iter(self._deleted))]
         self._changed([name])
         return True
+
+    def was_deleted(self, name: str, queue_id: int, end: int) -> bool:
+        """Whether all of a queue, confirmed up to ``end``, was sent before its topic was deleted."""
+        if end <= self._deleted.get(name, {}).get(queue_id, -1):
+            return True
+        if end > self._unconfirmed.get(name, {}).get(queue_id, -1):
+            return False
+        self._deleted.setdefault(name, {})[queue_id] = end
+        self._changed([])
+        return True
+
+    def first_offset(self, name: str, queue_id: int) -> int:
+        """Where a queue begins for readers: what its name held before it was deleted is not for them."""
+        return self._deleted.get(name, {}).get(queue_id, 0)
 
     def ensure(self, name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
         """The topic, created with ``queues`` queues when it is not there."""
@@ -159,6 +188,7 @@ class Topics:
             return False
         names = frozenset(table) | frozenset(self.table)
         self.table = table
+        self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
         self.version = version
         for hook in self.on_change:
             hook(names)
@@ -166,10 +196,13 @@ class Topics:
 
     def to_json(self) -> dict[str, Any]:
         """The file's content and the core of the answer to GET_ALL_TOPIC_CONFIG."""
-        return {
+        found: dict[str, Any] = {
             "dataVersion": self.version.to_json(),
             "topicConfigTable": {name: topic.to_json() for name, topic in self.table.items()},
         }
+        if self._deleted:
+            found[DELETED] = {n: {str(q): end for q, end in e.items()} for n, e in self._deleted.items()}
+        return found
 
     def _changed(self, names: Iterable[str]) -> None:
         self.version = self.version.next(self._now_ms(), max(self.epoch, self.version.state_version))
@@ -180,3 +213,7 @@ class Topics:
 
 def _parse(table: dict[str, Any]) -> dict[str, TopicConfig]:
     return {name: TopicConfig.from_json({"topicName": name, **raw}) for name, raw in table.items()}
+
+
+def _parse_deleted(stored: dict[str, Any]) -> dict[str, dict[int, int]]:
+    return {n: {int(q): int(end) for q, end in ends.items()} for n, ends in stored.get(DELETED, {}).items()}

@@ -499,7 +499,7 @@ class BrokerConfig(StoreConfig):
     long_polling_enable: bool = key(
         "longPollingEnable",
         True,
-        "a pull that finds nothing is held until something arrives; false = answered at once",
+        "a pull that finds nothing is held as long as its consumer says; false = for a second",
     )
     client_expiry_ms: int = key(
         "clientChannelExpiredTimeout",

@@ -352,13 +352,20 @@ class RouteTable:
 
     # questions
 
-    def route(self, topic: str) -> dict[str, Any] | None:
-        """TopicRouteData of ``topic``, or None when no broker has it."""
+    def route(self, topic: str, zone: str | None = None) -> dict[str, Any] | None:
+        """TopicRouteData of ``topic``, or None when no broker has it. With a ``zone`` only of the groups
+        in it and of those without a master, whose messages are read from wherever they are."""
         offers = self._topics.get(topic)
         if not offers:
             return None
-        names = sorted(offers)
-        addresses = {name: self._seen_by_clients(topic, name) for name in names}
+        addresses = {name: self._seen_by_clients(topic, name) for name in sorted(offers)}
+        names = [
+            name
+            for name, seen in addresses.items()
+            if zone is None
+            or MASTER_ID not in seen
+            or (self._groups[name].zone or "").lower() == zone.lower()
+        ]
         filters = {
             address: live.filter_servers
             for name in names

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from model.config import NamesrvConfig
 from model.errors import ConfigError, DiskError, PeerError, Refused
 from model.settings import parse_properties
-from namesrv.codec import parse_queues, parse_registration, parse_version
+from namesrv.codec import ZONE, parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, Notice, RouteTable
 from remoting.auth import read_credentials
 from remoting.bodies import dumps, dumps_dialect, loads_object
@@ -25,6 +25,7 @@ from runtime.tasks import Tasks, every
 log = logging.getLogger(__name__)
 
 STANDARD_JSON_VERSION: Final = 401  # clients from 4.9.4 on read standard JSON
+ZONE_MODE: Final = "__ZONE_MODE"  # a client started with rocketmq.zone.mode wants its own zone's brokers only
 CHANGEABLE: Final = frozenset(
     {
         "brokerChannelExpiredTime",
@@ -253,7 +254,8 @@ class NameServer:
 
     def _route(self, connection: Connection, request: Command) -> Command:
         topic = need(request.ext, "topic")
-        route = self._table.route(topic)
+        zone = request.ext.get(ZONE, "").strip() if opt_bool(request.ext, ZONE_MODE) else ""
+        route = self._table.route(topic, zone or None)
         if route is None:
             raise Refused(f"no route for topic {topic}: no broker has it", Response.TOPIC_NOT_EXIST)
         if self._config.order_message_enable:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from remoting import bodies
 from remoting.bodies import queue_key
 from remoting.codec import Command
-from remoting.codes import Request
+from remoting.codes import Request, Response
 from remoting.service import Connection
 from tests.broker.helpers import (
     client_of,
@@ -136,5 +138,74 @@ def test_a_topic_can_be_made_changed_and_deleted(tmp_path: Path) -> None:
             assert bad.code == 29
             assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "Made"})).code == 0
             assert (await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).code == 17
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"queueId": "0", "offset": "7"}, Response.SYSTEM_ERROR),
+        ({"queueId": "0", "offset": "-2"}, Response.SYSTEM_ERROR),
+        ({"queueId": "99", "offset": "0"}, Response.INVALID_PARAMETER),
+        ({"queueId": "\u00b2", "offset": "3"}, Response.SYSTEM_ERROR),
+        ({"queueId": "0", "offset": "3"}, Response.SUCCESS),
+        ({"queueId": "0", "offset": "5"}, Response.SUCCESS),
+        ({"queueId": "-1", "offset": "-1"}, Response.SUCCESS),
+    ],
+)
+def test_a_reset_leads_nowhere_beyond_the_messages_there_are(
+    tmp_path: Path, changes: dict[str, str], code: int
+) -> None:
+    """An offset beyond the end would skip what is sent next."""
+
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for _ in range(5):
+                await client.send("T")
+            await broker.store.caught_up()
+            ext = {"topic": "T", "group": "cg", "timestamp": "-1", "isForce": "true", **changes}
+            assert (await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, ext)).code == code
+            if code != Response.SUCCESS:
+                assert broker.offsets.entries() == []
+            else:
+                assert broker.offsets.get("cg", "T", 0) == (3 if changes["offset"] == "3" else 5)
+
+    asyncio.run(body())
+
+
+def test_a_slave_clones_no_offsets_that_the_master_would_take_back(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            broker.offsets.commit("from", "T", 0, 1)
+            ext = {"srcGroup": "from", "destGroup": "to", "topic": "T"}
+            broker.standing.set("slave", broker_id=2, epoch=1, master_address=None)
+            assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == Response.SYSTEM_ERROR
+            assert broker.offsets.get("to", "T", 0) is None
+            broker.standing.set("master", broker_id=2, epoch=1, master_address=None)
+            assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == 0
+            assert broker.offsets.get("to", "T", 0) == 1
+
+    asyncio.run(body())
+
+
+def test_a_group_is_behind_by_all_it_has_not_committed_of_what_it_reads(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            for _ in range(5):
+                await client.send("T")
+                await client.send("Former")
+            await broker.store.caught_up()
+            broker.offsets.commit("cg", "Former", 0, 1)
+
+            async def behind() -> int:
+                answer = await client.call(Request.GET_CONSUME_STATS, {"consumerGroup": "cg"})
+                table = bodies.loads(answer.body)["offsetTable"]
+                return sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
+
+            assert await behind() == 4
+            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
+            assert await behind() == 5
 
     asyncio.run(body())

@@ -15,7 +15,17 @@ from broker.metadata import MetadataSync
 from broker.service import Broker
 from remoting import bodies
 from remoting.codes import Request, Response
-from tests.broker.helpers import Client, client_of, commit, eventually, log_records, pair, running, topic
+from tests.broker.helpers import (
+    Client,
+    client_of,
+    commit,
+    eventually,
+    log_records,
+    pair,
+    records,
+    running,
+    topic,
+)
 
 NEVER = "3600000"
 """A period so long that nothing a test sees comes from it."""
@@ -252,5 +262,102 @@ def test_a_broker_that_is_not_master_answers_no_question(tmp_path: Path) -> None
             ask = {"brokerId": "7", "run": "none", "seen": "-1", "waitMs": "0"}
             answer = await client.call(Request.KEELMQ_COPY_TABLES, ask)
             assert answer.code == Response.SYSTEM_ERROR
+
+    asyncio.run(body())
+
+
+def test_a_deleted_topic_does_not_come_back_with_its_last_messages_or_the_next_master(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+            assert (await client.send("T")).code == 0
+            await two.fence()
+            # This one is stored, and waits for the slave while its topic is deleted.
+            end = one.store.log.end
+            sent = asyncio.create_task(client.send("T"))
+            await eventually(lambda: one.store.log.end > end, "the message is stored")
+            deleted = asyncio.create_task(client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
+            await eventually(lambda: "T" not in one.topics.table, "the topic is deleted")
+            assert one.topics.first_offset("T", 0) == 1, "a failover may take the second back"
+            await two.follow(2, 1, one.config.address, one.config.ha_address)
+            assert ((await sent).code, (await deleted).code) == (0, 0)
+            await one.store.caught_up()
+            assert one.store.max_queue_offset("T", 0) == one.topics.first_offset("T", 0) == 2
+            assert "T" not in one.topics.table
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            await two.store.caught_up()
+            assert "T" not in two.topics.table
+
+    asyncio.run(body())
+
+
+def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_was_not_told(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+            assert (await client.send("T")).code == 0
+            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+            two.client.drop(one.config.address)
+            two.standing.set("slave", broker_id=2, epoch=1, master_address=None)
+            assert (await client.send("T", default_topic="TBW102")).code == 0
+            assert "T" not in two.topics.table
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            await two.store.caught_up()
+            assert "T" in two.topics.table
+
+    asyncio.run(body())
+
+
+def test_a_deleted_topic_does_not_come_back_with_a_restart(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            assert (await client.send("T")).code == 0
+            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        async with running(tmp_path) as broker:
+            assert "T" not in broker.topics.table
+
+    asyncio.run(body())
+
+
+def test_a_name_given_again_begins_empty(tmp_path: Path) -> None:
+    """Deleting a topic and making it anew is how operators empty it; its queues and their offsets go on."""
+
+    async def body() -> None:
+        async with copied(tmp_path) as (one, two, client):
+            made = topic("T", 1)
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, made)).code == 0
+            for _ in range(3):
+                await client.send("T", b"old")
+            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("g", "T", 3))
+            await one.store.caught_up()
+            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, made)).code == 0
+            assert (await client.send("T", b"new")).ext["queueOffset"] == "3"
+            await eventually(lambda: two.topics.version == one.topics.version, "the slave has the table")
+            await one.fence()
+            await two.lead(2, 2, frozenset({2}), 3, None)
+            await two.store.caught_up()
+            async with client_of(two) as other:
+                queue = {"consumerGroup": "g", "topic": "T", "queueId": "0"}
+                assert (await other.call(Request.QUERY_CONSUMER_OFFSET, queue)).ext["offset"] == "3"
+                assert (await other.call(Request.GET_MIN_OFFSET, queue)).ext["offset"] == "3"
+                by_time = await other.call(Request.SEARCH_OFFSET_BY_TIMESTAMP, {**queue, "timestamp": "0"})
+                assert by_time.ext["offset"] == "3"
+                moved = await other.pull("T", 0)
+                assert (moved.code, moved.ext["nextBeginOffset"]) == (Response.PULL_OFFSET_MOVED, "3")
+                found = await other.pull("T", 3)
+                assert [record.body for record in records(found.body)] == [b"new"]
+                assert found.ext["minOffset"] == "3"
+                stats = bodies.loads(
+                    (await other.call(Request.GET_CONSUME_STATS, {**queue, "topic": "T"})).body
+                )
+                assert [q["consumerOffset"] for q in stats["offsetTable"].values()] == [3]
+                back = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
+                await other.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, back)
+                assert two.offsets.get("g", "T", 0) == 3
 
     asyncio.run(body())

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from broker.delay import BATCH, DELAYED_AS
-from model.message import PROPERTIES_BYTES_MAX, property_of
-from remoting.codes import Request
-from remoting.headers import SendHeader
+from broker.properties import changed
+from model.message import PROPERTIES_BYTES_MAX, SCHEDULE_TOPIC, property_of
+from remoting.codes import Request, Response
+from remoting.headers import SendBackHeader, SendHeader
 from store.reading import GetStatus, Got
-from store.record import Record
+from store.record import NewMessage, Record
 from tests.broker.helpers import Client, client_of, eventually, log_records, pair, running
 
 SOON = "DELAY\x011\x02"
@@ -142,5 +143,67 @@ def test_others_have_their_turn_while_very_many_messages_are_due(tmp_path: Path)
             assert max(after - before for before, after in itertools.pairwise(turns)) <= BATCH
             await eventually(lambda: broker.delays.table == {1: 150, 2: 150}, "each once, and noted")
             assert delivered == 300
+
+    asyncio.run(body())
+
+
+LONG: str = "g" * 250
+"""A consumer group may be called so, but no folder after its retry topic."""
+
+
+def test_a_message_that_could_never_be_delivered_is_not_taken_and_holds_nobody_up(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"first")
+            await broker.store.caught_up()
+            back = SendBackHeader(0, LONG, 1).to_ext()
+            assert (await client.call(Request.CONSUMER_SEND_MSG_BACK, back)).code == Response.MESSAGE_ILLEGAL
+            for properties in (SOON, "TRAN_MSG\x01true\x02"):
+                answer = await client.send(f"%RETRY%{LONG}", properties=properties)
+                assert answer.code == Response.MESSAGE_ILLEGAL
+            assert [record.topic for record in log_records(broker)] == ["T"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("name", "queue"), [(f"%RETRY%{LONG}", "0"), ("T", str(2**31)), ("T", "\u00b2"), ("a/b", "0")]
+)
+def test_a_delayed_message_that_belongs_nowhere_holds_nobody_up(
+    tmp_path: Path, name: str, queue: str
+) -> None:
+    """Such a one may lie in the log of a real broker."""
+
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", b"first")
+            (record,) = log_records(broker)
+            text = changed(record.properties, {"DELAY": "1", "REAL_TOPIC": name, "REAL_QID": queue})
+            forged = NewMessage(
+                topic=SCHEDULE_TOPIC,
+                queue_id=0,
+                flag=0,
+                sys_flag=0,
+                born_timestamp_ms=record.born_timestamp_ms,
+                born_host=record.born_host,
+                store_host=record.store_host,
+                reconsume_times=0,
+                prepared_transaction_offset=0,
+                body=b"nowhere",
+                properties=text,
+            )
+            broker.store.put(forged)
+            await client.send("T", b"after", properties=SOON)
+            async with asyncio.timeout(10):
+                found = await client.pull_until("T", 0, 2)
+            assert [record.body for record in found] == [b"first", b"after"]
+            # Nor does it keep a successor from seeing what was delivered behind it.
+            await broker.fence()
+            broker.delays.table[1] = 0
+            await broker.lead(0, 0, frozenset(), 0, None)
+            await client.send("T", b"later", properties=SOON)
+            async with asyncio.timeout(10):
+                found = await client.pull_until("T", 0, 3)
+            assert [record.body for record in found] == [b"first", b"after", b"later"]
 
     asyncio.run(body())

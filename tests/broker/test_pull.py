@@ -10,7 +10,9 @@ import pytest
 
 from model.errors import DiskError
 from model.message import java_hash
+from remoting import bodies
 from remoting.codes import Request
+from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from store.reading import Got
 from tests.broker.helpers import (
     client_of,
@@ -42,6 +44,21 @@ def test_a_held_pull_ends_with_nothing_found_when_its_time_is_over(tmp_path: Pat
             await broker.store.caught_up()
             answer = await client.pull("T", 1, suspend_ms=100)
             assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
+
+    asyncio.run(body())
+
+
+def test_without_long_polling_a_pull_that_finds_nothing_is_held_for_a_moment(tmp_path: Path) -> None:
+    """Answered at once, its consumer came again at once, as fast as the network is."""
+
+    async def body() -> None:
+        async with running(tmp_path, longPollingEnable="false") as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            pull = asyncio.create_task(client.pull("T", 1, suspend_ms=3_600_000))
+            await eventually(lambda: pull.done() or broker.status()["heldPulls"] == 1, "it is there")
+            assert not pull.done()
+            assert (await pull).code == 19
 
     asyncio.run(body())
 
@@ -214,5 +231,104 @@ def test_a_message_for_a_held_pull_that_cannot_be_read_reaches_the_others(tmp_pa
             broker.store.get = torn_once  # type: ignore[method-assign, assignment]
             await client.send("T")
             assert sorted([(await one).code for one in waiting]) == [0, 1]
+
+    asyncio.run(body())
+
+
+def own_pull(offset: int, sub_version: int) -> dict[str, str]:
+    """A pull that is held long, with the subscription of the last heartbeat."""
+    header = PullHeader(
+        "g", "T", 0, offset, 32, PULL_SUSPEND, suspend_timeout_ms=20_000, sub_version=sub_version
+    )
+    return header.to_ext()
+
+
+def beat(*tags: str, version: int) -> bytes:
+    data = bodies.loads(heartbeat("c1", "g", "T"))
+    changed = {"subString": " || ".join(tags), "subVersion": version, "codeSet": [java_hash(t) for t in tags]}
+    data["consumerDataSet"][0]["subscriptionDataSet"][0] |= changed
+    return bodies.dumps(data)
+
+
+def test_a_held_pull_passes_over_nothing_its_consumer_has_come_to_want(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked for A; by the time B comes the consumer wants that, too."""
+    monkeypatch.setattr("broker.pull.RECHECK_MS", 0)
+
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T", properties="TAGS\x01A\x02")
+            await broker.store.caught_up()
+            await client.call(Request.HEART_BEAT, {}, beat("A", version=1))
+            waiting = asyncio.create_task(client.call(Request.PULL_MESSAGE, own_pull(1, 1), timeout_s=20))
+            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
+            await client.call(Request.HEART_BEAT, {}, beat("A", "B", version=2))
+            await client.send("T", b"b", properties="TAGS\x01B\x02")
+            answer = await waiting
+            assert answer.code == 0
+            assert [r.body for r in records(answer.body)] == [b"b"]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("request_code", "ext", "data", "code"),
+    [
+        (Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, b"", 17),
+        (
+            Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            {},
+            b'{"groupName": "g", "consumeEnable": false}',
+            16,
+        ),
+    ],
+)
+def test_a_held_pull_does_not_outlive_what_allowed_it(
+    tmp_path: Path, request_code: int, ext: dict[str, str], data: bytes, code: int
+) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "g", "T"))
+            waiting = asyncio.create_task(client.call(Request.PULL_MESSAGE, own_pull(1, 1), timeout_s=20))
+            await eventually(lambda: broker.status()["heldPulls"] == 1, "the pull is held")
+            assert (await client.call(request_code, ext, data)).code == 0
+            await broker.fence()
+            assert (await waiting).code == code
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("offset", [5, 1])
+def test_a_slave_that_hears_no_master_holds_what_it_cannot_answer(tmp_path: Path, offset: int) -> None:
+    """A consumer that read on at the former master finds nothing here; told to come again, it came at once,
+    for as long as no master was there."""
+
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            await broker.fence()
+            pull = asyncio.create_task(client.pull("T", offset, suspend_ms=20_000))
+            await eventually(lambda: pull.done() or broker.status()["heldPulls"] == 1, "it is there")
+            assert not pull.done()
+            await broker.follow(2, 1, None, None)
+            answer = await pull
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (20, str(offset))
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("offset", "kept"), [(-5, None), (1, 1), (2**62, 1)])
+def test_a_pull_commits_no_offset_that_is_none(tmp_path: Path, offset: int, kept: int | None) -> None:
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+            await client.send("T")
+            await broker.store.caught_up()
+            header = PullHeader("g", "T", 0, 0, 32, PULL_COMMIT_OFFSET | PULL_SUBSCRIPTION, offset)
+            assert (await client.call(Request.PULL_MESSAGE, header.to_ext())).code == 0
+            assert broker.offsets.get("g", "T", 0) == kept
 
     asyncio.run(body())

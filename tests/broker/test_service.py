@@ -210,6 +210,35 @@ def test_members_of_a_group_hear_of_each_other(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_a_member_whose_subscriptions_another_replaced_is_asked_for_them_again(tmp_path: Path) -> None:
+    """Heartbeats of version 2 leave out what did not change: only the broker knows that the group's did."""
+
+    def beat(client_id: str, topic: str, fingerprint: int, *, whole: bool) -> bytes:
+        data = bodies.loads(heartbeat(client_id, "g", *([topic] if whole else [])))
+        return bodies.dumps({**data, "heartbeatFingerprint": fingerprint, "withoutSub": not whole})
+
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as one, client_of(broker) as two:
+
+            async def is_asked(client: Client, data: bytes) -> bool:
+                answer = await client.call(Request.HEART_BEAT, {}, data)
+                return answer.ext["IS_SUB_CHANGE"] == "true"
+
+            assert await is_asked(one, beat("c1", "T1", 7, whole=True))
+            assert not await is_asked(one, beat("c1", "T1", 7, whole=True))
+            assert not await is_asked(one, beat("c1", "T1", 7, whole=False))
+            assert await is_asked(two, beat("c2", "T2", 8, whole=True))
+            await two.remoting.close()
+            await eventually(lambda: broker.parts.clients.consumers["g"].ids() == ["c1"], "c2 is gone")
+            assert broker.parts.clients.subscription("g", "T1") is None
+            assert await is_asked(one, beat("c1", "T1", 7, whole=False))
+            assert not await is_asked(one, beat("c1", "T1", 7, whole=True))
+            assert broker.parts.clients.subscription("g", "T1") is not None
+            assert not await is_asked(one, beat("c1", "T1", 7, whole=False))
+
+    asyncio.run(body())
+
+
 def test_a_queue_is_locked_by_one_client_at_a_time(tmp_path: Path) -> None:
     async def body() -> None:
         queue = {"brokerName": "broker-t", "queueId": 0, "topic": "T"}

@@ -79,6 +79,33 @@ def test_old_clients_get_bare_integer_keys_and_new_ones_standard_json() -> None:
     run(work)
 
 
+@pytest.mark.parametrize(
+    ("mode", "zone", "groups"),
+    [
+        ("true", "West", {"w", "orphan"}),
+        ("TRUE", " ", {"w", "e", "orphan"}),
+        ("false", "west", {"w", "e", "orphan"}),
+        (None, "west", {"w", "e", "orphan"}),
+        ("true", "north", {"orphan"}),
+    ],
+)
+def test_a_client_that_keeps_to_its_zone_is_told_of_that_and_of_groups_without_a_master(
+    mode: str | None, zone: str, groups: set[str]
+) -> None:
+    async def work() -> None:
+        async with world() as w:
+            await w.register("10.0.0.1:1", brokerName="w", __ZONE_NAME="west")
+            await w.register("10.0.0.2:1", brokerName="e", __ZONE_NAME="east")
+            await w.register("10.0.0.3:1", 0, brokerName="orphan", __ZONE_NAME="east")
+            await w.register("10.0.0.3:1", 1, brokerName="orphan", __ZONE_NAME="east")
+            ext = {"topic": "T", "__ZONE_NAME": zone} | ({"__ZONE_MODE": mode} if mode else {})
+            route = loads((await w.ask(Request.GET_ROUTEINFO_BY_TOPIC, ext)).body)
+            assert {b["brokerName"] for b in route["brokerDatas"]} == groups
+            assert {q["brokerName"] for q in route["queueDatas"]} == groups
+
+    run(work)
+
+
 def test_a_changed_master_is_an_event_and_a_slave_learns_its_addresses() -> None:
     async def work() -> None:
         async with world() as w:
