@@ -375,12 +375,11 @@ class ConsumeQueue:
         self.max_physical = last
         return True
 
-    def drop_below(self, log_min: int) -> list[Segment]:
-        """Move ``min_offset`` to the first entry whose message lies at or above ``log_min``; returns the
-        files that are no longer needed, off the list but still on disk."""
+    def first_at(self, physical: int) -> int:
+        """The index of the first entry kept whose message lies at or above log offset ``physical``."""
         low, high = self.min_offset, self.max_offset
         first = self.entry(low)
-        if first is not None and first[1] != PRE_BLANK_SIZE and first[0] >= log_min:
+        if first is not None and first[1] != PRE_BLANK_SIZE and first[0] >= physical:
             high = low
         while low < high:
             middle = probe = (low + high) // 2
@@ -388,12 +387,18 @@ class ConsumeQueue:
             while found is not None and found[1] == PRE_BLANK_SIZE and probe + 1 < high:
                 probe += 1  # entries without a message say nothing: the next real one does
                 found = self.entry(probe)
-            if found is None or found[1] == PRE_BLANK_SIZE or found[0] < log_min:
+            if found is None or found[1] == PRE_BLANK_SIZE or found[0] < physical:
                 low = probe + 1
             else:
                 high = middle
         while (found := self.entry(low)) is not None and found[1] == PRE_BLANK_SIZE:
             low += 1
+        return low
+
+    def drop_below(self, log_min: int) -> list[Segment]:
+        """Move ``min_offset`` to the first entry whose message lies at or above ``log_min``; returns the
+        files that are no longer needed, off the list but still on disk."""
+        low = self.first_at(log_min)
         self.min_offset = low
         gone: list[Segment] = []
         while len(self._dir.segments) > 1 and self._dir.segments[1].start <= low * ENTRY_BYTES:

@@ -11,13 +11,13 @@ import pytest
 
 from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
-from store.consume_queue import ENTRY_BYTES
+from store.consume_queue import ENTRY_BYTES, ConsumeQueue
 from store.message_store import MessageStore
 from store.record import BadRecord, Dispatch, Record, walk
 from store.repair import Wanted
 from store.scrub import LOOKUPS_MAX
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, config, message, opened, records_of, scrub_all
+from tests.store.support import SEGMENT, config, fill, message, opened, records_of, scrub_all
 from tests.waiting import until
 
 FLIPS = int(os.environ.get("KEELMQ_FLIPS", "150"))
@@ -386,3 +386,32 @@ def test_wanted_stays_in_its_segment_and_off_other_damage() -> None:
 
     asyncio.run(run())
     assert config().segment_bytes == SEGMENT
+
+
+def test_what_was_lost_is_found_without_reading_the_queues_from_end_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop waits meanwhile: a queue may have millions of entries."""
+
+    async def run() -> None:
+        async with opened(FaultyEnv(), queue_file_bytes=1 << 16) as store:
+            puts = await fill(store, 3000, queues=2)
+            hit = puts[300]
+            data = store.log.read(hit.physical_offset, hit.size)
+            store.log.overwrite(hit.physical_offset, data[:90] + bytes([data[90] ^ 1]) + data[91:])
+            read = 0
+            real = ConsumeQueue.read
+
+            def count(self: ConsumeQueue, index: int, count_max: int) -> bytes:
+                nonlocal read
+                got = real(self, index, count_max)
+                read += len(got) // ENTRY_BYTES
+                return got
+
+            monkeypatch.setattr(ConsumeQueue, "read", count)
+            store.repairer.note(hit.physical_offset, BadRecord("crc_mismatch", ""))
+            [item] = store.damage.ranges
+            assert [(one.offset, one.queue_offset) for one in item.lost] == [(hit.physical_offset, 150)]
+            assert read < 300
+
+    asyncio.run(run())
