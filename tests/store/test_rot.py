@@ -12,8 +12,9 @@ import pytest
 from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
 from store.consume_queue import ENTRY_BYTES, ConsumeQueue
+from store.index_file import LOOKED_AT_ONCE, IndexFile
 from store.message_store import MessageStore
-from store.record import BadRecord, Dispatch, Record, walk
+from store.record import BadRecord, Dispatch, Record, decode, walk
 from store.repair import Wanted
 from store.scrub import LOOKUPS_MAX
 from tests.store.faulty import FaultyDisk, FaultyEnv
@@ -415,3 +416,66 @@ def test_what_was_lost_is_found_without_reading_the_queues_from_end_to_end(
             assert read < 300
 
     asyncio.run(run())
+
+
+def test_a_key_that_many_messages_share_holds_neither_a_scrub_nor_a_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RocketMQ walks the whole chain, too, but in a thread of its own."""
+
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env, index_slots=50, index_entries=1 << 14) as store:
+            for number in range(3000):
+                env.clock_ms += 1000
+                store.put(message(b"x", uniq=f"U{number}", keys="tenant"))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            looked_at = 0
+            real = IndexFile.entry
+
+            def count(self: IndexFile, number: int) -> tuple[int, int, int, int]:
+                nonlocal looked_at
+                looked_at += 1
+                return real(self, number)
+
+            monkeypatch.setattr(IndexFile, "entry", count)
+            store.scrub.at = 0
+            store.scrub.step()
+            assert looked_at <= (LOOKUPS_MAX + 2) * (LOOKED_AT_ONCE + 1)
+            turns: list[int] = []
+
+            async def others() -> None:
+                nonlocal looked_at
+                while True:
+                    turns.append(looked_at)
+                    looked_at = 0
+                    await asyncio.sleep(0)
+
+            beside = asyncio.create_task(others())
+            window = (0, env.clock_ms - 2_990_000)
+            found = await store.query_in_turns("T", "tenant", 5, *window)
+            beside.cancel()
+            assert found == store.query("T", "tenant", 5, *window)
+            assert [decode(raw).queue_offset for raw in found] == [5, 6, 7, 8, 9]
+            assert len(turns) >= 2990 // LOOKED_AT_ONCE
+            assert max(turns[1:]) <= LOOKED_AT_ONCE
+
+    asyncio.run(run())
+
+
+def test_a_query_goes_on_though_the_log_is_cut_or_emptied_while_others_have_a_turn() -> None:
+    async def run(offset: int) -> int:
+        async with opened(FaultyEnv(), index_slots=50, index_entries=1 << 12) as store:
+            for number in range(3 * LOOKED_AT_ONCE):
+                store.put(message(b"x", queue_id=number % 2, keys="tenant"))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            query = asyncio.create_task(store.query_in_turns("T", "tenant", 1 << 20, 0, 1 << 62))
+            await asyncio.sleep(0)
+            cut = records_of(store)[offset].physical_offset
+            store.truncate(cut)
+            return len(await query)
+
+    assert asyncio.run(run(100)) >= 200
+    assert asyncio.run(run(0)) <= LOOKED_AT_ONCE
