@@ -104,12 +104,13 @@ class Repairer:
         self._parser = parser
         self._damage = damage
         self._health = health
+        self._mending: set[DamagedRange] = set()  # their bytes are written, but not synced yet
 
     def wanted(self) -> list[Wanted]:
         """What would mend the ranges there are. One longer than any record is left for ``store repair``."""
         found: list[Wanted] = []
         for item in self._damage.ranges:
-            if item.until - item.begin > RECORD_BYTES_MAX:
+            if item.until - item.begin > RECORD_BYTES_MAX or item in self._mending:
                 continue
             if not self._log.min_offset <= item.begin < item.until <= self._log.end:
                 continue  # the log was cut or begins later by now; the ledger follows
@@ -137,16 +138,18 @@ class Repairer:
         """
         item = wanted.of
         inner = check(wanted, data, self._segment)
-        if item not in self._damage.ranges:
+        if item not in self._damage.ranges or item in self._mending:
             return 0  # cut or mended while the answer was on its way: other bytes may stand there now
         generation = self._log.generation
         self._log.overwrite(item.begin, inner)
         segments = self._log.pinned(item.begin, item.until)
+        self._mending.add(item)
         try:
             await self._env.offload(lambda: _sync(segments))
         except OSError as error:
             raise self._health.failed(error, SYNCING, sync=True) from error
         finally:
+            self._mending.discard(item)
             for segment in segments:
                 segment.unpin()
         if generation != self._log.generation or item not in self._damage.ranges:

@@ -6,6 +6,8 @@ import asyncio
 import copy
 import os
 import random
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -24,6 +26,7 @@ from tests.waiting import until
 FLIPS = int(os.environ.get("KEELMQ_FLIPS", "150"))
 """How many flips the long run makes; 2,000 take about two minutes."""
 KEYS = {"append_prop_crc": True}
+T = TypeVar("T")
 
 
 async def write_all_kinds(store: MessageStore, rounds: int = 12) -> None:
@@ -479,3 +482,37 @@ def test_a_query_goes_on_though_the_log_is_cut_or_emptied_while_others_have_a_tu
 
     assert asyncio.run(run(100)) >= 200
     assert asyncio.run(run(0)) <= LOOKED_AT_ONCE
+
+
+def test_what_the_replicas_decided_is_not_overwritten_by_one_that_answers_meanwhile() -> None:
+    """The range is on the ledger until the right bytes are synced: whoever repairs it asks any replica."""
+
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            puts = await fill(store, 20, queues=1)
+            hit = puts[7]
+            right = store.log.read(hit.physical_offset, hit.size)
+            wrong = right.replace(b"UNIQ_KEY\1U7", b"UNIQ_KEY\1U8")
+            store.log.overwrite(hit.physical_offset, wrong)
+            real, answered = env.offload, asyncio.Event()
+
+            async def slow(call: Callable[[], T]) -> T:
+                await answered.wait()
+                return await real(call)
+
+            env.offload = slow  # type: ignore[method-assign]
+            deciding = asyncio.create_task(store.repairer.replace(hit.physical_offset, right))
+            await asyncio.sleep(0)
+            [item] = store.damage.ranges
+            wanted = store.repairer.wanted()
+            late = asyncio.create_task(
+                store.repairer.mend(Wanted(item.begin, item.until, item, b"", b""), wrong)
+            )
+            await asyncio.sleep(0)
+            answered.set()
+            assert (await deciding, await late, wanted) == (1, 0, [])
+            assert store.log.read(hit.physical_offset, hit.size) == right
+            assert store.damage.ranges == []
+
+    asyncio.run(run())
