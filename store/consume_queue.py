@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -409,9 +410,18 @@ class ConsumeQueue:
         return gone
 
     def correct_min(self, log_min: int) -> None:
-        """``min_offset`` after loading: the first entry that stands for a message the log holds."""
+        """``min_offset`` after loading: the first entry that stands for a message the log holds. Files a crash
+        left before it are removed, if their own last entry says so, too. Blocks."""
         self.min_offset = min(self.first_offset, self.max_offset)
-        self.drop_below(log_min)
+        for segment in self.drop_below(log_min):
+            with suppress(OSError):  # the next start tries again
+                file = self._disk.open(segment.path)
+                try:
+                    last = file.pread(ENTRY_BYTES, self._file_bytes - ENTRY_BYTES)
+                finally:
+                    file.close()
+                if 0 <= ENTRY.unpack(last)[0] < log_min:
+                    self._disk.remove(segment.path)
 
     def destroy(self) -> None:
         """Drop every entry and file. Raises OSError."""
