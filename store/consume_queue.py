@@ -410,8 +410,8 @@ class ConsumeQueue:
         return gone
 
     def correct_min(self, log_min: int) -> None:
-        """``min_offset`` after loading: the first entry that stands for a message the log holds. Files a crash
-        left before it are removed, if their own last entry says so, too. Blocks."""
+        """``min_offset`` after loading: the first entry that stands for a message the log holds. Files that
+        a crash left before it are removed, if their own last entry says so, too. Blocks."""
         self.min_offset = min(self.first_offset, self.max_offset)
         for segment in self.drop_below(log_min):
             with suppress(OSError):  # the next start tries again

@@ -25,7 +25,12 @@ from store.record import BadRecord, DispatchParser, Record, delay_levels_ms, mea
 from store.repair import NEIGHBOUR_BYTES, Wanted, check
 
 _ZEROS: Final = bytes(1 << 16)
-_MORE: Final = {"kind": "not_looked_at", "physicalOffset": 0, "until": 0, "why": "there may be more: repair again"}
+_MORE: Final = {
+    "kind": "not_looked_at",
+    "physicalOffset": 0,
+    "until": 0,
+    "why": "there may be more: repair again",
+}
 
 
 @dataclass

@@ -158,7 +158,7 @@ def test_a_checkpoint_on_its_way_while_the_log_is_cut_does_not_vouch_for_what_go
                     asked.pop()()
                 return None
 
-            env.offload = offload  # type: ignore[method-assign, assignment]
+            env.offload = offload  # type: ignore[method-assign]
             write = asyncio.create_task(store._housekeeping.write_checkpoint())
             await asyncio.sleep(0)
             assert len(asked) == 1

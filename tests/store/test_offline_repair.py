@@ -1,4 +1,4 @@
-"""The promise of ``store repair``: it takes from another replica what proves itself, and says what it left."""
+"""The promise of ``store repair``: it takes from a replica what proves itself, and says what it left."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from store.damage import DamagedRange
 from tests.store.faulty import FaultyEnv
 from tests.store.support import SEGMENT, fill, message, opened, records_of
 
-
 HOUR_MS: Final = 3_600_000
 T = TypeVar("T")
 

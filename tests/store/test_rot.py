@@ -516,3 +516,25 @@ def test_what_the_replicas_decided_is_not_overwritten_by_one_that_answers_meanwh
             assert store.damage.ranges == []
 
     asyncio.run(run())
+
+
+def test_a_replica_whose_record_has_another_place_in_the_queues_than_ours_had_does_not_mend_it() -> None:
+    """No CRC covers the place: that replica's rotted, and the next one is asked."""
+
+    async def run() -> None:
+        async with opened(FaultyEnv()) as store:
+            puts = await fill(store, 20, queues=2)
+            hit = puts[7]
+            right = store.log.read(hit.physical_offset, hit.size)
+            whole = everything(store)
+            store.log.overwrite(hit.physical_offset, right[:90] + bytes([right[90] ^ 1]) + right[91:])
+            store.repairer.note(hit.physical_offset, BadRecord("crc_mismatch", ""))
+            for at in (15, 27):  # the low bytes of queue id and queue offset
+                [wanted] = store.repairer.wanted()
+                moved = right[:at] + bytes([right[at] ^ 2]) + right[at + 1 :]
+                with pytest.raises(BadRecord, match="another place"):
+                    await store.repairer.mend(wanted, wanted.before + moved + wanted.behind)
+            assert await store.repairer.mend(wanted, wanted.before + right + wanted.behind) == 1
+            assert everything(store) == whole
+
+    asyncio.run(run())
