@@ -400,7 +400,7 @@ def test_what_was_lost_is_found_without_reading_the_queues_from_end_to_end(
     async def run() -> None:
         async with opened(FaultyEnv(), queue_file_bytes=1 << 16) as store:
             puts = await fill(store, 3000, queues=2)
-            hit = puts[300]
+            hit = puts[2700]
             data = store.log.read(hit.physical_offset, hit.size)
             store.log.overwrite(hit.physical_offset, data[:90] + bytes([data[90] ^ 1]) + data[91:])
             read = 0
@@ -415,7 +415,7 @@ def test_what_was_lost_is_found_without_reading_the_queues_from_end_to_end(
             monkeypatch.setattr(ConsumeQueue, "read", count)
             store.repairer.note(hit.physical_offset, BadRecord("crc_mismatch", ""))
             [item] = store.damage.ranges
-            assert [(one.offset, one.queue_offset) for one in item.lost] == [(hit.physical_offset, 150)]
+            assert [(one.offset, one.queue_offset) for one in item.lost] == [(hit.physical_offset, 1350)]
             assert read < 300
 
     asyncio.run(run())
