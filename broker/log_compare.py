@@ -53,6 +53,7 @@ class LogCompare:
     def __init__(self, parts: Parts, client: RemotingClient, repair: LogRepair) -> None:
         self.passes = 0
         self.undecided = 0
+        self._unanswered = 0  # differences of this pass that nobody gave the bytes of
         self._parts = parts
         self._client = client
         self._repair = repair
@@ -126,7 +127,7 @@ class LogCompare:
         be compared or judged. Raises MqError, OSError."""
         peers = await self._repair.peers()
         for peer in peers:
-            self.undecided = 0
+            self.undecided = self._unanswered = 0
             at = self._log.min_offset
             while at < self._parts.store.confirmed:
                 stop = await self._piece(peer, at, peers)
@@ -137,7 +138,7 @@ class LogCompare:
                 await asyncio.sleep(rest_s)
                 at = stop
             if at > self._log.min_offset:
-                whole_log = at >= self._parts.store.confirmed - STEP_BYTES
+                whole_log = at >= self._parts.store.confirmed - STEP_BYTES and not self._unanswered
                 self.passes += whole_log
                 return whole_log and not self.undecided
         return not peers and not self._parts.config.enable_controller_mode
@@ -190,6 +191,7 @@ class LogCompare:
             copies = await self._copies(begin, stop, peers[:1])
             if not self._is_there(generation, begin):
                 return
+            self._unanswered += not copies
             if copies:
                 mine, (other,) = self._read(begin, stop), copies
                 at = begin
@@ -213,6 +215,7 @@ class LogCompare:
         generation = self._log.generation
         others = await self._copies(begin, until, peers)
         if not others or not self._is_there(generation, begin):
+            self._unanswered += not others
             return until
         mine = self._read(begin, until)
         if all(other == mine for other in others):

@@ -44,7 +44,9 @@ class QueryProcessor:
             except TimeoutError:
                 text = f"the index is being made, {store.indexing_bytes} bytes of the log are left; try again"
                 raise Refused(text, Response.SYSTEM_BUSY) from None
-        found = store.query(header.topic, header.key, count_max, header.begin_ms, header.end_ms)
+        found = await store.query_in_turns(
+            header.topic, header.key, count_max, header.begin_ms, header.end_ms
+        )
         if not found:
             raise Refused("can not find message, maybe time range not correct", Response.QUERY_NOT_FOUND)
         now_ms = self._parts.env.now_ms()

@@ -77,10 +77,13 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """The open checkpoint. ``write`` puts ``now`` into the file; the caller decides when that is true."""
+    """The open checkpoint. ``write`` puts ``now`` into the file; the caller decides when that is true.
+
+    ``writes`` counts the calls that wrote something."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.now = Checkpoint()
+        self.writes = 0
         self._disk = disk
         self._path = path
         self._file: File | None = None
@@ -94,9 +97,14 @@ class CheckpointFile:
             self._disk.sync_dir(self._path.rpartition("/")[0])
         self.now = Checkpoint.decode(file.pread(READ_BYTES, 0))
 
-    def write(self, values: bytes) -> None:
-        """Write ``values`` (of ``now.encode()``) and sync. Blocks; raises OSError."""
-        if self._file is not None:
+    def write(self, values: bytes, since: int | None = None) -> None:
+        """Write ``values`` (of ``now.encode()``) and sync. Blocks; raises OSError.
+
+        ``since``: only if ``writes`` still was that. Values taken before they reach their thread may be older
+        than what a cut wrote meanwhile: written behind it, they would vouch for what it takes away.
+        """
+        if self._file is not None and since in (None, self.writes):
+            self.writes += 1
             self._file.pwrite(values, 0)
             self._file.sync()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -375,12 +376,11 @@ class ConsumeQueue:
         self.max_physical = last
         return True
 
-    def drop_below(self, log_min: int) -> list[Segment]:
-        """Move ``min_offset`` to the first entry whose message lies at or above ``log_min``; returns the
-        files that are no longer needed, off the list but still on disk."""
+    def first_at(self, physical: int) -> int:
+        """The index of the first entry kept whose message lies at or above log offset ``physical``."""
         low, high = self.min_offset, self.max_offset
         first = self.entry(low)
-        if first is not None and first[1] != PRE_BLANK_SIZE and first[0] >= log_min:
+        if first is not None and first[1] != PRE_BLANK_SIZE and first[0] >= physical:
             high = low
         while low < high:
             middle = probe = (low + high) // 2
@@ -388,12 +388,18 @@ class ConsumeQueue:
             while found is not None and found[1] == PRE_BLANK_SIZE and probe + 1 < high:
                 probe += 1  # entries without a message say nothing: the next real one does
                 found = self.entry(probe)
-            if found is None or found[1] == PRE_BLANK_SIZE or found[0] < log_min:
+            if found is None or found[1] == PRE_BLANK_SIZE or found[0] < physical:
                 low = probe + 1
             else:
                 high = middle
         while (found := self.entry(low)) is not None and found[1] == PRE_BLANK_SIZE:
             low += 1
+        return low
+
+    def drop_below(self, log_min: int) -> list[Segment]:
+        """Move ``min_offset`` to the first entry whose message lies at or above ``log_min``; returns the
+        files that are no longer needed, off the list but still on disk."""
+        low = self.first_at(log_min)
         self.min_offset = low
         gone: list[Segment] = []
         while len(self._dir.segments) > 1 and self._dir.segments[1].start <= low * ENTRY_BYTES:
@@ -404,9 +410,18 @@ class ConsumeQueue:
         return gone
 
     def correct_min(self, log_min: int) -> None:
-        """``min_offset`` after loading: the first entry that stands for a message the log holds."""
+        """``min_offset`` after loading: the first entry that stands for a message the log holds. Files that
+        a crash left before it are removed, if their own last entry says so, too. Blocks."""
         self.min_offset = min(self.first_offset, self.max_offset)
-        self.drop_below(log_min)
+        for segment in self.drop_below(log_min):
+            with suppress(OSError):  # the next start tries again
+                file = self._disk.open(segment.path)
+                try:
+                    last = file.pread(ENTRY_BYTES, self._file_bytes - ENTRY_BYTES)
+                finally:
+                    file.close()
+                if 0 <= ENTRY.unpack(last)[0] < log_min:
+                    self._disk.remove(segment.path)
 
     def destroy(self) -> None:
         """Drop every entry and file. Raises OSError."""

@@ -245,18 +245,11 @@ class Housekeeping:
         values = self._values()
         if values == self._written:
             return
-        generation = self._log.generation
-
-        def write() -> None:
-            if generation == self._log.generation:
-                self._checkpoint.write(values)
-
+        since = self._checkpoint.writes
         try:
-            await self._env.offload(write)
-            if generation != self._log.generation:  # a cut came in between: its word is the last one
-                values = self._values()
-                self._checkpoint.write(values)
-            self._written = values
+            await self._env.offload(lambda: self._checkpoint.write(values, since))
+            if self._checkpoint.writes == since + 1:  # else a cut came in between: its word is the last one
+                self._written = values
         except OSError as error:
             self._health.failed(error, WRITING_CHECKPOINT, sync=True)
 

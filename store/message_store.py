@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -533,8 +533,23 @@ class MessageStore:
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """See reading.Reader.query. Messages the index does not hold yet are not found: ``indexed`` first."""
+        return next(filter(None, self._query(topic, key, max_count, begin_ms, end_ms)), [])
+
+    async def query_in_turns(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> list[bytes]:
+        """``query``, with turns for others: a key may have millions of messages newer than ``end_ms``."""
+        for found in self._query(topic, key, max_count, begin_ms, end_ms):
+            if found is not None:
+                return found
+            await asyncio.sleep(0)
+        return []
+
+    def _query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> Iterator[list[bytes] | None]:
         try:
-            return self._reader.query(topic, key, max_count, begin_ms, end_ms)
+            yield from self._reader.query(topic, key, max_count, begin_ms, end_ms)
         except OSError as error:
             raise DiskError(f"reading the index failed: {error.strerror or error}") from error
 

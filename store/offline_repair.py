@@ -16,15 +16,21 @@ from model.config import StoreConfig
 from model.errors import DiskError
 from model.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Disk, File
+from store import verify
 from store.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from store.damage import DamagedRange, DamageLedger
 from store.offline import SegmentInfo, StoreDirectory
 from store.offline_rebuild import NEW_INDEX, complete_queues, rebuild_index
 from store.record import BadRecord, DispatchParser, Record, delay_levels_ms, measure
 from store.repair import NEIGHBOUR_BYTES, Wanted, check
-from store.verify import Progress, verify
 
 _ZEROS: Final = bytes(1 << 16)
+_MORE: Final = {
+    "kind": "not_looked_at",
+    "physicalOffset": 0,
+    "until": 0,
+    "why": "there may be more: repair again",
+}
 
 
 @dataclass
@@ -59,7 +65,7 @@ def repair(
     cut_tail: bool = False,
     now_ms: int = 0,
     config: StoreConfig | None = None,
-    progress: Progress | None = None,
+    progress: verify.Progress | None = None,
 ) -> Outcome:
     """Mend the store at ``root`` from the stores at ``peers``. Raises DiskError: in use, or unreadable."""
     try:
@@ -86,18 +92,20 @@ class _Repair:
         self._without_queue = False  # was there a record whose queue has no files?
         self._keyed = False  # or one that belongs into the index?
 
-    def run(self, cut_tail: bool, progress: Progress | None) -> Outcome:
-        verdict = verify(self._disk, self._root, self._config, progress)
+    def run(self, cut_tail: bool, progress: verify.Progress | None) -> Outcome:
+        verdict = verify.verify(self._disk, self._root, self._config, progress)
         outcome = Outcome(tail=verdict["tail"])
         ledger = DamageLedger(self._disk, self._root)
         ledger.load()
         places = [d for d in verdict["damage"] if d["file"].isdigit() and d["kind"] != "missing_segment"]
         with StoreDirectory(self._disk, self._root) as store:
             segments = store.segments()
+            ends = [int(d["physicalOffset"]) for d in (*places, *filter(None, [outcome.tail]))]
             for place in sorted(places, key=lambda d: int(d["physicalOffset"])):
                 item = DamagedRange(place["physicalOffset"], place["until"], place["kind"], self._now_ms)
                 row = {"kind": item.kind, "physicalOffset": item.begin, "until": item.until}
-                source, why = self._mend(store, segments, item)
+                limit = min((at for at in ends if at >= item.until), default=1 << 63)
+                source, why = self._mend(store, segments, item, limit)
                 if source is None:
                     outcome.left.append(row | {"why": why})
                     ledger.note([item])
@@ -110,6 +118,8 @@ class _Repair:
                 for place in verdict["damage"]
                 if place["kind"] in ("missing_segment", "epoch_file_corrupt")
             ]
+            if len(verdict["damage"]) >= verify.DAMAGE_MAX:
+                outcome.left.append(_MORE)
             outcome.entries = sum(1 for _ in self._mend_entries(store))
             self._sync()  # before others open the same files
             kinds = {place["kind"] for place in verdict["damage"]}
@@ -137,21 +147,24 @@ class _Repair:
     # -- the log ---------------------------------------------------------------------------------------
 
     def _mend(
-        self, store: StoreDirectory, segments: list[SegmentInfo], item: DamagedRange
+        self, store: StoreDirectory, segments: list[SegmentInfo], item: DamagedRange, limit: int
     ) -> tuple[str | None, str]:
+        """From ``limit`` on nothing proves anything: other damage is there, or the torn tail."""
         segment = next((s for s in segments if s.start <= item.begin < s.end), None)
         if segment is None or item.until > segment.end:
             return None, "it crosses the end of a segment"
         begin = max(item.begin - NEIGHBOUR_BYTES, segment.start)
-        until = min(item.until + NEIGHBOUR_BYTES, segment.end)
+        until = min(item.until + NEIGHBOUR_BYTES, segment.end, limit)
         before = store.read(segment.path, item.begin - begin, begin - segment.start)
         behind = store.read(segment.path, until - item.until, item.until - segment.start)
+        behind = behind.rstrip(b"\0")  # where the log ends here, it may go on there
+        until = item.until + len(behind)
         whys: list[str] = []
         for peer in self._peers:
             with StoreDirectory(self._disk, peer) as other:
                 data = _bytes_of(other, begin, until)
             try:
-                inner = _accept(begin, until, item, before, behind, data, segment.size)
+                inner = check(Wanted(begin, until, item, before, behind), data, segment.size)
             except BadRecord as bad:
                 whys.append(f"{peer}: {bad}")
                 continue
@@ -228,16 +241,3 @@ def _bytes_of(store: StoreDirectory, begin: int, until: int) -> bytes:
         if segment.start <= begin < segment.end:
             return store.read(segment.path, max(min(until, segment.end) - begin, 0), begin - segment.start)
     return b""
-
-
-def _accept(
-    begin: int, until: int, item: DamagedRange, before: bytes, behind: bytes, data: bytes, segment_bytes: int
-) -> bytes:
-    """As ``check``; where zeros follow the range here, or other damage does, what precedes it decides."""
-    try:
-        return check(Wanted(begin, until, item, before, behind), data, segment_bytes)
-    except BadRecord as bad:
-        if bad.kind != "divergent_suffix" or len(data) != until - begin:
-            raise
-    last = data[: item.until - begin]
-    return check(Wanted(begin, item.until, item, before, b""), last, segment_bytes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -14,7 +14,7 @@ from model.message import KEYS, LMQ_PREFIX, UNIQ_KEY, property_of
 from store.commit_log import CommitLog
 from store.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
 from store.damage import DamageLedger
-from store.index_file import Index
+from store.index_file import STILL_LOOKING, Index
 from store.multi_dispatch import places as light_places
 from store.record import (
     BLANK_BYTES,
@@ -281,18 +281,22 @@ class Reader:
                 high = middle
         return max(low - 1, queue.min_offset) if upper else low
 
-    def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """Up to ``max_count`` records of ``topic`` that carry ``key`` as unique key or among their keys,
-        stored within [begin_ms, end_ms], newest first; each was read and compared."""
-        if self._index is None:
-            return []
+    def query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> Iterator[list[bytes] | None]:
+        """The newest records of ``topic``, up to ``max_count``, that carry ``key`` as unique key or among
+        their keys, stored within [begin_ms, end_ms], in log order; each was read and compared.
+
+        None again and again while it looks, so that others can have a turn; then the records, once.
+        """
         found: dict[int, bytes] = {}
-        for offset in self._index.find(topic, key, begin_ms, end_ms):
+        for offset in self._index.find(topic, key, begin_ms, end_ms) if self._index is not None else ():
             if len(found) >= max_count:
                 break
-            if offset in found:
+            if offset == STILL_LOOKING:
+                yield None
                 continue
-            data = self.lookup(offset)
+            data = self.lookup(offset) if offset not in found else None
             if data is None:
                 continue
             record = decode(data, check_crc=False)
@@ -301,4 +305,4 @@ class Reader:
                 continue
             if begin_ms <= record.store_timestamp_ms <= end_ms:
                 found[offset] = data
-        return list(found.values())
+        yield [found[offset] for offset in sorted(found)]

@@ -267,16 +267,23 @@ def _end(one: Lost) -> int:
 
 
 def _entries_in(queues: ConsumeQueues, ranges: list[DamagedRange]) -> list[Lost]:
-    if not ranges:
-        return []
-    low, high = ranges[0].begin, ranges[-1].until
-    return [
-        Lost(offset, size, queue.topic, queue.queue_id, at, tags_code)
-        for queue in queues
-        if not queue.topic.startswith(LMQ_PREFIX)  # the same record has a queue of its own
-        for at, offset, size, tags_code in queue.entries()
-        if low <= offset < high and size != PRE_BLANK_SIZE
-    ]
+    """What the queues say of records in ``ranges``: looked for by halves, the loop may be waiting."""
+    found: list[Lost] = []
+    for queue in queues:
+        if queue.topic.startswith(LMQ_PREFIX):
+            continue  # the same record has a queue of its own
+        for item in ranges:
+            if queue.max_physical <= item.begin:
+                continue
+            at = queue.first_at(item.begin)
+            while (entry := queue.entry(at)) is not None:
+                offset, size, tags_code = entry
+                if size != PRE_BLANK_SIZE:
+                    if offset >= item.until:
+                        break
+                    found.append(Lost(offset, size, queue.topic, queue.queue_id, at, tags_code))
+                at += 1
+    return found
 
 
 def lost_head(commit_log: CommitLog, parser: DispatchParser, begin: int, until: int) -> Lost | None:

@@ -104,12 +104,13 @@ class Repairer:
         self._parser = parser
         self._damage = damage
         self._health = health
+        self._mending: set[DamagedRange] = set()  # their bytes are written, but not synced yet
 
     def wanted(self) -> list[Wanted]:
         """What would mend the ranges there are. One longer than any record is left for ``store repair``."""
         found: list[Wanted] = []
         for item in self._damage.ranges:
-            if item.until - item.begin > RECORD_BYTES_MAX:
+            if item.until - item.begin > RECORD_BYTES_MAX or item in self._mending:
                 continue
             if not self._log.min_offset <= item.begin < item.until <= self._log.end:
                 continue  # the log was cut or begins later by now; the ledger follows
@@ -130,23 +131,28 @@ class Repairer:
     def _segment_start(self, offset: int) -> int:
         return offset - offset % self._segment
 
-    async def mend(self, wanted: Wanted, data: bytes) -> int:
-        """Put a replica's bytes in their place; returns how many records they hold.
+    async def mend(self, wanted: Wanted, data: bytes, *, decided: bool = False) -> int:
+        """Put a replica's bytes in their place; returns how many records they hold. ``decided``: replicas
+        agree about them, whatever our queues say.
 
         Raises BadRecord when they prove nothing (see ``check``), DiskError when they cannot be written.
         """
         item = wanted.of
         inner = check(wanted, data, self._segment)
-        if item not in self._damage.ranges:
+        if not decided:
+            self._check_places(item, inner)
+        if item not in self._damage.ranges or item in self._mending:
             return 0  # cut or mended while the answer was on its way: other bytes may stand there now
         generation = self._log.generation
         self._log.overwrite(item.begin, inner)
         segments = self._log.pinned(item.begin, item.until)
+        self._mending.add(item)
         try:
             await self._env.offload(lambda: _sync(segments))
         except OSError as error:
             raise self._health.failed(error, SYNCING, sync=True) from error
         finally:
+            self._mending.discard(item)
             for segment in segments:
                 segment.unpin()
         if generation != self._log.generation or item not in self._damage.ranges:
@@ -158,6 +164,19 @@ class Repairer:
         log.warning("repaired [%d, %d): %d records are back", item.begin, item.until, len(found))
         self._env.events.add("repaired", begin=item.begin, until=item.until, records=len(found))
         return len(found)
+
+    def _check_places(self, item: DamagedRange, data: bytes) -> None:
+        """Raise BadRecord when a record of ``data`` says that it has another place in the queues than the
+        entry we have of it: no CRC covers that, and it may be the replica's that rotted."""
+        # Behind a record come its places in light queues.
+        found = {one.offset: one for one in reversed(self._parse(data, item.begin))}
+        for lost in item.lost:
+            queue, one = self._queues.get(lost.topic, lost.queue_id), found.get(lost.offset)
+            entry = queue.entry(lost.queue_offset) if queue is not None else None
+            if one is None or entry is None or entry[:2] != lost[:2] or one.sys_flag & TRANSACTION_PREPARED:
+                continue
+            if one[:5] != lost[:5]:
+                raise BadRecord("bytes_differ", f"the record at {lost.offset} has another place there")
 
     def names(self, offset: int, data: bytes) -> bool:
         """Do queue and index say of the record at ``offset`` what ``data`` says? Of a blank: is it empty?
@@ -183,7 +202,7 @@ class Repairer:
         self._note(offset, until, BadRecord("bytes_differ", f"replicas have another record at {offset}"))
         for wanted in self.wanted():
             if wanted.of.begin == offset and wanted.of.until == until:
-                mended = await self.mend(wanted, wanted.before + data + wanted.behind)
+                mended = await self.mend(wanted, wanted.before + data + wanted.behind, decided=True)
                 self._forget(offset, former, data)
                 return mended
         return 0  # damage was known beside it: they are mended as one

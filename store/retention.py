@@ -83,6 +83,8 @@ class Retention:
                 forgotten.remove(path)
 
     def _remove(self, path: str) -> None:
+        if path not in self._store.log.forgotten:
+            return  # a reset took it over, and another file may have its name by now
         with suppress(FileNotFoundError):  # removed, but that was not synced
             self._env.disk.remove(path)
         self._env.disk.sync_dir(path.rpartition("/")[0])

@@ -12,6 +12,7 @@ import pytest
 from broker.log_compare import DIGEST_BYTES, STEP_BYTES, LogCompare
 from broker.log_repair import LogRepair
 from broker.parts import Parts
+from model.errors import PeerError
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from store.message_store import MessageStore
@@ -110,5 +111,29 @@ def test_the_comparison_outlives_what_it_does_not_expect_of_the_log() -> None:
             assert await compare._turn() is not None
             assert await compare._turn() is not None
             assert not errors
+
+    asyncio.run(run())
+
+
+def test_a_difference_no_replica_gave_the_bytes_of_is_looked_at_again() -> None:
+    """By default there is one pass a start: it is not over because a replica was busy for a moment."""
+
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            await fill(store, 20)
+            peer = Peer(store, lambda _: None, 0)
+            compare = _compare(env, store, peer)
+            fetch = peer.fetch
+
+            async def busy(address: str, begin: int, until: int) -> bytes:
+                raise PeerError("busy")
+
+            peer.fetch = busy  # type: ignore[method-assign]
+            assert not await compare.once()
+            assert compare.passes == 0
+            peer.fetch = fetch  # type: ignore[method-assign]
+            await compare.once()
+            assert compare.passes == 1
 
     asyncio.run(run())

@@ -215,7 +215,7 @@ class Workload:
         known.safe = {at: raw for at, raw in known.safe.items() if at >= known.log_min}
         with self._during("retention"):
             store.log.forget_first()
-            store.retention._remove(store.log.forgotten.pop())
+            await store.retention._remove_forgotten()
             await store.follow_log_start()
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+from collections.abc import Callable
 from contextlib import suppress
-from typing import cast
+from typing import Final, TypeVar, cast
 
 import pytest
 
 from model.errors import DiskError
-from store import segment
+from store import recovery, segment
 from store.message_store import MessageStore
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, abandoned, fill, message, opened, records_of, records_on
 from tests.waiting import until
+
+HOUR_MS: Final = 3_600_000
+T = TypeVar("T")
 
 
 def test_a_cut_tail_stays_gone_after_a_crash_and_new_records() -> None:
@@ -128,3 +132,43 @@ def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
         if done[0]:
             return
     raise AssertionError("never done")
+
+
+def test_a_checkpoint_on_its_way_while_the_log_is_cut_does_not_vouch_for_what_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its thread comes to run while the loop waits for the cut's own sync, and a crash follows the cut."""
+    monkeypatch.setattr(recovery, "LOOK_BACK_BYTES", 512)  # as where more than 8 MiB are cut
+
+    async def run() -> tuple[int, FaultyDisk]:
+        env = FaultyEnv()
+        asked: list[Callable[[], object]] = []
+        async with opened(env, flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS) as store:
+            puts = await fill(store, 100, queues=1)
+            store.log.sync()
+            await store._housekeeping.flush_queues()
+
+            async def offload(call: Callable[[], T]) -> T:
+                asked.append(call)
+                await asyncio.sleep(0)
+                return call()
+
+            def meanwhile(what: str, path: str) -> int | None:
+                if what == "sync" and path == "/store/checkpoint" and asked:
+                    asked.pop()()
+                return None
+
+            env.offload = offload  # type: ignore[method-assign]
+            write = asyncio.create_task(store._housekeeping.write_checkpoint())
+            await asyncio.sleep(0)
+            assert len(asked) == 1
+            env.disk.fail = meanwhile
+            store.truncate(puts[50].physical_offset)
+            assert not asked
+            crashed = env.disk.crash()
+            await write
+            return puts[50].physical_offset, crashed
+
+    cut, disk = asyncio.run(run())
+    end, bodies = records_on(disk)
+    assert (end, len(bodies)) == (cut, 50)

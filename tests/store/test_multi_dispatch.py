@@ -9,7 +9,7 @@ import pytest
 
 from model.message import decode_properties, encode_properties
 from store.message_store import MessageStore
-from store.record import NewMessage, decode, encode
+from store.record import BadRecord, NewMessage, decode, encode
 from store.verify import verify
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import config, message, opened
@@ -162,3 +162,20 @@ def test_verify_knows_light_queues() -> None:
 
     verdict = verify(asyncio.run(run()), "/store", config(), None)
     assert verdict["damage"] == []
+
+
+def test_a_record_of_light_queues_is_repaired_from_another_replica() -> None:
+    async def run() -> None:
+        async with opened(FaultyEnv(), **LIGHT) as store:
+            await _fill(store)
+            entry = store._queues.open("T", 0).entry(1)
+            assert entry is not None
+            offset, size, _ = entry
+            right = store.log.read(offset, size)
+            store.log.overwrite(offset, right[:88] + bytes([right[88] ^ 1]) + right[89:])
+            store.repairer.note(offset, BadRecord("crc_mismatch", ""))
+            [wanted] = store.repairer.wanted()
+            await store.repairer.mend(wanted, wanted.before + right + wanted.behind)
+            _check(store)
+
+    asyncio.run(run())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from datetime import datetime
+from typing import Final, TypeVar
 
 import pytest
 
@@ -12,6 +14,9 @@ from store import retention
 from store.damage import DamagedRange
 from tests.store.faulty import FaultyEnv
 from tests.store.support import SEGMENT, fill, message, opened, records_of
+
+HOUR_MS: Final = 3_600_000
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -237,5 +242,57 @@ def test_without_a_bound_young_segments_stay_however_many() -> None:
             await store.caught_up()
             store.log.sync()
             assert await store.retention.round() == 0
+
+    asyncio.run(run())
+
+
+def test_queue_files_a_crash_left_behind_go_at_the_next_start() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(4))
+        _set_used(env, 50)
+        async with opened(env) as store:
+            await fill(store, 200, queues=1)
+            store.log.sync()
+            await store._housekeeping.flush_queues()
+            before = env.disk.listdir("/store/consumequeue/T/0")
+
+            async def dies() -> None:
+                raise OSError(errno.EIO, "killed")
+
+            store.follow_log_start = dies  # type: ignore[method-assign]
+            with pytest.raises(OSError, match="killed"):
+                await store.retention.round()
+        assert env.disk.listdir("/store/consumequeue/T/0") == before
+        async with opened(env) as store:
+            first = records_of(store)[0].queue_offset
+            kept = [name for name in before if int(name) // 20 + 20 > first]
+            assert 0 < len(kept) < len(before)
+            assert env.disk.listdir("/store/consumequeue/T/0") == kept
+
+    asyncio.run(run())
+
+
+def test_a_removal_on_its_way_takes_no_file_of_a_log_begun_again_meanwhile() -> None:
+    async def run() -> None:
+        env = FaultyEnv(now_ms=_at_hour(4))
+        _set_used(env, 50)
+        real, begun_again = env.offload, asyncio.Event()
+
+        async def slow(call: Callable[[], T]) -> T:
+            await begun_again.wait()  # the threads have other work
+            return await real(call)
+
+        async with opened(env, flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS) as store:
+            await fill(store, 100, queues=1)
+            store.log.sync()
+            env.offload = slow  # type: ignore[method-assign]
+            round_ = asyncio.create_task(store.retention.round())
+            await asyncio.sleep(0)
+            assert len(store.log.forgotten) == 1
+            store.reset(0)
+            store.put(message(b"new"))
+            begun_again.set()
+            await round_
+            assert env.disk.listdir("/store/commitlog") == store.log.segment_names()
 
     asyncio.run(run())

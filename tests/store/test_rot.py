@@ -6,23 +6,27 @@ import asyncio
 import copy
 import os
 import random
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
 from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
-from store.consume_queue import ENTRY_BYTES
+from store.consume_queue import ENTRY_BYTES, ConsumeQueue
+from store.index_file import LOOKED_AT_ONCE, IndexFile
 from store.message_store import MessageStore
-from store.record import BadRecord, Dispatch, Record, walk
+from store.record import BadRecord, Dispatch, Record, decode, walk
 from store.repair import Wanted
 from store.scrub import LOOKUPS_MAX
 from tests.store.faulty import FaultyDisk, FaultyEnv
-from tests.store.support import SEGMENT, config, message, opened, records_of, scrub_all
+from tests.store.support import SEGMENT, config, fill, message, opened, records_of, scrub_all
 from tests.waiting import until
 
 FLIPS = int(os.environ.get("KEELMQ_FLIPS", "150"))
 """How many flips the long run makes; 2,000 take about two minutes."""
 KEYS = {"append_prop_crc": True}
+T = TypeVar("T")
 
 
 async def write_all_kinds(store: MessageStore, rounds: int = 12) -> None:
@@ -386,3 +390,151 @@ def test_wanted_stays_in_its_segment_and_off_other_damage() -> None:
 
     asyncio.run(run())
     assert config().segment_bytes == SEGMENT
+
+
+def test_what_was_lost_is_found_without_reading_the_queues_from_end_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop waits meanwhile: a queue may have millions of entries."""
+
+    async def run() -> None:
+        async with opened(FaultyEnv(), queue_file_bytes=1 << 16) as store:
+            puts = await fill(store, 3000, queues=2)
+            hit = puts[2700]
+            data = store.log.read(hit.physical_offset, hit.size)
+            store.log.overwrite(hit.physical_offset, data[:90] + bytes([data[90] ^ 1]) + data[91:])
+            read = 0
+            real = ConsumeQueue.read
+
+            def count(self: ConsumeQueue, index: int, count_max: int) -> bytes:
+                nonlocal read
+                got = real(self, index, count_max)
+                read += len(got) // ENTRY_BYTES
+                return got
+
+            monkeypatch.setattr(ConsumeQueue, "read", count)
+            store.repairer.note(hit.physical_offset, BadRecord("crc_mismatch", ""))
+            [item] = store.damage.ranges
+            assert [(one.offset, one.queue_offset) for one in item.lost] == [(hit.physical_offset, 1350)]
+            assert read < 300
+
+    asyncio.run(run())
+
+
+def test_a_key_that_many_messages_share_holds_neither_a_scrub_nor_a_query(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RocketMQ walks the whole chain, too, but in a thread of its own."""
+
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env, index_slots=50, index_entries=1 << 14) as store:
+            for number in range(3000):
+                env.clock_ms += 1000
+                store.put(message(b"x", uniq=f"U{number}", keys="tenant"))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            looked_at = 0
+            real = IndexFile.entry
+
+            def count(self: IndexFile, number: int) -> tuple[int, int, int, int]:
+                nonlocal looked_at
+                looked_at += 1
+                return real(self, number)
+
+            monkeypatch.setattr(IndexFile, "entry", count)
+            store.scrub.at = 0
+            store.scrub.step()
+            assert looked_at <= (LOOKUPS_MAX + 2) * (LOOKED_AT_ONCE + 1)
+            turns: list[int] = []
+
+            async def others() -> None:
+                nonlocal looked_at
+                while True:
+                    turns.append(looked_at)
+                    looked_at = 0
+                    await asyncio.sleep(0)
+
+            beside = asyncio.create_task(others())
+            window = (0, env.clock_ms - 2_990_000)
+            found = await store.query_in_turns("T", "tenant", 5, *window)
+            beside.cancel()
+            assert found == store.query("T", "tenant", 5, *window)
+            assert [decode(raw).queue_offset for raw in found] == [5, 6, 7, 8, 9]
+            assert len(turns) >= 2990 // LOOKED_AT_ONCE
+            assert max(turns[1:]) <= LOOKED_AT_ONCE
+
+    asyncio.run(run())
+
+
+def test_a_query_goes_on_though_the_log_is_cut_or_emptied_while_others_have_a_turn() -> None:
+    async def run(offset: int) -> int:
+        async with opened(FaultyEnv(), index_slots=50, index_entries=1 << 12) as store:
+            for number in range(3 * LOOKED_AT_ONCE):
+                store.put(message(b"x", queue_id=number % 2, keys="tenant"))
+            store.confirm(store.log.end)
+            await store.caught_up()
+            query = asyncio.create_task(store.query_in_turns("T", "tenant", 1 << 20, 0, 1 << 62))
+            await asyncio.sleep(0)
+            cut = records_of(store)[offset].physical_offset
+            store.truncate(cut)
+            return len(await query)
+
+    assert asyncio.run(run(100)) >= 200
+    assert asyncio.run(run(0)) <= LOOKED_AT_ONCE
+
+
+def test_what_the_replicas_decided_is_not_overwritten_by_one_that_answers_meanwhile() -> None:
+    """The range is on the ledger until the right bytes are synced: whoever repairs it asks any replica."""
+
+    async def run() -> None:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            puts = await fill(store, 20, queues=1)
+            hit = puts[7]
+            right = store.log.read(hit.physical_offset, hit.size)
+            wrong = right.replace(b"UNIQ_KEY\1U7", b"UNIQ_KEY\1U8")
+            store.log.overwrite(hit.physical_offset, wrong)
+            real, answered = env.offload, asyncio.Event()
+
+            async def slow(call: Callable[[], T]) -> T:
+                await answered.wait()
+                return await real(call)
+
+            env.offload = slow  # type: ignore[method-assign]
+            deciding = asyncio.create_task(store.repairer.replace(hit.physical_offset, right))
+            await asyncio.sleep(0)
+            [item] = store.damage.ranges
+            wanted = store.repairer.wanted()
+            late = asyncio.create_task(
+                store.repairer.mend(Wanted(item.begin, item.until, item, b"", b""), wrong)
+            )
+            await asyncio.sleep(0)
+            answered.set()
+            assert (await deciding, await late, wanted) == (1, 0, [])
+            assert store.log.read(hit.physical_offset, hit.size) == right
+            assert store.damage.ranges == []
+
+    asyncio.run(run())
+
+
+def test_a_replica_whose_record_has_another_place_in_the_queues_than_ours_had_does_not_mend_it() -> None:
+    """No CRC covers the place: that replica's rotted, and the next one is asked."""
+
+    async def run() -> None:
+        async with opened(FaultyEnv()) as store:
+            puts = await fill(store, 20, queues=2)
+            hit = puts[7]
+            right = store.log.read(hit.physical_offset, hit.size)
+            whole = everything(store)
+            store.log.overwrite(hit.physical_offset, right[:90] + bytes([right[90] ^ 1]) + right[91:])
+            store.repairer.note(hit.physical_offset, BadRecord("crc_mismatch", ""))
+            for at in (15, 27):  # the low bytes of queue id and queue offset
+                [wanted] = store.repairer.wanted()
+                moved = right[:at] + bytes([right[at] ^ 2]) + right[at + 1 :]
+                with pytest.raises(BadRecord, match="another place"):
+                    await store.repairer.mend(wanted, wanted.before + moved + wanted.behind)
+            assert await store.repairer.mend(wanted, wanted.before + right + wanted.behind) == 1
+            assert everything(store) == whole
+
+    asyncio.run(run())

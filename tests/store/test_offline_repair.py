@@ -1,0 +1,73 @@
+"""The promise of ``store repair``: it takes from a replica what proves itself, and says what it left."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runtime.env import read_file
+from store import verify
+from store.offline_repair import repair
+from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.store.support import config, fill, message, opened
+
+FIRST = "commitlog/" + "0" * 20
+
+
+def _stores(shared: int, ours: list[bytes], theirs: list[bytes], shape: int = 1 << 16) -> FaultyDisk:
+    """Stores at /ours and /theirs with the same first records, then each with its own."""
+    env = FaultyEnv()
+
+    async def run() -> None:
+        for root, bodies in (("/ours", ours), ("/theirs", theirs)):
+            async with opened(env, root=root, segment_bytes=shape) as store:
+                await fill(store, shared, queues=1)
+                for body in bodies:
+                    store.put(message(body))
+                store.confirm(store.log.end)
+                await store.caught_up()
+
+    asyncio.run(run())
+    return env.disk
+
+
+def _flip(disk: FaultyDisk, body: bytes) -> int:
+    """Flip a bit in the first of our records that has this body; returns where."""
+    at = bytes(disk.nodes[f"/ours/{FIRST}"].cache).index(body)
+    disk.nodes[f"/ours/{FIRST}"].cache[at] ^= 1
+    return at
+
+
+def test_a_replica_with_another_history_behind_the_damage_mends_nothing() -> None:
+    disk = _stores(10, [b"ours-%d" % n for n in range(9)], [b"peer-%d" % n for n in range(9)])
+    _flip(disk, b"ours-0")
+    before = read_file(disk, f"/ours/{FIRST}")
+    outcome = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert [row["kind"] for row in outcome.left] == ["crc_mismatch"]
+    assert "not ours" in outcome.left[0]["why"]
+    assert read_file(disk, f"/ours/{FIRST}") == before
+
+
+@pytest.mark.parametrize("more", [0, 1, 9])
+def test_damage_at_the_end_or_beside_other_damage_is_mended_from_a_replica_that_goes_on(more: int) -> None:
+    ours = [b"same-%d" % n for n in range(4)]
+    disk = _stores(10, ours, ours + [b"more-%d" % n for n in range(more)])
+    for body in (b"same-0", b"same-1", b"same-3"):
+        _flip(disk, body)
+    outcome = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert (len(outcome.repaired), outcome.left) == (3, [])
+    assert all(body in read_file(disk, f"/ours/{FIRST}") for body in ours)
+
+
+def test_a_repair_that_did_not_see_all_damage_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "DAMAGE_MAX", 3)
+    ours = [b"same-%d:" % n for n in range(12)]
+    disk = _stores(1, ours, ours)
+    for number in (0, 3, 6, 9):
+        _flip(disk, b"same-%d:" % number)
+    first = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert len(first.repaired) == 3
+    assert not first.to_json()["ok"]
+    second = repair(disk, "/ours", ["/theirs"], config=config("/ours"))
+    assert (len(second.repaired), second.to_json()["ok"]) == (1, True)
