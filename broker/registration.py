@@ -163,8 +163,8 @@ class Registration:
         address = self._config.route_address if broker_id == MASTER_ID else self._config.address
         former = server.registered_address
         if address == self._config.group_address and not self._entitled():
-            # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. The
-            # lease, or another role, comes with a call of ``soon``.
+            # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. A
+            # new lease, or another role, comes with a call of ``soon``; its slaves' word is looked at next time.
             return
         if former == self._config.group_address != address:
             self._hang_up(server)
