@@ -85,6 +85,8 @@ class GroupAddress:
 
     def hold(self, held: bool) -> None:
         """Read no requests while ``held``: a handover is under way, and the successor will take them."""
+        if held == self._held:
+            return  # a new master may still keep its clients waiting for a reason of its own
         self._held = held
         if self._server is not None:
             self._server.hold(held)

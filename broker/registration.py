@@ -164,7 +164,7 @@ class Registration:
         former = server.registered_address
         if address == self._config.group_address and not self._entitled():
             # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. A
-            # new lease, or another role, comes with a call of ``soon``; its slaves' word is looked at next time.
+            # new lease, or another role, comes with a call of ``soon``; its slaves' word is asked each period.
             return
         if former == self._config.group_address != address:
             self._hang_up(server)
