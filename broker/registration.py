@@ -159,12 +159,16 @@ class Registration:
                 continue
 
     async def _register(self, server: _Server) -> None:
+        # First of all: what follows is true when it is sent, not when a connection was asked for.
+        await self._client.connection(server.address, CALL_S)
         broker_id = self._broker_id()
+        if broker_id == FENCED:
+            return
         address = self._config.route_address if broker_id == MASTER_ID else self._config.address
         former = server.registered_address
         if address == self._config.group_address and not self._entitled():
             # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. A
-            # new lease, or another role, comes with a call of ``soon``; its slaves' word is asked each period.
+            # new lease, or another role, comes with a call of ``soon``; slaves are asked each period.
             return
         if former == self._config.group_address != address:
             self._hang_up(server)

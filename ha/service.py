@@ -286,8 +286,8 @@ class HaService:
             self._publish()
 
     def vouched(self) -> bool:
-        """Whether this is a master to which every member acknowledged all there was a moment ago. It says what
-        a lease says, also while no Controller is there to grant one (docs/decisions/0005-lease.md)."""
+        """Whether this is a master to which every member acknowledged all there was a moment ago. That says
+        what a lease says, also while no Controller is there to grant one (docs/decisions/0005-lease.md)."""
         return self.sync is not None and self.sync.vouched(self._env.monotonic_ms(), self._vouch_ms)
 
     def refuse(self) -> Refused | None:
