@@ -43,7 +43,8 @@ class GroupAddress:
 
     ``make_server``: a server with the broker's handlers, one for each time it becomes master. ``refuses``:
     whether a write would be refused right now, as a new master does before it has its lease or its slaves.
-    ``sure``: whether this master may believe that there is no other one.
+    ``sure``: whether this master may believe that there is no other one. ``on_change`` hears that a master
+    began to listen late, or stopped early: the NameServers are to know.
     """
 
     def __init__(
@@ -54,17 +55,24 @@ class GroupAddress:
         *,
         refuses: Callable[[], bool],
         sure: Callable[[], bool],
+        on_change: Callable[[], None],
     ) -> None:
         self._env = env
         self._config = config
         self._make_server = make_server
         self._refuses = refuses
         self._sure = sure
+        self._on_change = on_change
         self._held = False
         self._server: RemotingServer | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._listening = False
         self._tasks = Tasks("group address")
+
+    @property
+    def listening(self) -> bool:
+        """Whether this broker is the master behind the address."""
+        return self._listening
 
     async def open(self) -> None:
         """Listen; when the port is taken go on trying, as the role does not depend on it. Requests are read
@@ -141,11 +149,14 @@ class GroupAddress:
                 log.warning("no lease: %s is left to another master", self._config.group_address)
                 self._listening = False
                 server.deafen()
+                self._on_change()
             elif not self._listening and not unsure_s:
                 try:
                     await self._listen(server)
                 except OSError as error:
                     log.debug("cannot listen for group address %s: %s", self._config.group_address, error)
+                else:
+                    self._on_change()
 
     async def _begin(self, server: RemotingServer) -> None:
         for _ in range(round(READY_S / PROBE_S)):

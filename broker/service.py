@@ -108,6 +108,7 @@ class Broker:
             entitled=lambda: (
                 self.role.lease.holds() or (self.standing.refuse() is None and self.ha.vouched())
             ),
+            listening=lambda: self.group_address.listening,
         )
         self.sender = SendProcessor(self.parts)
         self._pulls = PullProcessor(self.parts)
@@ -146,6 +147,7 @@ class Broker:
             self._make_server,
             refuses=self._refuse_hot,
             sure=lambda: self.role.lease.holds() or self.ha.vouched(),
+            on_change=self.registration.soon,
         )
         self.port = 0
         self._tasks = Tasks(f"broker {config.broker_name}")

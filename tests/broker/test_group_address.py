@@ -212,10 +212,14 @@ def test_a_port_that_is_taken_is_tried_again_and_the_master_serves_meanwhile(tmp
         other = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", port := free_port())
         async with group(tmp_path, groupAddress=f"127.0.0.1:{port}") as it:
             assert listening(it.brokers) == [False] * 3
+            own = it.master.config.address
+            await until(lambda: it.route.get("0") == own, "clients find it where it does listen")
             other.close()
             await other.wait_closed()
             await until(lambda: listening([it.master]) == [True], "the port is free")
             assert (await it.send()).code == 0
+            await until(lambda: it.route.get("0") == it.address, "clients are told")
+            await until(lambda: own not in it.route.values(), "not listed twice")
 
     asyncio.run(run())
 
