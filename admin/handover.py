@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from client.admin import AdminClient
-from model.errors import MqError, Refused
+from model.errors import MqError, Refused, Unknown
 from remoting.auth import Credentials
+from remoting.codes import Response
 from runtime.env import Env
 
 
@@ -42,7 +43,7 @@ async def hand_over(
 ) -> HandedOver:
     """Make ``heir`` master of ``group``, or the member of its SyncStateSet with the smallest id.
 
-    Raises CannotHandOver, or Unknown when the Controller did not answer.
+    Raises CannotHandOver, or Unknown when the Controller did not answer, or does not know itself.
     """
     async with AdminClient(env, list(namesrv), credentials=credentials) as admin:
         begun_ms = env.monotonic_ms()
@@ -60,6 +61,9 @@ async def hand_over(
             chosen = able[0] if heir is None else heir
             master, epoch = await admin.elect(controllers, cluster, group, chosen)
         except Refused as error:
+            if error.code == Response.SYSTEM_ERROR:
+                # Its proposal may still be carried out, by whoever leads the Controllers next.
+                raise Unknown(f"whether {group} is handed over is not known: {error}; look again") from None
             raise CannotHandOver(f"the Controller refuses to hand {group} over: {error}") from None
         if master != chosen:
             raise CannotHandOver(f"the Controller made broker {master} master of {group}, not {chosen}")

@@ -6,6 +6,12 @@ and is at the successor, long before it asks a NameServer. How the address gets 
 broker's business: on one host the port is shared, on several a virtual IP or a forwarder goes to the broker
 whose port accepts. What it costs: docs/decisions/0006-group-address.md.
 
+    master ──► listen ──► read, once a write would be taken
+                 ▲ │
+        sure again │ neither a lease nor its slaves' word for UNSURE_S: a forwarder, or whoever holds the
+                 │ ▼ virtual IP, shall find the successor, of which a master that is cut off never hears
+               deaf
+
 Nothing is believed because it came this way: requests meet the same handlers, and so the same checks of role,
 lease and epoch, as on the broker's own port.
 """
@@ -29,6 +35,7 @@ RETRY_S: Final = 0.05
 SUCCESSOR_S: Final = 0.5  # so long a master that left keeps its clients waiting for the next one
 READY_S: Final = 0.5  # so long a new master keeps clients waiting instead of refusing them
 PROBE_S: Final = 0.005
+UNSURE_S: Final = 1.0  # a lapse of the lease this short moves nobody
 
 
 class GroupAddress:
@@ -36,6 +43,8 @@ class GroupAddress:
 
     ``make_server``: a server with the broker's handlers, one for each time it becomes master. ``refuses``:
     whether a write would be refused right now, as a new master does before it has its lease or its slaves.
+    ``sure``: whether this master may believe that there is no other one. ``on_change`` hears that a master
+    began to listen late, or stopped early: the NameServers are to know.
     """
 
     def __init__(
@@ -43,17 +52,27 @@ class GroupAddress:
         env: Env,
         config: BrokerConfig,
         make_server: Callable[[str], RemotingServer],
+        *,
         refuses: Callable[[], bool],
+        sure: Callable[[], bool],
+        on_change: Callable[[], None],
     ) -> None:
         self._env = env
         self._config = config
         self._make_server = make_server
         self._refuses = refuses
+        self._sure = sure
+        self._on_change = on_change
         self._held = False
         self._server: RemotingServer | None = None
-        self._opening: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
         self._listening = False
         self._tasks = Tasks("group address")
+
+    @property
+    def listening(self) -> bool:
+        """Whether this broker is the master behind the address."""
+        return self._listening
 
     async def open(self) -> None:
         """Listen; when the port is taken go on trying, as the role does not depend on it. Requests are read
@@ -69,10 +88,13 @@ class GroupAddress:
             await self._listen(self._server)
         except OSError as error:
             log.error("cannot listen for group address %s, trying on: %s", self._config.group_address, error)
-            self._opening = self._tasks.spawn(self._listen_at_last(self._server), name="listen")
+        if self._server is not None:
+            self._keeping = self._tasks.spawn(self._keep(self._server), name="listen")
 
     def hold(self, held: bool) -> None:
         """Read no requests while ``held``: a handover is under way, and the successor will take them."""
+        if held == self._held:
+            return  # a new master may still keep its clients waiting for a reason of its own
         self._held = held
         if self._server is not None:
             self._server.hold(held)
@@ -82,9 +104,9 @@ class GroupAddress:
         somebody else answers at the address, ``SUCCESSOR_S`` at most, and is cut off then: a client that
         tries again is at the successor. Cut off at once, its few tries could be over before there is one."""
         server, self._server = self._server, None
-        if self._opening is not None:
-            self._opening.cancel()
-            self._opening = None
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
         self._listening = False
         if server is not None:
             server.hold(True)
@@ -115,13 +137,26 @@ class GroupAddress:
             return
         self._listening = True
 
-    async def _listen_at_last(self, server: RemotingServer) -> None:
-        while server is self._server and not self._listening:
+    async def _keep(self, server: RemotingServer) -> None:
+        """Listen whenever this master is sure, and no more once it was unsure for ``UNSURE_S``. Who is
+        connected stays: if there is a successor, a forwarder or the virtual IP takes them along."""
+        unsure_s = 0.0
+        while server is self._server:
             await asyncio.sleep(RETRY_S)
-            try:
-                await self._listen(server)
-            except OSError as error:
-                log.debug("cannot listen for group address %s: %s", self._config.group_address, error)
+            # A handover gives the lease up, and lets clients wait.
+            unsure_s = 0.0 if self._held or self._sure() else unsure_s + RETRY_S
+            if self._listening and unsure_s >= UNSURE_S:
+                log.warning("no lease: %s is left to another master", self._config.group_address)
+                self._listening = False
+                server.deafen()
+                self._on_change()
+            elif not self._listening and not unsure_s:
+                try:
+                    await self._listen(server)
+                except OSError as error:
+                    log.debug("cannot listen for group address %s: %s", self._config.group_address, error)
+                else:
+                    self._on_change()
 
     async def _begin(self, server: RemotingServer) -> None:
         for _ in range(round(READY_S / PROBE_S)):

@@ -2,9 +2,9 @@
 
 REGISTER_BROKER (103) goes to every NameServer at start, on each change of role or topics, when a connection
 was lost, and each ``registerNameServerPeriod``; UNREGISTER_BROKER (104) when the broker stops or is fenced.
-A master with a ``groupAddress`` registers that one. It is never unregistered, for it may be the successor's
-by now: the end of the connection it was registered on takes it back, which a NameServer ignores when another
-broker has registered the same address since.
+A master that listens at its ``groupAddress`` registers that one. It is never unregistered, for it may be the
+successor's by now: the end of the connection it was registered on takes it back, which a NameServer ignores
+when another broker has registered the same address since.
 Each NameServer has a task of its own, so a dead one delays no other. Source of the body: Apache RocketMQ 5.x,
 ``remoting/protocol/body/RegisterBrokerBody``.
 """
@@ -46,7 +46,8 @@ class Registration:
 
     ``topics`` gives the topic table (``{"dataVersion": .., "topicConfigTable": ..}``, stateVersion = the
     master's epoch); ``broker_id`` the id to register with: 0 while master, the Controller's id while slave,
-    ``FENCED``; ``entitled`` whether a master may still believe that it is the only one.
+    ``FENCED``; ``entitled`` whether a master may still believe that it is the only one; ``listening`` whether
+    it is there at the group's address: where it is not (the port is taken), clients find it at its own.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Registration:
         topics: Callable[[], dict[str, Any]],
         broker_id: Callable[[], int],
         entitled: Callable[[], bool] = lambda: True,
+        listening: Callable[[], bool] = lambda: True,
     ) -> None:
         self.on_master: list[Callable[[str, str], None]] = []
         """Hear the master's address and HA address when a NameServer tells them to this slave."""
@@ -65,6 +67,7 @@ class Registration:
         self._topics = topics
         self._broker_id = broker_id
         self._entitled = entitled
+        self._listening = listening
         self._tasks = Tasks("registration")
         self._servers = [_Server(address, env) for address in addresses(config.namesrv_addr)]
 
@@ -159,12 +162,17 @@ class Registration:
                 continue
 
     async def _register(self, server: _Server) -> None:
+        # First of all: what follows is true when it is sent, not when a connection was asked for.
+        await self._client.connection(server.address, CALL_S)
         broker_id = self._broker_id()
-        address = self._config.route_address if broker_id == MASTER_ID else self._config.address
+        if broker_id == FENCED:
+            return
+        in_route = broker_id == MASTER_ID and self._listening()
+        address = self._config.route_address if in_route else self._config.address
         former = server.registered_address
         if address == self._config.group_address and not self._entitled():
-            # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. The
-            # lease, or another role, comes with a call of ``soon``.
+            # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. A
+            # new lease, or another role, comes with a call of ``soon``; slaves are asked each period.
             return
         if former == self._config.group_address != address:
             self._hang_up(server)

@@ -105,7 +105,10 @@ class Broker:
             self.client,
             self.topics.to_json,
             lambda: self.role.registration_id,
-            entitled=self.role.lease.holds,
+            entitled=lambda: (
+                self.role.lease.holds() or (self.standing.refuse() is None and self.ha.vouched())
+            ),
+            listening=lambda: self.group_address.listening,
         )
         self.sender = SendProcessor(self.parts)
         self._pulls = PullProcessor(self.parts)
@@ -138,7 +141,14 @@ class Broker:
         self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
         self._admin.on_config.append(self.hot.forget_routes)
         self.server = self._make_server(f"broker {config.broker_name}")
-        self.group_address = GroupAddress(env, config, self._make_server, self._refuse_hot)
+        self.group_address = GroupAddress(
+            env,
+            config,
+            self._make_server,
+            refuses=self._refuse_hot,
+            sure=lambda: self.role.lease.holds() or self.ha.vouched(),
+            on_change=self.registration.soon,
+        )
         self.port = 0
         self._tasks = Tasks(f"broker {config.broker_name}")
         self._master_tasks = Tasks(f"broker {config.broker_name} master")
@@ -355,6 +365,8 @@ class Broker:
             self.env.events.add("promoted", epoch=epoch)
             log.info("broker %s is master of epoch %d", self.config.broker_name, epoch)
             await self.group_address.open()
+        else:
+            self.group_address.hold(False)  # what a handover in the former epoch held back
 
     def announce(self, epoch: int) -> None:
         """See ``role_host.RoleHost``."""

@@ -285,6 +285,11 @@ class HaService:
             self.sync.renewed()
             self._publish()
 
+    def vouched(self) -> bool:
+        """Whether this is a master to which every member acknowledged all there was a moment ago. That says
+        what a lease says, also while no Controller is there to grant one (docs/decisions/0005-lease.md)."""
+        return self.sync is not None and self.sync.vouched(self._env.monotonic_ms(), self._vouch_ms)
+
     def refuse(self) -> Refused | None:
         """The answer to a write that could not be confirmed, or None.
 
@@ -294,7 +299,7 @@ class HaService:
         sync = self.sync
         if sync is None:
             return None
-        if not self.entitled() and not sync.vouched(self._env.monotonic_ms(), self._vouch_ms):
+        if not self.entitled() and not self.vouched():
             return Refused(NO_LEASE, 14)
         needed = self._config.min_in_sync_replicas
         if self._config.majority_ack:

@@ -57,6 +57,7 @@ class RemotingServer:
         )
         self._listeners: list[Listener] = []
         self._timers = Tasks(name)
+        self._sweeping = False
 
     @property
     def connections(self) -> KeysView[Connection]:
@@ -69,7 +70,8 @@ class RemotingServer:
         ``shared``: as ``runtime.env.Network.listen``.
         """
         listener = await self._env.network.listen(lambda: Connection(self._owner), host, port, shared=shared)
-        if not self._listeners:
+        if not self._sweeping:
+            self._sweeping = True
             self._timers.spawn(_sweep(self._owner), name="sweep")
         self._listeners.append(listener)
         return listener.port
@@ -109,6 +111,7 @@ class RemotingServer:
     async def stop(self) -> None:
         """Stop listening, send what is written, end all connections and requests. May be called again."""
         self.deafen()
+        self._sweeping = False
         await self._timers.cancel()
         await self._owner.stop()
 

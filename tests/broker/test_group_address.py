@@ -63,12 +63,13 @@ class Group:
 
 
 @contextlib.asynccontextmanager
-async def group(path: Path, **keys: object) -> AsyncIterator[Group]:
+async def group(path: Path, lease_ms: int | None = None, **keys: object) -> AsyncIterator[Group]:
     address = f"127.0.0.1:{free_port()}"
     env = OsEnv()
     namesrv = NameServer(env, NamesrvConfig(listen_port=0))
     await namesrv.start()
     async with FakeControllers() as controllers:
+        controllers.lease_ms = lease_ms
         own: dict[str, object] = {"groupAddress": address, "namesrvAddr": namesrv.address}
         brokers = [broker_at(path / str(n), controllers, **(own | keys)) for n in (1, 2, 3)]
         for n, broker in enumerate(brokers, 1):
@@ -82,7 +83,7 @@ async def group(path: Path, **keys: object) -> AsyncIterator[Group]:
             await found.client.close()
             for broker in brokers:
                 await broker.stop()
-            await namesrv.stop()
+            await found.namesrv.stop()
 
 
 def listening(brokers: list[Broker]) -> list[bool]:
@@ -211,10 +212,14 @@ def test_a_port_that_is_taken_is_tried_again_and_the_master_serves_meanwhile(tmp
         other = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", port := free_port())
         async with group(tmp_path, groupAddress=f"127.0.0.1:{port}") as it:
             assert listening(it.brokers) == [False] * 3
+            own = it.master.config.address
+            await until(lambda: it.route.get("0") == own, "clients find it where it does listen")
             other.close()
             await other.wait_closed()
             await until(lambda: listening([it.master]) == [True], "the port is free")
             assert (await it.send()).code == 0
+            await until(lambda: it.route.get("0") == it.address, "clients are told")
+            await until(lambda: own not in it.route.values(), "not listed twice")
 
     asyncio.run(run())
 
@@ -247,3 +252,79 @@ def test_an_address_that_cannot_be_the_groups_is_refused(keys: dict[str, str], t
     values = {"enableControllerMode": "true", "controllerAddr": "10.0.0.9:9878", "listenPort": "10911"}
     with pytest.raises(ConfigError, match=text):
         BrokerConfig.from_mapping(values | keys)
+
+
+def test_a_master_elected_anew_in_the_middle_of_a_handover_reads_again(tmp_path: Path) -> None:
+    """The heir came to nothing, and the Controllers name the same master once more: no timer is left then."""
+
+    async def run() -> None:
+        async with group(tmp_path) as it:
+            assert (await it.send()).code == 0
+            old = it.master
+            heir = next(b.role.broker_id for b in it.brokers if b is not old)
+            ask = Command(
+                Request.CONTROLLER_ELECT_MASTER, {"brokerId": str(heir), "masterEpoch": str(old.role.epoch)}
+            )
+            await old.role.hand_over_to(ask)
+            it.controllers.group.epoch += 1
+            await until(lambda: old.role.epoch == it.controllers.group.epoch, "it leads the next epoch")
+            assert (await it.send(timeout_s=3.0)).code == 0
+
+    asyncio.run(run())
+
+
+def test_the_route_comes_back_while_no_controller_is_there_and_the_group_serves_on(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, lease_ms=300) as it:
+            assert (await it.send()).code == 0
+            old = it.master
+            await it.controllers.stop()
+            await until(lambda: not old.role.lease.holds(), "its lease is over")
+            assert (await it.send()).code == 0, "every member is there"
+            port = int(it.namesrv.address.rpartition(":")[2])
+            await it.namesrv.stop()
+            it.namesrv = NameServer(OsEnv(), NamesrvConfig(listen_port=port))
+            await it.namesrv.start()
+            await until(lambda: it.route.get("0") == it.address, "its clients can find it")
+
+    asyncio.run(run())
+
+
+def test_a_master_that_may_have_been_replaced_leaves_the_port_to_its_successor(tmp_path: Path) -> None:
+    """Forwarders and virtual IPs go where the port accepts. Cut off from the Controllers alone, it never
+    hears that it is not master any more."""
+
+    async def run() -> None:
+        async with group(tmp_path, lease_ms=300) as it:
+            old = it.master
+            await until(lambda: listening([old]) == [True])
+
+            async def cut_off(*_: object, **__: object) -> Any:
+                raise ConnectionError("cut off from the Controllers")
+
+            links = old.role._controllers
+            links.call = links.ask_lease = cut_off  # type: ignore[method-assign]
+            assert old.role.broker_id is not None
+            del it.controllers.alive[old.role.broker_id]
+            old.role.notice = cut_off  # type: ignore[method-assign]
+            it.controllers.elect()
+            second = next(b for b in it.brokers if b.role.broker_id == it.controllers.group.master)
+            await until(lambda: second.standing.is_master, "a successor")
+            assert old.standing.is_master, "it does not know"
+            await until(lambda: listening(it.brokers) == [b is second for b in it.brokers], "only it listens")
+
+    asyncio.run(run())
+
+
+def test_a_master_that_was_alone_for_a_while_listens_again_with_its_next_lease(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with group(tmp_path, lease_ms=300) as it:
+            old = it.master
+            it.controllers.mute, vouched = 0, old.ha.vouched
+            old.ha.vouched = lambda: False  # type: ignore[method-assign]
+            await until(lambda: listening([old]) == [False], "perhaps another one leads")
+            it.controllers.mute, old.ha.vouched = None, vouched  # type: ignore[method-assign]
+            await until(lambda: listening([old]) == [True], "none does")
+            assert (await it.send()).code == 0
+
+    asyncio.run(run())

@@ -284,3 +284,27 @@ def test_a_stop_does_not_wait_for_a_dead_nameserver_nor_call_it_an_error(
         assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
     asyncio.run(run())
+
+
+def test_a_master_that_was_replaced_while_it_connected_does_not_take_the_groups_address_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The real NameServer believes whoever registers an address last, also one of an older epoch."""
+
+    async def body() -> None:
+        async with FakeNameServer() as server:
+            broker = Broker(server.address, group_address="127.0.0.1:10900")
+            broker.id, connect = 0, broker.client.connection
+
+            async def slowly(address: str, timeout_s: float = 3.0) -> Connection:
+                connection = await connect(address, timeout_s)
+                if broker.id == 0:
+                    broker.id, broker.entitled = 2, False
+                return connection
+
+            monkeypatch.setattr(broker.client, "connection", slowly)
+            async with broker:
+                await until(lambda: bool(server.requests), "it registers")
+                assert server.ids() == [(Request.REGISTER_BROKER, "2")]
+
+    asyncio.run(body())

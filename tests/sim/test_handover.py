@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from chaos.history import Happened
 from chaos.workload import Load, ProducerLoad, queues_of
 from chaos.worlds.sim import GROUP
 from client.admin import AdminClient
+from model.errors import Unknown
 from tests.sim.world import ALONE, World
 
 pytestmark = pytest.mark.sim
@@ -157,5 +158,23 @@ def test_only_a_member_of_the_set_inherits() -> None:
             await handed_over(world, master)
         with pytest.raises(CannotHandOver, match="not in the SyncStateSet"):
             await handed_over(world, 9)
+
+    world.run(main)
+
+
+def test_an_election_of_unknown_outcome_is_not_told_as_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(15)
+
+    async def main() -> None:
+        leader = world.cluster.leader()
+        assert leader is not None
+        controller = cast(Any, world.cluster.nodes[leader].server).controller
+
+        async def lost(command: object) -> None:
+            raise Unknown("leadership was lost before the command was committed")
+
+        monkeypatch.setattr(controller.raft, "propose", lost)
+        with pytest.raises(Unknown, match="is not known"):
+            await handed_over(world)
 
     world.run(main)
