@@ -53,3 +53,42 @@ def test_a_classic_slave_finds_its_master_copies_all_and_serves_consumers(tmp_pa
             await namesrv.stop()
 
     asyncio.run(body())
+
+
+def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_slave_that_holds_the_log(
+    tmp_path: Path,
+) -> None:
+    """The master's disk was replaced: log, topics and offsets of the group are at the slave only."""
+
+    async def body() -> None:
+        env = OsEnv(seed=1)
+        namesrv_port = free_port()
+        namesrv = NameServer(env, NamesrvConfig(listen_port=namesrv_port))
+        await namesrv.start()
+        keys = {"namesrvAddr": f"127.0.0.1:{namesrv_port}", "registerNameServerPeriod": "100"}
+        port = free_port()
+        master = Broker(env, config_for(tmp_path / "m", listenPort=port, inSyncReplicas=2, **keys))
+        slave = Broker(env, config_for(tmp_path / "s", brokerRole="SLAVE", brokerId=1, **keys))
+        try:
+            await slave.start()
+            await master.start()
+            await eventually(lambda: len(master.ha.members) == 2, "the slave is connected")
+            async with client_of(master) as client:
+                assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+                assert (await client.send("T")).code == 0
+                await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 1))
+            await eventually(lambda: slave.offsets.get("cg", "T", 0) == 1, "the offset is copied")
+            await master.stop()
+            master = Broker(env, config_for(tmp_path / "new", listenPort=port, **keys))
+            await master.start()
+            await eventually(lambda: slave.ha.needs_reseed is not None, "the slave does not follow")
+            await asyncio.sleep(2.5)  # it asks for tables each second
+            assert slave.offsets.get("cg", "T", 0) == 1
+            assert "T" in slave.topics.table
+            assert slave.store.log.end > 0
+        finally:
+            await slave.stop()
+            await master.stop()
+            await namesrv.stop()
+
+    asyncio.run(body())
