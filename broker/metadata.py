@@ -162,9 +162,9 @@ class MetadataSync:
             hook()
 
     def _follows(self, master: str) -> bool:
-        """False when we were promoted, or moved to another master, while an answer was on its way; and without
-        a Controller while its log does not go on where ours ends: it may have begun with an empty disk, and
-        the last tables of the group may be ours."""
+        """False when we were promoted, or moved to another master, while an answer was on its way; without a
+        Controller also while its log does not go on where ours ends: it may have begun with an empty disk,
+        and the last tables of the group may be ours."""
         standing = self._parts.standing
         known = standing.epoch > 0 or self._parts.ha.follows
         return known and standing.role == "slave" and standing.master_address == master

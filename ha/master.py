@@ -475,7 +475,7 @@ class ClassicLink(SlaveLink):
                 # The frame tells the slave why; a real one closes at it, too.
                 self._write([encode_header(own_end, 0)])
                 log.warning(
-                    "the slave at %s asks from %d on, our log ends at %d: its log does not belong to this one",
+                    "the slave at %s asks from %d on, our log ends at %d: it does not belong to this one",
                     self.address,
                     frame.end,
                     own_end,

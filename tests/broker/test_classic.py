@@ -92,3 +92,68 @@ def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_slave_that_hold
             await namesrv.stop()
 
     asyncio.run(body())
+
+
+def test_a_slave_stays_with_a_master_that_serves_it_when_another_name_server_names_another(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        env = OsEnv(seed=1)
+        ports = free_port(), free_port()
+        servers = [NameServer(env, NamesrvConfig(listen_port=port)) for port in ports]
+        for server in servers:
+            await server.start()
+        masters = [
+            Broker(env, config_for(tmp_path / f"m{port}", namesrvAddr=f"127.0.0.1:{port}")) for port in ports
+        ]
+        both = ";".join(f"127.0.0.1:{port}" for port in ports)
+        keys = {"namesrvAddr": both, "registerNameServerPeriod": "100"}
+        slave = Broker(env, config_for(tmp_path / "s", brokerRole="SLAVE", brokerId=1, **keys))
+        told: list[tuple[str, str]] = []
+        slave.registration.on_master.append(
+            lambda master, ha: told.append((master, slave.ha.status()["following"]["master"]))
+        )
+        try:
+            for master in masters:
+                await master.start()
+            await slave.start()
+            await eventually(lambda: slave.ha.follows, "it follows one of them")
+            followed = slave.ha.status()["following"]["master"]
+            told.clear()
+            await eventually(
+                lambda: len(told) > 6 and len({name for name, _ in told}) == 2, "it hears of both again"
+            )
+            assert {at_the_time for _, at_the_time in told} == {followed}
+            first = next(master for master in masters if master.config.ha_address == followed)
+            await first.stop()
+            await eventually(lambda: slave.ha.status()["following"]["master"] != followed, "that one is gone")
+        finally:
+            await slave.stop()
+            for part in (*masters, *servers):
+                await part.stop()
+
+    asyncio.run(body())
+
+
+def test_name_servers_that_name_different_dead_masters_do_not_have_a_slave_register_in_circles(
+    tmp_path: Path,
+) -> None:
+    """Each answer to a registration names a master: were that a reason to register, it would never end."""
+
+    async def body() -> None:
+        slave = Broker(OsEnv(seed=1), config_for(tmp_path, brokerRole="SLAVE", brokerId=1))
+        registered: list[None] = []
+        try:
+            await slave.start()
+            slave.role.on_change.append(lambda: registered.append(None))
+            for port in (1, 2, 1, 2):
+                slave.role.ha_address_of(f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}")
+                await eventually(
+                    lambda port=port: slave.standing.master_address == f"127.0.0.1:{port}",  # type: ignore[misc]
+                    "it looks for the one it heard of last",
+                )
+            assert registered == []
+        finally:
+            await slave.stop()
+
+    asyncio.run(body())

@@ -177,8 +177,8 @@ def test_a_slave_of_a_master_that_deleted_its_range_or_has_another_log_says_so()
 
 
 def test_a_slave_whose_master_lost_the_end_of_its_log_and_wrote_on_does_not_continue_it() -> None:
-    """The master wrote other bytes where the slave has what only it still holds, and is beyond it by now: from
-    the slave's end on, the stream begins in the middle of a record."""
+    """The master wrote other bytes where the slave has what only it still holds, and is beyond it by now:
+    from the slave's end on, the stream begins in the middle of a record."""
 
     async def run() -> None:
         slave = Node(1, auto_reseed=True)
