@@ -21,6 +21,7 @@ from ha.codec import (
 from ha.core import consistent_point, excused_ms, missed
 from ha.master import epochs_of
 from ha.proof import NO_PROOF, PROOF_S, Credentials, Knock, Reason, UnprovenError, need_no_refusal
+from ha.tail import NeedsReseedError, Tail
 from model.config import BrokerConfig
 from model.errors import DiskError, MqError, PeerError
 from model.settings import split_address
@@ -42,9 +43,6 @@ STEADY_BYTES: Final = 1 << 20
 connections, says one thing right and fails is not asked again 30 times a second."""
 FOREIGN_SILENCE_MS: Final = 20_000
 """A real broker breathes every 5 s, and gives its peers so long: ``haHousekeepingInterval``."""
-COMPARE_BYTES: Final = 64 * 1024
-"""Without epochs so much of a slave's end is compared with its master's log when they connect: enough for
-several records, or for the header of one."""
 ANEW_MS: Final = 5000
 """So long after a foreign master was elected again it has recorded that epoch, if it does."""
 
@@ -59,17 +57,6 @@ class State(enum.StrEnum):
     FOLLOWING = "following"
     NEEDS_RESEED = "needs_reseed"  # the logs have nothing in common, or the range is gone at the master
     BROKEN = "broken"  # the own disk refuses
-
-
-class NeedsReseedError(MqError):
-    """This log cannot be continued from the master's, which ends at ``master_end``; only an empty one can.
-
-    The text says why.
-    """
-
-    def __init__(self, text: str, master_end: int) -> None:
-        super().__init__(text)
-        self.master_end = master_end
 
 
 class Follower:
@@ -328,7 +315,7 @@ class MasterLink(asyncio.Protocol):
         self._epoch = follower.epoch
         self._outdated_ms: float | None = None  # since when there is an election this link knows nothing of
         self._empty = False  # the log held nothing: the master says where it starts
-        self._compared: int | None = None  # so far our log was compared with the master's; None: it is done
+        self._tail: Tail | None = None  # is compared with the master's log first; None: need not be
         self._reported = -1
         self._last_read_ms = env.monotonic_ms()
         self._last_write_ms = self._last_read_ms
@@ -401,7 +388,7 @@ class MasterLink(asyncio.Protocol):
                     self._append(frame)
                     heard = True
             if heard:
-                if self._compared is None:
+                if self._tail is None or self._tail.compared:
                     self._follower.progressed()
                 if self._sync_flush and self._store.log.flushed < self._store.log.end:
                     self._store.sync_to(self._store.log.end)
@@ -512,8 +499,8 @@ class MasterLink(asyncio.Protocol):
         end = min(log_end, self._store.log.flushed) if self._sync_flush else log_end
         if self._reported < 0 and end < log_end:
             return  # the first report says where the stream goes on: it waits for the sync
-        if self._compared is not None:
-            end = min(end, self._compared)
+        if self._tail is not None and not self._tail.compared:
+            end = min(end, self._tail.at)
         if self._empty and log_end == self._store.log.min_offset:
             end = 0  # the master starts with the first byte it has
         if end > self._reported or (always and (end == self._reported or self._reported < 0)):
@@ -548,12 +535,7 @@ class MasterLink(asyncio.Protocol):
 
 
 class ClassicMasterLink(MasterLink):
-    """The link in a group without Controller. There are no epochs to compare, so the last bytes of the log
-    are: the first report names an offset before its end, and what comes from there must be what we have.
-
-    A master that lost its end (a power failure) and wrote on would otherwise go on in the middle of a record
-    of a slave that still has it. A log that differs only further back is found by ``keelmq audit``.
-    """
+    """The link in a group without Controller: no epochs to compare, so the log's end is (``ha.tail``)."""
 
     def __init__(
         self,
@@ -568,62 +550,32 @@ class ClassicMasterLink(MasterLink):
         self._reader = TransferReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
         # Nobody says which kind of broker he is.
         self._silence_ms = patience_ms(config, foreign=True)
-        self._segment_bytes = config.segment_bytes
-        self._waiting_ms: float | None = None  # since when the master has nothing to compare with
+        self._tail = Tail(store, config.segment_bytes)
 
     def _greet(self, transport: asyncio.Transport) -> None:
         store = self._store
-        end = store.log.end
-        self._empty = end == store.log.min_offset
+        self._empty = store.log.end == store.log.min_offset
         self._greeted = True
-        # Not before the segment, which may be the first one the master has; and 0 would say "empty".
-        begin = max(end - min(COMPARE_BYTES, end % self._segment_bytes), store.log.min_offset, 1)
-        self._compared = begin if begin < end else None
-        if self._sync_flush and store.log.flushed < end:
-            store.sync_to(end)
+        if self._sync_flush and store.log.flushed < store.log.end:
+            store.sync_to(store.log.end)
         self.report(always=True)
 
     def _append(self, frame: Transfer) -> None:
-        store = self._store
+        store, tail = self._store, self._tail
         end = store.log.end
-        at = end if self._compared is None else self._compared
+        at = end if tail is None or tail.compared else tail.at
         if frame.offset != at and not (self._empty and end == store.log.min_offset):
             raise NeedsReseedError(
                 f"our log ends at {end}, the master's goes on at {frame.offset}: "
                 + ("the range between is gone there" if frame.offset > at else "it is not the log we copied"),
                 frame.offset,
             )
-        known = 0 if self._compared is None else self._compare(at, frame.body[: end - at], end)
+        known = 0 if tail is None else tail.take(frame.body, self._env.monotonic_ms())
         if len(frame.body) > known:
             store.append_raw(frame.offset + known, frame.body[known:])
             self._empty = False
-        if self._compared is None:
+        if tail is None or tail.compared:
             store.confirm(store.log.end)
-
-    def _compare(self, at: int, theirs: bytes, end: int) -> int:
-        """Compare what the master has at ``at`` with what we have; the number of bytes."""
-        if not theirs:
-            # One that is short of budget has empty frames in between, too, but not for so long.
-            now_ms = self._env.monotonic_ms()
-            self._waiting_ms = now_ms if self._waiting_ms is None else self._waiting_ms
-            if now_ms - self._waiting_ms >= self._idle_ms:
-                raise NeedsReseedError(
-                    f"our log ends at {end}, the master has nothing behind {at}: it is not the log we copied",
-                    at,
-                )
-            return 0
-        self._waiting_ms = None
-        stop = at + len(theirs)
-        ours = self._store.log.read(at, len(theirs))
-        if ours != theirs and not self._store.damage.overlaps(at, stop):
-            first = at + next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
-            raise NeedsReseedError(
-                f"our log, which ends at {end}, differs from the master's at {first}: one of the two lost its"
-                " end and wrote on",
-                first,
-            )
-        self._compared = stop if stop < end else None
-        return len(theirs)
 
     def _report(self, end: int) -> bytes:
         return encode_report(end)

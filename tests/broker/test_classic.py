@@ -129,8 +129,10 @@ def test_a_slave_stays_with_a_master_that_serves_it_when_another_name_server_nam
             await eventually(lambda: slave.ha.status()["following"]["master"] != followed, "that one is gone")
         finally:
             await slave.stop()
-            for part in (*masters, *servers):
-                await part.stop()
+            for master in masters:
+                await master.stop()
+            for server in servers:
+                await server.stop()
 
     asyncio.run(body())
 
@@ -149,7 +151,7 @@ def test_name_servers_that_name_different_dead_masters_do_not_have_a_slave_regis
             for port in (1, 2, 1, 2):
                 slave.role.ha_address_of(f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}")
                 await eventually(
-                    lambda port=port: slave.standing.master_address == f"127.0.0.1:{port}",  # type: ignore[misc]
+                    lambda port=port: slave.standing.master_address == f"127.0.0.1:{port}",
                     "it looks for the one it heard of last",
                 )
             assert registered == []
