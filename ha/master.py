@@ -484,6 +484,11 @@ class ClassicLink(SlaveLink):
                     self._transport.close()
                 return
             self._host.greeted(self)
+            # Where it wants to begin. Whether it has the same before that, only it can tell: it acknowledges
+            # with what it says next, which a real slave does within 5 s.
+            self._begin(frame.end)
+            self.pump()
+            return
         super()._ack(frame)
 
     def _frame(self, offset: int, size: int, epoch: int, start: int, confirmed: int) -> bytes:

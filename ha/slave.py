@@ -500,7 +500,9 @@ class MasterLink(asyncio.Protocol):
         if self._reported < 0 and end < log_end:
             return  # the first report says where the stream goes on: it waits for the sync
         if self._tail is not None and not self._tail.compared:
-            end = min(end, self._tail.at)
+            if self._reported >= 0:
+                return  # it said where to begin; more would acknowledge what was not compared
+            end = self._tail.at
         if self._empty and log_end == self._store.log.min_offset:
             end = 0  # the master starts with the first byte it has
         if end > self._reported or (always and (end == self._reported or self._reported < 0)):
