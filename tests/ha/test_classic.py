@@ -220,13 +220,14 @@ def test_a_slave_that_is_longer_than_its_master_says_so(lost: int, monkeypatch: 
     async def run() -> None:
         slave = Node(1)
         slave.store.grow(b"0123456789" * 300)
-        async with classic(slave, data=(b"0123456789" * 300)[:-lost]) as master:
+        async with classic(slave, data=(b"0123456789" * 300)[:-lost], in_sync_replicas=2) as master:
             await until(lambda: slave.ha.needs_reseed is not None)
             assert slave.store.log.end == 3000
             master.store.grow(b"x" * 5000)
             await asyncio.sleep(0.3)
             assert slave.ha.needs_reseed is not None, "also when the master is beyond it by now"
             assert slave.store.log.end == 3000
+            assert master.ha.replicated == 0
 
     asyncio.run(run())
 
