@@ -27,6 +27,11 @@ LOOK_S: Final = 0.5
 CALL_S: Final = 3.0
 ONLY_FORWARD: Final = "onlyForward"
 """A field of UPDATE_CONSUMER_OFFSET, ours: an offset that is further already stays."""
+_GONE: Final = (
+    Response.TOPIC_NOT_EXIST,
+    Response.SUBSCRIPTION_GROUP_NOT_EXIST,
+    Response.INVALID_PARAMETER,  # it has fewer queues
+)
 
 
 def stands_in(own_id: int, registered: Collection[int]) -> bool:
@@ -90,7 +95,8 @@ class Acting:
             log.warning("broker %s %s", self._parts.config.broker_name, text)
 
     async def _hand_over(self) -> None:
-        """Tell the master what consumers committed here; each entry stays until the master has it."""
+        """Tell the master what consumers committed here; each entry stays until the master has it,
+        or says that it has nothing it could be an offset of."""
         master, offsets = self._parts.standing.master_address, self._parts.offsets
         if master is None:
             return
@@ -101,6 +107,15 @@ class Acting:
             if answer.code != Response.SUCCESS or int(answer.ext["offset"]) < offset:
                 ext |= {"commitOffset": str(offset), ONLY_FORWARD: "true"}
                 answer = await self._client.call(master, Command(Request.UPDATE_CONSUMER_OFFSET, ext), CALL_S)
-                if answer.code != Response.SUCCESS:
+                if answer.code in _GONE:
+                    log.warning(
+                        "offset %d of %s in %s/%d is given up: %s",
+                        offset,
+                        group,
+                        topic,
+                        queue_id,
+                        answer.remark,
+                    )
+                elif answer.code != Response.SUCCESS:
                     raise Refused(answer.remark or "the master takes no offset", answer.code)
             offsets.handed_over(topic, group, queue_id, offset)

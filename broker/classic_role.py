@@ -32,6 +32,10 @@ class ClassicRole:
         else:
             await self._follow(None, self._configured)
 
+    def replicates_from(self, ha_address: str) -> bool:
+        """Whether this slave copies the log from there, or would from nowhere else."""
+        return self._followed[1] == (self._configured or ha_address)
+
     async def named(self, master_address: str, ha_address: str) -> bool:
         """A NameServer named this slave's master: follow it; whether that is something new."""
         wanted = (master_address, self._configured or ha_address)

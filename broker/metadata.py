@@ -41,6 +41,7 @@ class MetadataSync:
         self._client = client
         self._wake = asyncio.Event()
         self._failing = False
+        self._early = False  # there is a master, and its log is not known to be ours yet
         self._run_seen = ("", -1)  # the master's process and the revision of its tables we have
         self._whole_only: str | None = None  # a master that does not know KEELMQ_COPY_TABLES
         self._tasks = Tasks("metadata")
@@ -78,7 +79,7 @@ class MetadataSync:
                 backoff.reset()
                 continue
             rest_s = self._parts.config.slave_metadata_ms / 1000
-            if self._failing:
+            if self._failing or self._early:
                 rest_s = min(rest_s, backoff.next_s())
             try:
                 async with asyncio.timeout(rest_s):
@@ -91,8 +92,12 @@ class MetadataSync:
         not answer."""
         standing = self._parts.standing
         master = standing.master_address
+        self._early = False
         if standing.role != "slave" or master is None:
             self._failing = False
+            return False
+        if not self._follows(master):
+            self._early = True
             return False
         try:
             if self._whole_only == master:
@@ -157,6 +162,9 @@ class MetadataSync:
             hook()
 
     def _follows(self, master: str) -> bool:
-        """False when we were promoted, or moved to another master, while an answer was on its way."""
+        """False when we were promoted, or moved to another master, while an answer was on its way; without a
+        Controller also while its log does not go on where ours ends: it may have begun with an empty disk,
+        and the last tables of the group may be ours."""
         standing = self._parts.standing
-        return standing.role == "slave" and standing.master_address == master
+        known = standing.epoch > 0 or self._parts.ha.follows
+        return known and standing.role == "slave" and standing.master_address == master

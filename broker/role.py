@@ -270,8 +270,11 @@ class RoleManager:
         async with self._changing:
             if self._broken is not None or self.role != "slave":
                 return
+            if self._ha.follows and not self._classic.replicates_from(ha_address):
+                return  # NameServers may disagree: a link that works is not left for the word of another one
             if await self._classic.named(master_address, ha_address):
-                self._became("slave", 0, master_address)
+                # Not ``on_change``: there is nothing to register, and an answer may name another master.
+                self.master_address = master_address
 
     # With Controllers
 

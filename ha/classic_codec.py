@@ -5,9 +5,9 @@
      0     8  end    bytes               0     8  offset     bytes (PhysicalOffset)
                                          8     4  body size  bytes; 0 = heartbeat
 
-The slave speaks first, and says where its log ends (0: it is empty); nobody says who he is. Integers are
-signed and big-endian. Source of the format: Apache RocketMQ 5.x, ``store/ha`` (DefaultHAClient,
-DefaultHAConnection).
+The slave speaks first, and says where its log ends (0: it is empty), or an offset before, to compare what it
+has from there; nobody says who he is. Integers are signed and big-endian. Source of the format: Apache
+RocketMQ 5.x, ``store/ha`` (DefaultHAClient, DefaultHAConnection).
 """
 
 from __future__ import annotations

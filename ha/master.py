@@ -475,7 +475,7 @@ class ClassicLink(SlaveLink):
                 # The frame tells the slave why; a real one closes at it, too.
                 self._write([encode_header(own_end, 0)])
                 log.warning(
-                    "the slave at %s has a log up to %d, ours ends at %d: it does not belong to this one",
+                    "the slave at %s asks from %d on, our log ends at %d: it does not belong to this one",
                     self.address,
                     frame.end,
                     own_end,
@@ -484,6 +484,11 @@ class ClassicLink(SlaveLink):
                     self._transport.close()
                 return
             self._host.greeted(self)
+            # Where it wants to begin. Whether it has the same before that, only it can tell: it acknowledges
+            # with what it says next, which a real slave does within 5 s.
+            self._begin(frame.end)
+            self.pump()
+            return
         super()._ack(frame)
 
     def _frame(self, offset: int, size: int, epoch: int, start: int, confirmed: int) -> bytes:

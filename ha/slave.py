@@ -21,6 +21,7 @@ from ha.codec import (
 from ha.core import consistent_point, excused_ms, missed
 from ha.master import epochs_of
 from ha.proof import NO_PROOF, PROOF_S, Credentials, Knock, Reason, UnprovenError, need_no_refusal
+from ha.tail import NeedsReseedError, Tail
 from model.config import BrokerConfig
 from model.errors import DiskError, MqError, PeerError
 from model.settings import split_address
@@ -63,17 +64,6 @@ class State(enum.StrEnum):
     FOLLOWING = "following"
     NEEDS_RESEED = "needs_reseed"  # the logs have nothing in common, or the range is gone at the master
     BROKEN = "broken"  # the own disk refuses
-
-
-class NeedsReseedError(MqError):
-    """This log cannot be continued from the master's, which ends at ``master_end``; only an empty one can.
-
-    The text says why.
-    """
-
-    def __init__(self, text: str, master_end: int) -> None:
-        super().__init__(text)
-        self.master_end = master_end
 
 
 class Follower:
@@ -350,6 +340,7 @@ class MasterLink(asyncio.Protocol):
         self._epoch = follower.epoch
         self._outdated_ms: float | None = None  # since when there is an election this link knows nothing of
         self._empty = False  # the log held nothing: the master says where it starts
+        self._tail: Tail | None = None  # is compared with the master's log first; None: need not be
         self._reported = -1
         self._last_read_ms = env.monotonic_ms()
         self._last_write_ms = self._last_read_ms
@@ -422,7 +413,8 @@ class MasterLink(asyncio.Protocol):
                     self._append(frame)
                     heard = True
             if heard:
-                self._follower.progressed()
+                if self._tail is None or self._tail.compared:
+                    self._follower.progressed()
                 if self._sync_flush and self._store.log.flushed < self._store.log.end:
                     self._store.sync_to(self._store.log.end)
                 # Once a read, not once a frame. A heartbeat is answered too: the master sees that this
@@ -532,6 +524,10 @@ class MasterLink(asyncio.Protocol):
         end = min(log_end, self._store.log.flushed) if self._sync_flush else log_end
         if self._reported < 0 and end < log_end:
             return  # the first report says where the stream goes on: it waits for the sync
+        if self._tail is not None and not self._tail.compared:
+            if self._reported >= 0:
+                return  # it said where to begin; more would acknowledge what was not compared
+            end = self._tail.at
         if self._empty and log_end == self._store.log.min_offset:
             end = 0  # the master starts with the first byte it has
         if end > self._reported or (always and (end == self._reported or self._reported < 0)):
@@ -566,8 +562,7 @@ class MasterLink(asyncio.Protocol):
 
 
 class ClassicMasterLink(MasterLink):
-    """The link in a group without Controller: no epochs to compare, so a log that differs in the middle is
-    not noticed here (``keelmq audit`` does), one that is longer than its master's is."""
+    """The link in a group without Controller: no epochs to compare, so the log's end is (``ha.tail``)."""
 
     def __init__(
         self,
@@ -582,6 +577,7 @@ class ClassicMasterLink(MasterLink):
         self._reader = TransferReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
         # Nobody says which kind of broker he is.
         self._silence_ms = patience_ms(config, foreign=True)
+        self._tail = Tail(store, config.segment_bytes)
 
     def _greet(self, transport: asyncio.Transport) -> None:
         store = self._store
@@ -592,20 +588,21 @@ class ClassicMasterLink(MasterLink):
         self.report(always=True)
 
     def _append(self, frame: Transfer) -> None:
-        store = self._store
+        store, tail = self._store, self._tail
         end = store.log.end
-        if frame.offset != end and not (self._empty and end == store.log.min_offset):
+        at = end if tail is None or tail.compared else tail.at
+        if frame.offset != at and not (self._empty and end == store.log.min_offset):
             raise NeedsReseedError(
                 f"our log ends at {end}, the master's goes on at {frame.offset}: "
-                + (
-                    "the range between is gone there" if frame.offset > end else "it is not the log we copied"
-                ),
+                + ("the range between is gone there" if frame.offset > at else "it is not the log we copied"),
                 frame.offset,
             )
-        if frame.body:
-            store.append_raw(frame.offset, frame.body)
+        known = 0 if tail is None else tail.take(frame.body, self._env.monotonic_ms())
+        if len(frame.body) > known:
+            store.append_raw(frame.offset + known, frame.body[known:])
             self._empty = False
-        store.confirm(store.log.end)
+        if tail is None or tail.compared:
+            store.confirm(store.log.end)
 
     def _report(self, end: int) -> bytes:
         return encode_report(end)

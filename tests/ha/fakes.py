@@ -44,6 +44,9 @@ class FakeDamage:
     def at(self, offset: int) -> None:
         return None
 
+    def overlaps(self, begin: int, end: int) -> bool:
+        return False
+
     def next_begin(self, offset: int, default: int) -> int:
         return default
 

@@ -176,6 +176,81 @@ def test_a_slave_of_a_master_that_deleted_its_range_or_has_another_log_says_so()
     asyncio.run(run())
 
 
+def test_a_slave_whose_master_lost_the_end_of_its_log_and_wrote_on_does_not_continue_it() -> None:
+    """The master wrote other bytes where the slave has what only it still holds, and is beyond it by now:
+    from the slave's end on, the stream begins in the middle of a record."""
+
+    async def run() -> None:
+        slave = Node(1, auto_reseed=True)
+        slave.store.grow(b"0123456789" * 300 + b"the end, lost there.")
+        slave.store.confirm(slave.store.log.end)
+        async with classic(slave, data=b"0123456789" * 300 + b"what was written since" * 100):
+            await until(lambda: slave.ha.needs_reseed is not None)
+            assert "differs from the master's at 3000" in (slave.ha.needs_reseed or "")
+            await asyncio.sleep(0.3)
+            assert slave.store.log.end == 3020, "nothing is added to it, nothing is cut from it"
+            assert not slave.ha.follows
+
+    asyncio.run(run())
+
+
+def test_where_a_slave_says_it_ends_acknowledges_nothing_before_it_has_compared() -> None:
+    """The master wrote on where it had lost its end, and answers wait for a slave. The one that comes holds
+    other bytes there, as far back as it does not look."""
+
+    async def run() -> None:
+        slave = Node(1)
+        slave.store.grow(b"0123456789" * 300 + b"the end, lost there." * 60)
+        assert slave.store.log.end % slave.config.segment_bytes < 1000
+        async with classic(slave, data=b"0123456789" * 300, in_sync_replicas=2) as master:
+            answered: list[int] = []
+            master.ha.on_replicated.append(answered.append)
+            master.store.grow(b"what was written since" * 100)
+            await until(lambda: slave.ha.needs_reseed is not None)
+            await asyncio.sleep(0.1)
+            assert answered == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("lost", [1, 10, 2000])
+def test_a_slave_that_is_longer_than_its_master_says_so(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ha.tail.COMPARE_WAIT_MS", 150)
+
+    async def run() -> None:
+        slave = Node(1)
+        slave.store.grow(b"0123456789" * 300)
+        async with classic(slave, data=(b"0123456789" * 300)[:-lost], in_sync_replicas=2) as master:
+            await until(lambda: slave.ha.needs_reseed is not None)
+            assert slave.store.log.end == 3000
+            master.store.grow(b"x" * 5000)
+            await asyncio.sleep(0.3)
+            assert slave.ha.needs_reseed is not None, "also when the master is beyond it by now"
+            assert slave.store.log.end == 3000
+            assert master.ha.replicated == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("end", [10, 4095, 4096, 4097, 9000])
+def test_a_slave_that_comes_back_goes_on_where_it_was(end: int) -> None:
+    async def run() -> None:
+        slave, data = Node(1), b"0123456789" * 1000
+        slave.store.grow(data[:end])
+        # To one that says 0 such a master would send the last segment only.
+        async with classic(slave, data=data, in_sync_replicas=2, sync_from_last_file=True) as master:
+            # What is cut off as half a record comes again.
+            await until(lambda: slave.store.log.end == 10_000)
+            assert bytes(slave.store.log.data) == data
+            await until(lambda: master.ha.replicated == 10_000)
+            await slave.ha.become_fenced()
+            await slave.ha.become_slave(1, 0, master.address)
+            await until(lambda: slave.ha.follows)
+            await until(lambda: [s["ackOffset"] for s in master.ha.slaves()] == [10_000])
+
+    asyncio.run(run())
+
+
 def test_a_stray_connection_moves_no_ack_of_a_classic_master() -> None:
     """What it says was never sent to it, or lies beyond the log: the link ends."""
 
@@ -187,6 +262,8 @@ def test_a_stray_connection_moves_no_ack_of_a_classic_master() -> None:
                 await until(lambda: not master.ha.slaves())
                 writer.close()
             reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_port)
+            writer.write(struct.pack(">q", 100))
+            await until(lambda: master.ha.slaves())
             writer.write(struct.pack(">q", 100))
             await until(lambda: master.ha.replicated == 100)
             writer.write(struct.pack(">q", 110))
