@@ -159,8 +159,12 @@ def _few(violations: Iterable[Violation]) -> list[Violation]:
 
 
 def _run_quietly(job: tuple[str, int, str | None]) -> Result:
+    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    return run_seed(*job)
+    try:
+        return run_seed(*job)
+    finally:
+        logging.disable(before)
 
 
 def run_seeds(

@@ -319,6 +319,7 @@ class Losing(Rotting):
         await asyncio.sleep(1.0)  # consumer offsets are written from time to time
         for name in ("b1", "b3"):
             cluster.kill(name)
+        await asyncio.sleep(1.0)  # until the Controllers gave up a master that might come back
         cluster.start(VICTIM)
         assert await cluster.until(lambda: None if cluster.master() else "none", 15) == "none"
         lost = self._broker(VICTIM).lacks()
