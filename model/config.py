@@ -7,7 +7,7 @@ The keys are RocketMQ's own names. Defaults that differ from the original carry 
 from dataclasses import dataclass
 from typing import Final
 
-from model.settings import Config, addresses, is_loopback, key, need, peers, split_address
+from model.settings import PORT_MAX, Config, addresses, is_loopback, key, need, peers, split_address
 
 SCAN_MIN_MS: Final = 10
 """A look at all brokers or groups more often than this is nothing but looking."""
@@ -21,7 +21,7 @@ class ServerConfig(Config):
         "bindAddress", "127.0.0.1", "address to listen on; 0.0.0.0 = every interface", was="0.0.0.0"
     )
     admin_port: int = key(
-        "adminPort", 0, "port of /healthz, /status, /metrics (HTTP) at adminAddress; 0 = none"
+        "adminPort", 0, "port of /healthz, /status, /metrics (HTTP) at adminAddress; 0 = none", most=PORT_MAX
     )
     admin_address: str = key(
         "adminAddress",
@@ -30,7 +30,7 @@ class ServerConfig(Config):
         " beyond loopback (Prometheus on another host, Kubernetes' probes) is the operator's own choice",
     )
     frame_bytes_max: int = key(
-        "frameMaxLength", 16777216, "longest frame taken, bytes; a longer one ends its connection"
+        "frameMaxLength", 16777216, "longest frame taken, bytes; a longer one ends its connection", least=1
     )
     server_channel_max_idle_s: int = key(
         "serverChannelMaxIdleTimeSeconds", 120, "a connection without a byte for so long is closed, seconds"
@@ -69,7 +69,7 @@ class ServerConfig(Config):
 class NamesrvConfig(ServerConfig):
     """Keys of a NameServer; with ``enableControllerInNamesrv`` the Controller's keys stand beside them."""
 
-    listen_port: int = key("listenPort", 9876, "port of the NameServer")
+    listen_port: int = key("listenPort", 9876, "port of the NameServer", least=1, most=PORT_MAX)
     kv_config_path: str = key("kvConfigPath", "", "file of the KV table; empty = kept in memory only")
     scan_not_active_ms: int = key(
         "scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms; at least 10"
@@ -78,6 +78,7 @@ class NamesrvConfig(ServerConfig):
         "brokerChannelExpiredTime",
         120000,
         "a broker is forgotten after this silence, ms, unless it named a time itself",
+        least=1,
     )
     support_acting_master: bool = key(
         "supportActingMaster",
@@ -152,7 +153,7 @@ class ControllerConfig(ServerConfig):
         "tell the brokers of a group of an election at once; else they find out by their next look",
     )
     elect_retry_max: int = key(
-        "electMasterMaxRetryCount", 3, "tries of one election before the next look at the groups"
+        "electMasterMaxRetryCount", 3, "tries of one election before the next look at the groups", least=1
     )
     raft_append_period_ms: int = key(
         "raftAppendPeriodMs",
@@ -215,25 +216,31 @@ class StoreConfig(ServerConfig):
         "size of a CommitLog segment, bytes; the same on every replica of a group",
     )
     queue_file_bytes: int = key(
-        "mappedFileSizeConsumeQueue", 6000000, "size of a ConsumeQueue file, bytes; a multiple of 20"
+        "mappedFileSizeConsumeQueue",
+        6000000,
+        "size of a ConsumeQueue file, bytes; a multiple of 20",
+        least=20,
     )
-    index_slots: int = key("maxHashSlotNum", 5000000, "slots of an IndexFile")
-    index_entries: int = key("maxIndexNum", 20000000, "entries of an IndexFile")
+    index_slots: int = key("maxHashSlotNum", 5000000, "slots of an IndexFile", least=1)
+    index_entries: int = key("maxIndexNum", 20000000, "entries of an IndexFile", least=1)
     message_index_enable: bool = key(
         "messageIndexEnable", True, "index messages by key; false = look-ups by key find nothing"
     )
-    message_bytes_max: int = key("maxMessageSize", 4194304, "longest body, bytes")
+    message_bytes_max: int = key("maxMessageSize", 4194304, "longest body, bytes", least=1)
     flush_disk_type: str = key(
         "flushDiskType", "ASYNC_FLUSH", "SYNC_FLUSH: an answer waits for the disk; ASYNC_FLUSH: it does not"
     )
-    flush_interval_ms: int = key("flushIntervalCommitLog", 500, "sync the CommitLog every, ms (ASYNC_FLUSH)")
+    flush_interval_ms: int = key(
+        "flushIntervalCommitLog", 500, "sync the CommitLog every, ms (ASYNC_FLUSH)", least=1
+    )
     flush_queue_interval_ms: int = key(
-        "flushIntervalConsumeQueue", 1000, "sync ConsumeQueues and index every, ms"
+        "flushIntervalConsumeQueue", 1000, "sync ConsumeQueues and index every, ms", least=1
     )
     sync_flush_timeout_ms: int = key(
         "syncFlushTimeout",
         5000,
         "SYNC_FLUSH: an answer waits for the disk at most, ms; then it is FLUSH_DISK_TIMEOUT",
+        least=1,
     )
     delete_when: str = key(
         "deleteWhen", "04", "hours of the day, local time, in which old segments are deleted: 04 or 04;16"
@@ -294,10 +301,10 @@ class StoreConfig(ServerConfig):
         "the delay levels, from 1 on",
     )
     transfer_count_in_memory: int = key(
-        "maxTransferCountOnMessageInMemory", 32, "most messages in the answer to one pull"
+        "maxTransferCountOnMessageInMemory", 32, "most messages in the answer to one pull", least=1
     )
     transfer_bytes_in_memory: int = key(
-        "maxTransferBytesOnMessageInMemory", 262144, "most bytes in the answer to one pull"
+        "maxTransferBytesOnMessageInMemory", 262144, "most bytes in the answer to one pull", least=1
     )
 
     def check(self) -> None:
@@ -308,10 +315,6 @@ class StoreConfig(ServerConfig):
         )
         need(self.segment_bytes >= 4096, "mappedFileSizeCommitLog must be at least 4096")
         need(self.queue_file_bytes % 20 == 0, "mappedFileSizeConsumeQueue must be a multiple of 20")
-        need(self.scrub_megabytes_per_s >= 0, "scrubMegabytesPerSecond cannot be negative")
-        need(self.check_on_start_megabytes_per_s >= 0, "checkOnStartMegabytesPerSecond cannot be negative")
-        need(self.commit_log_megabytes_max >= 0, "commitLogMegabytesMax cannot be negative")
-        need(self.disk_reserve_megabytes >= 0, "diskReserveMegabytes cannot be negative")
         hours = self.delete_when.split(";")
         need(
             all(h.isdigit() and int(h) < 24 for h in hours),
@@ -323,17 +326,23 @@ class StoreConfig(ServerConfig):
 class BrokerConfig(StoreConfig):
     """Keys of a broker."""
 
-    listen_port: int = key("listenPort", 10911, "port of the broker; the fast port is 2 below")
+    listen_port: int = key(
+        "listenPort", 10911, "port of the broker; the fast port is 2 below", least=1, most=PORT_MAX
+    )
     fast_port_enable: bool = key(
         "enableFastPort", True, "also listen on listenPort - 2, as clients with VIP channels expect"
     )
-    ha_listen_port: int = key("haListenPort", 0, "port slaves replicate from; 0 = listenPort + 1")
+    ha_listen_port: int = key(
+        "haListenPort", 0, "port slaves replicate from; 0 = listenPort + 1", most=PORT_MAX
+    )
     namesrv_addr: str = key("namesrvAddr", "", "host:port;... of the NameServers")
     cluster_name: str = key(
         "brokerClusterName", "DefaultCluster", "name of the cluster; part of the identity of a store"
     )
     broker_name: str = key("brokerName", "broker-a", "name of the broker group; the same on all its replicas")
-    broker_id: int = key("brokerId", -1, "0 = master, > 0 = slave; -1 = the Controller gives it", was=0)
+    broker_id: int = key(
+        "brokerId", -1, "0 = master, > 0 = slave; -1 = the Controller gives it", was=0, least=-1
+    )
     broker_ip1: str = key("brokerIP1", "127.0.0.1", "address clients are told")
     group_address: str = key(
         "groupAddress", "", "host:port that stays that of the group's master, whoever it is; empty = none"
@@ -378,16 +387,26 @@ class BrokerConfig(StoreConfig):
         "an empty replica copies from the last segment of the master on, not from the first",
     )
     election_priority: int = key(
-        "brokerElectionPriority", 2147483647, "of replicas that are equally far, the lower number is elected"
+        "brokerElectionPriority",
+        2147483647,
+        "of replicas that are equally far, the lower number is elected",
+        least=-(2**31),
     )
     slave_timeout_ms: int = key(
-        "slaveTimeout", 3000, "an answer waits for slaves at most, ms; then it is FLUSH_SLAVE_TIMEOUT"
+        "slaveTimeout",
+        3000,
+        "an answer waits for slaves at most, ms; then it is FLUSH_SLAVE_TIMEOUT",
+        least=1,
     )
     ha_heartbeat_ms: int = key(
-        "haSendHeartbeatInterval", 500, "a silent HA link gets a frame every, ms", was=5000
+        "haSendHeartbeatInterval", 500, "a silent HA link gets a frame every, ms", was=5000, least=1
     )
     ha_housekeeping_ms: int = key(
-        "haHousekeepingInterval", 5000, "an HA link without a byte for so long is closed, ms", was=20000
+        "haHousekeepingInterval",
+        5000,
+        "an HA link without a byte for so long is closed, ms",
+        was=20000,
+        least=1,
     )
     ha_master_address: str = key(
         "haMasterAddress", "", "classic slave: HA address of its master; empty = as NameServers tell"
@@ -406,21 +425,28 @@ class BrokerConfig(StoreConfig):
     auto_reseed: bool = key(
         "autoReseed", False, "a slave whose log cannot be continued puts it aside and copies the master's"
     )
-    ha_batch_bytes: int = key("haTransferBatchSize", 32768, "most bytes of the log in one frame to a slave")
+    ha_batch_bytes: int = key(
+        "haTransferBatchSize", 32768, "most bytes of the log in one frame to a slave", least=1
+    )
     ha_not_catchup_ms: int = key(
         "haMaxTimeSlaveNotCatchup",
         1500,
         "a slave silent or behind this long leaves the SyncStateSet, ms",
         was=15000,
+        least=1,
     )
     check_sync_state_set_ms: int = key(
-        "checkSyncStateSetPeriod", 500, "the master looks at its slaves at least every, ms", was=5000
+        "checkSyncStateSetPeriod", 500, "the master looks at its slaves at least every, ms", was=5000, least=1
     )
     sync_broker_metadata_ms: int = key(
-        "syncBrokerMetadataPeriod", 1000, "look at the Controller's view every, ms", was=5000
+        "syncBrokerMetadataPeriod", 1000, "look at the Controller's view every, ms", was=5000, least=1
     )
     slave_metadata_ms: int = key(
-        "slaveSyncMetadataPeriod", 1000, "a slave copies topics, groups and offsets every, ms", was=10000
+        "slaveSyncMetadataPeriod",
+        1000,
+        "a slave copies topics, groups and offsets every, ms",
+        was=10000,
+        least=1,
     )
     broker_heartbeat_ms: int = key(
         "brokerHeartbeatInterval",
@@ -428,18 +454,21 @@ class BrokerConfig(StoreConfig):
         "a sign of life to the Controllers at most every, ms; never rarer than a fifth of "
         "controllerHeartBeatTimeoutMills",
         was=1000,
+        least=1,
     )
     controller_heartbeat_timeout_ms: int = key(
         "controllerHeartBeatTimeoutMills",
         1500,
         "Controllers take this broker for dead after this silence, ms; a lease is 0.8 of it",
         was=10000,
+        least=1,
     )
     register_namesrv_ms: int = key(
         "registerNameServerPeriod",
         10000,
         "register at the NameServers, without a change, every, ms",
         was=30000,
+        least=1,
     )
     auto_create_topic: bool = key(
         "autoCreateTopicEnable", True, "the first send to an unknown topic makes it"
@@ -449,19 +478,25 @@ class BrokerConfig(StoreConfig):
         True,
         "a consumer group that is not known is made when it first appears",
     )
-    default_topic_queues: int = key("defaultTopicQueueNums", 8, "most queues of a topic that a send makes")
+    default_topic_queues: int = key(
+        "defaultTopicQueueNums", 8, "most queues of a topic that a send makes", least=1
+    )
     long_polling_enable: bool = key(
         "longPollingEnable",
         True,
         "a pull that finds nothing is held until something arrives; false = answered at once",
     )
     client_expiry_ms: int = key(
-        "clientChannelExpiredTimeout", 120000, "a client without a heartbeat for so long is closed, ms"
+        "clientChannelExpiredTimeout",
+        120000,
+        "a client without a heartbeat for so long is closed, ms",
+        least=1,
     )
     flush_offsets_ms: int = key(
         "flushConsumerOffsetInterval",
         5000,
         "consumer offsets are written to their file at most so long after a change, ms",
+        least=1,
     )
     reject_transaction_message: bool = key("rejectTransactionMessage", False, "refuse transactional messages")
     transaction_timeout_ms: int = key(
@@ -471,7 +506,7 @@ class BrokerConfig(StoreConfig):
         "transactionCheckMax", 15, "questions about a half message; then it is given up"
     )
     transaction_check_interval_ms: int = key(
-        "transactionCheckInterval", 30000, "look for half messages that are due every, ms"
+        "transactionCheckInterval", 30000, "look for half messages that are due every, ms", least=1
     )
     trace_on: bool = key("traceOn", True, "tell producers to trace their messages")
     region_id: str = key("regionId", "DefaultRegion", "MSG_REGION of answers and messages")

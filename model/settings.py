@@ -9,17 +9,22 @@ import ipaddress
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from model.errors import ConfigError
 
 _T = TypeVar("_T")
 
+PORT_MAX: Final = 65535
 
-def key(name: str, default: _T, help: str, *, was: object = None) -> _T:
-    """Declare a configuration key: its RocketMQ name, default, meaning with its unit, and the original's
-    default where it is another."""
-    value: _T = field(default=default, metadata={"key": name, "help": help, "was": was})
+
+def key(
+    name: str, default: _T, help: str, *, was: object = None, least: int = 0, most: int | None = None
+) -> _T:
+    """Declare a configuration key: its RocketMQ name, default, meaning with its unit, the original's
+    default where it is another, and of a number the least and the greatest that make sense."""
+    about = {"key": name, "help": help, "was": was, "least": least, "most": most}
+    value: _T = field(default=default, metadata=about)
     return value
 
 
@@ -117,9 +122,13 @@ def _convert(name: str, text: str, of: "dataclasses.Field[Any]") -> object:
         return text.lower() == "true"
     if isinstance(of.default, int):
         try:
-            return int(text)
+            value = int(text)
         except ValueError:
             raise ConfigError(f"{name}={text}: expected a whole number") from None
+        least, most = of.metadata["least"], of.metadata["most"]
+        need(value >= least, f"{name}={text}: must be at least {least}")
+        need(most is None or value <= most, f"{name}={text}: must be at most {most}")
+        return value
     return text
 
 
@@ -139,6 +148,7 @@ def addresses(text: str) -> list[str]:
     for address in found:
         host, _, port = address.rpartition(":")
         need(bool(host) and port.isdigit(), f"address {address!r}: expected host:port")
+        need(0 < int(port) <= PORT_MAX, f"address {address!r}: a port is 1 to {PORT_MAX}")
     return found
 
 

@@ -30,6 +30,13 @@ def test_a_key_nothing_like_ours_gets_no_guess() -> None:
         ({"namesrvAddr": "localhost"}, "expected host:port"),
         ({"enableControllerMode": "true"}, "needs controllerAddr"),
         ({"deleteWhen": "25"}, "deleteWhen=25"),
+        ({"listenPort": "99999999"}, "listenPort=99999999: must be at most 65535"),
+        ({"listenPort": "0"}, "listenPort=0: must be at least 1"),
+        ({"adminPort": "65536"}, "must be at most 65535"),
+        ({"namesrvAddr": "h:98765"}, "a port is 1 to 65535"),
+        # Not "for ever": every closed segment would be old at once.
+        ({"fileReservedTime": "-1"}, "fileReservedTime=-1: must be at least 0"),
+        ({"mappedFileSizeConsumeQueue": "0"}, "must be at least 20"),
     ],
 )
 def test_a_value_that_cannot_be_right_is_refused(values: dict[str, str], says: str) -> None:
@@ -45,6 +52,16 @@ def test_a_value_that_cannot_be_right_is_refused(values: dict[str, str], says: s
         (ControllerConfig, "scanNotActiveBrokerInterval", "9"),
         (ControllerConfig, "scanInactiveMasterInterval", "-1"),
         (ControllerConfig, "raftAppendPeriodMs", "0"),
+        *(
+            (BrokerConfig, name, "0")
+            for name in (
+                "flushIntervalCommitLog",
+                "flushIntervalConsumeQueue",
+                "slaveSyncMetadataPeriod",
+                "registerNameServerPeriod",
+                "transactionCheckInterval",
+            )
+        ),
     ],
 )
 def test_a_loop_that_would_only_look_is_refused(kind: type[Config], name: str, value: str) -> None:
@@ -53,6 +70,23 @@ def test_a_loop_that_would_only_look_is_refused(kind: type[Config], name: str, v
     kind.from_mapping({**values, name: "10"})
     with pytest.raises(ConfigError, match=f"{name}.* must be at least"):
         kind.from_mapping({**values, name: value})
+
+
+@pytest.mark.parametrize("kind", [BrokerConfig, NamesrvConfig, ControllerConfig])
+def test_no_number_below_zero_is_taken_unless_it_means_something(kind: type[Config]) -> None:
+    base = {}
+    if kind is ControllerConfig:
+        base = {"controllerDLegerPeers": "n0-127.0.0.1:9878", "controllerDLegerSelfId": "n0"}
+    taken = []
+    for name, of in kind.keys().items():
+        if type(of.default) is int:
+            try:
+                kind.from_mapping({**base, name: "-1"})
+            except ConfigError as error:
+                assert name in str(error)
+            else:
+                taken.append(name)
+    assert taken == (["brokerId", "brokerElectionPriority"] if kind is BrokerConfig else [])
 
 
 def test_a_controller_must_be_one_of_its_peers() -> None:
