@@ -87,7 +87,7 @@ class IndexEntry:
 
 
 def must_be_store(disk: Disk, root: str) -> None:
-    """Raises DiskError unless ``root`` is the directory of a store: a wrong path is not an empty, whole log."""
+    """Raises DiskError unless ``root`` is the directory of a store: a wrong path is no empty, whole log."""
     if not disk.is_dir(root):
         raise DiskError(f"{root}: there is no such directory")
     if not any(disk.exists(f"{root}/{name}") for name in SIGNS):

@@ -61,8 +61,8 @@ def repair(
     config: StoreConfig | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Mend the store at ``root`` from the stores at ``peers``. Raises DiskError: in use, unreadable, or one is
-    no store."""
+    """Mend the store at ``root`` from the stores at ``peers``. Raises DiskError: in use, unreadable, or one
+    of them is no store."""
     for path in (root, *peers):
         must_be_store(disk, path.rstrip("/") or "/")
     try:

@@ -82,10 +82,9 @@ def test_no_number_below_zero_is_taken_unless_it_means_something(kind: type[Conf
         if type(of.default) is int:
             try:
                 kind.from_mapping({**base, name: "-1"})
-            except ConfigError as error:
-                assert name in str(error)
-            else:
-                taken.append(name)
+            except ConfigError:
+                continue
+            taken.append(name)
     assert taken == (["brokerId", "brokerElectionPriority"] if kind is BrokerConfig else [])
 
 
