@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from admin.outfile import OutFile
 from chaos.bugs import BUGS
 from chaos.scenarios import SCENARIOS, find
 from chaos.simrun import Result, run_seed, run_seeds, shrink, summary
@@ -27,13 +28,9 @@ WRONG_USAGE = 64
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="How many seeds.")
 @click.option("--from", "first", type=int, default=0, show_default=True, help="The first seed.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes at once.")
-@click.option(
-    "--json", "out", type=click.Path(path_type=Path), help="Write the result to this file (- = stdout)."
-)
+@click.option("--json", "out", type=OutFile(), help="Write the result to this file (- = stdout).")
 @click.option("--replay", type=int, help="Run this one seed and show what happened.")
-@click.option(
-    "--history", type=click.Path(path_type=Path), help="With --replay: write the history (JSON lines)."
-)
+@click.option("--history", type=OutFile(), help="With --replay: write the history (JSON lines).")
 @click.option("--shrink", "smaller", is_flag=True, help="With --replay: leave out faults it does not need.")
 @click.option("--plant", metavar="BUG", help="Plant a bug the checks must find; alone: in its scenario.")
 @click.option("--list-bugs", is_flag=True, help="Show the bugs that can be planted.")
@@ -84,7 +81,9 @@ def sim(
         for result in run_seeds(scenarios or tuple(SCENARIOS), numbers, jobs=jobs, bug=plant):
             results.append(result)
             for violation in result.violations:
-                click.echo(f"{violation.checker}: {violation.text}\n    {result.replay}", err=True)
+                click.echo(f"{violation.checker}: {violation.text}", err=True)
+            if result.violations:
+                click.echo(f"    {result.replay}", err=True)
     except BrokenProcessPool as error:
         click.echo(f"keelmq drill sim: a process died after {len(results)} schedules: {error}", err=True)
         sys.exit(UNFINISHED)
