@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,7 @@ class OutFile(click.Path):
         super().__init__(path_type=Path, dir_okay=False, writable=True, allow_dash=True)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        found = super().convert(value, param, ctx)
-        if str(found) != "-" and not Path(found).parent.is_dir():
-            self.fail(
-                f"there is no folder {str(Path(found).parent)!r} to write {str(found)!r} in", param, ctx
-            )
+        found = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if str(found) != "-" and not found.parent.is_dir():
+            self.fail(f"there is no folder {str(found.parent)!r} to write {str(found)!r} in", param, ctx)
         return found
