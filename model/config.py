@@ -69,7 +69,7 @@ class ServerConfig(Config):
 class NamesrvConfig(ServerConfig):
     """Keys of a NameServer; with ``enableControllerInNamesrv`` the Controller's keys stand beside them."""
 
-    listen_port: int = key("listenPort", 9876, "port of the NameServer", least=1, most=PORT_MAX)
+    listen_port: int = key("listenPort", 9876, "port of the NameServer", most=PORT_MAX)
     kv_config_path: str = key("kvConfigPath", "", "file of the KV table; empty = kept in memory only")
     scan_not_active_ms: int = key(
         "scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms; at least 10"
