@@ -20,6 +20,7 @@ import aiohttp
 from admin import layout as layouts
 from admin import processes
 from admin.layout import HOST, Layout, Node
+from admin.serve import plan
 from model.errors import ConfigError, MqError
 
 DEFAULT_DIRECTORY: Final = Path("clusters/default")
@@ -58,7 +59,7 @@ class LocalCluster:
     ) -> LocalCluster:
         """Open the cluster in ``directory``, or lay out a new one (3 NameServers, one group of 3 brokers).
 
-        Raises ConfigError when an existing one has another shape than asked for.
+        Raises ConfigError when an existing one has another shape than asked for, or for a wrong setting.
         """
         wanted = {"controllers": controllers, "groups": groups, "brokers": brokers, "base_port": base_port}
         given = {name: value for name, value in wanted.items() if value is not None}
@@ -73,6 +74,10 @@ class LocalCluster:
         else:
             layout = Layout.make(**given)
         layout.add_settings(settings)
+        if settings:
+            # Before they are kept: a mistyped one would fail every later start of this directory, too.
+            for node in layout.nodes:
+                plan(node.role, layout.conf(node, directory))
         directory.mkdir(parents=True, exist_ok=True)
         cluster = cls(directory, layout)
         layouts.save(layout, cluster.directory)

@@ -20,7 +20,7 @@ SHUTDOWN_S: Final = 1.0
 
 
 class Endpoint:
-    """Serves one server's figures on ``link``, a socket that listens (admin.serve.listen)."""
+    """Serves one server's figures on ``link``, a bound socket (admin.serve.bind)."""
 
     def __init__(self, role: str, server: Observable, link: socket.socket) -> None:
         self._role = role

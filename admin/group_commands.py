@@ -1,4 +1,4 @@
-"""The commands about one broker group: ``keelmq group handover``."""
+"""The commands about one broker group: ``keelmq group show | handover | forget``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,132 @@ from admin.group import group_of
 from admin.handover import hand_over
 from admin.layout import CLUSTER
 from admin.which import which_cluster
+from client.admin import AdminClient, SyncState
+from model.errors import MqError, Refused
 from model.settings import addresses
+from remoting.auth import Credentials
 from runtime.os_env import OsEnv
 
 
+class CannotAsk(MqError):
+    """The Controllers did not do or say what they were asked; the text says why."""
+
+
+_name = click.option("--group", "name", metavar="NAME", help="[the only group of --dir]")
+_cluster_name = click.option("--cluster-name", default=CLUSTER, show_default=True)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _where(directory: Path, controllers: str | None, name: str | None) -> tuple[list[str], str]:
+    """Addresses of the Controllers, and the group's name."""
+    if controllers is not None:
+        at, groups = addresses(controllers), []
+    else:
+        layout = LocalCluster.open(directory).layout
+        at, groups = [node.controller_address for node in layout.namesrvs], layout.group_names
+    if name is None:
+        if len(groups) != 1:
+            raise click.UsageError("--group is needed: which one of several is meant?")
+        name = groups[0]
+    return at, name
+
+
+@click.command(short_help="Who is master, who is in sync, who is alive.")
+@_name
+@which_cluster("Any other cluster: its Controllers.")
+@_json
+def show(name: str | None, directory: Path, controllers: str | None, as_json: bool) -> None:
+    """Show a group as its Controllers know it: which broker has which id, who is master, in sync, alive.
+
+    Example: keelmq group show --controllers '10.0.0.1:9878;10.0.0.2:9878' --group broker-a
+    """
+    at, name = _where(directory, controllers, name)
+    state = asyncio.run(_state(at, name))
+    if as_json:
+        click.echo(json.dumps(asdict(state)))
+    else:
+        _print(state)
+
+
+def _print(state: SyncState) -> None:
+    master = "no master" if state.master is None else f"master {state.master}"
+    click.echo(f"{state.group}: {master}, epoch {state.epoch}")
+    brokers = {**state.in_sync, **state.not_in_sync}
+    for number, address in sorted(brokers.items()):
+        role = "master" if number == state.master else "slave"
+        place = "in sync" if number in state.in_sync else "not in sync"
+        life = "alive" if state.alive[number] else "dead"
+        click.echo(f"  broker {number:>3}  {address:<21}  {role:<7} {place:<12} {life}")
+
+
+async def _state(at: list[str], name: str) -> SyncState:
+    # No NameServer is asked anything here; the client only will not be made without an address.
+    async with AdminClient(OsEnv(), at) as admin:
+        try:
+            state = (await admin.sync_state(at, [name])).get(name)
+        except Refused as error:
+            raise CannotAsk(f"the Controllers refuse: {error}") from None
+    if state is None:
+        raise CannotAsk(f"the Controllers know no group {name}")
+    return state
+
+
+@click.command(short_help="Have the Controllers forget a broker that is gone for good.")
+@_name
+@click.option(
+    "--broker",
+    "ids",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="ID",
+    help="May be given more than once.",
+)
+@click.option("--all", "whole", is_flag=True, help="Every broker: the group begins anew.")
+@which_cluster("Any other cluster: its Controllers.")
+@_cluster_name
+@credentials.option
+def forget(
+    name: str | None,
+    ids: tuple[int, ...],
+    whole: bool,
+    directory: Path,
+    controllers: str | None,
+    cluster_name: str,
+    credentials_file: str | None,
+) -> None:
+    """Take brokers that are gone for good out of a group: elections wait for them no longer.
+
+    What only they had is lost. A broker that is alive, or a whole group that has a master, is not forgotten:
+    exit code 3.
+
+    Example: keelmq group forget --group broker-a --broker 3
+    """
+    if bool(ids) == whole:
+        raise click.UsageError("say which: --broker ID, or --all")
+    at, name = _where(directory, controllers, name)
+    asyncio.run(_forget(at, cluster_name, name, ids, credentials.read(credentials_file)))
+    what = "all of it" if whole else " ".join(f"broker {number}" for number in ids)
+    click.echo(f"{name}: the Controllers have forgotten {what}")
+
+
+async def _forget(
+    at: list[str], cluster: str, name: str, ids: tuple[int, ...], key: Credentials | None
+) -> None:
+    async with AdminClient(OsEnv(), at, credentials=key) as admin:
+        try:
+            await admin.forget(at, cluster, name, ids)
+        except Refused as error:
+            raise CannotAsk(f"the Controllers refuse: {error}") from None
+
+
 @click.command(short_help="Make another broker master, without a failed send.")
-@click.option("--group", "name", metavar="NAME", help="[the only group of --dir]")
+@_name
 @click.option("--to", "heir", type=click.IntRange(0), metavar="ID", help="[the smallest id in sync]")
 @which_cluster("Any other cluster: its Controllers, ...")
 @click.option("--namesrv", metavar="HOST:PORT;...", help="... and its NameServers.")
-@click.option("--cluster-name", default=CLUSTER, show_default=True)
+@_cluster_name
 @credentials.option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@_json
 def handover(
     name: str | None,
     heir: int | None,
@@ -45,17 +159,11 @@ def handover(
     """
     if (controllers is None) != (namesrv is None):
         raise click.UsageError("--controllers and --namesrv go together")
-    if controllers is not None and namesrv is not None:
-        at, names, groups = addresses(controllers), addresses(namesrv), []
+    at, name = _where(directory, controllers, name)
+    if namesrv is not None:
+        names = addresses(namesrv)
     else:
-        layout = LocalCluster.open(directory).layout
-        at = [node.controller_address for node in layout.namesrvs]
-        names = [node.address for node in layout.namesrvs]
-        groups = layout.group_names
-    if name is None:
-        if len(groups) != 1:
-            raise click.UsageError("--group is needed: which one of several is to be handed over?")
-        name = groups[0]
+        names = [node.address for node in LocalCluster.open(directory).layout.namesrvs]
     key = credentials.read(credentials_file)
     done = asyncio.run(hand_over(OsEnv(), names, at, cluster_name, name, heir, credentials=key))
     if as_json:
@@ -67,4 +175,4 @@ def handover(
         )
 
 
-group = group_of("group", "One broker group: who leads it.", handover)
+group = group_of("group", "One broker group: who is in it, who leads it.", show, handover, forget)

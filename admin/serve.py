@@ -37,6 +37,7 @@ log = logging.getLogger("keelmq")
 
 LOG_LEVEL_VARIABLE: Final = "KEELMQ_LOG"
 LOOP_VARIABLE: Final = "KEELMQ_LOOP"
+BACKLOG: Final = 128
 SECRET_FILES: Final = ("peerCredentialsFile", "raftSecretFile", "raftTlsKey")
 
 
@@ -239,12 +240,15 @@ async def _run(chosen: Plan) -> int:
     endpoint: Endpoint | None = None
     link: socket.socket | None = None
     try:
-        if not await _start(server, stopping):
-            return DONE
         if chosen.admin_port:
             if not is_loopback(chosen.admin_address):
                 log.warning("adminAddress=%s: who reaches it reads the status", chosen.admin_address)
-            link = listen(chosen.admin_port, chosen.admin_address)
+            # Before the start: with a taken port a broker would become master, and end, at each restart.
+            link = bind(chosen.admin_port, chosen.admin_address)
+        if not await _start(server, stopping):
+            return DONE
+        if link is not None:
+            link.listen(BACKLOG)
         print(f"ready {chosen.role} {chosen.address}", flush=True)
         if link is not None:
             # Clients of the server do not wait for the HTTP framework; who asks for the status does.
@@ -268,15 +272,21 @@ async def _run(chosen: Plan) -> int:
                 link.close()
 
 
-def listen(port: int, host: str = "127.0.0.1") -> socket.socket:
-    """A socket that takes connections for the status; port 0: a free one. Raises OSError with the address."""
+def bind(port: int, host: str = "127.0.0.1") -> socket.socket:
+    """A socket at the port of the status, which nobody can connect to before it listens; port 0: a free one.
+    Raises OSError with the address: also when somebody listens there."""
     bare = host.strip("[] ")
-    family = socket.AF_INET6 if ":" in bare else socket.AF_INET
+    found = socket.socket(socket.AF_INET6 if ":" in bare else socket.AF_INET)
     try:
-        return socket.create_server((bare, port), family=family, backlog=128)
+        if found.family == socket.AF_INET6:
+            found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((bare, port))
     except OSError as error:
+        found.close()
         # Not os.strerror: the numbers of a name that is none (gaierror) are not errno's.
         raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from error
+    return found
 
 
 def _endpoint(role: str, server: Server, link: socket.socket) -> Endpoint:

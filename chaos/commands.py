@@ -21,6 +21,7 @@ from rich.status import Status
 from admin.cluster import LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED
 from admin.group import LazyGroup
+from admin.outfile import OutFile
 from admin.serve import loop_factory
 from chaos.campaign import CampaignPlan, campaign_line, run_campaign
 from chaos.drill import Drill, DrillPlan, run_drill, summary
@@ -131,9 +132,7 @@ def _command(scenario: str) -> click.Command:
     @click.option(
         "--history", type=click.Path(path_type=Path, file_okay=False), help="Write each history there."
     )
-    @click.option(
-        "--json", "out", type=click.Path(path_type=Path), help="Write the result here (- = stdout)."
-    )
+    @click.option("--json", "out", type=OutFile(), help="Write the result here (- = stdout).")
     @click.pass_context
     def drill(
         ctx: click.Context,

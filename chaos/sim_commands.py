@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
 import time
 from concurrent.futures.process import BrokenProcessPool
@@ -12,9 +11,10 @@ from typing import Any
 
 import click
 
+from admin.outfile import OutFile
 from chaos.bugs import BUGS
 from chaos.scenarios import SCENARIOS, find
-from chaos.simrun import Result, run_seed, run_seeds, shrink, summary
+from chaos.simrun import Result, quietly, run_seed, run_seeds, shrink, summary
 from chaos.worlds.sim_story import Story
 
 VIOLATED = 2
@@ -27,13 +27,9 @@ WRONG_USAGE = 64
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="How many seeds.")
 @click.option("--from", "first", type=int, default=0, show_default=True, help="The first seed.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes at once.")
-@click.option(
-    "--json", "out", type=click.Path(path_type=Path), help="Write the result to this file (- = stdout)."
-)
+@click.option("--json", "out", type=OutFile(), help="Write the result to this file (- = stdout).")
 @click.option("--replay", type=int, help="Run this one seed and show what happened.")
-@click.option(
-    "--history", type=click.Path(path_type=Path), help="With --replay: write the history (JSON lines)."
-)
+@click.option("--history", type=OutFile(), help="With --replay: write the history (JSON lines).")
 @click.option("--shrink", "smaller", is_flag=True, help="With --replay: leave out faults it does not need.")
 @click.option("--plant", metavar="BUG", help="Plant a bug the checks must find; alone: in its scenario.")
 @click.option("--list-bugs", is_flag=True, help="Show the bugs that can be planted.")
@@ -84,7 +80,9 @@ def sim(
         for result in run_seeds(scenarios or tuple(SCENARIOS), numbers, jobs=jobs, bug=plant):
             results.append(result)
             for violation in result.violations:
-                click.echo(f"{violation.checker}: {violation.text}\n    {result.replay}", err=True)
+                click.echo(f"{violation.checker}: {violation.text}", err=True)
+            if result.violations:
+                click.echo(f"    {result.replay}", err=True)
     except BrokenProcessPool as error:
         click.echo(f"keelmq drill sim: a process died after {len(results)} schedules: {error}", err=True)
         sys.exit(UNFINISHED)
@@ -118,8 +116,8 @@ def _only(scenarios: tuple[str, ...]) -> str:
 
 
 def _shrink(scenarios: tuple[str, ...], seed: int, plant: str | None) -> None:
-    logging.disable(logging.WARNING)
-    plan, result = shrink(_only(scenarios), seed, plant, tell=lambda line: click.echo(line, err=True))
+    with quietly():
+        plan, result = shrink(_only(scenarios), seed, plant, tell=lambda line: click.echo(line, err=True))
     for step in plan.steps:
         click.echo(json.dumps(step.to_json()))
     for violation in result.violations:
@@ -141,8 +139,8 @@ def _replay(
             with history.open("w") as lines:
                 run.history.write(lines)
 
-    logging.disable(logging.WARNING)
-    result = run_seed(scenario, seed, plant, keep=keep)
+    with quietly():
+        result = run_seed(scenario, seed, plant, keep=keep)
     for violation in result.violations:
         click.echo(f"{violation.checker}: {violation.text}")
     click.echo(f"trace {result.trace}, {result.virtual_s:.1f} virtual s in {result.wall_s:.2f} s")

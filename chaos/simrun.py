@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -158,13 +159,20 @@ def _few(violations: Iterable[Violation]) -> list[Violation]:
     return kept
 
 
-def _run_quietly(job: tuple[str, int, str | None]) -> Result:
+@contextmanager
+def quietly() -> Iterator[None]:
+    """What servers log by the way up to WARNING is not shown; faults make them warn by the thousand."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        return run_seed(*job)
+        yield
     finally:
         logging.disable(before)
+
+
+def _run_quietly(job: tuple[str, int, str | None]) -> Result:
+    with quietly():
+        return run_seed(*job)
 
 
 def run_seeds(

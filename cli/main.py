@@ -27,7 +27,7 @@ COMMANDS: Final = {
     ),
     "broker": ("admin.server_commands:broker", "Run a broker."),
     "cluster": ("admin.commands:cluster", "A cluster of real processes on this machine."),
-    "group": ("admin.group_commands:group", "One broker group: hand it over to another master."),
+    "group": ("admin.group_commands:group", "One broker group: show it, hand it over, forget dead brokers."),
     "store": ("admin.store_commands:store", "Look into a store directory, ours or RocketMQ's."),
     "drill": ("chaos.commands:drill", "Inject a fault, measure the failover, check that nothing is lost."),
     "audit": ("audit.commands:audit", "Compare the stores of all replicas; ends in a verdict."),

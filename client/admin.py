@@ -215,16 +215,25 @@ class AdminClient:
 
     async def controller_leader(self, controllers: Sequence[str]) -> str | None:
         """The leader's address as the first Controller that knows one has it, or None."""
+        return (await self._find_leader(controllers))[0]
+
+    async def _find_leader(self, controllers: Sequence[str]) -> tuple[str | None, list[str]]:
+        """The leader's address, and what was wrong with those that were asked before it was found."""
+        problems = []
         for address in controllers:
             try:
                 response = await self.session.call(
                     address, Request.CONTROLLER_GET_METADATA_INFO, timeout_s=1.0
                 )
-            except (OSError, MqError):
-                continue  # a Controller that is down is no error: the others know
+            except (OSError, MqError) as error:
+                # A Controller that is down is no error: the others know.
+                text = str(error) or type(error).__name__
+                problems.append(text if address in text else f"{address}: {text}")
+                continue
             if leader := response.ext.get("controllerLeaderAddress"):
-                return leader
-        return None
+                return leader, problems
+            problems.append(f"{address} knows no leader")
+        return None, problems
 
     async def sync_state(self, controllers: Sequence[str], groups: Sequence[str]) -> dict[str, SyncState]:
         """What the Controller leader knows of ``groups``; one it does not know is left out."""
@@ -255,6 +264,20 @@ class AdminClient:
         except (KeyError, ValueError):
             raise PeerError(f"answer of an election lacks its header: {response.ext}") from None
 
+    async def forget(
+        self, controllers: Sequence[str], cluster: str, group: str, ids: Sequence[int] = ()
+    ) -> None:
+        """Have the Controllers forget brokers ``ids`` of ``group``, or all of it, as mqadmin's
+        cleanBrokerMetadata does. Raises Refused: one of them lives, or the group has a master."""
+        ext = {
+            "clusterName": cluster,
+            "brokerName": group,
+            "isCleanLivingBroker": "false",
+        }
+        if ids:
+            ext["brokerControllerIdsToClean"] = ";".join(map(str, ids))
+        await self._leader(controllers, Request.CLEAN_BROKER_DATA, ext, b"")
+
     async def transfer_leadership(self, controllers: Sequence[str], to: str | None = None) -> tuple[str, str]:
         """Have Controller ``to``, or any other, lead the Controllers. Returns its (id, address)."""
         ext = {} if to is None else {"toControllerId": to}
@@ -278,9 +301,10 @@ class AdminClient:
     async def _leader(
         self, controllers: Sequence[str], code: int, ext: Mapping[str, str], body: bytes
     ) -> Command:
-        leader = await self.controller_leader(controllers)
+        leader, problems = await self._find_leader(controllers)
         if leader is None:
-            raise Refused("no Controller is leader", Response.CONTROLLER_NOT_LEADER)
+            text = f"no Controller is leader: {'; '.join(problems) or 'none is named'}"
+            raise Refused(text, Response.CONTROLLER_NOT_LEADER)
         return await self.session.call(leader, code, ext, body)
 
     @staticmethod

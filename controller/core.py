@@ -417,12 +417,12 @@ class ReplicaTable:
             return self._without_restarted(group, command)
         if chosen is None:
             if asks != NOBODY:
-                return Answer(ELECT_MASTER_FAILED, f"no broker of {name} may become master")
+                return Answer(ELECT_MASTER_FAILED, nobody(name, group, command))
             lost = group.master is not None
             if lost:
                 # The set stays: only its members may hold all that was acknowledged.
                 group.master, group.epoch = None, group.epoch + 1
-            return Answer(MASTER_NOT_AVAILABLE, f"no broker of {name} may become master", changed=lost)
+            return Answer(MASTER_NOT_AVAILABLE, nobody(name, group, command), changed=lost)
         if chosen == group.master and not restarted:
             return self._elected(name, group, MASTER_STILL_EXIST, f"master {chosen} of {name} is alive")
         known = group.others_of_restarted(command) if restarted else group.members
@@ -562,6 +562,16 @@ class ReplicaTable:
             del self.groups[name]
             self._retired[name] = _Retired(group.next_id, group.epoch, group.members_epoch)
         return Answer(changed=True)
+
+
+def nobody(name: str, group: Group, command: ElectMaster) -> str:
+    """Why an election found nobody, for the operator who has to bring one back."""
+    alive = sorted({*command.alive, command.broker_id} & set(group.replicas))
+    doubt = f", in doubt {group.doubtful}" if group.doubtful else ""
+    return (
+        f"no broker of {name} may become master: its SyncStateSet is {sorted(group.members)},"
+        f" registered {sorted(group.replicas)}, alive {alive}{doubt}"
+    )
 
 
 def _set_body(group: Group) -> dict[str, Any]:

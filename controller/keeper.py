@@ -25,6 +25,7 @@ from controller.core import (
     ElectMaster,
     Group,
     ReplicaTable,
+    nobody,
 )
 from controller.elect import PRIORITY_LAST, End, choose, further
 from controller.lease import Leases, matters
@@ -477,7 +478,7 @@ class Keeper:
             if lacks is not None:
                 raise Refused(lacks, ELECT_MASTER_FAILED)
             if self._in_vain(wanted):
-                raise Refused(f"no broker of {name} may become master", ELECT_MASTER_FAILED)
+                raise Refused(nobody(name, self._table.groups[name], wanted), ELECT_MASTER_FAILED)
             answer = await self._proposed(wanted)
         finally:
             self._electing.discard(name)

@@ -7,7 +7,7 @@ The keys are RocketMQ's own names. Defaults that differ from the original carry 
 from dataclasses import dataclass
 from typing import Final
 
-from model.settings import Config, addresses, is_loopback, key, need, peers, split_address
+from model.settings import PORT_MAX, Config, addresses, is_loopback, key, need, peers, split_address
 
 PERIOD_MIN_MS: Final = 10
 """A loop that looks or sends more often than this does nothing else."""
@@ -21,7 +21,7 @@ class ServerConfig(Config):
         "bindAddress", "127.0.0.1", "address to listen on; 0.0.0.0 = every interface", was="0.0.0.0"
     )
     admin_port: int = key(
-        "adminPort", 0, "port of /healthz, /status, /metrics (HTTP) at adminAddress; 0 = none"
+        "adminPort", 0, "port of /healthz, /status, /metrics (HTTP) at adminAddress; 0 = none", most=PORT_MAX
     )
     admin_address: str = key(
         "adminAddress",
@@ -30,7 +30,7 @@ class ServerConfig(Config):
         " beyond loopback (Prometheus on another host, Kubernetes' probes) is the operator's own choice",
     )
     frame_bytes_max: int = key(
-        "frameMaxLength", 16777216, "longest frame taken, bytes; a longer one ends its connection"
+        "frameMaxLength", 16777216, "longest frame taken, bytes; a longer one ends its connection", least=1
     )
     server_channel_max_idle_s: int = key(
         "serverChannelMaxIdleTimeSeconds",
@@ -72,7 +72,7 @@ class ServerConfig(Config):
 class NamesrvConfig(ServerConfig):
     """Keys of a NameServer; with ``enableControllerInNamesrv`` the Controller's keys stand beside them."""
 
-    listen_port: int = key("listenPort", 9876, "port of the NameServer")
+    listen_port: int = key("listenPort", 9876, "port of the NameServer", most=PORT_MAX)
     kv_config_path: str = key("kvConfigPath", "", "file of the KV table; empty = kept in memory only")
     scan_not_active_ms: int = key(
         "scanNotActiveBrokerInterval", 5000, "look for silent brokers every, ms", least=PERIOD_MIN_MS
@@ -157,7 +157,7 @@ class ControllerConfig(ServerConfig):
         "tell the brokers of a group of an election at once; else they find out by their next look",
     )
     elect_retry_max: int = key(
-        "electMasterMaxRetryCount", 3, "tries of one election before the next look at the groups"
+        "electMasterMaxRetryCount", 3, "tries of one election before the next look at the groups", least=1
     )
     raft_append_period_ms: int = key(
         "raftAppendPeriodMs",
@@ -307,10 +307,10 @@ class StoreConfig(ServerConfig):
         "the delay levels, from 1 on",
     )
     transfer_count_in_memory: int = key(
-        "maxTransferCountOnMessageInMemory", 32, "most messages in the answer to one pull"
+        "maxTransferCountOnMessageInMemory", 32, "most messages in the answer to one pull", least=1
     )
     transfer_bytes_in_memory: int = key(
-        "maxTransferBytesOnMessageInMemory", 262144, "most bytes in the answer to one pull"
+        "maxTransferBytesOnMessageInMemory", 262144, "most bytes in the answer to one pull", least=1
     )
 
     def check(self) -> None:
@@ -331,17 +331,23 @@ class StoreConfig(ServerConfig):
 class BrokerConfig(StoreConfig):
     """Keys of a broker."""
 
-    listen_port: int = key("listenPort", 10911, "port of the broker; the fast port is 2 below")
+    listen_port: int = key(
+        "listenPort", 10911, "port of the broker; the fast port is 2 below", least=1, most=PORT_MAX
+    )
     fast_port_enable: bool = key(
         "enableFastPort", True, "also listen on listenPort - 2, as clients with VIP channels expect"
     )
-    ha_listen_port: int = key("haListenPort", 0, "port slaves replicate from; 0 = listenPort + 1")
+    ha_listen_port: int = key(
+        "haListenPort", 0, "port slaves replicate from; 0 = listenPort + 1", most=PORT_MAX
+    )
     namesrv_addr: str = key("namesrvAddr", "", "host:port;... of the NameServers")
     cluster_name: str = key(
         "brokerClusterName", "DefaultCluster", "name of the cluster; part of the identity of a store"
     )
     broker_name: str = key("brokerName", "broker-a", "name of the broker group; the same on all its replicas")
-    broker_id: int = key("brokerId", -1, "0 = master, > 0 = slave; -1 = the Controller gives it", was=0)
+    broker_id: int = key(
+        "brokerId", -1, "0 = master, > 0 = slave; -1 = the Controller gives it", was=0, least=-1
+    )
     broker_ip1: str = key("brokerIP1", "127.0.0.1", "address clients are told")
     group_address: str = key(
         "groupAddress", "", "host:port that stays that of the group's master, whoever it is; empty = none"
@@ -390,7 +396,10 @@ class BrokerConfig(StoreConfig):
         "an empty replica copies from the last segment of the master on, not from the first",
     )
     election_priority: int = key(
-        "brokerElectionPriority", 2147483647, "of replicas that are equally far, the lower number is elected"
+        "brokerElectionPriority",
+        2147483647,
+        "of replicas that are equally far, the lower number is elected",
+        least=-(2**31),
     )
     slave_timeout_ms: int = key(
         "slaveTimeout",

@@ -9,19 +9,24 @@ import ipaddress
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from model.errors import ConfigError
 
 _T = TypeVar("_T")
 
+PORT_MAX: Final = 65535
 
-def key(name: str, default: _T, help: str, *, was: object = None, least: int | None = None) -> _T:
-    """Declare a configuration key: its RocketMQ name, default, meaning with its unit, the original's default
-    where it is another, and the smallest number it may be."""
-    if least is not None and least > 1:
+
+def key(
+    name: str, default: _T, help: str, *, was: object = None, least: int = 0, most: int | None = None
+) -> _T:
+    """Declare a configuration key: its RocketMQ name, default, meaning with its unit, the original's
+    default where it is another, and of a number the least and the greatest that make sense."""
+    if least > 1:
         help = f"{help}; at least {least}"
-    value: _T = field(default=default, metadata={"key": name, "help": help, "was": was, "least": least})
+    about = {"key": name, "help": help, "was": was, "least": least, "most": most}
+    value: _T = field(default=default, metadata=about)
     return value
 
 
@@ -101,10 +106,13 @@ class Config:
         return {name: _text(getattr(self, f.name)) for name, f in self.keys().items()}
 
     def check(self) -> None:
-        """Raise ConfigError when a number is too small, or values contradict each other."""
+        """Raise ConfigError when a number is too small or too great, or values contradict each other."""
         for name, f in self.keys().items():
-            least, value = f.metadata["least"], getattr(self, f.name)
-            need(least is None or value >= least, f"{name}={value}: must be at least {least}")
+            value = getattr(self, f.name)
+            if type(value) is int:
+                least, most = f.metadata["least"], f.metadata["most"]
+                need(value >= least, f"{name}={value}: must be at least {least}")
+                need(most is None or value <= most, f"{name}={value}: must be at most {most}")
 
 
 def _unknown(name: str, known: Mapping[str, object]) -> str:
@@ -144,6 +152,7 @@ def addresses(text: str) -> list[str]:
     for address in found:
         host, _, port = address.rpartition(":")
         need(bool(host) and port.isdigit(), f"address {address!r}: expected host:port")
+        need(0 < int(port) <= PORT_MAX, f"address {address!r}: a port is 1 to {PORT_MAX}")
     return found
 
 

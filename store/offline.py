@@ -34,6 +34,8 @@ from store.record import (
 from store.segment import NAME_DIGITS
 
 BLOCK_BYTES: Final = 4 << 20
+SIGNS: Final = ("commitlog", "checkpoint", "epochFileCheckpoint")
+"""A store has one of these from its first start on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,14 @@ class IndexEntry:
     seconds: int
 
 
+def must_be_store(disk: Disk, root: str) -> None:
+    """Raises DiskError unless ``root`` is the directory of a store: a wrong path is no empty, whole log."""
+    if not disk.is_dir(root):
+        raise DiskError(f"{root}: there is no such directory")
+    if not any(disk.exists(f"{root}/{name}") for name in SIGNS):
+        raise DiskError(f"{root} holds no store: it has none of {', '.join(SIGNS)}")
+
+
 class StoreDirectory:
     """Reads one store. Raises DiskError when a file cannot be read."""
 
@@ -96,8 +106,7 @@ class StoreDirectory:
         self._log_path = f"{self.root}/commitlog"
         self._epoch_path = f"{self.root}/epochFileCheckpoint"
         self._files: dict[str, File] = {}
-        if not disk.is_dir(self.root):
-            raise DiskError(f"{root}: there is no such directory")
+        must_be_store(disk, self.root)
 
     def __enter__(self) -> StoreDirectory:
         return self

@@ -19,7 +19,7 @@ from runtime.env import Disk, File
 from store import verify
 from store.consume_queue import ENTRY, ENTRY_BYTES, PRE_BLANK_SIZE
 from store.damage import DamagedRange, DamageLedger
-from store.offline import SegmentInfo, StoreDirectory
+from store.offline import SegmentInfo, StoreDirectory, must_be_store
 from store.offline_rebuild import NEW_INDEX, complete_queues, rebuild_index
 from store.record import BadRecord, DispatchParser, Record, delay_levels_ms, measure
 from store.repair import NEIGHBOUR_BYTES, Wanted, check
@@ -67,7 +67,10 @@ def repair(
     config: StoreConfig | None = None,
     progress: verify.Progress | None = None,
 ) -> Outcome:
-    """Mend the store at ``root`` from the stores at ``peers``. Raises DiskError: in use, or unreadable."""
+    """Mend the store at ``root`` from the stores at ``peers``. Raises DiskError: in use, unreadable, or one
+    of them is no store."""
+    for path in (root, *peers):
+        must_be_store(disk, path.rstrip("/") or "/")
     try:
         lock = disk.lock(f"{root}/lock")
     except BlockingIOError:

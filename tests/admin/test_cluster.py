@@ -256,3 +256,17 @@ def test_between_two_leaders_the_status_shows_what_the_followers_know(tmp_path: 
     assert status["groups"][0]["master"] == 1
     assert status["controllers"][0]["leader"] is False
     assert status["missing"] == "waiting for a Controller leader"
+
+
+@pytest.mark.parametrize(
+    "setting", ["broker.nope=1", "broker.flushDiskType=X", "namesrv.raftElectionMinMs=1"]
+)
+def test_a_wrong_setting_is_said_and_not_kept(setting: str, tmp_path: Path) -> None:
+    name = setting.partition(".")[2].partition("=")[0]
+    with pytest.raises(ConfigError, match=name):
+        LocalCluster.create(tmp_path, base_port=20000, settings=[setting])
+    assert not list(tmp_path.iterdir())
+    LocalCluster.create(tmp_path, base_port=20000)
+    with pytest.raises(ConfigError, match=name):
+        LocalCluster.create(tmp_path, settings=[setting])
+    assert load(tmp_path).settings == {}

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from admin.endpoint import Endpoint
-from admin.serve import listen
+from admin.serve import bind
 from tests.admin.statuses import BROKER, NAMESRV, Server
 
 SLAVE: dict[str, Any] = {
@@ -24,7 +24,7 @@ SLAVE: dict[str, Any] = {
 
 def fetch(role: str, server: Server, path: str) -> tuple[int, str]:
     async def work() -> tuple[int, str]:
-        link = listen(0)
+        link = bind(0)
         port = link.getsockname()[1]
         endpoint = Endpoint(role, server, link)
         await endpoint.start()
@@ -128,20 +128,21 @@ def test_what_is_not_known_of_raft_is_not_shown() -> None:
 
 
 def test_a_taken_port_is_an_os_error_that_names_it() -> None:
-    with listen(0) as first:
+    with bind(0) as first:
+        first.listen()
         port = first.getsockname()[1]
         with pytest.raises(OSError, match=str(port)):
-            listen(port)
+            bind(port)
 
 
 def test_it_listens_on_loopback_unless_another_address_is_named() -> None:
     for host, found in ((None, "127.0.0.1"), ("0.0.0.0", "0.0.0.0"), ("127.0.0.2", "127.0.0.2")):
-        with listen(0) if host is None else listen(0, host) as link:
+        with bind(0) if host is None else bind(0, host) as link:
             assert link.getsockname()[0] == found
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.name.invalid"])
 def test_an_address_this_machine_does_not_have_is_named(host: str) -> None:
     with pytest.raises(OSError, match=re.escape(f"{host}:9801: ")) as told:
-        listen(9801, host)
+        bind(9801, host)
     assert "Unknown error" not in str(told.value)

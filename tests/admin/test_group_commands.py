@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from admin import group_commands
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
 from admin.group_commands import group
+from tests.controller.simulated import wait_for
+from tests.controller.world import G, World, run
 from tests.ports import free_ports
 
 
@@ -30,3 +33,57 @@ def test_controllers_that_are_all_dead_are_an_unfinished_handover(capfd: pytest.
     where = ["--controllers", f"127.0.0.1:{one}", "--namesrv", f"127.0.0.1:{two}"]
     assert run_command(group, ["handover", "--group", "broker-a", *where]) == UNFINISHED
     assert "no Controller is leader" in capfd.readouterr().err
+
+
+def test_what_is_to_be_forgotten_must_be_said_one_way() -> None:
+    where = ["forget", "--group", G, "--controllers", "127.0.0.1:1"]
+    assert run_command(group, where) == USAGE
+    assert run_command(group, [*where, "--all", "--broker", "1"]) == USAGE
+
+
+def test_a_group_is_shown_and_a_dead_broker_forgotten_but_no_living_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def main(world: World) -> None:
+        _, _, third = await world.brokers_up()
+        at = [world.leader_address()]
+        with pytest.raises(group_commands.CannotAsk, match="broker 3 of broker-a is alive"):
+            await group_commands._forget(at, "c", G, (3,), None)
+        with pytest.raises(group_commands.CannotAsk, match="has a master"):
+            await group_commands._forget(at, "c", G, (), None)
+        with pytest.raises(group_commands.CannotAsk, match="no group nothing"):
+            await group_commands._state(at, "nothing")
+        await third.die()
+        await wait_for(lambda: world.group()["brokers"]["3"]["alive"] is False)
+        state = await group_commands._state(at, G)
+        assert (state.master, sorted(state.in_sync), state.alive) == (
+            1,
+            [1, 2, 3],
+            {1: True, 2: True, 3: False},
+        )
+        group_commands._print(state)
+        await group_commands._forget(at, "c", G, (3,), None)
+        assert sorted(world.group()["brokers"]) == ["1", "2"]
+
+    run(tmp_path, main)
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "broker-a: master 1, epoch 1"
+    assert [line.split() for line in lines[1:]] == [
+        ["broker", "1", "127.0.0.1:20001", "master", "in", "sync", "alive"],
+        ["broker", "2", "127.0.0.1:20002", "slave", "in", "sync", "alive"],
+        ["broker", "3", "127.0.0.1:20003", "slave", "in", "sync", "dead"],
+    ]
+
+
+def test_a_group_without_a_master_says_who_has_to_come_back(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        brokers = await world.brokers_up(2)
+        assert (await brokers[0].alter([1], 1, 2)).code == 0
+        await brokers[0].die()
+        await wait_for(lambda: world.group()["master"] is None)
+        answer = await brokers[1].elect()
+        assert answer.remark == (
+            "no broker of broker-a may become master: its SyncStateSet is [1], registered [1, 2], alive [2]"
+        )
+
+    run(tmp_path, main)

@@ -219,14 +219,25 @@ def test_a_server_listens_for_its_status_where_it_is_told(
 ) -> None:
     told: list[tuple[str, int]] = []
 
-    def listen(port: int, host: str) -> None:
+    def bind(port: int, host: str) -> None:
         told.append((host, port))
         raise OSError("enough seen")
 
-    monkeypatch.setattr(serving, "listen", listen)
+    monkeypatch.setattr(serving, "bind", bind)
     server = FakeServer()
     made = serving.Plan("broker", "h:1", address, 9801, lambda env: server)
     assert asyncio.run(serving._run(made)) == UNFINISHED
     assert told == [(address, 9801)]
     assert ("who reaches it reads the status" in caplog.text) == (address == "0.0.0.0")
     assert server.calls[-1] == "stop"
+
+
+def test_nothing_is_started_when_the_port_of_the_status_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    with serving.bind(0) as other:
+        other.listen()
+        port = other.getsockname()[1]
+        server = FakeServer()
+        made = serving.Plan("broker", "h:1", "127.0.0.1", port, lambda env: server)
+        assert asyncio.run(serving._run(made)) == UNFINISHED
+    assert "start" not in server.calls
+    assert f"127.0.0.1:{port}: Address already in use" in caplog.text

@@ -69,6 +69,23 @@ def test_a_directory_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     assert run(store, ["verify", str(tmp_path / "none")]) == USAGE
 
 
+@pytest.mark.parametrize("command", [["inspect"], ["verify"], ["dump"], ["repair"]])
+def test_a_directory_that_holds_no_store_is_not_called_whole(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "store").mkdir()  # the store is one level below what was named, say
+    assert run(store, [*command, str(tmp_path)]) == UNFINISHED
+    assert f"{tmp_path} holds no store" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]  # not even a lock
+
+
+def test_a_replica_that_is_no_store_is_named_before_anything_is_mended(
+    stores: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(store, ["repair", str(stores / "plain-11"), "--from", str(tmp_path)]) == UNFINISHED
+    assert f"{tmp_path} holds no store" in capsys.readouterr().err
+
+
 def test_inspect_shows_a_real_store_at_a_glance(stores: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(store, ["inspect", str(stores / "plain-11"), "--json"]) == DONE
     found = json.loads(capsys.readouterr().out)

@@ -59,8 +59,8 @@ def test_every_metric_named_on_the_page_is_emitted() -> None:
     assert set(re.findall(r"keelmq_\w+", PAGE)) - emitted() == set()
 
 
-def test_there_are_five_alerts_each_with_what_prometheus_asks_for() -> None:
-    assert len({rule["alert"] for rule in RULES}) == len(RULES) == 5
+def test_there_are_eight_alerts_each_with_what_prometheus_asks_for() -> None:
+    assert len({rule["alert"] for rule in RULES}) == len(RULES) == 8
     for rule in RULES:
         assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"\d+[smh]", rule["for"])
@@ -72,7 +72,7 @@ def test_an_alert_asks_for_metrics_labels_and_values_that_there_are(rule: dict[s
     asked = re.findall(r"keelmq_\w+", rule["expr"])
     assert asked
     assert set(asked) - emitted() == set()
-    for name, label, values in re.findall(r'(\w+)\{(\w+)=~?"([^"]*)"\}', rule["expr"]):
+    for name, label, values in re.findall(r'(keelmq_\w+)\{(\w+)=~?"([^"]*)"\}', rule["expr"]):
         assert TABLE[name] == label
         assert label != "state" or set(values.split("|")) <= set(SLAVE_STATES)
     labels = {TABLE[name] for name in asked} | {"instance"}

@@ -66,3 +66,11 @@ def test_a_replay_shows_what_happened_and_writes_the_history(tmp_path: Path) -> 
     assert "kill" in done.output
     assert "trace " in done.output
     assert len(history.read_text().splitlines()) > 500
+
+
+@pytest.mark.sim
+def test_a_schedule_with_many_violations_is_told_once_how_to_be_run_again(tmp_path: Path) -> None:
+    options = ["--plant", "skip_truncation", "--seeds", "1"]
+    told = CliRunner().invoke(sim, [*options, "--json", str(tmp_path / "out.json")]).output
+    assert told.count("--replay") == 1
+    assert told.count("\n") > 3
