@@ -68,9 +68,8 @@ class Topics:
         self._now_ms = now_ms
         self.table: dict[str, TopicConfig] = {}
         self._deleted: dict[str, dict[int, int]] = {}
-        self._unconfirmed: dict[
-            str, dict[int, int]
-        ] = {}  # where those end that a failover may still take back
+        # Where they ended as soon as all of it is confirmed; a failover may take the rest back.
+        self._unconfirmed: dict[str, dict[int, int]] = {}
         self.version = DataVersion()
         self.epoch = 0
         self.on_change: list[Callable[[frozenset[str]], None]] = []
