@@ -107,7 +107,7 @@ def test_a_master_that_hands_on_a_table_that_is_none_is_asked_again() -> None:
         parts = SimpleNamespace(
             env=OsEnv(),
             config=SimpleNamespace(slave_metadata_ms=1000),
-            standing=SimpleNamespace(role="slave", master_address="m:1", broker_id=2),
+            standing=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
             topics=table,
             groups=table,
             offsets=table,
@@ -130,7 +130,7 @@ def test_a_slave_goes_on_copying_tables_after_an_error_that_nobody_foresaw() -> 
         parts = SimpleNamespace(
             env=OsEnv(),
             config=SimpleNamespace(slave_metadata_ms=1000),
-            standing=SimpleNamespace(role="slave", master_address="m:1", broker_id=2),
+            standing=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
             topics=SimpleNamespace(adopt=None),
             groups=SimpleNamespace(adopt=None),
             offsets=SimpleNamespace(adopt=None),
