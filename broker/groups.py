@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from model.config import BrokerConfig
-from model.topic import GROUP_CHARS_MAX, DataVersion, SubscriptionGroupConfig
+from model.topic import GROUP_CHARS_MAX, PERM_READ, DataVersion, SubscriptionGroupConfig
 
 BOOT_GROUPS: Final = (
     "TOOLS_CONSUMER",
@@ -38,6 +38,7 @@ class Groups:
         self._config = config
         self._now_ms = now_ms
         self.table: dict[str, SubscriptionGroupConfig] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
         self.version = DataVersion()
         self.epoch = 0
         self.on_change: list[Callable[[], None]] = []
@@ -47,6 +48,7 @@ class Groups:
         if stored is not None:
             self.version = DataVersion.from_json(stored.get("dataVersion"))
             self.table = _parse(stored.get("subscriptionGroupTable") or {})
+            self._forbidden = _parse_forbidden(stored)
         missing = [name for name in BOOT_GROUPS if name not in self.table]
         for name in missing:
             self.table[name] = SubscriptionGroupConfig(
@@ -64,6 +66,11 @@ class Groups:
             self.put(found)
         return found
 
+    def may_read(self, name: str, topic: str) -> bool:
+        """Whether nobody forbade the group to read the topic (at a real broker: keelmq has no
+        request for it, and keeps to what it is handed)."""
+        return not self._forbidden.get(name, {}).get(topic, 0) & PERM_READ
+
     def put(self, *groups: SubscriptionGroupConfig) -> None:
         for group in groups:
             self.table[group.name] = group
@@ -72,6 +79,7 @@ class Groups:
     def delete(self, name: str) -> bool:
         if self.table.pop(name, None) is None:
             return False
+        self._forbidden.pop(name, None)
         self._changed()
         return True
 
@@ -83,9 +91,10 @@ class Groups:
         """Replace the table by a master's (answer of 201) if it differs; True when it did."""
         version = DataVersion.from_json(wrapper.get("dataVersion"))
         table = _parse(wrapper.get("subscriptionGroupTable") or {})
-        if version.order() == self.version.order() and table == self.table:
+        forbidden = _parse_forbidden(wrapper)
+        if version.order() == self.version.order() and (table, forbidden) == (self.table, self._forbidden):
             return False
-        self.table = table
+        self.table, self._forbidden = table, forbidden
         self.version = version
         for hook in self.on_change:
             hook()
@@ -94,7 +103,7 @@ class Groups:
     def to_json(self) -> dict[str, Any]:
         return {
             "dataVersion": self.version.to_json(),
-            "forbiddenTable": {},
+            "forbiddenTable": self._forbidden,
             "subscriptionGroupTable": {name: group.to_json() for name, group in self.table.items()},
         }
 
@@ -108,3 +117,8 @@ def _parse(table: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:
     return {
         name: SubscriptionGroupConfig.from_json({"groupName": name, **raw}) for name, raw in table.items()
     }
+
+
+def _parse_forbidden(stored: dict[str, Any]) -> dict[str, dict[str, int]]:
+    table = stored.get("forbiddenTable") or {}
+    return {group: {t: int(bits) for t, bits in topics.items()} for group, topics in table.items()}

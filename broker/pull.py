@@ -151,6 +151,11 @@ class PullProcessor:
                     f"the consumer group[{header.group}] can not consume by broadcast way",
                     Response.NO_PERMISSION,
                 )
+            if not self._parts.groups.may_read(header.group, header.topic):
+                raise Refused(
+                    f"the consumer group[{header.group}] is forbidden for topic[{header.topic}]",
+                    Response.NO_PERMISSION,
+                )
             held = consumers.subscriptions.get(header.topic)
             if held is None:
                 raise Refused(

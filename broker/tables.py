@@ -45,7 +45,8 @@ class TableProcessor:
             ext.get("topicFilterType") or "SINGLE_TAG",
         )
         held = self._parts.topics.get(topic.name)
-        topic.attributes = _attributes(dict(held.attributes) if held else {}, ext.get("attributes") or "")
+        topic.attributes = _altered(held, _parse_changes(ext.get("attributes") or ""))
+        topic.others = held.others if held else {}  # the header has no room for them
         self._check_topic(topic.name)
         self._parts.topics.put(topic)
         await self._parts.copies.settle()
@@ -62,6 +63,7 @@ class TableProcessor:
             self._check_topic(topic.name)
             if not 0 <= topic.read_queues <= QUEUES_MAX or not 0 <= topic.write_queues <= QUEUES_MAX:
                 raise Refused(f"{topic.name}: at most {QUEUES_MAX} queues", Response.INVALID_PARAMETER)
+            topic.attributes = _altered(self._parts.topics.get(topic.name), topic.attributes)
         if topics:
             self._parts.topics.put(*topics)
             await self._parts.copies.settle()
@@ -117,7 +119,7 @@ class TableProcessor:
 
     async def put_group(self, connection: Connection, request: Command) -> Command:
         self._need_master()
-        self._parts.groups.put(_group(bodies.loads_object(request.body)))
+        self._parts.groups.put(self._group(bodies.loads_object(request.body)))
         await self._parts.copies.settle()
         return request.reply()
 
@@ -126,7 +128,7 @@ class TableProcessor:
         raw = bodies.loads_object(request.body).get("groupConfigList")
         if not isinstance(raw, list):
             raise Refused("groupConfigList is missing", Response.INVALID_PARAMETER)
-        groups = [_group(group) for group in raw]
+        groups = [self._group(group) for group in raw]
         if groups:
             self._parts.groups.put(*groups)
             await self._parts.copies.settle()
@@ -151,6 +153,20 @@ class TableProcessor:
             raise Refused(f"No group in this broker. group: {name}", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
         return request.reply(body=bodies.dumps(group.to_json()))
 
+    def _group(self, raw: Any) -> SubscriptionGroupConfig:
+        try:
+            group = SubscriptionGroupConfig.from_json(raw)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"not a subscription group: {error!r}", Response.INVALID_PARAMETER) from None
+        if not group.name:
+            raise Refused("the subscription group has no name", Response.INVALID_PARAMETER)
+        held = self._parts.groups.table.get(group.name)
+        return dataclasses.replace(
+            group,
+            retry_queues=max(0, min(group.retry_queues, QUEUES_MAX)),
+            attributes=_altered(held, group.attributes),
+        )
+
     def _need_master(self) -> None:
         if not self._parts.standing.is_master:
             raise Refused(
@@ -159,24 +175,26 @@ class TableProcessor:
             )
 
 
-def _group(raw: Any) -> SubscriptionGroupConfig:
-    try:
-        group = SubscriptionGroupConfig.from_json(raw)
-    except (KeyError, TypeError, ValueError) as error:
-        raise Refused(f"not a subscription group: {error!r}", Response.INVALID_PARAMETER) from None
-    if not group.name:
-        raise Refused("the subscription group has no name", Response.INVALID_PARAMETER)
-    return dataclasses.replace(group, retry_queues=max(0, min(group.retry_queues, QUEUES_MAX)))
-
-
-def _attributes(held: dict[str, str], changes: str) -> dict[str, str]:
-    """Apply ``+name=value,-name`` as mqadmin sends it. Raises Refused."""
-    for change in filter(None, (part.strip() for part in changes.split(","))):
-        name, separator, value = change[1:].partition("=")
-        if change[0] == "+" and separator and name:
-            held[name] = value
-        elif change[0] == "-" and name:
-            held.pop(name, None)
+def _altered(held: TopicConfig | SubscriptionGroupConfig | None, changes: dict[str, str]) -> dict[str, str]:
+    """The attributes after ``{"+name": value, "-name": ""}``; those not named stay. Raises Refused."""
+    found = dict(held.attributes) if held else {}
+    for change, value in changes.items():
+        sign, name = change[:1], change[1:]
+        if sign == "+" and name:
+            found[name] = value
+        elif sign == "-" and name:
+            found.pop(name, None)
         else:
+            raise Refused(f"attributes: {change!r} is not +name or -name", Response.INVALID_PARAMETER)
+    return found
+
+
+def _parse_changes(text: str) -> dict[str, str]:
+    """``+name=value,-name`` as mqadmin sends it for a topic. Raises Refused."""
+    found = {}
+    for change in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, value = change.partition("=")
+        if name[0] == "+" and not separator:
             raise Refused(f"attributes: {change!r} is not +name=value or -name", Response.INVALID_PARAMETER)
-    return held
+        found[name] = value
+    return found

@@ -76,9 +76,11 @@ class TopicConfig:
     order: bool = False
     filter_type: str = "SINGLE_TAG"
     attributes: dict[str, str] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+    """Members this code does not know: a newer broker of the group may, so they are kept and handed on."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        return self.others | {
             "attributes": self.attributes,
             "order": self.order,
             "perm": self.perm,
@@ -101,7 +103,11 @@ class TopicConfig:
             order=bool(data.get("order", False)),
             filter_type=str(data.get("topicFilterType", "SINGLE_TAG")),
             attributes=dict(data.get("attributes") or {}),
+            others=_others(data, _TOPIC_MEMBERS),
         )
+
+
+_TOPIC_MEMBERS: Final = frozenset(TopicConfig("").to_json())
 
 
 @dataclass(slots=True)
@@ -121,9 +127,13 @@ class SubscriptionGroupConfig:
     group_sys_flag: int = 0
     consume_timeout_minutes: int = 15
     attributes: dict[str, str] = field(default_factory=dict)
+    retry_policy: dict[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
+    """Kept and handed on: only the original delays by it what is consumed again."""
+    others: dict[str, Any] = field(default_factory=dict)
+    """As a topic's."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        return self.others | {
             "attributes": self.attributes,
             "brokerId": self.broker_id,
             "consumeBroadcastEnable": self.consume_broadcast_enable,
@@ -132,7 +142,7 @@ class SubscriptionGroupConfig:
             "consumeMessageOrderly": self.consume_message_orderly,
             "consumeTimeoutMinute": self.consume_timeout_minutes,
             "groupName": self.name,
-            "groupRetryPolicy": {"type": "CUSTOMIZED"},
+            "groupRetryPolicy": self.retry_policy,
             "groupSysFlag": self.group_sys_flag,
             "notifyConsumerIdsChangedEnable": self.notify_consumer_ids_changed,
             "retryMaxTimes": self.retry_max_times,
@@ -157,4 +167,13 @@ class SubscriptionGroupConfig:
             group_sys_flag=int(data.get("groupSysFlag", 0)),
             consume_timeout_minutes=int(data.get("consumeTimeoutMinute", 15)),
             attributes=dict(data.get("attributes") or {}),
+            retry_policy=dict(data.get("groupRetryPolicy") or {"type": "CUSTOMIZED"}),
+            others=_others(data, _GROUP_MEMBERS),
         )
+
+
+_GROUP_MEMBERS: Final = frozenset(SubscriptionGroupConfig("").to_json())
+
+
+def _others(data: dict[str, Any], members: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in members}

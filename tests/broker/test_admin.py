@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,32 @@ def test_live_keys_change_and_others_are_refused_with_a_reason(tmp_path: Path) -
             assert (answer.code, "listenPort" in (answer.remark or "")) == (29, True)
             text = (await client.call(Request.GET_BROKER_CONFIG)).body.decode()
             assert "brokerPermission=4\n" in text
+
+    asyncio.run(body())
+
+
+def test_a_change_of_a_group_names_the_attributes_it_changes_and_keeps_the_others(tmp_path: Path) -> None:
+    """As mqadmin updateSubGroup --attributes sends it: "+" sets, "-" takes away."""
+
+    async def body() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client:
+
+            async def put(**members: object) -> int:
+                raw = json.dumps({"groupName": "g", **members}).encode()
+                return (await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, raw)).code
+
+            policy = {"type": "EXPONENTIAL"}
+            assert await put(attributes={"+a": "1", "+b": "2"}, groupRetryPolicy=policy) == 0
+            assert await put(attributes={"-a": "", "+c": "3"}, groupRetryPolicy=policy) == 0
+            assert await put(attributes={"d": "4"}) == 29
+            answer = await client.call(Request.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
+            one = bodies.loads(answer.body)
+            assert (one["attributes"], one["groupRetryPolicy"]) == ({"b": "2", "c": "3"}, policy)
+            topic = {"topicName": "L", "attributes": {"+message.type": "FIFO"}}
+            raw = json.dumps({"topicConfigList": [topic]}).encode()
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, raw)).code == 0
+            one = bodies.loads((await client.call(Request.GET_TOPIC_CONFIG, {"topic": "L"})).body)
+            assert one["attributes"] == {"message.type": "FIFO"}
 
     asyncio.run(body())
 

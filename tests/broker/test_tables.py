@@ -19,7 +19,7 @@ from broker.topics import Topics
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import java_hash
-from model.topic import TopicConfig
+from model.topic import SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
 from remoting.service import Connection
 from runtime.os_env import OsEnv
@@ -93,6 +93,43 @@ def test_a_table_survives_its_file_and_a_slave_takes_it_as_a_whole() -> None:
     assert slave.table == topics.table
     assert slave.version == topics.version
     assert slave.adopt(stored) is False
+
+
+def test_what_only_others_know_of_a_topic_or_a_group_is_kept_and_handed_on() -> None:
+    """A real master's tables, through a keelmq slave that becomes master, back to a real one."""
+    version = {"counter": 9, "stateVersion": 2, "timestamp": 5}
+    told = {
+        "dataVersion": version,
+        "topicConfigTable": {
+            "A": TopicConfig("A", attributes={"message.type": "FIFO"}).to_json() | {"liteTopic": {"ttl": 5}}
+        },
+    }
+    topics = Topics(config(), now_ms)
+    assert topics.adopt(told) is True
+    assert topics.to_json() == told
+    topics.widen([("A", 20)])
+    assert topics.to_json()["topicConfigTable"]["A"]["liteTopic"] == {"ttl": 5}
+
+    policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 7, "max": 9, "multiplier": 2}}
+    known = SubscriptionGroupConfig("g", attributes={"priority.factor": "3"}).to_json()
+    assert known["groupRetryPolicy"] == {"type": "CUSTOMIZED"}
+    group = known | {"groupRetryPolicy": policy, "subscriptionDataSet": [{"topic": "A"}], "new": 1}
+    asked = {
+        "dataVersion": version,
+        "forbiddenTable": {"g": {"A": 4}},
+        "subscriptionGroupTable": {"g": group},
+    }
+    groups = Groups(config(), now_ms)
+    assert groups.adopt(asked) is True
+    assert groups.to_json() == asked
+    assert groups.adopt(asked) is False
+    assert groups.adopt(asked | {"forbiddenTable": {}}) is True
+    again = Groups(config(), now_ms)
+    again.boot(bodies.loads(bodies.dumps_dialect(asked, indent=True)))
+    assert again.to_json()["subscriptionGroupTable"]["g"] == group
+    assert again.to_json()["forbiddenTable"] == {"g": {"A": 4}}
+    again.delete("g")
+    assert again.to_json()["forbiddenTable"] == {}
 
 
 def test_a_successor_knows_the_topics_its_log_holds() -> None:
