@@ -231,12 +231,15 @@ class Registration:
         }
 
     def _body(self) -> bytes:
+        table = self._topics()
         wrapper = {
+            "dataVersion": table["dataVersion"],
+            "topicConfigTable": table["topicConfigTable"],
             "mappingDataVersion": DataVersion().to_json(),
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
         }
-        return dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper | self._topics()})
+        return dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
 
 
 class _Server:

@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 
 from broker.registration import FENCED, Registration
+from broker.topics import DELETED
 from model.config import BrokerConfig
 from model.topic import DataVersion, TopicConfig
 from remoting.bodies import loads
@@ -88,6 +89,7 @@ class Broker:
         return {
             "dataVersion": DataVersion(self.epoch, 5, 1).to_json(),
             "topicConfigTable": {name: TopicConfig(name).to_json() for name in names},
+            DELETED: {"Gone": {"0": 7}},
         }
 
     async def __aenter__(self) -> Broker:
@@ -120,6 +122,7 @@ def test_a_registration_has_what_a_nameserver_needs() -> None:
             wrapper = loads(request.body)["topicConfigSerializeWrapper"]
             assert wrapper["dataVersion"] == {"counter": 1, "stateVersion": 3, "timestamp": 5}
             assert sorted(wrapper["topicConfigTable"]) == ["T", "TBW102"]
+            assert DELETED not in wrapper  # a matter of this group's brokers
             assert wrapper["mappingDataVersion"] == {"counter": 0, "stateVersion": 0, "timestamp": 0}
 
     asyncio.run(run())
