@@ -12,6 +12,11 @@ from model.settings import PORT_MAX, Config, addresses, is_loopback, key, need, 
 PERIOD_MIN_MS: Final = 10
 """A loop that looks or sends more often than this does nothing else."""
 
+HEARTBEATS_MIN: Final = 2
+"""haSendHeartbeatInterval fits so often into haHousekeepingInterval. A sender looks at its links each half
+interval, so a sign of life comes up to 1.5 intervals after the last one; the rest is for the way. RocketMQ's
+own two are 5 s and 20 s."""
+
 
 @dataclass(kw_only=True)
 class ServerConfig(Config):
@@ -417,9 +422,9 @@ class BrokerConfig(StoreConfig):
     ha_housekeeping_ms: int = key(
         "haHousekeepingInterval",
         5000,
-        "an HA link without a byte for so long is closed, ms",
+        "an HA link without a byte for so long is closed, ms; at least twice haSendHeartbeatInterval",
         was=20000,
-        least=PERIOD_MIN_MS,
+        least=HEARTBEATS_MIN * PERIOD_MIN_MS,
     )
     ha_master_address: str = key(
         "haMasterAddress", "", "classic slave: HA address of its master; empty = as NameServers tell"
@@ -540,6 +545,12 @@ class BrokerConfig(StoreConfig):
 
     def check(self) -> None:
         super().check()
+        need(
+            self.ha_housekeeping_ms >= HEARTBEATS_MIN * self.ha_heartbeat_ms,
+            f"haHousekeepingInterval={self.ha_housekeeping_ms} must be at least {HEARTBEATS_MIN} x"
+            f" haSendHeartbeatInterval={self.ha_heartbeat_ms}: an HA link with nothing to copy would be"
+            " closed between two signs of life, again and again",
+        )
         need(
             self.broker_role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
             f"brokerRole={self.broker_role}: expected ASYNC_MASTER, SYNC_MASTER or SLAVE",

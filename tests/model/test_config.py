@@ -44,6 +44,21 @@ def test_a_value_that_cannot_be_right_is_refused(values: dict[str, str], says: s
         BrokerConfig.from_mapping(values)
 
 
+def test_a_link_is_not_given_up_between_two_signs_of_life() -> None:
+    def config(heartbeat: int | None, housekeeping: int | None) -> BrokerConfig:
+        named = {"haSendHeartbeatInterval": heartbeat, "haHousekeepingInterval": housekeeping}
+        return BrokerConfig.from_mapping({name: str(ms) for name, ms in named.items() if ms})
+
+    config(5000, 20000)  # RocketMQ's
+    config(None, 20000)
+    config(1000, 2000)
+    says = "haHousekeepingInterval=1999 must be at least 2 x haSendHeartbeatInterval=1000"
+    with pytest.raises(ConfigError, match=says):
+        config(1000, 1999)
+    with pytest.raises(ConfigError, match="haHousekeepingInterval=5000 must be at least"):
+        config(5000, None)
+
+
 SERVERS: tuple[type[Config], ...] = (BrokerConfig, NamesrvConfig, ControllerConfig)
 BOUNDED = [
     (kind, name, field.metadata["least"])
@@ -59,6 +74,8 @@ def test_a_number_that_would_spin_divide_by_zero_or_promise_nothing_is_refused(
 ) -> None:
     member = {"controllerDLegerPeers": "n0-h:1", "controllerDLegerSelfId": "n0"}
     values = member if kind is ControllerConfig else {}
+    if name == "haHousekeepingInterval":
+        values = {"haSendHeartbeatInterval": "10"}
     kind.from_mapping({**values, name: str(least)})
     with pytest.raises(ConfigError, match=f"{name}={least - 1}: must be at least {least}"):
         kind.from_mapping({**values, name: str(least - 1)})
