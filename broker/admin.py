@@ -41,6 +41,7 @@ LIVE_KEYS: Final = frozenset(
         "diskMaxUsedSpaceRatio",
         "fileReservedTime",
         "longPollingEnable",
+        "accessMessageInMemoryMaxRatio",
         "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInMemory",
         "minInSyncReplicas",

@@ -28,15 +28,22 @@ class OffsetProcessor:
         offset = self._parts.offsets.get(header.group, header.topic, header.queue_id)
         if offset is None:
             # A young queue is read from its start even by a group that asked for "last": nothing that was
-            # sent before the group's first pull gets lost. An old one is left to the client's
+            # sent before the group's first pull gets lost. An old or a long one is left to the client's
             # consumeFromWhere.
             offset = self._parts.topics.first_offset(header.topic, header.queue_id)
             least = self._parts.store.min_queue_offset(header.topic, header.queue_id)
-            if not header.set_zero_if_not_found or least > offset:
+            if not header.set_zero_if_not_found or least > offset or self._on_disk(header, offset):
                 return request.reply(
                     Response.QUERY_NOT_FOUND, remark="Not found, maybe this group consumer boot first"
                 )
         return _offset(request, offset)
+
+    def _on_disk(self, header: OffsetHeader, offset: int) -> bool:
+        """Whether a message is taken to have left the memory: the original's ``checkInDiskByConsumeOffset``.
+        (Since 5.1 it asks the system whether the page is in its cache, which a restart empties.)"""
+        parts = self._parts
+        memory = parts.env.memory_bytes() * parts.config.in_memory_ratio // 100
+        return parts.store.bytes_behind(header.topic, header.queue_id, offset) > memory
 
     async def update(self, connection: Connection, request: Command) -> Command:
         header = OffsetHeader.parse(Request.UPDATE_CONSUMER_OFFSET, request.ext)

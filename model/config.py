@@ -317,6 +317,14 @@ class StoreConfig(ServerConfig):
     transfer_bytes_in_memory: int = key(
         "maxTransferBytesOnMessageInMemory", 262144, "most bytes in the answer to one pull", least=1
     )
+    in_memory_ratio: int = key(
+        "accessMessageInMemoryMaxRatio",
+        40,
+        "so many % of the machine's memory are taken to hold the end of the log: a group without an offset"
+        " begins at a queue's start only while that lies in them",
+        least=0,
+        most=100,
+    )
 
     def check(self) -> None:
         super().check()

@@ -30,7 +30,7 @@ _NETTY: Final = """
 """
 
 _BROKER: Final = """
-    accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable
+    accessMessageInMemoryHotRatio accountStatsEnable
     accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond
     aclCacheMaxNum aclCacheRefreshSecond adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
     allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync appendTopicForTimerDeleteKey

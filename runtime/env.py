@@ -141,6 +141,9 @@ class Env(Protocol):
         """The same as long as the machine did not lose its memory: what processes wrote without a sync is
         still there while it is the same. Empty where the system does not tell."""
 
+    def memory_bytes(self) -> int:
+        """The machine's memory, or what the container may have of it."""
+
     async def offload(self, call: Callable[[], T]) -> T:
         """Run a blocking call off the loop (a thread in production) and return its result."""
 

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 """Linux makes it anew at each boot (random(4)); containers see their host's."""
+MEMORY_MAX: Final = "/sys/fs/cgroup/memory.max"
+"""A container's limit, which its page cache counts against (cgroups(7), version 2); hosts have none."""
 ACCEPTS_A_TURN: Final = 16
 """asyncio accepts so many connections in one turn, and tells of so many it could not: with no descriptor
 left a hundred tracebacks a port and second held the loop up for longer than an election takes."""
@@ -269,6 +271,14 @@ class OsEnv:
                 return file.read().strip()
         except (OSError, UnicodeDecodeError):
             return ""
+
+    def memory_bytes(self) -> int:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        try:
+            with open(MEMORY_MAX, encoding="ascii") as file:
+                return min(machine, int(file.read()))
+        except (OSError, ValueError):
+            return machine  # no container, or one without a limit: "max"
 
     async def offload(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(None, call)

@@ -512,6 +512,13 @@ class MessageStore:
         queue = self._queues.get(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
+    def bytes_behind(self, topic: str, queue_id: int, offset: int) -> int:
+        """How much of the log lies between the start of a queue's message and the log's end; 0 when the queue
+        has no such message."""
+        queue = self._queues.get(topic, queue_id)
+        entry = queue.entry(offset) if queue is not None else None
+        return self.log.end - entry[0] if entry is not None else 0
+
     def max_queue_offset(self, topic: str, queue_id: int) -> int:
         """Queue offset after the last one dispatched; 0 for an unknown queue."""
         queue = self._queues.get(topic, queue_id)

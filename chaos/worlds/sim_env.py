@@ -56,6 +56,9 @@ class SimEnv:
     def boot_id(self) -> str:
         return f"{self._machine.name}.{self._machine.counts.powerless}"
 
+    def memory_bytes(self) -> int:
+        return 24 << 30  # what the original takes where the system does not tell
+
     async def offload(self, call: Callable[[], T]) -> T:
         """Run ``call`` at one moment within a seeded delay. As with a thread, it happens even when the
         waiter is cancelled meanwhile; it does not when the process is killed first."""

@@ -273,6 +273,9 @@ class FaultyEnv:
     def boot_id(self) -> str:
         return self.boot
 
+    def memory_bytes(self) -> int:
+        return 1 << 30
+
     async def offload(self, call: Callable[[], T]) -> T:
         await asyncio.sleep(0)
         return call()
