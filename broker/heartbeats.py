@@ -149,11 +149,14 @@ class ClientProcessor:
             connection.close()
 
     def notify(self, groups: Iterable[str]) -> None:
-        """Tell the members of each group that its members changed, so that they share the queues anew."""
+        """Tell the members of each group that its members changed, so that they share the queues anew. Who
+        broadcasts shares none, as in the original."""
         for name in dict.fromkeys(groups):
             group = self._parts.clients.consumers.get(name)
             config = self._parts.groups.table.get(name)
             if group is None or (config is not None and not config.notify_consumer_ids_changed):
+                continue
+            if group.message_model == "BROADCASTING":
                 continue
             for member in list(group.members.values()):
                 if not member.connection.closed:

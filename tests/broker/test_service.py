@@ -210,6 +210,27 @@ def test_members_of_a_group_hear_of_each_other(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+def test_who_broadcasts_has_no_queues_to_share_anew(tmp_path: Path) -> None:
+    """Hundreds of members would each rebalance whenever one of them comes or goes."""
+
+    async def body() -> None:
+        heard: list[str] = []
+
+        async def handler(connection: Connection, request: Command) -> None:
+            heard.append(request.ext["consumerGroup"])
+
+        async with running(tmp_path) as broker, client_of(broker, handler) as one, client_of(broker) as two:
+            everyone = heartbeat("c1", "all", "T").replace(b"CLUSTERING", b"BROADCASTING")
+            for client in (one, two):
+                await client.call(Request.HEART_BEAT, {}, everyone)
+            assert broker.parts.clients.consumers["all"].message_model == "BROADCASTING"
+            await one.call(Request.HEART_BEAT, {}, heartbeat("c1", "some", "T"))
+            await eventually(lambda: bool(heard), "the other group is told")
+            assert set(heard) == {"some"}
+
+    asyncio.run(body())
+
+
 def test_a_member_whose_subscriptions_another_replaced_is_asked_for_them_again(tmp_path: Path) -> None:
     """Heartbeats of version 2 leave out what did not change: only the broker knows that the group's did."""
 
