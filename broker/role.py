@@ -176,8 +176,8 @@ class RoleManager:
         the heir, bytes.
 
         No writes are taken and the lease is given up from here on, until another role comes, a lease is
-        granted again, which the Controllers do while they elect nobody, or a moment has passed without either.
-        Raises Refused: nothing changed.
+        granted again, which the Controllers do while they elect nobody, or a moment has passed. Raises
+        Refused: nothing changed.
         """
         heir, epoch = need_int(command.ext, "brokerId", 0), need_int(command.ext, "masterEpoch", 0)
         if self.role != "master" or epoch != self.epoch:
@@ -189,8 +189,8 @@ class RoleManager:
             text = f"not master of epoch {epoch} any more"  # whoever came since has its own writes and lease
             raise Refused(text, Response.CONTROLLER_INVALID_MASTER)
         if not drained:
-            # No lease was granted while the heir was waited for, so the one it has ends any moment; and the heir
-            # of an earlier handover may still come.
+            # No lease was granted while the heir was waited for, so the one it has ends any moment; and the
+            # heir of an earlier handover may still come.
             self._resume_later(epoch)
             text = f"broker {heir} does not have the whole log within {DRAIN_S:g} s"
             raise Refused(text, Response.CONTROLLER_ELECT_MASTER_FAILED)

@@ -425,6 +425,7 @@ class Controller:
         return self._table.sync_state_data(
             sorted(self._table.groups) if names is None else names,
             lambda group, broker_id: self._live.is_alive(group, broker_id, now_ms),
+            self._live.ends,
         )
 
     async def _clean(self, request: codec.Command) -> Answer:

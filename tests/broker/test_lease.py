@@ -125,7 +125,7 @@ def test_a_master_whose_first_lease_is_late_says_so_when_it_comes_though_it_held
                 ask = life.role._controllers.ask_lease
                 silent = True
 
-                async def late(ext: dict[str, str], timeout_s: float) -> tuple[float, int | None]:
+                async def late(ext: dict[str, str], timeout_s: float) -> tuple[float, int | None, int | None]:
                     if silent and ext["leaseEpoch"] == "2":
                         raise ConnectionError("the Controllers elect a leader of their own")
                     return await ask(ext, timeout_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -158,6 +159,58 @@ def test_only_a_member_of_the_set_inherits() -> None:
             await handed_over(world, master)
         with pytest.raises(CannotHandOver, match="not in the SyncStateSet"):
             await handed_over(world, 9)
+
+    world.run(main)
+
+
+def test_the_heir_is_a_living_member_and_the_one_an_election_would_prefer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(17)
+
+    async def main() -> None:
+        cluster = world.cluster
+        numbers = {n: s["brokerId"] for n, s in cluster.brokers().items()}
+        slaves = sorted((number, name) for name, number in numbers.items() if name != cluster.master())
+        (first, name), (second, _) = slaves
+        preferred = cast(Broker, cluster.nodes[slaves[1][1]].server)
+        preferred.config.election_priority = 1
+        await asyncio.sleep(1)  # a heartbeat tells
+        assert (await handed_over(world)).master == second
+        await asyncio.sleep(2)
+        cluster.kill(name)
+        numbers.pop(name)
+        dead = AdminClient.sync_state
+
+        async def before_it_left_the_set(self: AdminClient, *asked: Any) -> Any:
+            found = await dead(self, *asked)
+            state = found[GROUP]
+            gone = {first: "dead"} if first not in state.in_sync else {}
+            return {GROUP: dataclasses.replace(state, in_sync={**state.in_sync, **gone})}
+
+        monkeypatch.setattr(AdminClient, "sync_state", before_it_left_the_set)
+        assert (await handed_over(world)).master not in (first, second)
+
+    world.run(main)
+
+
+def test_a_heir_that_was_elected_meanwhile_is_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(18)
+
+    async def main() -> None:
+        _, env = world.cluster.client("another")
+        elect, elected = AdminClient.elect, asyncio.Event()
+
+        async def meanwhile(self: AdminClient, *asked: Any) -> tuple[int, int]:
+            if not elected.is_set():
+                elected.set()
+                async with AdminClient(env, world.cluster.namesrv_addresses) as another:
+                    await elect(another, *asked)
+            return await elect(self, *asked)
+
+        monkeypatch.setattr(AdminClient, "elect", meanwhile)
+        done = await handed_over(world, 2)
+        assert (done.master, done.epoch) == (2, 2)
 
     world.run(main)
 

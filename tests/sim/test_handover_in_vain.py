@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from admin.handover import CannotHandOver
+from broker.parking import FLUSH_SLAVE_TIMEOUT
 from broker.service import Broker
 from model.errors import MqError
 from tests.sim.test_handover import handed_over
@@ -41,7 +43,7 @@ def of_id(world: World, broker_id: int) -> str:
 def slowest_ms(world: World) -> float:
     """From one send to the next: they follow each other."""
     begun = [begun_ms for begun_ms, _ in world.answers]
-    return max(b - a for a, b in zip(begun, begun[1:], strict=False))
+    return max(b - a for a, b in itertools.pairwise(begun))
 
 
 @pytest.mark.parametrize("broker", [{}, ALONE])
@@ -89,5 +91,32 @@ def test_sends_wait_for_a_heir_that_does_not_catch_up(monkeypatch: pytest.Monkey
             await handed_over(world, heir)
         await asyncio.sleep(1)
         assert world.codes(0) == {0}
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("broker", [{}, {"allAckInSyncStateSet": "false", "inSyncReplicas": "2"}])
+def test_a_master_told_to_stop_that_has_only_slow_slaves_ends_soon_and_cuts_no_send_off(
+    broker: dict[str, str],
+) -> None:
+    world = World(31, broker)
+
+    async def main() -> None:
+        cluster = world.cluster
+        old = cluster.master()
+        assert old is not None
+        world.send_to(old)
+        await asyncio.sleep(0.5)
+        for node in cluster.of("broker"):
+            if node.name != old:
+                cluster.fabric.slow(node.host, cluster.nodes[old].host, 4.0)
+        await asyncio.sleep(0.05)
+        begun_ms = cluster.clock()
+        cluster.stop(old)
+        down = await cluster.until(lambda: None if cluster.nodes[old].state == "down" else "up", 10)
+        assert down is None
+        under_way = [code for asked_ms, code in world.answers if asked_ms <= begun_ms]
+        assert under_way[-1] == FLUSH_SLAVE_TIMEOUT, "it is stored, but not on a slave"
+        assert set(under_way[:-1]) == {0}
 
     world.run(main)
