@@ -135,7 +135,7 @@ async def _forget(
 
 @click.command(short_help="Make another broker master, without a failed send.")
 @_name
-@click.option("--to", "heir", type=click.IntRange(0), metavar="ID", help="[the smallest id in sync]")
+@click.option("--to", "heir", type=click.IntRange(0), metavar="ID", help="[the one an election would prefer]")
 @which_cluster("Any other cluster: its Controllers, ...")
 @click.option("--namesrv", metavar="HOST:PORT;...", help="... and its NameServers.")
 @_cluster_name

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from client.admin import AdminClient
+from client.admin import AdminClient, SyncState
 from model.errors import MqError, Refused, Unknown
 from remoting.auth import Credentials
 from remoting.codes import Response
 from runtime.env import Env
+
+PRIORITY_LAST: Final = 2**31 - 1  # of a broker that has none
+LEVEL_BYTES: Final = 4 << 20
+"""A member that lacks no more has it within a moment of the drain: it is as good as one that has it now."""
 
 
 class CannotHandOver(MqError):
@@ -41,7 +46,8 @@ async def hand_over(
     *,
     credentials: Credentials | None = None,
 ) -> HandedOver:
-    """Make ``heir`` master of ``group``, or the member of its SyncStateSet with the smallest id.
+    """Make ``heir`` master of ``group``, or the living member of its SyncStateSet that an election would
+    prefer. That it was elected meanwhile for another reason is as good.
 
     Raises CannotHandOver, or Unknown when the Controller did not answer, or does not know itself.
     """
@@ -58,8 +64,14 @@ async def hand_over(
                 raise CannotHandOver(f"broker {heir} is not in the SyncStateSet of {group}, which has {able}")
             if not able:
                 raise CannotHandOver(f"no slave of {group} is in the SyncStateSet")
-            chosen = able[0] if heir is None else heir
-            master, epoch = await admin.elect(controllers, cluster, group, chosen)
+            chosen = _best(state, able) if heir is None else heir
+            try:
+                master, epoch = await admin.elect(controllers, cluster, group, chosen)
+            except (Refused, Unknown):
+                now = await _state_if_told(admin, controllers, group)
+                if now is None or now.master != chosen:
+                    raise
+                master, epoch = chosen, now.epoch
         except Refused as error:
             if error.code == Response.SYSTEM_ERROR:
                 # Its proposal may still be carried out, by whoever leads the Controllers next.
@@ -68,3 +80,27 @@ async def hand_over(
         if master != chosen:
             raise CannotHandOver(f"the Controller made broker {master} master of {group}, not {chosen}")
         return HandedOver(group, state.master, master, epoch, round(env.monotonic_ms() - begun_ms, 1))
+
+
+async def _state_if_told(admin: AdminClient, controllers: Sequence[str], group: str) -> SyncState | None:
+    try:
+        return (await admin.sync_state(controllers, [group])).get(group)
+    except (MqError, OSError):
+        return None
+
+
+def _best(state: SyncState, able: Sequence[int]) -> int:
+    """Raises CannotHandOver."""
+    living = [i for i in able if state.alive.get(i)]
+    if not living:
+        raise CannotHandOver(f"no slave of {state.group} in the SyncStateSet is alive: {list(able)}")
+    ends = {i: state.ends.get(i, (-1, -1)) for i in living}
+    newest, furthest = max(ends.values())
+
+    def rank(broker_id: int) -> tuple[int, int, int, int]:
+        epoch, offset = ends[broker_id]
+        lacks = furthest - offset if epoch == newest else 0
+        level = lacks <= LEVEL_BYTES
+        return -epoch, 0 if level else lacks, state.priorities.get(broker_id, PRIORITY_LAST), broker_id
+
+    return min(living, key=rank)

@@ -283,9 +283,10 @@ class Controllers:
                 self._beating.add(address)
                 self._tasks.spawn(self._beat(address, command), name=f"beat.{address}")
 
-    async def ask_lease(self, ext: dict[str, str], timeout_s: float) -> tuple[float, int | None]:
+    async def ask_lease(self, ext: dict[str, str], timeout_s: float) -> tuple[float, int | None, int | None]:
         """Send a heartbeat that asks the leader for a lease: when it was sent (Env.monotonic_ms), and how
-        many ms from then on are granted, None from a Controller without leases.
+        many ms from then on are granted, None from a Controller without leases; and the leader's term, None =
+        not said.
 
         Raises ConnectionError or Unknown when there is no answer, Refused when it is a no.
         """
@@ -302,10 +303,11 @@ class Controllers:
         if answer.code != Response.SUCCESS:
             raise Refused(answer.remark or f"the Controller answered {answer.code}", answer.code)
         if "leaseMs" not in answer.ext:
-            return asked_ms, None
+            return asked_ms, None, None
         if answer.ext.get("isLeader") == "false" and self.leader == leader:
             self.leader = None
-        return asked_ms, need_int(answer.ext, "leaseMs", 0)
+        term = opt_int(answer.ext, "term", -1)
+        return asked_ms, need_int(answer.ext, "leaseMs", 0), term if term >= 0 else None
 
     async def beat_leader(self, ext: dict[str, str]) -> None:
         """Send a heartbeat to the leader before whatever is sent to it next. Raises ConnectionError."""

@@ -23,25 +23,30 @@ class Lease:
         self._clock_ms = clock_ms
         self._until_ms = float("-inf")
         self._given_up_ms = float("-inf")
+        self._given_up_term = -1
 
     def begin(self, epoch: int) -> None:
         """Master of ``epoch`` from now on: leases of another epoch say nothing any more."""
         if epoch != self.epoch:
             self.epoch, self._until_ms = epoch, float("-inf")
 
-    def answered(self, epoch: int, asked_ms: float, lease_ms: int | None) -> bool:
-        """The leader's answer to a heartbeat sent at ``asked_ms``; whether leases turned out not to exist."""
+    def answered(self, epoch: int, asked_ms: float, lease_ms: int | None, term: int | None = None) -> bool:
+        """The leader's answer to a heartbeat sent at ``asked_ms``; whether leases turned out not to exist.
+        ``term``: in which it leads, None = not said."""
         if lease_ms is None:
             first, self.supported = self.supported is not False, False
             return first
         self.supported = True
-        if epoch == self.epoch and asked_ms > self._given_up_ms:
+        former = term is not None and term < self._given_up_term
+        if epoch == self.epoch and asked_ms > self._given_up_ms and not former:
             self._until_ms = max(self._until_ms, asked_ms + lease_ms)
         return False
 
-    def give_up(self) -> None:
-        """Hold none from now on, not even one whose answer is on its way: another may be elected at once."""
+    def give_up(self, term: int = -1) -> None:
+        """Hold none from now on, not even one whose answer is on its way: another may be elected at once, by
+        the leader of ``term``, of which a former one need not know."""
         self._until_ms, self._given_up_ms = float("-inf"), self._clock_ms()
+        self._given_up_term = max(self._given_up_term, term)
 
     @property
     def left_ms(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from broker.clients import Clients
 from broker.copies import Copies
@@ -17,9 +18,14 @@ from ha.service import HaService
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import encode_host
+from remoting.codec import Command
 from remoting.codes import Response
+from remoting.service import Connection
 from runtime.env import Env
 from store.message_store import MessageStore
+
+HOLD_S: Final = 2.5  # below the 3 s after which a client of RocketMQ gives up a send (sendMsgTimeout)
+HELD_BYTES_MAX: Final = 64 << 20
 
 
 def not_available(reason: str) -> str:
@@ -49,10 +55,30 @@ class Parts:
     def __post_init__(self) -> None:
         self.store_host = encode_host(self.config.address)
         self.copies = Copies(self.env, self.config, self.standing, self.ha)
+        self._held_bytes = 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first offset of a queue that is there to be read."""
         return max(self.store.min_queue_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
+
+    async def admit(self, connection: Connection, request: Command) -> None:
+        """Return when a write can be taken. Raises Refused.
+
+        During a handover it waits for the outcome, ``HOLD_S`` at most: refused at once, a client of RocketMQ
+        is through with its tries within a few ms. Only so much is kept in memory meanwhile.
+        """
+        size = len(request.body)
+        if self.standing.handing_over and self._held_bytes + size <= HELD_BYTES_MAX:
+            self._held_bytes += size
+            try:
+                await self.standing.handed_over(HOLD_S)
+            finally:
+                self._held_bytes -= size
+            if connection.closed:
+                raise Refused("its sender left", Response.SERVICE_NOT_AVAILABLE)  # and may have sent it anew
+        refused = self.refuse_write()
+        if refused is not None:
+            raise refused
 
     def refuse_write(self) -> Refused | None:
         """Why no write can be taken now, or None."""

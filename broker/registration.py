@@ -37,6 +37,7 @@ RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 2000
 CALL_S: Final = 3.0
 GOODBYE_S: Final = 1.0
+FIRST_ID: Final = 1  # the smallest that a Controller gives; a master is 0
 FENCED: Final = -1
 """What ``broker_id`` returns while the broker has no role: it is registered nowhere then."""
 
@@ -169,7 +170,7 @@ class Registration:
             return
         in_route = broker_id == MASTER_ID and self._listening()
         address = self._config.route_address if in_route else self._config.address
-        former = server.registered_address
+        former, former_id = server.registered_address, server.registered_id
         if address == self._config.group_address and not self._entitled():
             # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. A
             # new lease, or another role, comes with a call of ``soon``; slaves are asked each period.
@@ -193,7 +194,9 @@ class Registration:
             raise Refused(f"registration refused: {answer.code} {answer.remark or ''}".strip(), answer.code)
         server.registered_id, server.registered_address = broker_id, address
         if former not in (None, address):
-            await self._unregister_address(server, broker_id, former)
+            # Not under 0: a NameServer would take that for the smallest id of the group that leaves, and tell
+            # the others. A master's own address was replaced under 0 and is under no id: any other will do.
+            await self._unregister_address(server, former_id or FIRST_ID, former)
         master, ha_address = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
         if broker_id != 0 and master and ha_address:
             for hook in self.on_master:

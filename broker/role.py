@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 RETRY_FIRST_MS: Final = 50
 DRAIN_S: Final = 1.0  # a handover gives the heir so long to catch up
 RESUME_S: Final = 2.0  # a master that handed over and is still master then takes writes again
+OUTCOME_S: Final = 0.02  # and asks so often whether that came to nothing
 YIELD_S: Final = 1.0  # at a stop: time for the Controllers to elect the heir
 HURRY_MS: Final = 100.0  # a lost connection is made anew at once, but not more often than this
 LEASE_FIRST_S: Final = 0.3  # a new master waits at most so long for its first lease before it serves
@@ -174,32 +175,40 @@ class RoleManager:
         """The Controllers' leader asks this master to make way (ELECT_MASTER): our log's end, all of it at
         the heir, bytes.
 
-        Writes are refused and the lease is given up from here on, until another role comes or a moment has
-        passed without one. Raises Refused: nothing changed.
+        No writes are taken and the lease is given up from here on, until another role comes, a lease is
+        granted again, which the Controllers do while they elect nobody, or a moment has passed. Raises
+        Refused: nothing changed.
         """
         heir, epoch = need_int(command.ext, "brokerId", 0), need_int(command.ext, "masterEpoch", 0)
         if self.role != "master" or epoch != self.epoch:
             raise Refused(f"not master of epoch {epoch}", Response.CONTROLLER_INVALID_MASTER)
         # The end of an earlier handover's wait must not reopen writes in the middle of this one.
-        earlier = self._forget_resume()
+        self._forget_resume()
         drained = await self._host.drain(heir, DRAIN_S)
         if self.role != "master" or epoch != self.epoch:
             text = f"not master of epoch {epoch} any more"  # whoever came since has its own writes and lease
             raise Refused(text, Response.CONTROLLER_INVALID_MASTER)
         if not drained:
-            if earlier:
-                self._resume_later(epoch)  # its heir may still come
-            else:
-                self._host.resume()
+            # No lease was granted while the heir was waited for, so the one it has ends any moment; and the
+            # heir of an earlier handover may still come.
+            self._resume_later(epoch)
             text = f"broker {heir} does not have the whole log within {DRAIN_S:g} s"
             raise Refused(text, Response.CONTROLLER_ELECT_MASTER_FAILED)
-        self.lease.give_up()
+        self.lease.give_up(opt_int(command.ext, "term", -1))
         self._resume_later(epoch)
         return self._store.log.end
 
     def _resume_later(self, epoch: int) -> None:
         self._forget_resume()
         self._resume_timer = asyncio.get_running_loop().call_later(RESUME_S, self._resume, epoch)
+        self._tasks.spawn(self._ask_outcome(self._resume_timer), name="outcome")
+
+    async def _ask_outcome(self, waiting: asyncio.TimerHandle) -> None:
+        while True:
+            await asyncio.sleep(OUTCOME_S)
+            if self._resume_timer is not waiting:
+                return
+            self._beat()
 
     def _forget_resume(self) -> bool:
         """Whether there was a timer to stop."""
@@ -527,13 +536,13 @@ class RoleManager:
         try:
             ext = self._heartbeat(broker_id) | {"leaseEpoch": str(epoch)}
             async with asyncio.timeout(timeout_s):
-                asked_ms, lease_ms = await self._controllers.ask_lease(ext, timeout_s)
+                asked_ms, lease_ms, term = await self._controllers.ask_lease(ext, timeout_s)
         except (MqError, OSError) as error:  # TimeoutError is an OSError
             log.debug("%s: no lease: %s", self._config.broker_name, error)
             return
         finally:
             self._renewing = False
-        if self.lease.answered(epoch, asked_ms, lease_ms):
+        if self.lease.answered(epoch, asked_ms, lease_ms, term):
             log.warning(
                 "%s: the Controllers grant no leases, so this master does not notice when it is cut off from"
                 " them: the rules of the original RocketMQ apply",
@@ -541,6 +550,9 @@ class RoleManager:
             )
         if self.lease.holds():
             self._ha.renewed()
+            # Of a leader that does not say its term nobody knows whether it is the one that elects.
+            if term is not None and epoch == self.epoch and self._forget_resume():
+                self._resume(epoch)
         elif lease_ms == 0:
             self._wake.set()  # the leader knows another master or epoch, or does not lead
         self._watch_lease()

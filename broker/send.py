@@ -72,9 +72,7 @@ class SendProcessor:
 
     async def send(self, connection: Connection, request: Command) -> Command | None:
         """One message or one batch. The answer leaves through parking, hence None."""
-        refused = self._parts.refuse_write()
-        if refused is not None:
-            raise refused
+        await self._parts.admit(connection, request)
         header = SendHeader.parse(request.code, request.ext)
         topic = self._topic(connection, header)
         queue_id = self._queue(header, topic)
@@ -98,9 +96,7 @@ class SendProcessor:
         The answer waits for replication like that of a send: the consumer commits past the message next.
         """
         parts = self._parts
-        refused = parts.refuse_write()
-        if refused is not None:
-            raise refused
+        await parts.admit(connection, request)
         header = SendBackHeader.parse(request.ext)
         group = parts.groups.find(header.group)
         if group is None:

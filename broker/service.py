@@ -231,6 +231,8 @@ class Broker:
             await self.role.yield_to(heir)
         self.group_address.leave()
         await self.role.stop()
+        # Slaves too slow to wait for: the sender shall know that its message is stored here, and only that.
+        self.parking.give_up()
         await self.registration.stop()
         self._pulls.release_all()
         await self._master_tasks.cancel()

@@ -6,6 +6,7 @@ every processor.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -26,13 +27,34 @@ class Standing:
         self.broker_id = -1
         self.epoch = 0
         self.master_address: str | None = None
-        self.handing_over = False  # still master, but takes no more writes
+        self._taking = asyncio.Event()
+        self._taking.set()
         self.acting = False  # a slave that serves consumers in place of a master that is not there
         self.on_change: list[Callable[[], None]] = []
 
     @property
     def is_master(self) -> bool:
         return self.role == "master"
+
+    @property
+    def handing_over(self) -> bool:
+        """Still master, but takes no more writes."""
+        return not self._taking.is_set()
+
+    @handing_over.setter
+    def handing_over(self, value: bool) -> None:
+        if value:
+            self._taking.clear()
+        else:
+            self._taking.set()
+
+    async def handed_over(self, timeout_s: float) -> None:
+        """Return when no handover is under way any more, or after ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._taking.wait()
+        except TimeoutError:
+            pass
 
     @property
     def keeps_offsets(self) -> bool:

@@ -87,9 +87,7 @@ class Transactions:
         parts = self._parts
         if parts.standing.role == "slave":
             raise Refused("a slave cannot end a transaction: ask the master", Response.SLAVE_NOT_AVAILABLE)
-        refused = parts.refuse_write()
-        if refused is not None:
-            raise refused
+        await parts.admit(connection, request)
         header = EndTransactionHeader.parse(request.ext)
         if header.decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return request.reply()  # the producer does not know yet: it will be asked

@@ -53,7 +53,9 @@ class ConsumeStats:
 
 @dataclass(frozen=True, slots=True)
 class SyncState:
-    """A Controller's view of one group, by the ids it gives; ``master`` None = no master now."""
+    """A Controller's view of one group, by the ids it gives; ``master`` None = no master now. ``ends``:
+    (epoch, offset) of the ends of logs, as last heard; ``priorities``: of equal logs the lowest is
+    elected; both only from Controllers that tell."""
 
     group: str
     master: int | None
@@ -63,6 +65,8 @@ class SyncState:
     in_sync: Mapping[int, str]
     not_in_sync: Mapping[int, str]
     alive: Mapping[int, bool]
+    ends: Mapping[int, tuple[int, int]]
+    priorities: Mapping[int, int]
 
 
 class AdminClient:
@@ -345,4 +349,10 @@ class AdminClient:
             members("inSyncReplicas"),
             members("notInSyncReplicas"),
             {int(r["brokerId"]): bool(r.get("alive")) for r in replicas},
+            {
+                int(r["brokerId"]): (int(r["epoch"]), int(r["maxOffset"]))
+                for r in replicas
+                if "maxOffset" in r
+            },
+            {int(r["brokerId"]): int(r["electionPriority"]) for r in replicas if "electionPriority" in r},
         )

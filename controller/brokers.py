@@ -175,8 +175,9 @@ class Brokers:
         address = (beat.ha_address if beat else "") or (replica.ha_address if replica else "")
         return {**ext, "masterHaAddress": address} if address else ext
 
-    async def make_way(self, name: str, master: int, epoch: int, heir: int) -> bool:
+    async def make_way(self, name: str, master: int, epoch: int, heir: int, term: int) -> bool:
         """Ask a living master to stop taking writes until ``heir`` has all of its log; whether it did.
+        ``term``: leases of a former Raft leader count for it no more.
 
         Raises Refused when it cannot. One that does not answer is deposed as it is when its lease is over,
         if the heir has what the members have; so is a broker of the real RocketMQ, which does not know the
@@ -185,7 +186,13 @@ class Brokers:
         connection = self._connection(name, master)
         if connection is None or not self._is_ours(name, master):
             return False
-        ext = {"brokerName": name, "brokerId": str(heir), "masterEpoch": str(epoch), "designateElect": "true"}
+        ext = {
+            "brokerName": name,
+            "brokerId": str(heir),
+            "masterEpoch": str(epoch),
+            "designateElect": "true",
+            "term": str(term),
+        }
         try:
             answer = await connection.call(codec.Command(Request.CONTROLLER_ELECT_MASTER, ext), MAKE_WAY_S)
         except (MqError, OSError) as error:

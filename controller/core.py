@@ -318,19 +318,27 @@ class ReplicaTable:
             ext |= {"masterBrokerId": str(group.master), "masterAddress": group.address(group.master) or ""}
         return Answer(ext=ext | _doubtful_of(group), body=_set_body(group))
 
-    def sync_state_data(self, names: Iterable[str], alive: Callable[[str, int], bool]) -> Answer:
-        """GET_SYNC_STATE_DATA; groups that are not known are left out."""
+    def sync_state_data(
+        self,
+        names: Iterable[str],
+        alive: Callable[[str, int], bool],
+        ends: Callable[[str], dict[int, End]] = lambda name: {},
+    ) -> Answer:
+        """GET_SYNC_STATE_DATA; groups that are not known are left out. ``epoch``, ``maxOffset`` and
+        ``electionPriority`` of a replica are keelmq's own."""
         table: dict[str, Any] = {}
         for name in names:
             group = self.groups.get(name)
             if group is None:
                 continue
+            known = ends(name)
             rows = {
                 broker_id: {
                     "alive": alive(name, broker_id),
                     "brokerAddress": replica.address,
                     "brokerId": broker_id,
                     "brokerName": name,
+                    **_end_of(known.get(broker_id)),
                 }
                 for broker_id, replica in sorted(group.replicas.items())
             }
@@ -581,6 +589,12 @@ def _set_body(group: Group) -> dict[str, Any]:
 def _doubtful_of(group: Group) -> dict[str, str]:
     """For the brokers: whose log may lack its end."""
     return {"doubtful": ";".join(map(str, sorted(group.doubtful)))} if group.doubtful else {}
+
+
+def _end_of(end: End | None) -> dict[str, int]:
+    if end is None:
+        return {}
+    return {"epoch": end.epoch, "maxOffset": end.max_offset, "electionPriority": end.priority}
 
 
 def _plain(answer: Answer) -> dict[str, Any]:

@@ -257,7 +257,11 @@ class Controller:
         answer = request.reply(remark="Heart beat success")
         if "leaseEpoch" in ext:
             lease_ms = self._keeper.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
-            answer.ext = {"leaseMs": str(lease_ms), "isLeader": flag(self._raft.is_leader)}
+            answer.ext = {
+                "leaseMs": str(lease_ms),
+                "isLeader": flag(self._raft.is_leader),
+                "term": str(self._raft.term),
+            }
         return answer
 
     def _refuse_a_double(self, group: str, broker_id: int, address: str) -> None:
@@ -421,6 +425,7 @@ class Controller:
         return self._table.sync_state_data(
             sorted(self._table.groups) if names is None else names,
             lambda group, broker_id: self._live.is_alive(group, broker_id, now_ms),
+            self._live.ends,
         )
 
     async def _clean(self, request: codec.Command) -> Answer:
@@ -460,7 +465,7 @@ class Controller:
         )
 
     async def _make_way(self, name: str, master: int, epoch: int, heir: int) -> bool:
-        handed_over = await self._brokers.make_way(name, master, epoch, heir)
+        handed_over = await self._brokers.make_way(name, master, epoch, heir, self._raft.term)
         if handed_over:
             self._keeper.release(name, master)
         return handed_over

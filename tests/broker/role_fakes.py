@@ -37,6 +37,7 @@ class FakeControllers:
         self.table = ReplicaTable()
         self.leader = 0
         self.lease_ms: int | None = None  # None: as the real RocketMQ, which knows no leases
+        self.term: int | None = None  # said with a lease
         self.ports = [free_port() for _ in range(count)]
         self.alive: dict[int, Connection] = {}
         self.beats: list[tuple[int, dict[str, str]]] = []  # (index of the Controller, ext)
@@ -104,7 +105,8 @@ class FakeControllers:
                 self.alive[int(ext["brokerId"])] = connection
             if self.lease_ms is None:
                 return request.reply(remark="Heart beat success")
-            return request.reply(ext={"leaseMs": str(self.lease_ms if index == self.leader else 0)})
+            ext = {"leaseMs": str(self.lease_ms if index == self.leader else 0)}
+            return request.reply(ext=ext if self.term is None else ext | {"term": str(self.term)})
         if request.code == Request.CONTROLLER_GET_METADATA_INFO:
             leader = f"127.0.0.1:{self.ports[self.leader]}" if self.leader >= 0 else ""
             is_leader = "true" if index == self.leader else "false"

@@ -69,14 +69,14 @@ def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_how_far_
 ) -> None:
     async def body() -> None:
         async with FakeControllers() as controllers:
-            controllers.lease_ms = 60_000
+            controllers.lease_ms, controllers.term = 60_000, 1
             async with Life(tmp_path, controllers) as life:
                 await life.becomes("master", 1)
                 ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
                 life.host.drains = False
                 with pytest.raises(Refused, match="whole log"):
                     await life.role.hand_over_to(ask)
-                assert life.host.calls[-2:] == [("drain", 2), ("resume",)]
+                await until(lambda: life.host.calls[-2:] == [("drain", 2), ("resume",)], "it serves on")
                 assert life.ha.entitled()
                 with pytest.raises(Refused, match="not master of epoch 2"):
                     await life.role.hand_over_to(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
@@ -125,7 +125,7 @@ def test_a_master_whose_first_lease_is_late_says_so_when_it_comes_though_it_held
                 ask = life.role._controllers.ask_lease
                 silent = True
 
-                async def late(ext: dict[str, str], timeout_s: float) -> tuple[float, int | None]:
+                async def late(ext: dict[str, str], timeout_s: float) -> tuple[float, int | None, int | None]:
                     if silent and ext["leaseEpoch"] == "2":
                         raise ConnectionError("the Controllers elect a leader of their own")
                     return await ask(ext, timeout_s)
@@ -241,5 +241,37 @@ def test_a_master_asks_for_leases_and_loses_its_own_without_answers(tmp_path: Pa
                 assert life.role.role == "master"
                 controllers.lease_ms = 200
                 await until(life.ha.entitled, "it is granted again")
+
+    asyncio.run(body())
+
+
+def test_a_lease_of_a_former_leader_says_nothing_to_a_master_that_makes_way_for_a_newer_one() -> None:
+    """It may go on granting for a while, and the newer one waits for no lease that was given up."""
+    clock = Clock()
+    lease = Lease(clock)
+    lease.begin(1)
+    lease.give_up(term=7)
+    clock.now_ms = 1100
+    lease.answered(1, 1050, 500, 6)
+    assert not lease.holds()
+    lease.answered(1, 1050, 500, 7)
+    assert lease.holds()
+
+
+def test_a_master_that_made_way_for_nobody_serves_on_as_soon_as_a_lease_says_so(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with FakeControllers() as controllers:
+            controllers.lease_ms = 60_000
+            async with Life(tmp_path, controllers) as life:
+                await life.becomes("master", 1)
+                ext = {"brokerId": "2", "masterEpoch": "1", "term": "7"}
+                controllers.term = 6
+                await life.role.hand_over_to(Command(Request.CONTROLLER_ELECT_MASTER, ext))
+                asked = len(controllers.beats)
+                await until(lambda: len(controllers.beats) > asked + 3, "it asks")
+                assert ("resume",) not in life.host.calls, "a former leader knows nothing of the election"
+                controllers.term = 7
+                await until(lambda: ("resume",) in life.host.calls, "nobody is being elected")
+                assert life.role.lease.holds()
 
     asyncio.run(body())

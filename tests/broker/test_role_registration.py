@@ -65,6 +65,7 @@ class Broker:
     def __init__(self, *addresses: str, period_ms: int = 600_000, group_address: str = "") -> None:
         self.id = 1
         self.entitled = True
+        self.listening = True
         self.epoch = 3
         self.config = BrokerConfig(
             namesrv_addr=";".join(addresses),
@@ -82,6 +83,7 @@ class Broker:
             self.topics,
             lambda: self.id,
             entitled=lambda: self.entitled,
+            listening=lambda: self.listening,
         )
 
     def topics(self) -> dict[str, Any]:
@@ -171,13 +173,29 @@ def test_a_master_registers_the_address_of_its_group_and_never_unregisters_it() 
             broker.id = 0
             broker.registration.soon()
             await until(lambda: len(told()) == 3)
-            assert told()[1:] == [(REGISTER, "0", "10.9.9.9:10000"), (UNREGISTER, "0", own)]
+            # Under its former id: a NameServer that tells of the smallest one saw nobody with 0 leave.
+            assert told()[1:] == [(REGISTER, "0", "10.9.9.9:10000"), (UNREGISTER, "1", own)]
             (master,) = server.connections
             broker.id = 1
             broker.registration.soon()
             await until(lambda: told()[-1] == (REGISTER, "1", own))
             assert (UNREGISTER, "1", "10.9.9.9:10000") not in told()
             await until(lambda: master not in server.connections, "the entry went with its connection")
+
+    asyncio.run(run())
+
+
+def test_a_master_that_begins_to_listen_at_the_groups_address_takes_its_own_back_not_as_0() -> None:
+    async def run() -> None:
+        async with FakeNameServer() as server:
+            broker = Broker(server.address, group_address="10.9.9.9:10000")
+            broker.id, broker.listening = 0, False
+            async with broker:
+                await until(lambda: server.ids() == [(REGISTER, "0")])
+                broker.listening = True
+                broker.registration.soon()
+                await until(lambda: len(server.ids()) == 3)
+            assert server.ids()[1:] == [(REGISTER, "0"), (UNREGISTER, "1")]
 
     asyncio.run(run())
 

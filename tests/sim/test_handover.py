@@ -142,7 +142,7 @@ def test_a_heir_that_cannot_catch_up_is_not_elected_and_the_master_serves_on() -
         with pytest.raises(CannotHandOver, match="does not have the whole log"):
             await handed_over(world, heir)
         assert cluster.master() == old
-        assert not broker.standing.handing_over
+        assert await cluster.until(lambda: "held" if broker.standing.handing_over else None, 0.1) is None
         cluster.fabric.heal_all()
 
     assert under_load(world, act) == {"ok"}
@@ -158,6 +158,42 @@ def test_only_a_member_of_the_set_inherits() -> None:
             await handed_over(world, master)
         with pytest.raises(CannotHandOver, match="not in the SyncStateSet"):
             await handed_over(world, 9)
+
+    world.run(main)
+
+
+def test_the_heir_is_the_one_an_election_would_prefer() -> None:
+    world = World(17)
+
+    async def main() -> None:
+        cluster = world.cluster
+        numbers = {n: s["brokerId"] for n, s in cluster.brokers().items()}
+        slaves = sorted((number, name) for name, number in numbers.items() if name != cluster.master())
+        last, name = slaves[-1]
+        cast(Broker, cluster.nodes[name].server).config.election_priority = 1
+        await asyncio.sleep(1)  # a heartbeat tells
+        assert (await handed_over(world)).master == last
+
+    world.run(main)
+
+
+def test_a_heir_that_was_elected_meanwhile_is_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(18)
+
+    async def main() -> None:
+        _, env = world.cluster.client("another")
+        elect, elected = AdminClient.elect, asyncio.Event()
+
+        async def meanwhile(self: AdminClient, *asked: Any) -> tuple[int, int]:
+            if not elected.is_set():
+                elected.set()
+                async with AdminClient(env, world.cluster.namesrv_addresses) as another:
+                    await elect(another, *asked)
+            return await elect(self, *asked)
+
+        monkeypatch.setattr(AdminClient, "elect", meanwhile)
+        done = await handed_over(world, 2)
+        assert (done.master, done.epoch) == (2, 2)
 
     world.run(main)
 
