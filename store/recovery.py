@@ -462,6 +462,7 @@ class Scan:
                 self.end = segment.start + segment_bytes
                 return True
             else:  # the block ends before the record does
+                self._log.need_whole()  # a start may be told to stop
                 head = block[at - block_at : at - block_at + 4]
                 want = max(int.from_bytes(head, "big"), BLOCK_BYTES) if len(head) == 4 else BLOCK_BYTES
                 block_at, block = at, segment.read(min(want, segment_bytes - at), at)
