@@ -33,6 +33,8 @@ NEIGHBOUR_BYTES: Final = 256
 """So much before and behind a range must be the same in the replica that mends it."""
 PAGE_BYTES: Final = 4096
 SEARCH_BYTES_MAX: Final = 4 << 20
+UNREADABLE_AGAIN_MS: Final = 600_000
+"""A read that fails may take seconds, on the loop."""
 _TAGS_CODE_MIN: Final = -(1 << 31)
 SYNCING: Final = "syncing a repaired range"
 
@@ -106,13 +108,17 @@ class Repairer:
         self._parser = parser
         self._damage = damage
         self._health = health
+        self._later: dict[DamagedRange, float] = {}  # when to look again, ms: what is beside is unreadable
         self._mending: set[DamagedRange] = set()  # their bytes are written, but not synced yet
 
     def wanted(self) -> list[Wanted]:
         """What would mend the ranges there are. One longer than any record is left for ``store repair``."""
         found: list[Wanted] = []
+        self._later = {item: until for item, until in self._later.items() if item in self._damage.ranges}
         for item in self._damage.ranges:
             if item.until - item.begin > RECORD_BYTES_MAX or item in self._mending:
+                continue
+            if self._env.monotonic_ms() < self._later.get(item, 0):
                 continue
             if not self._log.min_offset <= item.begin < item.until <= self._log.end:
                 continue  # the log was cut or begins later by now; the ledger follows
@@ -126,7 +132,8 @@ class Repairer:
                 behind = self._log.read(item.until, stop - item.until) if stop > item.until else b""
                 self._need_edges(item)
             except DiskError as error:
-                log.error("[%d, %d) cannot be mended: %s", item.begin, item.until, error)
+                log.error("[%d, %d) cannot be mended now: %s", item.begin, item.until, error)
+                self._later[item] = self._env.monotonic_ms() + UNREADABLE_AGAIN_MS
                 continue
             found.append(Wanted(begin, max(stop, item.until), item, before, behind))
         return found

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from store.message_store import MessageStore
-from store.repair import PAGE_BYTES
+from store.repair import PAGE_BYTES, UNREADABLE_AGAIN_MS
 from store.scrub import FAILED_READS_MAX, FAILED_REST_S
 from tests.store.faulty import FaultyEnv, FaultyFile
 from tests.store.support import fill, opened, scrub_all
@@ -151,6 +151,13 @@ def test_a_page_that_holds_more_than_what_a_replica_gives_is_not_written(sectors
             await _mend(store, whole)
             assert store.damage.ranges == [item]
             assert store.writable is None
+            failed = len(sectors.failed)
+            await _mend(store, whole)
+            assert len(sectors.failed) == failed, "each try is another slow read"
+            env.clock_ms += UNREADABLE_AGAIN_MS
+            sectors.bad[LOG].clear()
+            await _mend(store, whole)
+            assert store.damage.ranges == []
 
     asyncio.run(run())
 
