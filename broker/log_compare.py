@@ -7,9 +7,9 @@ same way. One pass follows each start, at ``checkOnStartMegabytesPerSecond``; wi
 ``scrubMegabytesPerSecond`` one follows the other.
 
     request   ext: brokerName, offset, size (at most 1 MiB)
-    answer    ext: offset, confirmOffset   body: 8 bytes for each STEP_BYTES from offset on, up to what is
-              confirmed; zeros where the log is known to be damaged. ``offset`` is larger than asked where
-              the log begins later
+    answer    ext: offset, confirmOffset, epoch (as in ``broker/log_repair``)   body: 8 bytes for each
+              STEP_BYTES from offset on, up to what is confirmed; zeros where the log is known to be damaged.
+              ``offset`` is larger than asked where the log begins later
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final
 
-from broker.log_repair import CALL_S, PIECE_BYTES, LogRepair
+from broker.log_repair import CALL_S, PIECE_BYTES, LogRepair, need_same, settled
 from broker.parts import Parts
 from model.errors import DiskError, MqError, Refused
 from remoting.codec import Command
@@ -73,10 +73,11 @@ class LogCompare:
         parts = self._parts
         if need(request.ext, "brokerName") != parts.config.broker_name:
             raise Refused(f"this broker is of the group {parts.config.broker_name}")
+        epoch = settled(parts)
         offset, size = need_int(request.ext, "offset", 0), need_int(request.ext, "size", 1, PIECE_BYTES)
         begin = max(offset, self._log.min_offset)
         end = max(min(offset + size, parts.store.confirmed), begin)
-        ext = {"offset": str(begin), "confirmOffset": str(parts.store.confirmed)}
+        ext = {"offset": str(begin), "confirmOffset": str(parts.store.confirmed), "epoch": str(epoch)}
         return request.reply(ext=ext, body=b"".join(self._digests(begin, end)))
 
     def _digests(self, begin: int, end: int) -> Iterator[bytes]:
@@ -126,6 +127,8 @@ class LogCompare:
         """Compare all that is confirmed with one replica; False when there was none, or not all of it could
         be compared or judged. Raises MqError, OSError."""
         peers = await self._repair.peers()
+        if peers and self._parts.ha.settled is None:
+            return False
         for peer in peers:
             self.undecided = self._unanswered = 0
             at = self._log.min_offset
@@ -157,6 +160,7 @@ class LogCompare:
             answer = await self._client.call(peer, Command(int(Request.KEELMQ_LOG_DIGESTS), ext), CALL_S)
             if answer.code != Response.SUCCESS:
                 raise Refused(f"{answer.code} {answer.remark or ''}", answer.code)
+            need_same(self._parts, answer)
             begin = need_int(answer.ext, "offset", at)
             end = min(end, need_int(answer.ext, "confirmOffset", 0))
         except (MqError, OSError) as error:
@@ -212,10 +216,11 @@ class LogCompare:
         if place is None:
             return at + RECORD_BYTES_MIN  # damaged, as the scrub will say; the next one may be whole
         begin, until = place
-        generation = self._log.generation
+        generation, epoch = self._log.generation, self._parts.ha.settled
         others = await self._copies(begin, until, peers)
-        if not others or not self._is_there(generation, begin):
-            self._unanswered += not others
+        # One vote of the former epoch, one of this: another master wrote between the two.
+        if not others or epoch != self._parts.ha.settled or not self._is_there(generation, begin):
+            self._unanswered += 1
             return until
         mine = self._read(begin, until)
         if all(other == mine for other in others):

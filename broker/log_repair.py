@@ -1,9 +1,11 @@
 """How does a damaged range of this broker's log come back from another replica, and what do we give others?
 
 READ_LOG_RANGE (7701, ours alone; docs/formats/store.md) asks a broker of the same group for bytes of its log.
-It answers only for bytes that are confirmed and not damaged there. A slave asks its master first, then the
-other members; a master asks its slaves, by the addresses the NameServers have. What comes is checked by
-``store/repair`` before it is written.
+It answers only for bytes that are confirmed and not damaged there, and while its log is settled: a master's,
+or that of a slave whose link to the master of its epoch works. Before, other records may stand there that
+will be cut. The answer tells the epoch, and counts only where that is the asking one's own. A slave asks its
+master first, then the other members; a master asks its slaves, by the addresses the NameServers have. What
+comes is checked by ``store/repair`` before it is written.
 """
 
 from __future__ import annotations
@@ -29,6 +31,21 @@ PIECE_BYTES: Final = 1 << 20
 CALL_S: Final = 5.0
 RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 30_000
+
+
+def settled(parts: Parts) -> int:
+    """The epoch our log is settled in. Raises Refused: what is here may still be cut."""
+    epoch = parts.ha.settled
+    if epoch is None:
+        raise Refused("this broker's log may still be cut: it follows no master yet")
+    return epoch
+
+
+def need_same(parts: Parts, answer: Command) -> None:
+    """Raise Refused unless who answers has his log of the same master as we, in the same epoch."""
+    theirs, ours = need_int(answer.ext, "epoch"), settled(parts)
+    if theirs != ours:
+        raise Refused(f"that is of epoch {theirs}, we are in {ours}")
 
 
 class LogRepair:
@@ -59,6 +76,7 @@ class LogRepair:
         parts, store = self._parts, self._parts.store
         if need(request.ext, "brokerName") != parts.config.broker_name:
             raise Refused(f"this broker is of the group {parts.config.broker_name}")
+        epoch = settled(parts)
         offset, size = need_int(request.ext, "offset"), need_int(request.ext, "size")
         if not 0 < size <= PIECE_BYTES:
             raise Refused(f"size={size}: expected 1 to {PIECE_BYTES}")
@@ -67,7 +85,7 @@ class LogRepair:
             raise Refused(f"{text}, what is confirmed here")
         if store.damage.overlaps(offset, offset + size):
             raise Refused(f"[{offset}, {offset + size}) is damaged here, too")
-        return request.reply(body=store.log.read(offset, size))
+        return request.reply(ext={"epoch": str(epoch)}, body=store.log.read(offset, size))
 
     # What we ask
 
@@ -90,6 +108,8 @@ class LogRepair:
     async def once(self) -> int:
         """Try to mend every range from every replica; returns how many are whole again."""
         mended = 0
+        if self._parts.ha.settled is None:
+            return mended  # the damage itself may be cut
         for address in await self.peers():
             for wanted in self._parts.store.repairer.wanted():
                 try:
@@ -119,7 +139,8 @@ class LogRepair:
         return [address for address in dict.fromkeys(found) if address not in ours]
 
     async def fetch(self, address: str, begin: int, until: int) -> bytes:
-        """Bytes [``begin``, ``until``) of the log of the broker at ``address``. Raises MqError, OSError."""
+        """Bytes [``begin``, ``until``) of the log of the broker at ``address``, which is settled in our
+        epoch. Raises MqError, OSError."""
         pieces: list[bytes] = []
         at = begin
         while at < until:
@@ -131,6 +152,7 @@ class LogRepair:
             answer = await self._client.call(address, Command(int(Request.READ_LOG_RANGE), ext), CALL_S)
             if answer.code != Response.SUCCESS or not answer.body:
                 raise Refused(f"{answer.code} {answer.remark or 'no bytes'}", answer.code)
+            need_same(self._parts, answer)
             pieces.append(answer.body)
             at += len(answer.body)
         return b"".join(pieces)

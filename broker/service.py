@@ -551,7 +551,12 @@ class Broker:
             "damaged": [item.to_json() | {"lost": len(item.lost)} for item in store.damage.ranges],
             "repaired": store.repairer.repaired,
             "compared": {"passes": self.compare.passes, "undecided": self.compare.undecided},
-            "scrub": {"at": store.scrub.at, "passes": store.scrub.passes, "found": store.scrub.damaged_found},
+            "scrub": {
+                "at": store.scrub.at,
+                "passes": store.scrub.passes,
+                "found": store.scrub.damaged_found,
+                "unreadable": store.scrub.unreadable,
+            },
             "life": self.role.status(),
             "registered": self.registration.status(),
             "events": self.env.events.to_json(),

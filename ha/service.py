@@ -270,6 +270,14 @@ class HaService:
         return self._follower.epoch if self._follower is not None else 0
 
     @property
+    def settled(self) -> int | None:
+        """The epoch whose master's log ours is, or is a piece of; 0 without Controllers, None while it is of
+        another one perhaps, and may still be cut."""
+        if self.sync is not None:
+            return self.sync.epoch
+        return self._follower.settled if self._follower is not None else None
+
+    @property
     def needs_reseed(self) -> str | None:
         """Why this slave's log cannot be continued from its master's, or None."""
         return self._follower.needs_reseed if self._follower is not None else None

@@ -115,6 +115,7 @@ class Follower:
         self._halted = False
         self._moved = asyncio.Event()
         self._link: MasterLink | None = None
+        self._told_epoch = -1  # in which the master sent the last frame
         self._backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         self._since_ms = 0.0  # when this link was made
         self._reseeds = 0  # logs put aside in a row
@@ -151,6 +152,15 @@ class Follower:
         await self._tasks.cancel()
 
     @property
+    def settled(self) -> int | None:
+        """The epoch whose master's log this one is a piece of, as a link that works says; None while that is
+        not known: what is here may still have to be cut."""
+        link = self._link
+        if self.state is not State.FOLLOWING or link is None or link.ended.done():
+            return None
+        return self.epoch if self._told_epoch == self.epoch else None
+
+    @property
     def needs_reseed(self) -> str | None:
         """Why this log cannot be continued from the master's, or None."""
         return self.reason if self.state is State.NEEDS_RESEED else None
@@ -174,8 +184,10 @@ class Follower:
         if self.state in (State.NO_MASTER, State.CONNECTING):
             self.state = State.HANDSHAKE
 
-    def progressed(self) -> None:
-        """A frame was taken. When it is not the first one, the next failure is retried soon."""
+    def progressed(self, epoch: int) -> None:
+        """A frame of a master in ``epoch`` was taken. When it is not the first one, the next failure is
+        retried soon."""
+        self._told_epoch = epoch
         end = self._store.log.end
         if end - self._mark >= STEADY_BYTES:
             self._mark = end
@@ -405,16 +417,17 @@ class MasterLink(asyncio.Protocol):
             if not self._heard:
                 need_no_refusal(data)
                 self._heard = True
-            heard = False
+            heard: int | None = None
             for frame in self._reader.feed(data):
                 if isinstance(frame, MasterHandshake):
                     self._agree(frame)
                 else:
                     self._append(frame)
-                    heard = True
-            if heard:
+                    heard = frame.epoch
+            if heard is not None:
                 if self._tail is None or self._tail.compared:
-                    self._follower.progressed()
+                    # A real master may go on under an older number than the Controller's.
+                    self._follower.progressed(self._epoch if self._follower.foreign else heard)
                 if self._sync_flush and self._store.log.flushed < self._store.log.end:
                     self._store.sync_to(self._store.log.end)
                 # Once a read, not once a frame. A heartbeat is answered too: the master sees that this

@@ -97,6 +97,11 @@ class CommitLog:
             raise DiskError(f"no segment holds offset {offset}")
         return segment.read(size, in_segment)
 
+    def need_whole(self) -> None:
+        """Raise DiskError when the store broke, or was told to stop."""
+        if self._health.broken is not None:
+            raise DiskError(self._health.broken)
+
     # -- writing ---------------------------------------------------------------------------------------
 
     def append(self, chunks: Sequence[Buffer], size: int) -> None:

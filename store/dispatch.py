@@ -143,6 +143,8 @@ class Dispatcher:
         hooks, self._on_arrive = self._on_arrive, []
         try:
             while not self.is_level:
+                if self._health.broken is not None:
+                    raise DiskError(self._health.broken)  # told to stop
                 self.step()
         finally:
             self._on_arrive = hooks

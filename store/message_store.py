@@ -54,6 +54,8 @@ from store.walker import Walker
 log = logging.getLogger(__name__)
 
 RETENTION_FIRST_S = 60.0
+RECOVERY_ENDS_S = 5.0
+"""So long a start that is told to stop waits for its recovery to end."""
 CLOCK_BACK_MAX_MS = 60_000
 """Store times do not go back while the clock is behind by no more than this."""
 
@@ -183,7 +185,11 @@ class MessageStore:
     # -- life ------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Lock, recover, start. Raises DiskError (files that cannot be right, another process, I/O)."""
+        """Lock, recover, start. Raises DiskError (files that cannot be right, another process, I/O).
+
+        Cancelled, it tells the recovery to stop, and waits for that for a while. The lock is given back when
+        the recovery has ended, or else with the process: its thread still writes.
+        """
         disk = self._env.disk
         try:
             disk.makedirs(self.root)
@@ -192,10 +198,17 @@ class MessageStore:
             raise DiskError(f"{self.root} is in use by another process") from None
         except OSError as error:
             raise DiskError(f"{self.root}: {error.strerror or error}") from error
+        opening = Tasks("store", lambda error: None)  # whoever waits hears of it
+        recovering = opening.spawn(self._env.offload(self._recover), name="recover")
         try:
-            self.recovered = await self._env.offload(self._recover)
+            self.recovered = await asyncio.shield(recovering)
         except BaseException as error:
-            self._release()
+            if recovering.done():
+                self._release()
+            else:
+                self._health.broke("the store was told to stop while it recovered")
+                recovering.add_done_callback(self._recovery_left)
+                await asyncio.wait((recovering,), timeout=RECOVERY_ENDS_S)
             if isinstance(error, OSError):
                 raise DiskError(f"recovery of {self.root} failed: {error}") from error
             raise
@@ -244,6 +257,13 @@ class MessageStore:
         self.epochs.truncate_suffix(self.log.end + 1)  # an epoch may start where the log ends, not behind
         self.rebuild_queue_offsets()
         return recovered
+
+    def _recovery_left(self, recovering: asyncio.Future[Recovered]) -> None:
+        if recovering.cancelled():
+            return  # only who waits for the thread was, at the loop's end
+        if (error := recovering.exception()) is not None:
+            log.info("the recovery of %s ended: %s", self.root, error)
+        self._release()
 
     async def close(self) -> None:
         """Stop and flush everything; without an error the next start is a clean one. Idempotent."""

@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from model.errors import DiskError
 from model.message import LMQ_PREFIX, TRANSACTION_PREPARED
 from runtime.env import Disk
 from store.checkpoint import Checkpoint
@@ -236,7 +237,7 @@ def _forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
                 if not size:
                     break
                 at += abs(size)
-        except BadRecord:
+        except (BadRecord, DiskError):  # or unreadable still
             continue
         if at == item.until:
             damage.clear(item)
@@ -267,22 +268,32 @@ def _end(one: Lost) -> int:
 
 
 def _entries_in(queues: ConsumeQueues, ranges: list[DamagedRange]) -> list[Lost]:
-    """What the queues say of records in ``ranges``: looked for by halves, the loop may be waiting."""
+    """What the queues say of records in ``ranges``. One that cannot be read says nothing."""
     found: list[Lost] = []
     for queue in queues:
         if queue.topic.startswith(LMQ_PREFIX):
             continue  # the same record has a queue of its own
-        for item in ranges:
-            if queue.max_physical <= item.begin:
-                continue
-            at = queue.first_at(item.begin)
-            while (entry := queue.entry(at)) is not None:
-                offset, size, tags_code = entry
-                if size != PRE_BLANK_SIZE:
-                    if offset >= item.until:
-                        break
-                    found.append(Lost(offset, size, queue.topic, queue.queue_id, at, tags_code))
-                at += 1
+        try:
+            for item in ranges:
+                found += _entries_of(queue, item)
+        except DiskError as error:
+            log.error("what of %s/%d was lost is not known: %s", queue.topic, queue.queue_id, error)
+    return found
+
+
+def _entries_of(queue: ConsumeQueue, item: DamagedRange) -> list[Lost]:
+    """What ``queue`` says of records in ``item``: looked for by halves, the loop may be waiting."""
+    found: list[Lost] = []
+    if queue.max_physical <= item.begin:
+        return found
+    at = queue.first_at(item.begin)
+    while (entry := queue.entry(at)) is not None:
+        offset, size, tags_code = entry
+        if size != PRE_BLANK_SIZE:
+            if offset >= item.until:
+                break
+            found.append(Lost(offset, size, queue.topic, queue.queue_id, at, tags_code))
+        at += 1
     return found
 
 
@@ -292,7 +303,7 @@ def lost_head(commit_log: CommitLog, parser: DispatchParser, begin: int, until: 
         data = commit_log.read(begin, until - begin)
         if measure(data, 0, begin, False) != until - begin:
             return None
-    except BadRecord:
+    except (BadRecord, DiskError):  # or nothing can be read there
         return None
     found = parser.one(data, 0, until - begin)
     if found.sys_flag & TRANSACTION_PREPARED or not is_queue_name(found.topic, found.queue_id):
@@ -462,6 +473,7 @@ class Scan:
                 self.end = segment.start + segment_bytes
                 return True
             else:  # the block ends before the record does
+                self._log.need_whole()  # a start may be told to stop
                 head = block[at - block_at : at - block_at + 4]
                 want = max(int.from_bytes(head, "big"), BLOCK_BYTES) if len(head) == 4 else BLOCK_BYTES
                 block_at, block = at, segment.read(min(want, segment_bytes - at), at)

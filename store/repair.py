@@ -9,6 +9,7 @@ ledger forgets the range: a crash in between leaves the range on the ledger, and
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,7 +31,10 @@ log = logging.getLogger(__name__)
 
 NEIGHBOUR_BYTES: Final = 256
 """So much before and behind a range must be the same in the replica that mends it."""
+PAGE_BYTES: Final = 4096
 SEARCH_BYTES_MAX: Final = 4 << 20
+UNREADABLE_AGAIN_MS: Final = 600_000
+"""A read that fails may take seconds, on the loop."""
 _TAGS_CODE_MIN: Final = -(1 << 31)
 SYNCING: Final = "syncing a repaired range"
 
@@ -104,13 +108,17 @@ class Repairer:
         self._parser = parser
         self._damage = damage
         self._health = health
+        self._later: dict[DamagedRange, float] = {}  # when to look again, ms: what is beside is unreadable
         self._mending: set[DamagedRange] = set()  # their bytes are written, but not synced yet
 
     def wanted(self) -> list[Wanted]:
         """What would mend the ranges there are. One longer than any record is left for ``store repair``."""
         found: list[Wanted] = []
+        self._later = {item: until for item, until in self._later.items() if item in self._damage.ranges}
         for item in self._damage.ranges:
             if item.until - item.begin > RECORD_BYTES_MAX or item in self._mending:
+                continue
+            if self._env.monotonic_ms() < self._later.get(item, 0):
                 continue
             if not self._log.min_offset <= item.begin < item.until <= self._log.end:
                 continue  # the log was cut or begins later by now; the ledger follows
@@ -119,10 +127,23 @@ class Repairer:
                 begin = near.until
             stop = min(item.until + NEIGHBOUR_BYTES, self._segment_start(item.until - 1) + self._segment)
             stop = self._damage.next_begin(item.begin, min(stop, self._log.end))
-            before = self._log.read(begin, item.begin - begin)
-            behind = self._log.read(item.until, stop - item.until) if stop > item.until else b""
+            try:
+                before = self._log.read(begin, item.begin - begin)
+                behind = self._log.read(item.until, stop - item.until) if stop > item.until else b""
+                self._need_edges(item)
+            except DiskError as error:
+                log.error("[%d, %d) cannot be mended now: %s", item.begin, item.until, error)
+                self._later[item] = self._env.monotonic_ms() + UNREADABLE_AGAIN_MS
+                continue
             found.append(Wanted(begin, max(stop, item.until), item, before, behind))
         return found
+
+    def _need_edges(self, item: DamagedRange) -> None:
+        """Raise DiskError when a page that lies in ``item`` only in part cannot be read: writing that part,
+        the system would have to read the rest, fail, and a failed write is for ever."""
+        for edge, inner in ((item.begin, item.begin), (item.until, item.until - 1)):
+            if edge % self._segment % PAGE_BYTES:
+                self._log.read(inner, 1)
 
     @property
     def _segment(self) -> int:
@@ -283,26 +304,29 @@ class Repairer:
             return tags_code == item.tags_code or item.topic == SCHEDULE_TOPIC or tags_code < _TAGS_CODE_MIN
         return self._is_at(offset, size, queue_id, item.queue_offset)
 
-    def note(self, at: int, bad: BadRecord) -> int:
-        """Write down the damage at ``at``; returns where good records go on. Raises DiskError."""
+    def note(self, at: int, bad: BadRecord, read: Callable[[int, int], bytes] | None = None) -> int:
+        """Write down the damage at ``at``; returns where good records go on. Raises DiskError.
+
+        ``read(offset, size)``: what gives the log's bytes where the disk may not give all of them.
+        """
         base = self._segment_start(at)
         stop = min(base + self._segment, self._dispatcher.dispatched)
-        found = self._next_good(at, stop)
+        found = self._next_good(at, stop, read or self._log.read)
         return self._note(at, found if found is not None else stop, bad)
 
     def note_ahead(self, at: int, until: int, bad: BadRecord) -> bool:
         """Write down bytes at ``at`` that dispatch met, if good records follow before ``until``: a slave that
         copied a damaged log meets them. Raises DiskError."""
         stop = min(self._segment_start(at) + self._segment, until)
-        found = self._next_good(at, stop)
+        found = self._next_good(at, stop, self._log.read)
         if found is None:
             return False
         self._note(at, found, bad)
         return True
 
-    def _next_good(self, at: int, stop: int) -> int | None:
+    def _next_good(self, at: int, stop: int, read: Callable[[int, int], bytes]) -> int | None:
         base = self._segment_start(at)
-        found = resync(lambda size, p: self._log.read(base + p, size), base, at - base, stop - base)
+        found = resync(lambda size, p: read(base + p, size), base, at - base, stop - base)
         return base + found if found is not None else None
 
     def _note(self, at: int, until: int, bad: BadRecord) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -12,12 +14,15 @@ import pytest
 from broker.log_compare import DIGEST_BYTES, STEP_BYTES, LogCompare
 from broker.log_repair import LogRepair
 from broker.parts import Parts
-from model.errors import PeerError
+from model.errors import PeerError, Refused
 from remoting.codec import Command
+from remoting.codes import Request
 from remoting.service import RemotingClient
 from store.message_store import MessageStore
+from store.record import records_in
+from tests.broker.helpers import eventually, pair
 from tests.store.faulty import FaultyEnv
-from tests.store.support import fill, opened
+from tests.store.support import fill, message, opened
 
 SEGMENT: Final = 4 * STEP_BYTES
 
@@ -46,7 +51,7 @@ class Peer:
 
     async def call(self, address: str, command: Command, timeout_s: float) -> Command:
         begin, size = int(command.ext["offset"]), int(command.ext["size"])
-        ext = {"offset": str(begin), "confirmOffset": str(begin + size)}
+        ext = {"offset": str(begin), "confirmOffset": str(begin + size), "epoch": "1"}
         count = -(-size // STEP_BYTES)
         await self._turn()
         return command.reply(ext=ext, body=b"\1" * DIGEST_BYTES * count)
@@ -73,7 +78,8 @@ def _compare(env: FaultyEnv, store: MessageStore, peer: Peer) -> LogCompare:
         scrub_megabytes_per_s=0,
         check_on_start_megabytes_per_s=0,
     )
-    parts = cast(Parts, SimpleNamespace(env=env, config=config, store=store))
+    ha = SimpleNamespace(settled=1)
+    parts = cast(Parts, SimpleNamespace(env=env, config=config, store=store, ha=ha))
     return LogCompare(parts, cast(RemotingClient, peer), cast(LogRepair, peer))
 
 
@@ -137,3 +143,104 @@ def test_a_difference_no_replica_gave_the_bytes_of_is_looked_at_again() -> None:
             assert compare.passes == 1
 
     asyncio.run(run())
+
+
+class Others:
+    """Two replicas with one log, which answer as of ``epoch``, from the ``nth`` answer on as of ``later``:
+    then our own epoch is that, too, if ``ha`` is given."""
+
+    def __init__(
+        self, store: MessageStore, epoch: str | None, later: str | None, nth: int, ha: Any = None
+    ) -> None:
+        self._store = store
+        self._ha = ha
+        self._epochs = [epoch] * nth + [later]
+
+    async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+        epoch = self._epochs.pop(0) if len(self._epochs) > 1 else self._epochs[0]
+        ext = {} if epoch is None else {"epoch": epoch}
+        if self._ha is not None and len(self._epochs) == 1:
+            self._ha.settled = int(ext["epoch"])
+        offset, size = int(command.ext["offset"]), int(command.ext["size"])
+        if command.code == Request.READ_LOG_RANGE:
+            return command.reply(ext=ext, body=self._store.log.read(offset, size))
+        ext |= {"offset": str(offset), "confirmOffset": str(self._store.confirmed)}
+        return command.reply(ext=ext, body=b"\1" * DIGEST_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("mine", "epoch", "later", "nth", "together", "outvoted"),
+    [
+        (2, "2", "2", 0, False, True),
+        (2, "1", "1", 0, False, False),  # not cut yet
+        (2, None, None, 0, False, False),  # says nothing: of an older version
+        (2, "3", "3", 0, False, False),  # we have not heard yet who is master
+        (None, "2", "2", 0, False, False),  # ours may have to be cut, too
+        (2, "2", "1", 1, False, False),  # digests, then the step, then a record from both
+        (2, "2", "1", 2, False, False),
+        (2, "2", "1", 3, False, False),
+        (2, "2", "3", 3, True, False),  # an election between the two
+    ],
+)
+def test_only_replicas_settled_in_our_epoch_outvote_our_record(
+    mine: int | None, epoch: str | None, later: str | None, nth: int, together: bool, outvoted: bool
+) -> None:
+    async def run() -> None:
+        env, theirs = FaultyEnv(), FaultyEnv()
+        async with opened(env) as store, opened(theirs) as other:
+            for number in range(9):
+                one = message(b"%d" % number)
+                store.put(one)
+                other.put(replace(one, body=b"x") if number == 4 else one)
+            for each in (store, other):
+                each.confirm(each.log.end)
+                await each.caught_up()
+            assert store.log.end == other.log.end
+            ha = SimpleNamespace(settled=mine)
+            client = cast(RemotingClient, Others(other, epoch, later, nth, ha if together else None))
+            config = SimpleNamespace(
+                broker_name="g",
+                address="one",
+                group_address=None,
+                enable_controller_mode=True,
+                scrub_megabytes_per_s=0,
+                check_on_start_megabytes_per_s=0,
+            )
+            standing = SimpleNamespace(master_address=None)
+            fake = SimpleNamespace(env=env, config=config, store=store, standing=standing, ha=ha)
+            parts = cast(Parts, fake)
+
+            async def members() -> list[str]:
+                return ["one", "two", "three"]
+
+            compare = LogCompare(parts, client, LogRepair(parts, client, members))
+            await compare.once()
+            bodies = [r.body for r in records_in(store.log.read(0, store.log.end))]
+            assert bodies[4] == (b"x" if outvoted else b"4")
+
+    asyncio.run(run())
+
+
+def test_a_slave_vouches_for_its_log_in_the_epoch_its_master_is_in(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with pair(tmp_path) as (one, two):
+            ext = {"brokerName": "broker-t", "offset": "0", "size": "1"}
+            asked = Command(int(Request.KEELMQ_LOG_DIGESTS), ext)
+            await eventually(lambda: two.ha.settled == 1, "it follows")
+            for broker in (one, two):
+                answer = await broker.compare.digests(cast(Any, None), asked)
+                assert answer is not None
+                assert answer.ext["epoch"] == "1"
+            await two.follow(2, 2, one.config.address, one.config.ha_address)
+            assert two.ha.settled is None  # its master may be cut by another before it leads again
+            for handler in (two.compare.digests, two.repair.read):
+                with pytest.raises(Refused, match="may still be cut"):
+                    await handler(cast(Any, None), asked)
+            await one.lead(1, 2, frozenset({1}), 2, None)
+            assert one.ha.settled == 2
+            await eventually(lambda: two.ha.settled == 2, "it heard of the election from its master")
+            await one.fence()
+            assert one.ha.settled is None
+            await eventually(lambda: two.ha.settled is None, "the link is gone")
+
+    asyncio.run(body())

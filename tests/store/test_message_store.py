@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from model.errors import DiskError, Refused
 from model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, java_hash
+from runtime.os_env import OsEnv
 from store.message_store import MessageStore, Put
 from store.reading import GetStatus
 from store.record import MAGIC_BLANK, decode, encode
+from store.recovery import Recovered, Scan
 from tests.store.faulty import FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened, records_of, unpack
 from tests.waiting import until
@@ -489,5 +496,102 @@ def test_a_topic_that_cannot_be_a_folder_is_refused_and_skipped_on_a_slave() -> 
             store.confirm(store.log.end)
             await store.caught_up()
             assert list(store.queues()) == [("T", 0)]
+
+    asyncio.run(run())
+
+
+class Gate:
+    """A recovery whose thread stands still until ``open`` is set; ``ended`` holds how it ended."""
+
+    def __init__(self, store: MessageStore, part: Any, step: str) -> None:
+        self.entered, self.open = threading.Event(), threading.Event()
+        self.ended: list[Exception | None] = []
+        self._recover, self._step = store._recover, getattr(part, step)
+        store._recover = self.recover  # type: ignore[method-assign]
+        setattr(part, step, self.wait)
+
+    def wait(self, *args: Any) -> None:
+        self.entered.set()
+        self.open.wait(10)
+        self._step(*args)
+
+    def recover(self) -> Recovered:
+        try:
+            found = self._recover()
+        except Exception as error:
+            self.ended.append(error)
+            raise
+        self.ended.append(None)
+        return found
+
+
+TRY_LOCK = "import sys, runtime.os_env as e; e.OsDisk().lock(sys.argv[1])"
+
+
+def _in_use(path: Path) -> bool:
+    """As another process sees it: within one these locks exclude nobody."""
+    tried = subprocess.run([sys.executable, "-c", TRY_LOCK, f"{path}/lock"], capture_output=True, check=False)
+    assert not tried.returncode or b"BlockingIOError" in tried.stderr, tried.stderr
+    return bool(tried.returncode)
+
+
+async def _killed(path: Path) -> None:
+    async with opened(OsEnv(), root=str(path)) as store:
+        await fill(store, 20)
+    (path / "abort").touch()
+    shutil.rmtree(path / "consumequeue")
+
+
+@pytest.mark.parametrize("behind", ["scan", "dispatch"])
+def test_a_start_told_to_stop_keeps_the_store_until_its_recovery_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str
+) -> None:
+    async def run() -> None:
+        scanned: list[Scan] = []
+        monkeypatch.setattr(Scan, "last_is_torn", lambda self: scanned.append(self))
+        await _killed(tmp_path)
+        store = MessageStore(OsEnv(), config(str(tmp_path)))
+        if behind == "scan":
+            gate = Gate(store, store.damage, "load")
+        else:
+            gate = Gate(store, store._dispatcher, "start_at")
+        opening = asyncio.create_task(store.open())
+        await until(gate.entered.is_set)
+        opening.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not opening.done()
+        assert _in_use(tmp_path)
+        gate.open.set()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        (error,) = gate.ended
+        assert "told to stop" in str(error)
+        assert len(scanned) == (behind == "dispatch"), "it does not read a long log to its end first"
+        assert store.dispatched == 0
+        assert not _in_use(tmp_path)
+
+    asyncio.run(run())
+
+
+def test_a_recovery_that_does_not_end_in_time_keeps_the_lock_for_as_long_as_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        monkeypatch.setattr("store.message_store.RECOVERY_ENDS_S", 0.01)
+        await _killed(tmp_path)
+        store = MessageStore(OsEnv(), config(str(tmp_path)))
+        gate = Gate(store, store.damage, "load")
+        opening = asyncio.create_task(store.open())
+        await until(gate.entered.is_set)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert not gate.ended
+        assert _in_use(tmp_path)
+        gate.open.set()
+        await until(lambda: store._lock is None)
+        assert gate.ended
+        assert not _in_use(tmp_path)
 
     asyncio.run(run())
