@@ -162,7 +162,7 @@ def _held(row: dict[str, Any], places: dict[str, tuple[int, int]]) -> bool:
 
 
 def _expired(facts: Facts, row: dict[str, Any], where: int, starts: dict[tuple[str, int], int]) -> bool:
-    begin = min((r.start for r in facts.replicas if not r.empty), default=0)
+    begin = min(r.start for r in ([r for r in facts.replicas if not r.empty] or facts.replicas))
     if begin == 0:
         return False
     if where >= 0:

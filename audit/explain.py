@@ -184,7 +184,8 @@ def _suffix(
         ambiguous = counts[0] == counts[1]
     right = base if wrong == other else other
     r = facts.replicas[wrong]
-    acked = acked_in(wrong, begin, r.end)
+    # Also what this log lacks: the messages that were acknowledged from the other one.
+    acked = acked_in(wrong, begin, r.end) + acked_in(right, begin, facts.replicas[right].end)
     unconfirmed = 0 < confirmed <= begin and acked == 0
     common = consistent_point(a, b)
     return facts.at(
@@ -234,7 +235,7 @@ def tails(
     running = not all(r.clean for r in replicas)
     found = []
     for at, r in enumerate(replicas):
-        if r.empty and not target:
+        if r.empty and not target and r.confirmed <= r.end:
             continue
         if any(f.kind == "divergent_suffix" and f.replica == r.name for f in roots):
             continue

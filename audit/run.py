@@ -239,8 +239,6 @@ def _explain(
         lambda at, begin, end: tail_of(at, begin).records,
         _same_bytes(replicas),
     )
-    if reference not in views:
-        return explain.link(found, [r.name for r in replicas])
     whole = replicas[reference].start == 0 and not trusted
     view = views[reference]
     ends = [r.end for r in replicas if not r.empty]
@@ -249,7 +247,7 @@ def _explain(
     if ledger is not None:
         # A replica proved equal to the reference as far as both reach holds nothing the reference does not.
         apart = [at for at, v in views.items() if at == reference or not acked.adds_nothing(replicas[at], v)]
-        if min(ends) < max(ends) or len(apart) > 1:
+        if ends and (min(ends) < max(ends) or len(apart) > 1):
             acked_end = max(tail_of(at, min(ends)).until for at in apart)
     found += explain.tails(facts, lambda at: _missing_behind(tail_of, apart, replicas, at), acked_end, found)
     found += explain.queues(facts, scanned.broken_queues(view, whole=whole), reference, whole=whole)

@@ -1,0 +1,89 @@
+"""The promise of the verdict: no clean one over a broken group, no alarm over a sound one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from audit.storage import parse_stores
+from model.errors import ConfigError
+from tests.audit.plants import PLANTS, make, run_local
+from tests.audit.stores import LogWriter, copies
+
+
+def ledger_at(root: Path, rows: list[dict[str, object]]) -> Path:
+    path = root / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def wipe(store: Path, *, zeroed: bool) -> None:
+    """Lose every record, and what else tells of them; the files may stay."""
+    for segment in (store / "commitlog").iterdir():
+        if zeroed:
+            segment.write_bytes(bytes(segment.stat().st_size))
+        else:
+            segment.unlink()
+
+
+@pytest.mark.parametrize("zeroed", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_logs_without_a_record_lack_all_that_was_acknowledged(
+    zeroed: bool, count: int, tmp_path: Path
+) -> None:
+    stores, writer, ledger = make(tmp_path)
+    for store in stores:
+        wipe(store, zeroed=zeroed)
+        (store / "checkpoint").unlink()
+    report = run_local(stores[:count], ledger)
+    assert report.verdict == "diverged"
+    assert {f.kind for f in report.findings} == {"acked_missing"}
+    assert len(report.findings) == len(writer.rows)
+    assert run_local(stores[:count], None).verdict == "clean"  # as a group begins
+
+
+def test_a_log_without_a_record_that_was_confirmed_beyond_lost_its_end(tmp_path: Path) -> None:
+    stores, _, _ = make(tmp_path)
+    for store in stores:
+        wipe(store, zeroed=True)
+    report = run_local(stores, None)
+    assert [(f.kind, f.severity) for f in report.findings] == [("short_tail", "error")] * 3
+
+
+def test_an_empty_log_of_a_later_epoch_hides_nothing_of_the_others(tmp_path: Path) -> None:
+    """Its file begins where a later epoch does; the others are damaged and were never asked."""
+    stores, writer, ledger = make(tmp_path)
+    next(p for p in PLANTS if p.name == "removed message").do(stores, writer)
+    shutil.rmtree(stores[2] / "commitlog")
+    (stores[2] / "commitlog").mkdir()
+    (stores[2] / "commitlog" / f"{4096 * 4:020d}").write_bytes(bytes(4096))
+    (stores[2] / "checkpoint").unlink()
+    epochs = stores[2] / "epochFileCheckpoint"
+    epochs.write_text("2\n0\n1-0\n5-16000\n")
+    report = run_local(stores, ledger)
+    assert report.reference in ("r0", "r1")
+    assert "acked_missing" in {f.kind for f in report.findings if f.severity == "error"}
+
+
+@pytest.mark.parametrize("way", ["again", "link", "url"])
+def test_two_ways_to_one_store_are_not_two_replicas(way: str, tmp_path: Path) -> None:
+    stores, _, _ = make(tmp_path)
+    (tmp_path / "link").symlink_to(stores[0])
+    other = {"again": f"b={stores[0]}", "link": str(tmp_path / "link"), "url": f"b=file://{stores[0]}"}[way]
+    with pytest.raises(ConfigError, match="given twice"):
+        parse_stores([f"a={stores[0]}", other])
+
+
+def test_another_history_that_lacks_what_was_acknowledged_is_no_warning(tmp_path: Path) -> None:
+    """Nobody confirmed the end; yet its messages were acknowledged from the other logs."""
+    stores, writer, ledger = make(tmp_path)
+    confirmed = int(str(writer.rows[70]["phys_offset"]))
+    for store in stores:
+        (store / "checkpoint").write_bytes(struct.pack(">5q", 1, 1, 1, 0, confirmed) + bytes(4096 - 40))
+    next(p for p in PLANTS if p.name == "divergent suffix").do(stores, writer)
+    assert run_local(stores, None).verdict == "warnings"
+    assert run_local(stores, ledger).verdict == "diverged"
