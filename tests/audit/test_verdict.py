@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import struct
 from pathlib import Path
 
 import pytest
 
+from audit.ledger import read_ledger
 from audit.storage import parse_stores
 from model.errors import ConfigError
-from tests.audit.plants import PLANTS, make, run_local
-from tests.audit.stores import LogWriter, copies
-
-
-def ledger_at(root: Path, rows: list[dict[str, object]]) -> Path:
-    path = root / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+from tests.audit.plants import PLANTS, delayed_across_retention, make, run_local, topic_created_again
+from tests.audit.stores import patch, record
 
 
 def wipe(store: Path, *, zeroed: bool) -> None:
@@ -87,3 +81,49 @@ def test_another_history_that_lacks_what_was_acknowledged_is_no_warning(tmp_path
     next(p for p in PLANTS if p.name == "divergent suffix").do(stores, writer)
     assert run_local(stores, None).verdict == "warnings"
     assert run_local(stores, ledger).verdict == "diverged"
+
+
+def test_a_topic_created_again_is_in_order(tmp_path: Path) -> None:
+    """RocketMQ begins its queues at 0 again."""
+    report = run_local(*topic_created_again(tmp_path, 5))
+    assert (report.verdict, report.findings) == ("clean", [])
+
+
+def test_a_queue_that_only_just_began_again_is_in_doubt(tmp_path: Path) -> None:
+    report = run_local(*topic_created_again(tmp_path, 1))
+    assert [(f.kind, f.severity) for f in report.findings] == [("dup_queue_offset", "warn")]
+
+
+@pytest.mark.parametrize("removed", [(0, 1, 2), (0,), ()])
+def test_a_delayed_message_is_there_though_retention_took_where_it_waited(
+    removed: tuple[int, ...], tmp_path: Path
+) -> None:
+    stores, ledger = delayed_across_retention(tmp_path, removed)
+    report = run_local(stores, ledger)
+    assert (report.verdict, {f.kind for f in report.findings}) == ("clean", {"extra_tail"})
+    gone = [r for r in read_ledger(str(ledger)).to_pylist() if r["phys_offset"] < 4096]
+    assert report.expired == (len(gone) if len(removed) == 3 else 0)
+
+
+def test_a_copy_that_is_consumed_again_stands_for_no_acknowledged_message(tmp_path: Path) -> None:
+    """Only the group that sent it back would read it; all others lost the message."""
+    stores, writer, ledger = make(tmp_path)
+    next(p for p in PLANTS if p.name == "removed message").do(stores, writer)
+    for store in stores:
+        raw = record(writer.end, 0, b"m-40" * 5, key="m40", topic="%RETRY%group", stamp=3000)
+        patch(store, writer.end, raw)
+    report = run_local(stores, ledger)
+    assert ("acked_mismatch", "error", "m40") in {(f.kind, f.severity, f.uniq_key) for f in report.findings}
+    assert report.verdict == "diverged"
+
+
+def test_a_running_log_that_ends_before_the_others_begin_was_compared_with_nothing(tmp_path: Path) -> None:
+    stores, _, _ = make(tmp_path)
+    for store in stores[:2]:
+        (store / "checkpoint").unlink()
+        (store / "abort").touch()
+    for segment in (4096, 8192):
+        (stores[0] / "commitlog" / f"{segment:020d}").unlink()
+    (stores[1] / "commitlog" / f"{0:020d}").unlink()
+    report = run_local(stores[:2], None)
+    assert [(f.kind, f.severity, f.replica) for f in report.findings] == [("short_tail", "warn", "r0")]
