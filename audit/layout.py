@@ -179,6 +179,8 @@ def _find_end(replica: Replica) -> None:
                 continue
             _walk_last(storage, replica, segment, read, limit)
             break
+        # Again: an epoch is written down before its first byte, so now it tells of all that was found.
+        _read_epochs(storage, replica)
     finally:
         storage.close()
     last = replica.start
