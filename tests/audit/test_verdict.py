@@ -11,8 +11,15 @@ import pytest
 from audit.ledger import read_ledger
 from audit.storage import parse_stores
 from model.errors import ConfigError
-from tests.audit.plants import PLANTS, delayed_across_retention, make, run_local, topic_created_again
-from tests.audit.stores import patch, record
+from tests.audit.plants import (
+    PLANTS,
+    delayed_across_retention,
+    ledger_at,
+    make,
+    run_local,
+    topic_created_again,
+)
+from tests.audit.stores import LogWriter, copies, patch, record
 
 
 def wipe(store: Path, *, zeroed: bool) -> None:
@@ -127,3 +134,21 @@ def test_a_running_log_that_ends_before_the_others_begin_was_compared_with_nothi
     (stores[1] / "commitlog" / f"{0:020d}").unlink()
     report = run_local(stores[:2], None)
     assert [(f.kind, f.severity, f.replica) for f in report.findings] == [("short_tail", "warn", "r0")]
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_records_longer_than_a_window_are_read(flipped: bool, tmp_path: Path) -> None:
+    """A broker whose file says maxMessageSize=16777216."""
+    segment = 64 << 20
+    writer = LogWriter(tmp_path / "origin", segment=segment)
+    for n in range(3):
+        writer.add(b"x" * 9_500_000, key=f"k{n}")
+    writer.confirm(epochs=[(1, 0)])
+    stores = copies(writer.root, 2)
+    at = int(str(writer.rows[1]["phys_offset"]))
+    if flipped:
+        patch(stores[1], at + 9_000_000, b"?", segment)
+    report = run_local(stores, ledger_at(tmp_path, writer.rows))
+    assert report.records == (4 if flipped else 3)
+    roots = [(f.kind, f.replica, f.phys_offset) for f in report.findings if not f.caused_by]
+    assert roots == ([("crc_mismatch", "r1", at)] if flipped else [])
