@@ -7,6 +7,7 @@ usage.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Final
 
@@ -43,5 +44,8 @@ def run(command: click.Command, arguments: Sequence[str], name: str = "keelmq") 
         return INTERRUPTED
     except (MqError, OSError) as error:
         print(f"{name}: {error or type(error).__name__}", file=sys.stderr)
+        return UNFINISHED
+    except Exception:  # noqa: BLE001 - ours to mend; Python ends with 1, which scripts take for warnings
+        traceback.print_exc()
         return UNFINISHED
     return code if isinstance(code, int) else DONE

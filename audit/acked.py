@@ -16,7 +16,7 @@ from audit.explain import Facts
 from audit.findings import ERROR, Finding
 from audit.layout import Replica
 from audit.plan import own_parts
-from audit.tables import ScannedLog, View
+from audit.tables import Again, ScannedLog, View
 
 
 @dataclass(slots=True)
@@ -25,7 +25,9 @@ class AckedResult:
     expired: int  # ledger lines older than any log
 
 
-def check(facts: Facts, log: ScannedLog, ledger: pa.Table, views: dict[int, View]) -> AckedResult:
+def check(
+    facts: Facts, log: ScannedLog, ledger: pa.Table, views: dict[int, View], again: tuple[Again, ...]
+) -> AckedResult:
     """Join the ledger with every log; one row for a message on all replicas (``*``), else one a replica."""
     reference = facts.reference
     shared = [
@@ -34,12 +36,15 @@ def check(facts: Facts, log: ScannedLog, ledger: pa.Table, views: dict[int, View
         if at != reference and adds_nothing(facts.replicas[at], view) and not facts.replicas[at].holes
     ]
     own = [at for at in views if at != reference and at not in shared]
-    faults = {at: log.acked(ledger, views[at]).to_pylist() for at in [reference, *own]}
+    faults = {
+        at: log.acked(ledger, views[at], facts.replicas[at].start, again).to_pylist()
+        for at in [reference, *own]
+    }
     missing_keys = sorted(
         {r["uniq_key"] for rows in faults.values() for r in rows if r["fault"] == "missing"}
     )
     places = _places(log, views, [reference, *own], missing_keys)
-    starts = _queue_starts(log, views[reference]) if missing_keys else {}
+    starts = _queue_starts(log, views[reference]) if any(faults.values()) else {}
     wrong: dict[tuple[str, int], dict[int, dict[str, Any]]] = {}
     expired: set[int] = set()
     for at, rows in faults.items():
@@ -47,8 +52,13 @@ def check(facts: Facts, log: ScannedLog, ledger: pa.Table, views: dict[int, View
             where = _where(row, places)
             for replica in [at, *(shared if at == reference else [])]:
                 r = facts.replicas[replica]
+                told = int(row["phys_offset"])
                 if row["fault"] == "missing" and _expired(facts, row, where, starts):
                     expired.add(row["line"])
+                elif row["fault"] == "mismatch" and _expired(facts, row, told, starts):
+                    expired.add(row["line"])  # what is there is a copy: delivered later, or sent again
+                elif row["fault"] == "mismatch" and 0 <= told < r.start:
+                    continue
                 elif _held(row, places) and not r.start <= where < r.end:
                     # Retention took it from this log, or the log ends before it: its tail is a row already.
                     continue
@@ -162,7 +172,7 @@ def _held(row: dict[str, Any], places: dict[str, tuple[int, int]]) -> bool:
 
 
 def _expired(facts: Facts, row: dict[str, Any], where: int, starts: dict[tuple[str, int], int]) -> bool:
-    begin = min((r.start for r in facts.replicas if not r.empty), default=0)
+    begin = min(r.start for r in ([r for r in facts.replicas if not r.empty] or facts.replicas))
     if begin == 0:
         return False
     if where >= 0:

@@ -23,6 +23,7 @@ from audit.scan import (
     find_record,
     parse,
     sync,
+    window,
 )
 from audit.storage import Storage, open_storage
 
@@ -162,12 +163,15 @@ class Cursor:
     def parse(self, offset: int) -> Parsed:
         at = offset - self._base
         if at < 0 or len(self._data) - at < RECORD_BYTES_MIN:
-            self._data, self._base, at = self._read(offset, WINDOW_BYTES), offset, 0
+            self._data, self._base, at = self._window(offset), offset, 0
         parsed = parse(self._data, at, offset, self._segment_end)
         if parsed.problem in ("incomplete", "fewer than 8 bytes") and at:
-            self._data, self._base = self._read(offset, WINDOW_BYTES), offset
+            self._data, self._base = self._window(offset), offset
             parsed = parse(self._data, 0, offset, self._segment_end)
         return parsed
+
+    def _window(self, offset: int) -> bytes:
+        return window(self._read, offset, self._segment_end - offset)
 
     def next_start(self, offset: int) -> int:
         """Where a record starts again after unreadable bytes at ``offset``; the limit if none does."""

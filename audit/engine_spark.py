@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from audit.java import Java, find_java
-from audit.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC
+from audit.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC, WAITING_TOPIC
 from audit.tables import (
     ACKED,
     CHUNK,
@@ -35,6 +35,7 @@ from audit.tables import (
     LOG,
     QUEUES,
     RECORD,
+    Again,
     EngineError,
     Tail,
     Task,
@@ -289,7 +290,7 @@ class SparkLog:
             & (F.col("found_queue_id") == F.col("queue_id"))
             & (F.col("found_queue_offset") == F.col("queue_offset"))
             & ((F.col("phys_offset") < 0) | (F.col("phys_offset") == F.col("offset")))
-        ) | F.col("found_topic").rlike(SYSTEM_TOPIC)
+        ) | F.col("found_topic").rlike(WAITING_TOPIC)
         rank = (
             F.when(F.col("offset").isNull(), 3).when(~body, 2).when(~place, 1).otherwise(0)
         )  # 0 exact, 1 the body elsewhere, 2 another body, 3 nothing
@@ -304,10 +305,16 @@ class SparkLog:
         return self._joined[view]
 
     @spark_errors()
-    def acked(self, ledger: pa.Table, view: View) -> pa.Table:
+    def acked(self, ledger: pa.Table, view: View, start: int, again: tuple[Again, ...]) -> pa.Table:
         joined = self._join(ledger, view)
         placed = joined.filter((F.col("rank") < 3) & (F.col("found_topic") == F.col("topic")))
-        told = Window.partitionBy("topic", "queue_id").orderBy("queue_offset", "offset")
+        life = F.lit(0)
+        for topic, queue_id, begin in again:
+            of = (F.col("topic") == topic) & (F.col("queue_id") == queue_id) & (F.col("offset") >= begin)
+            life = life + of.cast("int")
+        placed = placed.filter((F.col("phys_offset") < 0) | (F.col("phys_offset") >= start))
+        placed = placed.withColumn("life", life)
+        told = Window.partitionBy("topic", "queue_id", "life").orderBy("queue_offset", "offset")
         behind = (
             Window.partitionBy("topic", "queue_id")
             .orderBy("offset")

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from audit.compare import Difference, Interval, Ranges, is_suffix, runs
-from audit.findings import ERROR, INFO, WARN, Finding, merge
+from audit.findings import ERROR, INFO, WARN, Finding, Spans, merge
 from audit.layout import Replica
 from audit.queues import Place, explain
 from audit.tables import Tail
@@ -61,6 +61,10 @@ def damage(facts: Facts, table: pa.Table) -> list[Finding]:
         for at in range(len(facts.replicas)):
             if at != facts.reference and facts.equal_to_reference(at, offset, row["until"]):
                 by_replica.setdefault(at, {}).setdefault((kind, offset), row)
+    damaged = {
+        at: Spans((offset, int(row["until"]), True) for (_, offset), row in rows.items())
+        for at, rows in by_replica.items()
+    }
     found = []
     for at, rows in by_replica.items():
         for (kind, offset), row in rows.items():
@@ -68,9 +72,7 @@ def damage(facts: Facts, table: pa.Table) -> list[Finding]:
             sound = [
                 h
                 for h in facts.holders(offset, until)
-                if not any(
-                    o < until and offset < int(d["until"]) for (_, o), d in by_replica.get(h, {}).items()
-                )
+                if h not in damaged or not damaged[h].first(offset, until)
             ]
             found.append(
                 facts.at(
@@ -107,6 +109,7 @@ def differences(
     stretch.
     """
     found: list[Finding] = []
+    rooted = _spans(roots)
     for (base, other), all_rows in sorted(rows.items()):
         names = (facts.replicas[base].name, facts.replicas[other].name)
         common_end = min(facts.replicas[base].end, facts.replicas[other].end)
@@ -115,10 +118,18 @@ def differences(
                 found.append(_suffix(facts, run, base, other, confirmed, acked_in, same_bytes))
                 continue
             for d in run:
-                if any(f.replica in names and f.overlaps(d.start, d.until) for f in roots):
+                if any(name in rooted and rooted[name].first(d.start, d.until) for name in names):
                     continue  # one of the two is damaged in itself: that row says it all
                 found.append(_stretch(facts, d, body_crc, same_bytes))
     return merge(dict.fromkeys(found), MERGED)
+
+
+def _spans(findings: Iterable[Finding]) -> dict[str, Spans[Finding]]:
+    """By replica."""
+    of: dict[str, list[Finding]] = {}
+    for f in findings:
+        of.setdefault(f.replica, []).append(f)
+    return {name: Spans((f.phys_offset, f.until, f) for f in rows) for name, rows in of.items()}
 
 
 def _vote(facts: Facts, base: int, other: int, span: Interval, same: SameBytes) -> tuple[int, int]:
@@ -184,7 +195,8 @@ def _suffix(
         ambiguous = counts[0] == counts[1]
     right = base if wrong == other else other
     r = facts.replicas[wrong]
-    acked = acked_in(wrong, begin, r.end)
+    # Also what this log lacks: the messages that were acknowledged from the other one.
+    acked = acked_in(wrong, begin, r.end) + acked_in(right, begin, facts.replicas[right].end)
     unconfirmed = 0 < confirmed <= begin and acked == 0
     common = consistent_point(a, b)
     return facts.at(
@@ -234,7 +246,7 @@ def tails(
     running = not all(r.clean for r in replicas)
     found = []
     for at, r in enumerate(replicas):
-        if r.empty and not target:
+        if r.empty and not target and r.confirmed <= r.end:
             continue
         if any(f.kind == "divergent_suffix" and f.replica == r.name for f in roots):
             continue
@@ -244,6 +256,9 @@ def tails(
             severity = INFO if running else WARN
             if any(o.end > r.end and min(o.confirmed, o.end) > r.end for o in replicas):
                 severity = WARN
+            longer = [o for o in replicas if o.end > r.end]
+            if not r.empty and longer and all(o.start >= r.end for o in longer):
+                severity = WARN  # they share nothing: no byte of it was compared
             if acked.records or r.confirmed > r.end:
                 severity = ERROR
             found.append(
@@ -360,20 +375,28 @@ def epochs(facts: Facts) -> list[Finding]:
     return found
 
 
-def queues(facts: Facts, table: pa.Table, replica: int, *, whole: bool) -> list[Finding]:
-    """Places of queues that are skipped, taken twice or out of order along one replica's log."""
-    by_queue: dict[tuple[str, int], list[Place]] = {}
+Queues = dict[tuple[str, int], list[Place]]
+
+
+def places(table: pa.Table) -> Queues:
+    """The places of every broken queue, in log order."""
+    by_queue: Queues = {}
     for row in table.to_pylist():
         by_queue.setdefault((row["topic"], row["queue_id"]), []).append(
             Place(row["offset"], row["queue_offset"], row["advance"], row["uniq_key"])
         )
+    return by_queue
+
+
+def queues(facts: Facts, by_queue: Queues, replica: int, *, whole: bool) -> list[Finding]:
+    """Places of queues that are skipped, taken twice or out of order along one replica's log."""
     found = []
     for (topic, queue_id), places in sorted(by_queue.items()):
         for fault in explain(places, whole=whole):
             found.append(
                 facts.at(
                     fault.kind,
-                    ERROR,
+                    WARN if fault.doubtful else ERROR,
                     replica,
                     fault.offset,
                     fault.until,
@@ -462,23 +485,25 @@ def link(findings: Iterable[Finding], replicas: Sequence[str]) -> list[Finding]:
     for f in rows:
         if not f.caused_by:
             by_kind.setdefault(f.kind, []).append(f)
+    spans = {kind: _spans(causes) for kind, causes in by_kind.items()}
     out = []
     for f in rows:
-        cause = None if f.caused_by or f.phys_offset < 0 else _cause(f, by_kind, set(replicas))
+        cause = None if f.caused_by or f.phys_offset < 0 else _cause(f, spans, replicas)
         out.append(f.follows(cause) if cause is not None else f)
     return out
 
 
-def _cause(f: Finding, by_kind: dict[str, list[Finding]], replicas: set[str]) -> Finding | None:
-    logs: set[str] = set()
-    first: Finding | None = None
+def _cause(
+    f: Finding, spans: dict[str, dict[str, Spans[Finding]]], replicas: Sequence[str]
+) -> Finding | None:
+    everywhere: dict[str, Finding] = {}
     for kind in CAUSES.get(f.kind, ()):
-        for c in by_kind.get(kind, ()):
-            if c is f or not c.overlaps(f.phys_offset, f.until):
-                continue
-            if c.replica in (f.replica, "*"):
-                return c
-            if f.replica == "*":
-                first = first or c
-                logs.add(c.replica)
-    return first if first is not None and logs >= replicas else None
+        of = spans.get(kind, {})
+        for name in (f.replica, "*"):
+            if name in of and (cause := of[name].first(f.phys_offset, f.until)) is not None:
+                return cause
+        if f.replica == "*":
+            for name in replicas:
+                if name in of and (cause := of[name].first(f.phys_offset, f.until)) is not None:
+                    everywhere.setdefault(name, cause)
+    return next(iter(everywhere.values())) if everywhere and len(everywhere) == len(set(replicas)) else None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+T = TypeVar("T")
 
 INFO: Final = "info"
 WARN: Final = "warn"
@@ -71,6 +75,21 @@ class Finding:
 
     def overlaps(self, begin: int, end: int) -> bool:
         return self.phys_offset < max(end, begin + 1) and begin < self.until
+
+
+class Spans(Generic[T]):
+    """Stretches of one log, asked for the first that overlaps another: thousands of each are no surprise."""
+
+    def __init__(self, items: Iterable[tuple[int, int, T]]) -> None:
+        rows = sorted(items, key=lambda row: row[:2])
+        self._items = [item for _, _, item in rows]
+        self._begins = [begin for begin, _, _ in rows]
+        self._reach = list(accumulate((end for _, end, _ in rows), max))
+
+    def first(self, begin: int, end: int) -> T | None:
+        """The first item of all that overlap [begin, end); an empty stretch counts as one byte."""
+        at = bisect_right(self._reach, begin)
+        return self._items[at] if at < bisect_left(self._begins, max(end, begin + 1)) else None
 
 
 SCHEMA: Final = pa.schema(

@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from audit.scan import WINDOW_BYTES, Read, Record, find_record, parse, skip_sound
+from audit.scan import Read, Record, find_record, parse, skip_sound, window
 from audit.storage import Storage, StoreSpec, open_storage
 
 
@@ -179,6 +179,8 @@ def _find_end(replica: Replica) -> None:
                 continue
             _walk_last(storage, replica, segment, read, limit)
             break
+        # Again: an epoch is written down before its first byte, so now it tells of all that was found.
+        _read_epochs(storage, replica)
     finally:
         storage.close()
     last = replica.start
@@ -191,7 +193,7 @@ def _find_end(replica: Replica) -> None:
 
 
 def _holds_records(storage: Storage, segment: Segment, read: Read, limit: int, segment_end: int) -> bool:
-    head = parse(read(segment.base, WINDOW_BYTES), 0, segment.base, segment_end)
+    head = parse(window(read, segment.base, segment_end - segment.base), 0, segment.base, segment_end)
     if head.size:
         return True
     begin = storage.data_from(segment.file, 0)
@@ -212,13 +214,13 @@ def _walk_last(storage: Storage, replica: Replica, segment: Segment, read: Read,
         at = position - base
         parsed = parse(data, at, position, segment_end)
         if parsed.problem in ("incomplete", "fewer than 8 bytes") and (base != position or not data):
-            data, base = read(position, min(WINDOW_BYTES, limit - position)), position
+            data, base = window(read, position, limit - position), position
             if data:
                 continue
         if parsed.size and parsed.record is not None and parsed.damage is not None:
             # A damaged record ends the log only if nothing follows it: then it may be half written.
-            tail = parse(read(position + parsed.size, WINDOW_BYTES), 0, position + parsed.size, segment_end)
             behind = position + parsed.size
+            tail = parse(window(read, behind, segment_end - behind), 0, behind, segment_end)
             if not tail.size and not replica.clean and replica.confirmed < behind:
                 replica.torn = (position, behind)
                 break
@@ -266,7 +268,8 @@ def _resume(
         return -1
     if replica.confirmed > found:
         return found
-    parsed = parse(read(found, WINDOW_BYTES), 0, found, replica.segment_end(segment))
+    room = replica.segment_end(segment) - found
+    parsed = parse(window(read, found, room), 0, found, found + room)
     if parsed.record is None or parsed.damage is not None:
         return -1
     if last is None:

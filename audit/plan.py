@@ -24,10 +24,10 @@ def reference_of(replicas: list[Replica], digests: pa.Table | None = None) -> in
     """
     agreeing = _agreeing(digests) if digests is not None else Counter()
 
-    def rank(at: int) -> tuple[int, int, int, int, int, int]:
+    def rank(at: int) -> tuple[bool, int, int, int, int, int, int]:
         r = replicas[at]
         missing = sum(end - begin for begin, end in r.holes)
-        return (r.epoch_at(r.end - 1), r.end, -missing, agreeing[at], -r.start, -at)
+        return (not r.empty, r.epoch_at(r.end - 1), r.end, -missing, agreeing[at], -r.start, -at)
 
     return max(range(len(replicas)), key=rank)
 
@@ -126,10 +126,10 @@ def views(replicas: list[Replica], reference: int, ranges: Ranges) -> dict[int, 
     """
     out: dict[int, View] = {}
     for at, replica in enumerate(replicas):
-        if replica.empty:
-            continue
-        if at == reference:
+        if at == reference:  # also when every log is empty: a ledger's messages are missing from it
             out[at] = View(reference, reference, tuple(covered(replica)))
+            continue
+        if replica.empty:
             continue
         equal: list[Interval] = []
         for begin, end in covered(replica):

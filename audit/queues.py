@@ -26,12 +26,14 @@ class Fault(NamedTuple):
     expected: str
     found: str
     records: int
+    doubtful: bool = False  # lawful if the topic was deleted and created again
 
 
 def explain(places: Sequence[Place], *, whole: bool) -> list[Fault]:
     """Name every break of one queue. ``whole``: the log begins at 0, so the queue must too.
 
     A queue that starts again at 0 and goes on at 1 is a topic that was deleted and created again: no fault.
+    One that starts again and has not gone on yet is in doubt.
     """
     faults: list[Fault] = []
     gaps: list[tuple[int, int, Place, Place]] = []  # [from, to) skipped between two records
@@ -47,9 +49,22 @@ def explain(places: Sequence[Place], *, whole: bool) -> list[Fault]:
         elif q > expected:
             gaps.append((expected, q, before, place))
             expected = q + place.advance
-        elif (
-            q == 0 and expected > 1 and at + 1 < len(places) and places[at + 1].queue_offset == place.advance
-        ):
+        elif _begins_again(places, at, expected):
+            if at + 1 == len(places):
+                where = f"{expected}, or a topic that was created again"
+                faults.append(
+                    Fault(
+                        "dup_queue_offset",
+                        place.offset,
+                        place.offset + 1,
+                        q,
+                        place.uniq_key,
+                        where,
+                        str(q),
+                        1,
+                        True,
+                    )
+                )
             expected, taken = place.advance, {}
         elif (gap := next((g for g in gaps if g[0] <= q < g[1]), None)) is not None and q not in taken:
             gaps.remove(gap)
@@ -76,3 +91,21 @@ def explain(places: Sequence[Place], *, whole: bool) -> list[Fault]:
             Fault("queue_gap", left.offset, right.offset + 1, begin, "", str(begin), str(end), end - begin)
         )
     return sorted(faults, key=lambda f: (f.offset, f.kind))
+
+
+def _begins_again(places: Sequence[Place], at: int, expected: int) -> bool:
+    place = places[at]
+    on = place.advance if at + 1 == len(places) else places[at + 1].queue_offset
+    return place.queue_offset == 0 and expected > 1 and on == place.advance
+
+
+def begins_again(places: Sequence[Place]) -> list[int]:
+    """Physical offsets at which the queue of a topic that was deleted begins again."""
+    found = []
+    expected = 0
+    for at, place in enumerate(places):
+        if at and _begins_again(places, at, expected):
+            found.append(place.offset)
+            expected = 0
+        expected = max(expected, place.queue_offset + place.advance)
+    return found

@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.tables import ACKED, CHUNK, DAMAGE, DUPLICATES, LOG, QUEUES, RECORD, Tail, View
+from audit.tables import ACKED, CHUNK, DAMAGE, DUPLICATES, LOG, QUEUES, RECORD, Again, Tail, View
 
-# Topics in which one message may stand more than once, or under another place than its sender was told.
+# Topics in which one message may stand more than once.
 SYSTEM_TOPIC: Final = r"^(%RETRY%|%DLQ%|SCHEDULE_TOPIC_XXXX$|rmq_sys_|RMQ_SYS_|TRANS_CHECK_MAX_TIME_TOPIC$)"
+# Topics in which a message may stand instead of where its sender was told: delayed, or in a transaction.
+WAITING_TOPIC: Final = r"^(SCHEDULE_TOPIC_XXXX$|rmq_sys_|RMQ_SYS_)"
 PREPARED: Final = 0x4
 ROLLBACK: Final = 0xC
 
@@ -130,7 +132,7 @@ class LocalLog:
                     ),
                 ),
             )
-            place = pc.or_(place, pc.match_substring_regex(joined["found_topic"], SYSTEM_TOPIC))
+            place = pc.or_(place, pc.match_substring_regex(joined["found_topic"], WAITING_TOPIC))
             # 0 exact, 1 the body elsewhere, 2 another body, 3 nothing
             rank = pc.if_else(there, pc.if_else(body, pc.if_else(place, 0, 1), 2), 3)
             joined = joined.append_column("rank", pc.cast(pc.fill_null(rank, 3), pa.int64()))
@@ -140,7 +142,7 @@ class LocalLog:
             self._joined[view] = joined.filter(pa.array(first))
         return self._joined[view]
 
-    def acked(self, ledger: pa.Table, view: View) -> pa.Table:
+    def acked(self, ledger: pa.Table, view: View, start: int, again: tuple[Again, ...]) -> pa.Table:
         joined = self._join(ledger, view)
         if not len(joined):
             return ACKED.empty_table()
@@ -149,10 +151,12 @@ class LocalLog:
         placed = joined.filter(
             pc.and_(pc.less(joined["rank"], 3), pc.equal(joined["found_topic"], joined["topic"]))
         )
+        told = placed["phys_offset"]
+        placed = placed.filter(pc.or_(pc.less(told, 0), pc.greater_equal(told, start)))
         parts = [
             _acked("missing", missing),
             _acked("mismatch", mismatch),
-            _acked("order", placed.filter(pa.array(_out_of_order(placed)))),
+            _acked("order", placed.filter(pa.array(_out_of_order(placed, again)))),
         ]
         return pa.concat_tables(parts).sort_by([("fault", "ascending"), ("line", "ascending")])
 
@@ -191,11 +195,11 @@ def _acked(fault: str, table: pa.Table) -> pa.Table:
     return filled.set_column(at, ACKED.field("found_topic"), filled["found_topic"].fill_null(""))
 
 
-def _out_of_order(placed: pa.Table) -> Any:
+def _out_of_order(placed: pa.Table, again: tuple[Again, ...]) -> Any:
     """Which of the lines stand in the log in an order the acknowledgements exclude.
 
-    Within a queue: by the queue offsets the broker answered; and, where the ledger has times, a message
-    acknowledged before another one was begun may not stand behind it.
+    Within a queue, as long as its topic was not created again: by the queue offsets the broker answered; and,
+    where the ledger has times, a message acknowledged before another one was begun may not stand behind it.
     """
     n = len(placed)
     wrong = np.zeros(n, dtype=bool)
@@ -205,8 +209,13 @@ def _out_of_order(placed: pa.Table) -> Any:
     queue = topics << 32 | placed["queue_id"].to_numpy().astype(np.int64) & 0xFFFFFFFF
     told = placed["queue_offset"].to_numpy()
     offset = placed["offset"].to_numpy()
-    by_told = np.lexsort((offset, told, queue))
+    life = np.zeros(n, dtype=np.int64)
+    for topic, queue_id, begin in again:
+        of = pc.and_(pc.equal(placed["topic"], topic), pc.equal(placed["queue_id"], queue_id)).to_numpy()
+        life += of & (offset >= begin)
+    by_told = np.lexsort((offset, told, life, queue))
     same = queue[by_told][1:] == queue[by_told][:-1]
+    same &= life[by_told][1:] == life[by_told][:-1]
     back = same & (offset[by_told][1:] < offset[by_told][:-1])
     wrong[by_told[1:][back]] = True
     begun, acked = placed["begun_ms"].to_numpy(), placed["acked_ms"].to_numpy()

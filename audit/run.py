@@ -21,6 +21,7 @@ from audit.explain import Facts
 from audit.findings import Finding, order, verdict
 from audit.layout import Replica, find_ends, load
 from audit.ledger import read_ledger
+from audit.queues import begins_again
 from audit.storage import StoreSpec, open_storage
 from audit.tables import DIGEST, Engine, ScannedLog, Tail, View
 from model.errors import MqError
@@ -239,8 +240,6 @@ def _explain(
         lambda at, begin, end: tail_of(at, begin).records,
         _same_bytes(replicas),
     )
-    if reference not in views:
-        return explain.link(found, [r.name for r in replicas])
     whole = replicas[reference].start == 0 and not trusted
     view = views[reference]
     ends = [r.end for r in replicas if not r.empty]
@@ -249,13 +248,15 @@ def _explain(
     if ledger is not None:
         # A replica proved equal to the reference as far as both reach holds nothing the reference does not.
         apart = [at for at, v in views.items() if at == reference or not acked.adds_nothing(replicas[at], v)]
-        if min(ends) < max(ends) or len(apart) > 1:
+        if ends and (min(ends) < max(ends) or len(apart) > 1):
             acked_end = max(tail_of(at, min(ends)).until for at in apart)
     found += explain.tails(facts, lambda at: _missing_behind(tail_of, apart, replicas, at), acked_end, found)
-    found += explain.queues(facts, scanned.broken_queues(view, whole=whole), reference, whole=whole)
+    broken = explain.places(scanned.broken_queues(view, whole=whole))
+    found += explain.queues(facts, broken, reference, whole=whole)
     found += explain.duplicates(facts, scanned.duplicates(view), reference)
     if ledger is not None:
-        result = acked.check(facts, scanned, ledger, views)
+        again = tuple((*queue, at) for queue, places in sorted(broken.items()) for at in begins_again(places))
+        result = acked.check(facts, scanned, ledger, views, again)
         report.expired = result.expired
         found += result.findings
     return acked.fold(explain.link(_gaps_of_missing(found), [r.name for r in replicas]))

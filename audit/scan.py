@@ -51,8 +51,8 @@ MAGIC_V2: Final = 0xDAA320AB
 MAGIC_BLANK: Final = 0xCBD43194
 MAGIC_PREFIX: Final = b"\xda\xa3\x20"
 RECORD_BYTES_MIN: Final = 91
-RECORD_BYTES_MAX: Final = 4 * 1024 * 1024 + 65536
-"""The original's own limit: ``maxMessageSize`` (4 MiB) and 64 KiB for the rest."""
+RECORD_BYTES_MAX: Final = 32 * 1024 * 1024 + 65536
+"""``maxMessageSize`` is 4 MiB unless a broker's file says otherwise; and 64 KiB for the rest."""
 WINDOW_BYTES: Final = 8 * 1024 * 1024
 DIGEST_BYTES: Final = 1024 * 1024
 """Digests cover ranges aligned to this, in physical offsets."""
@@ -234,6 +234,16 @@ def _plain_crc(body: bytes, sys_flag: int) -> int:
     return crc32(plain) & 0x7FFFFFFF
 
 
+def window(read: Read, offset: int, room: int) -> bytes:
+    """A window of the ``room`` bytes from ``offset`` on, and all of the record there if it is longer."""
+    data = read(offset, min(WINDOW_BYTES, room))
+    if len(data) >= WINDOW_BYTES:
+        size, magic = _PREFIX.unpack_from(data)
+        if size > len(data) and magic in (MAGIC_V1, MAGIC_V2) and plausible(size, room):
+            data = read(offset, size)
+    return data
+
+
 def sync(data: bytes, begin: int, offset: int, segment_end: int) -> int:
     """Index in ``data`` of the first record start at or after ``begin``, or -1.
 
@@ -373,7 +383,7 @@ def scan(
                     continue
         parsed = parse(data, at, position, segment_end, plain=plain)
         if parsed.problem in ("incomplete", "fewer than 8 bytes") and filled_at != position:
-            data = read(position, min(WINDOW_BYTES, segment_end - position))
+            data = window(read, position, segment_end - position)
             base = filled_at = position
             continue
         if parsed.damage is not None:

@@ -9,6 +9,7 @@ import os
 import re
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from model.errors import ConfigError
 
@@ -180,10 +181,15 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
             continue
         location = text if "://" in text else os.path.abspath(text)
         specs.append(StoreSpec(_tail(location, 1), location))
+    seen: dict[object, str] = {}
+    for spec in specs:
+        # A log compared with itself would be proved equal, and its copies counted as two.
+        identity = _identity(spec.location)
+        if identity in seen:
+            raise ConfigError(f"the same store is given twice: {seen[identity]} and {spec.location}")
+        seen[identity] = spec.location
     depth = 1
     while len({s.name for s in specs}) < len(specs):
-        if len({s.location for s in specs}) < len(specs):
-            raise ConfigError("the same store is given twice")
         depth += 1
         if depth > 32:
             raise ConfigError("two stores have the same name: give them as name=DIR")
@@ -192,6 +198,18 @@ def parse_stores(texts: list[str]) -> list[StoreSpec]:
             StoreSpec(_tail(s.location, depth), s.location) if names.count(s.name) > 1 else s for s in specs
         ]
     return specs
+
+
+def _identity(location: str) -> object:
+    """The same for two ways to one store: the directory its log lies in, or the URL when it is not local."""
+    path = unquote(location.removeprefix("file://")) if location.startswith("file://") else location
+    if "://" in path:
+        return path.rstrip("/")
+    try:
+        found = os.stat(os.path.join(path, "commitlog"))
+    except OSError:  # no store, or not readable: said when it is looked at
+        return os.path.realpath(path)
+    return found.st_dev, found.st_ino
 
 
 def _tail(location: str, parts: int) -> str:

@@ -133,6 +133,10 @@ class View:
     equal: tuple[tuple[int, int], ...]  # stretches taken from the base, ascending and apart
 
 
+Again = tuple[str, int, int]
+"""Topic, queue id, and the physical offset at which a queue of that name began again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tail:
     """Acknowledged messages a replica's log is too short for."""
@@ -161,8 +165,11 @@ class ScannedLog(Protocol):
     def duplicates(self, view: View) -> pa.Table:
         """DUPLICATES rows of every (topic, uniq_key) of users' topics that stands more than once."""
 
-    def acked(self, ledger: pa.Table, view: View) -> pa.Table:
-        """ACKED rows: ledger lines without their message, with another one, or in another order."""
+    def acked(self, ledger: pa.Table, view: View, start: int, again: tuple[Again, ...]) -> pa.Table:
+        """ACKED rows: ledger lines without their message, with another one, or in another order.
+
+        The log begins at ``start``: what stood before it has no order any more. From each of ``again`` on the
+        places of its queue are those of a topic that was created again."""
 
     def positions(self, keys: list[str], view: View) -> pa.Table:
         """(uniq_key, offset, until) of every record of ``view`` with one of ``keys``."""

@@ -177,6 +177,48 @@ PLANTS = [
 ]
 
 
+def ledger_at(root: Path, rows: list[dict[str, object]]) -> Path:
+    path = root / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def topic_created_again(root: Path, count: int) -> tuple[list[Path], Path]:
+    """Ten messages, then ``count`` of a topic of the same name, whose queue begins at 0; all acknowledged."""
+    writer = LogWriter(root / "origin")
+    writer.fill(10, queues=1)
+    writer.forget()
+    writer.fill(count, mark="n", queues=1, stamp=3000)
+    writer.confirm(epochs=[(1, 0)])
+    return copies(writer.root), ledger_at(root, writer.rows)
+
+
+def delayed_across_retention(root: Path, removed: tuple[int, ...]) -> tuple[list[Path], Path]:
+    """A delayed message waits in the first segment and is delivered in the second; the first is ``removed``.
+
+    Its sender was told the place where it waits. The first replica's log has one message more.
+    """
+    writer = LogWriter(root / "origin")
+    writer.add(b"late", key="late", topic="SCHEDULE_TOPIC_XXXX", queue_id=2)
+    while writer.end < 4096:
+        writer.add(b"z" * 50, key=f"z{writer.end}", queue_id=2)
+    writer.add(b"late", key="late", queue_id=2)
+    rows = [{**writer.rows[0], "topic": "T"}, *writer.rows[1:-1]]
+    writer.add(b"next", queue_id=2)
+    rows.append(writer.rows[-1])
+    writer.confirm(epochs=[(1, 0)])
+    stores = copies(writer.root)
+    writer.add(b"more", queue_id=2)
+    base = writer.end // 4096 * 4096
+    newest = f"commitlog/{base:020d}"
+    (stores[0] / newest).write_bytes((writer.root / newest).read_bytes())
+    for store in stores:
+        (store / "abort").touch()
+    for n in removed:
+        (stores[n] / "commitlog" / f"{0:020d}").unlink()
+    return stores, ledger_at(root, rows)
+
+
 def run_local(stores: list[Path], ledger: Path | None) -> Report:
     engine = LocalEngine()
     try:

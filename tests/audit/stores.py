@@ -113,6 +113,10 @@ class LogWriter:
         for n in range(count):
             self.add(f"{mark}-{n}".encode() * 5, key=f"{mark}{n}", queue_id=n % queues, stamp=stamp + n)
 
+    def forget(self) -> None:
+        """The topics are deleted: their queues begin at 0 again."""
+        self._next.clear()
+
     def confirm(self, offset: int | None = None, epochs: list[tuple[int, int]] | None = None) -> None:
         """Write checkpoint and epoch file as an orderly stop leaves them."""
         at = self.end if offset is None else offset

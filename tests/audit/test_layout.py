@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from audit.layout import load, parse_epochs
+from audit.layout import find_ends, load, parse_epochs
 from audit.storage import StoreSpec, open_storage, parse_stores
 from model.errors import ConfigError
-from tests.audit.stores import LogWriter, copies, found, patch, record, trio, unpack
+from tests.audit.stores import (
+    LogWriter,
+    copies,
+    found,
+    patch,
+    record,
+    trio,
+    unpack,
+    write_epochs,
+)
 
 
 def test_the_ends_of_the_real_brokers_logs(tmp_path: Path) -> None:
@@ -43,6 +52,21 @@ def test_old_records_behind_the_end_do_not_prolong_it(tmp_path: Path) -> None:
     patch(writer.root, writer.end + 40, record(writer.end + 40, 3, b"older", stamp=100))
     (replica,) = found(writer.root)
     assert replica.end == writer.end
+
+
+def test_an_epoch_that_begins_while_stores_are_looked_at_is_known_by_its_first_byte(tmp_path: Path) -> None:
+    """Else an audit during a failover would call sound epoch files contradicting ones."""
+    writer = LogWriter(tmp_path / "s")
+    writer.fill(3)
+    writer.confirm(epochs=[(1, 0)])
+    (store,) = copies(writer.root, 1)
+    replica = load(StoreSpec("r0", str(store)))
+    begin = writer.end
+    write_epochs(store, [(1, 0), (2, begin)])
+    patch(store, begin, record(begin, 2, b"written meanwhile", stamp=5000))
+    find_ends([replica])
+    assert replica.end > begin
+    assert (replica.epoch_at(begin - 1), replica.epoch_at(begin)) == (1, 2)
 
 
 def test_a_hole_in_the_middle_does_not_end_the_log(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.queues import Place, explain
+from audit.queues import Place, begins_again, explain
 
 
 def places(*offsets: int) -> list[Place]:
@@ -28,6 +28,23 @@ def places(*offsets: int) -> list[Place]:
 )
 def test_each_break_has_its_name(offsets: list[int], kinds: list[str]) -> None:
     assert sorted(f.kind for f in explain(places(*offsets), whole=False)) == sorted(kinds)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "again", "doubtful"),
+    [
+        ([0, 1, 2, 0, 1], [300], []),
+        ([0, 1, 2, 0], [300], [300]),
+        ([0, 1, 2, 0, 3], [], []),
+        ([0, 0], [], []),
+        ([0, 1, 0, 1, 0, 1], [200, 400], []),
+    ],
+)
+def test_a_queue_that_begins_again_is_told_from_a_double(
+    offsets: list[int], again: list[int], doubtful: list[int]
+) -> None:
+    assert begins_again(places(*offsets)) == again
+    assert [f.offset for f in explain(places(*offsets), whole=True) if f.doubtful] == doubtful
 
 
 def test_a_log_from_its_beginning_has_queues_from_theirs() -> None:

@@ -13,7 +13,7 @@ import pytest
 from audit.findings import Finding
 from audit.run import Report, audit
 from audit.storage import parse_stores
-from tests.audit.plants import PLANTS, make, run_local
+from tests.audit.plants import PLANTS, delayed_across_retention, make, run_local, topic_created_again
 from tests.audit.stores import ledger_of, trio
 
 pytest.importorskip("pyspark")
@@ -75,6 +75,20 @@ def test_the_real_brokers_trios_give_the_same_rows(
     stores, ledger = trio(name, state, tmp_path), ledger_of(name)
     local, spark = same(run_local(stores, ledger), run_spark(engine, stores, ledger))
     assert local == spark
+
+
+def test_no_records_topics_created_again_and_expired_places_give_the_same_rows(
+    engine: object, tmp_path: Path
+) -> None:
+    stores, _, ledger = make(tmp_path / "empty")
+    for store in stores:
+        for segment in (store / "commitlog").iterdir():
+            segment.unlink()
+    again = topic_created_again(tmp_path / "again", 5)
+    late = delayed_across_retention(tmp_path / "late", (0,))
+    for group, acked in ((stores, ledger), again, late):
+        local, spark = same(run_local(group, acked), run_spark(engine, group, acked))
+        assert local == spark
 
 
 def test_it_runs_on_a_machine_without_java(tmp_path: Path) -> None:

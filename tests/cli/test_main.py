@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import click
 import pytest
 
 from admin.exits import DONE, UNFINISHED, USAGE, run
@@ -30,6 +31,17 @@ def test_wrong_usage_is_64(arguments: list[str], capsys: pytest.CaptureFixture[s
 def test_a_config_error_is_one_line_and_64(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command(), ["broker", "--set", "brokernam=x"]) == USAGE
     assert capsys.readouterr().err == "keelmq: unknown key brokernam; did you mean brokerName?\n"
+
+
+def test_a_command_that_breaks_has_not_ended_with_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python's own exit code for it is 1: an audit whose worker was killed would read as almost clean."""
+
+    @click.command()
+    def breaks() -> None:
+        raise RuntimeError("a worker was killed")
+
+    assert run(breaks, []) == UNFINISHED
+    assert "a worker was killed" in capsys.readouterr().err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
