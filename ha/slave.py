@@ -457,8 +457,8 @@ class MasterLink(asyncio.Protocol):
         self.report(always=True)
 
     def _compare(self, frame: MasterHandshake) -> None:
-        """Our log was written without a Controller, to the end: nothing but its bytes tells whose it is. It is
-        not cut, as all of it may have been acknowledged."""
+        """Our log's end was written without a Controller: nothing but its bytes tells whose it is. It is not
+        cut, as all of it may have been acknowledged."""
         end = self._store.log.end
         begin = frame.epochs[0][1] if frame.epochs else frame.end
         if not begin < end <= frame.end:

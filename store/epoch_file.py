@@ -67,7 +67,7 @@ class EpochFile:
         self.doubt: str | None = None
         """Why nothing is known of the epochs; None: ``entries`` is all there is to know."""
         self.classic_from: int | None = None
-        """From where on, bytes, the log was written without a Controller; None: nowhere, as far as is known."""
+        """From where on, bytes, a log that has epochs was written without a Controller; None: nowhere."""
         self._disk = disk
         self._path = path
         self._classic_path = path + ".classic"

@@ -1,5 +1,5 @@
-"""The promise of docs/operations.md: a group moves between a life with Controllers and one without, in place. A
-replica goes on where its bytes are its master's, and keeps all it has where they are not."""
+"""The promise of docs/operations.md: a group moves between a life with Controllers and one without, in place.
+A replica goes on where its bytes are its master's, and keeps all it has where they are not."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def test_a_group_that_lived_without_controllers_for_a_while_goes_on_with_them(
     tmp_path: Path, anew: bool
 ) -> None:
     """Also a replica that was down in that time and has an end nobody else has: it is cut where the time
-    without Controllers began, not where its own log ends. ``anew``: whether the Controllers give a new epoch to
-    a master that was restarted; real ones do not, and then its log tells nothing of that place."""
+    without Controllers began, not where its own log ends. ``anew``: whether the Controllers give a new epoch
+    to a master that was restarted; real ones do not, and then its log tells nothing of that place."""
 
     async def run() -> None:
         async with FakeControllers() as controllers:
@@ -169,12 +169,12 @@ def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_replica_that_ho
     tmp_path: Path,
 ) -> None:
     async def run() -> None:
-        async with FakeControllers() as controllers:
-            async with controlled(tmp_path, controllers, "1", "2") as brokers:
-                await equal(controllers, brokers)
-                async with client_of(brokers[0]) as client:
-                    await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 1))
-                await eventually(lambda: brokers[1].offsets.get("cg", "T", 0) == 1, "the offset is copied")
+        async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
+            await equal(controllers, brokers)
+            async with client_of(brokers[0]) as client:
+                await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 1))
+            before = brokers[1]
+            await eventually(lambda: before.offsets.get("cg", "T", 0) == 1, "the offset is copied")
         for name in ("brokerIdentity", "brokerIdentity.crc"):
             (tmp_path / "2" / name).unlink(missing_ok=True)
         async with FakeControllers() as controllers:
@@ -190,7 +190,9 @@ def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_replica_that_ho
     asyncio.run(run())
 
 
-def test_a_replica_is_filled_from_a_log_whose_first_epoch_begins_behind_its_first_byte(tmp_path: Path) -> None:
+def test_a_replica_is_filled_from_a_log_whose_first_epoch_begins_behind_its_first_byte(
+    tmp_path: Path,
+) -> None:
     """As a real broker leaves it that was switched from classic to Controllers: its first epoch starts where
     the log ended then."""
 
