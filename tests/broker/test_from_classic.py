@@ -47,7 +47,7 @@ async def controlled(path: Path, controllers: FakeControllers, *names: str) -> A
         for number, broker in enumerate(brokers):
             await broker.start()
             wanted = "slave" if number else "master"
-            await eventually(lambda b=broker, w=wanted: b.standing.role == w, f"it is {wanted}")  # type: ignore[misc]
+            await eventually(lambda b=broker, w=wanted: b.standing.role == w, f"it is {wanted}")
         yield brokers
     finally:
         for broker in brokers:
