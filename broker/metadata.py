@@ -45,6 +45,7 @@ class MetadataSync:
         self._run_seen = ("", -1)  # the master's process and the revision of its tables we have
         self._whole_only: str | None = None  # a master that does not know KEELMQ_COPY_TABLES
         self._tasks = Tasks("metadata")
+        parts.ha.on_agreed.append(self._wake.set)
         self._turn: asyncio.Task[bool] | None = None
         self._tables: list[tuple[str, Request, Callable[[dict[str, Any]], bool]]] = [
             ("topics", Request.GET_ALL_TOPIC_CONFIG, parts.topics.adopt),
@@ -162,9 +163,8 @@ class MetadataSync:
             hook()
 
     def _follows(self, master: str) -> bool:
-        """False when we were promoted, or moved to another master, while an answer was on its way; without a
-        Controller also while its log does not go on where ours ends: it may have begun with an empty disk,
-        and the last tables of the group may be ours."""
+        """False when we were promoted, or moved to another master, while an answer was on its way; also while
+        its log is not known to go on where ours ends: it may have begun with an empty disk, and the last
+        tables of the group may be ours."""
         standing = self._parts.standing
-        known = standing.epoch > 0 or self._parts.ha.follows
-        return known and standing.role == "slave" and standing.master_address == master
+        return self._parts.ha.agreed and standing.role == "slave" and standing.master_address == master

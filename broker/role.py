@@ -31,6 +31,7 @@ from broker.registration import FENCED
 from broker.role_host import RoleHost
 from broker.standing import Role
 from ha.service import HaService
+from ha.tail import classic_from
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
 from model.ids import MASTER_ID
@@ -41,6 +42,7 @@ from remoting.service import RemotingClient
 from runtime.backoff import Backoff
 from runtime.env import Env
 from runtime.tasks import Tasks, every
+from store.epoch_file import EpochEntry
 from store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -119,6 +121,8 @@ class RoleManager:
         self._store.on_broken.append(self._store_broke)
         if not self._config.enable_controller_mode:
             classic = self._classic
+            # Before the first byte that no epoch will tell from others at its place.
+            self._store.epochs.leave(self._store.truncate_partial_tail())
             self.broker_id = classic.broker_id
             await classic.take_up()
             self._became(classic.role, 0, self._config.address if classic.role == "master" else None)
@@ -434,10 +438,7 @@ class RoleManager:
                     return
         if self.role != "master":
             await self._ha.become_fenced()
-        if last is None and self._store.log.end > self._store.log.min_offset:
-            # A log from before there were Controllers: all of it belongs to the first epoch, or no slave
-            # could ever be given its beginning.
-            self._store.epochs.append(view.epoch, self._store.log.min_offset)
+        self._label(view.epoch)
         # Controllers that do not tell where slaves replicate from leave that to the NameServers, and a real
         # slave stays with whom they name first: they hear of us before anything that takes time. Writes are
         # refused until ``lead``. With Controllers of ours clients would come too early, for nothing.
@@ -451,6 +452,27 @@ class RoleManager:
             if announced and self.role != "master":
                 for hook in self.on_change:
                     hook()  # it came to nothing: the NameServers are to know
+
+    def _label(self, epoch: int) -> None:
+        """Give every byte of the log an epoch, before ``epoch`` is led.
+
+        What was written before there were Controllers, or in a time without them, belongs to the first epoch
+        after it: a replica that has other bytes there is cut where that time began. Where no new epoch was
+        given, this one begins there instead: a replica that has it from before finds it nowhere.
+
+        A real broker's first epoch starts where its log ended when Controllers came. What lies before gets a
+        number below all they give: a replica without it could not be sent it.
+        """
+        epochs, begin = self._store.epochs, self._store.log.min_offset
+        since, last = classic_from(self._store), epochs.last
+        if since is not None and (last is None or epoch > last.epoch):
+            epochs.append(epoch, since)
+        elif since is not None:
+            epochs.replace([*epochs.entries[:-1], EpochEntry(epoch, since)])
+            epochs.labelled()
+        entries = epochs.entries
+        if entries and entries[0].start > begin and entries[0].epoch > 0:
+            epochs.replace([EpochEntry(0, begin), *entries])
 
     async def _lead_now(self, broker_id: int, view: View) -> None:
         self.lease.begin(view.epoch)

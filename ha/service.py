@@ -60,6 +60,8 @@ class HaService:
         self.turned_away_total = 0
         """Links that did not prove themselves, since the start."""
         self.on_replicated: list[Callable[[int], None]] = []
+        self.on_agreed: list[Callable[[], None]] = []
+        """Hear that this slave's log is found to go on in its master's."""
         self.entitled: Callable[[], bool] = lambda: True
         """Whether no other master can be there now: ``broker.lease``; without Controllers always."""
         self._vouch_ms = max(config.controller_heartbeat_timeout_ms * 0.8, config.ha_heartbeat_ms * 1.5)
@@ -202,6 +204,7 @@ class HaService:
             follower = Follower(
                 self._env, self._store, self._config, self_id, self._credentials, classic=classic
             )
+            follower.on_agreed = self.on_agreed
             self._follower = follower
             self.role = Role.SLAVE
         follower.epoch = epoch
@@ -248,6 +251,11 @@ class HaService:
     def follows(self) -> bool:
         """Whether this slave's link to its master works."""
         return self._follower is not None and self._follower.state is State.FOLLOWING
+
+    @property
+    def agreed(self) -> bool:
+        """Whether this slave's log is known to go on in its master's, on the link there is."""
+        return self._follower is not None and self._follower.agreed
 
     @property
     def members(self) -> frozenset[int]:

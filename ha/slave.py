@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ha.classic_codec import TransferReader, encode_report
@@ -21,7 +22,7 @@ from ha.codec import (
 from ha.core import consistent_point, excused_ms, missed
 from ha.master import epochs_of
 from ha.proof import NO_PROOF, PROOF_S, Credentials, Knock, Reason, UnprovenError, need_no_refusal
-from ha.tail import NeedsReseedError, Tail
+from ha.tail import NeedsReseedError, Tail, classic_from
 from model.config import BrokerConfig
 from model.errors import DiskError, MqError, PeerError
 from model.settings import split_address
@@ -102,6 +103,9 @@ class Follower:
         self.broker_id = broker_id
         self.epoch = 0
         self.foreign = False
+        self.agreed = False
+        """Whether our log is known to go on in the master's, as of this link."""
+        self.on_agreed: list[Callable[[], None]] = []
         self.aside: list[str] = []
         """Where logs went that could not be continued, in the life of this process."""
         self._env = env
@@ -184,6 +188,13 @@ class Follower:
         if self.state in (State.NO_MASTER, State.CONNECTING):
             self.state = State.HANDSHAKE
 
+    def agree(self) -> None:
+        """Our log goes on in the master's."""
+        if not self.agreed:
+            self.agreed = True
+            for hook in self.on_agreed:
+                hook()
+
     def progressed(self, epoch: int) -> None:
         """A frame of a master in ``epoch`` was taken. When it is not the first one, the next failure is
         retried soon."""
@@ -197,6 +208,7 @@ class Follower:
         if self.state is not State.FOLLOWING:
             log.info("following %s from %d", self.address, self._store.log.end)
         self.state, self.reason = State.FOLLOWING, None
+        self.agree()
 
     def _flushed(self, _flushed: int) -> None:
         if self._link is not None:
@@ -298,7 +310,7 @@ class Follower:
                 return
             await link.ended
         finally:
-            self._link = None
+            self._link, self.agreed = None, False
             link.end(MqError("stopped"))
 
     def _knock(self) -> Knock | None:
@@ -352,6 +364,8 @@ class MasterLink(asyncio.Protocol):
         self._epoch = follower.epoch
         self._outdated_ms: float | None = None  # since when there is an election this link knows nothing of
         self._empty = False  # the log held nothing: the master says where it starts
+        self._master_end = 0  # as of the handshake
+        self._segment_bytes = config.segment_bytes
         self._tail: Tail | None = None  # is compared with the master's log first; None: need not be
         self._reported = -1
         self._last_read_ms = env.monotonic_ms()
@@ -444,6 +458,33 @@ class MasterLink(asyncio.Protocol):
         if mine and 0 <= frame.last_epoch < mine[-1][0]:
             self._doubt(frame, mine[-1][0])
         self._empty = end == store.log.min_offset
+        self._greeted, self._epochs, self._master_end = True, frame.epochs, frame.end
+        if classic_from(store) is not None:
+            self._compare(frame)
+        else:
+            self._cut(frame, mine, end)
+            self._follower.agree()
+        if self._sync_flush and store.log.flushed < store.log.end:
+            store.sync_to(store.log.end)
+        # At once: a real slave waits for its idle timer here, and every reconnect costs 5 s.
+        self.report(always=True)
+
+    def _compare(self, frame: MasterHandshake) -> None:
+        """Our log's end was written without a Controller: nothing but its bytes tells whose it is. It is not
+        cut, as all of it may have been acknowledged."""
+        end = self._store.log.end
+        begin = frame.epochs[0][1] if frame.epochs else frame.end
+        if not begin < end <= frame.end:
+            raise NeedsReseedError(
+                f"our log, written without a Controller, ends at {end},"
+                f" and the master's epochs cover {begin} to {frame.end} only",
+                frame.end,
+            )
+        self._tail = Tail(self._store, self._segment_bytes, begin)
+
+    def _cut(self, frame: MasterHandshake, mine: Sequence[tuple[int, int]], end: int) -> None:
+        store = self._store
+        store.epochs.labelled()  # the log ends before what was written without a Controller
         point = consistent_point(frame.epochs, mine, frame.end, end)
         if point is None and store.confirmed == store.log.min_offset == 0:
             # A young group: this broker led first, another one was elected before it had received anything.
@@ -468,11 +509,6 @@ class MasterLink(asyncio.Protocol):
                     raise NeedsReseedError(f"the log cannot be cut at {point}: {error}", frame.end) from error
             # The log first: epochs without their bytes are harmless, bytes of a forgotten epoch are not.
             cut_epochs(store, point)
-        self._greeted, self._epochs = True, frame.epochs
-        if self._sync_flush and store.log.flushed < store.log.end:
-            store.sync_to(store.log.end)
-        # At once: a real slave waits for its idle timer here, and every reconnect costs 5 s.
-        self.report(always=True)
 
     def _learn_epochs(self, frame: MasterHandshake) -> None:
         """No copy of our epochs could be read: what is confirmed here has those of any master that was
@@ -497,8 +533,33 @@ class MasterLink(asyncio.Protocol):
         if frame.end < confirmed:
             raise PeerError(f"the master's log ends at {frame.end}, ours is confirmed up to {confirmed}")
 
+    def _compared(self, tail: Tail, frame: Transfer) -> Transfer | None:
+        """What of ``frame`` lies behind our end, which is the master's up to there; None: not known yet."""
+        store = self._store
+        if frame.offset != tail.at:
+            text = f"the master sends from {frame.offset}, we asked from {tail.at} on"
+            if frame.offset > tail.at:
+                raise NeedsReseedError(text, self._master_end)
+            raise PeerError(text)
+        try:
+            known = tail.take(frame.body, self._env.monotonic_ms())
+        except NeedsReseedError as error:
+            raise NeedsReseedError(str(error), self._master_end) from None
+        if not tail.compared:
+            return None
+        # All that is here is in the master's log, so its epochs are ours.
+        store.epochs.trust([EpochEntry(e, start) for e, start in self._epochs if start < store.log.end])
+        log.info("our log, written without a Controller, goes on in epoch %s", _text(store.epochs.entries))
+        body = frame.body[known:]
+        return Transfer(frame.offset + known, frame.epoch, frame.epoch_start, frame.confirmed, body)
+
     def _append(self, frame: Transfer) -> None:
         store = self._store
+        if self._tail is not None and not self._tail.compared:
+            rest = self._compared(self._tail, frame)
+            if rest is None:
+                return
+            frame = rest
         end = store.log.end
         without_log = self._empty and end == store.log.min_offset
         if frame.offset < 0 and without_log:

@@ -1,4 +1,5 @@
-"""Does a slave's log end with what its master has there? Asked where no epochs tell: without a Controller.
+"""Does a slave's log end with what its master has there? Asked where no epochs tell: without a Controller,
+and of what was written in such a time.
 
 A master that lost its end (a power failure) and wrote on would otherwise go on in the middle of a record of a
 slave that still has it. So the slave's first report names an offset before its end, and what comes from there
@@ -20,6 +21,14 @@ COMPARE_WAIT_MS = 5000
 """A master that is short of its budget for slaves sends empty frames meanwhile, but not for so long."""
 
 
+def classic_from(store: MessageStore) -> int | None:
+    """From where on what the log holds belongs to no epoch; None: all of it does."""
+    if not store.epochs.entries:
+        return store.log.min_offset if store.log.end > store.log.min_offset else None
+    start = store.epochs.classic_from
+    return start if start is not None and start < store.log.end else None
+
+
 class NeedsReseedError(MqError):
     """This log cannot be continued from the master's, which ends at ``master_end``; only an empty one can.
 
@@ -34,11 +43,13 @@ class NeedsReseedError(MqError):
 class Tail:
     """The end of one slave's log while a link begins."""
 
-    def __init__(self, store: MessageStore, segment_bytes: int) -> None:
+    def __init__(self, store: MessageStore, segment_bytes: int, begin: int | None = None) -> None:
+        """``begin``: the master has the log from there on; None: perhaps only the segment our log ends in."""
         self._store = store
         self._end = end = store.log.end
         # Not before the segment, which may be the first one the master has; and 0 would say "empty".
-        self.at = min(max(end - min(COMPARE_BYTES, end % segment_bytes), store.log.min_offset, 1), end)
+        back = min(COMPARE_BYTES, end % segment_bytes or (0 if begin is None else segment_bytes))
+        self.at = min(max(end - back, begin or 0, store.log.min_offset, 1), end)
         """So far it was compared, and this is what the master is told."""
         self._waiting_ms: float | None = None
 

@@ -9,6 +9,10 @@ length zero: the next one starts at the same offset and takes its place. An empt
 other, so that epochs that were cut do not come back. Every change is on disk when the call returns; ``.bak``
 holds the same (``store/sealed``). Source of the format: Apache RocketMQ 5.x, ``epochFileCheckpoint``; checked
 against files it wrote.
+
+``.classic`` beside it, keelmq's own, holds one such line: number of the last epoch when a broker without a
+Controller took up this log, and from where on what was written since belongs to no epoch. It says nothing
+once another epoch is the last.
 """
 
 from __future__ import annotations
@@ -62,8 +66,11 @@ class EpochFile:
         self.entries: list[EpochEntry] = []
         self.doubt: str | None = None
         """Why nothing is known of the epochs; None: ``entries`` is all there is to know."""
+        self.classic_from: int | None = None
+        """From where on, bytes, a log that has epochs was written without a Controller; None: nowhere."""
         self._disk = disk
         self._path = path
+        self._classic_path = path + ".classic"
 
     @property
     def last(self) -> EpochEntry | None:
@@ -87,11 +94,53 @@ class EpochFile:
             self.entries = decode(found)
             if not whole:
                 self._write(self.entries)
+        self.classic_from = self._load_classic()
+
+    def _load_classic(self) -> int | None:
+        last = self.last
+        try:
+            found, _ = read_copies(self._disk, self._classic_path, _mend)
+        except OSError as error:
+            raise DiskError(f"reading {self._classic_path} failed: {error.strerror or error}") from error
+        except DiskError as error:
+            log.error("when this log was left by the Controllers is lost: %s", error)
+            return last.start if last is not None else None
+        noted = decode(found)[-1:] if found is not None else []
+        return noted[0].start if noted and last is not None and noted[0].epoch == last.epoch else None
+
+    def leave(self, end: int) -> None:
+        """Note that what is written from ``end`` on, without a Controller, belongs to no epoch.
+
+        What was noted before stands, unless the log ends before it now. Raises DiskError.
+        """
+        last = self.last
+        if last is None or (self.classic_from is not None and self.classic_from <= end):
+            return
+        start = max(end, last.start)
+        try:
+            write_copies(self._disk, self._classic_path, encode([EpochEntry(last.epoch, start)]))
+        except OSError as error:
+            raise DiskError(f"writing {self._classic_path} failed: {error.strerror or error}") from error
+        self.classic_from = start
+
+    def labelled(self) -> None:
+        """All of the log belongs to the epochs now. Raises DiskError."""
+        if self.classic_from is None:
+            return
+        try:
+            for path in (self._classic_path, self._classic_path + ".bak"):
+                if self._disk.exists(path):
+                    self._disk.remove(path)
+            self._disk.sync_dir(self._path.rpartition("/")[0] or ".")
+        except OSError as error:
+            raise DiskError(f"removing {self._classic_path} failed: {error.strerror or error}") from error
+        self.classic_from = None
 
     def trust(self, entries: list[EpochEntry]) -> None:
         """End ``doubt``: these are the epochs."""
         self._write(entries)
         self.entries, self.doubt = list(entries), None
+        self.labelled()
 
     def append(self, epoch: int, start: int) -> None:
         """Record that ``epoch`` starts at ``start``; a no-op when it is the last one already.
@@ -123,8 +172,11 @@ class EpochFile:
     def _store(self, entries: list[EpochEntry]) -> None:
         if entries == self.entries:
             return
+        before = self.last
         self._write(entries)
         self.entries = entries
+        if before is not None and (not entries or entries[-1].epoch != before.epoch):
+            self.labelled()
 
     def _write(self, entries: list[EpochEntry]) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from model.errors import DiskError
@@ -18,6 +18,7 @@ class FakeEpochs:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.doubt: str | None = None
+        self.classic_from: int | None = None
 
     @property
     def last(self) -> Entry | None:
@@ -31,6 +32,19 @@ class FakeEpochs:
             raise ValueError(f"epoch {epoch} at {start} cannot follow {last}")
         kept = self.entries[:-1] if last is not None and last.start == start else self.entries
         self.entries = [*kept, Entry(epoch, start)]
+
+    def leave(self, end: int) -> None:
+        if self.entries and (self.classic_from is None or self.classic_from > end):
+            self.classic_from = end
+
+    def replace(self, entries: Sequence[tuple[int, int]]) -> None:
+        self.entries = [Entry(*entry) for entry in entries]
+
+    def labelled(self) -> None:
+        self.classic_from = None
+
+    def trust(self, entries: Sequence[tuple[int, int]]) -> None:
+        self.entries, self.doubt, self.classic_from = [Entry(*entry) for entry in entries], None, None
 
     def truncate_suffix(self, offset: int) -> None:
         self.entries = [entry for entry in self.entries if entry.start < offset]

@@ -172,7 +172,8 @@ def test_a_backup_of_one_replica_becomes_the_whole_group_again(snapshot: bool) -
     world.run(main)
 
 
-def test_a_group_goes_on_under_controllers_that_lost_everything() -> None:
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_group_goes_on_under_controllers_that_lost_everything(emptied: bool) -> None:
     world = Operated(5)
 
     async def main() -> None:
@@ -186,13 +187,18 @@ def test_a_group_goes_on_under_controllers_that_lost_everything() -> None:
         for node in cluster.of("namesrv"):
             world.lose_disk(node.name)
             cluster.start(node.name)
+        cuts = len(world.times("truncated"))
         world.remove(first, IDENTITY + EPOCHS)
         cluster.start(first)
         await world.leads(first)
         for name in others:
-            world.lose_disk(name)
+            if emptied:
+                world.lose_disk(name)
+            else:
+                world.remove(name, IDENTITY + EPOCHS)
             cluster.start(name)
         await world.whole(30)
+        assert emptied or not world.times("reseeding") + world.times("truncated")[cuts:]
 
     world.run(main)
 
