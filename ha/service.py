@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ha.core import ConnectedSet, SyncSet, excused_ms
 from ha.master import Budget, ClassicLink, LogReader, SlaveLink
+from ha.master_link import patience_ms
 from ha.proof import Credentials
-from ha.slave import Follower, State, patience_ms
+from ha.slave import Follower, State
 from model.config import BrokerConfig
 from model.errors import MqError, PeerError, Refused, Unknown
 from runtime.backoff import Backoff

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ha.slave import MasterLink
+from ha.master_link import MasterLink
 from model.errors import Refused
 from remoting.codes import Request
 from tests.broker.helpers import client_of, eventually, log_records, pair, running

@@ -22,7 +22,7 @@ class Replica:
         self.epochs.append((epoch, end))
 
     def follow(self, master: "Replica", count: int) -> None:
-        """Cut and append as ha.slave does."""
+        """Cut and append as ha.master_link does."""
         point = consistent_point(master.epochs, self.epochs, len(master.log), len(self.log))
         common = 0
         while common < min(len(self.log), len(master.log)) and self.log[common] == master.log[common]:

@@ -169,7 +169,8 @@ def test_a_replica_that_lost_power_joins_again_and_all_are_equal(workload: Workl
 def test_a_replica_that_keeps_what_its_group_cut_is_found(
     workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ha.slave.consistent_point", lambda master, slave, master_end, slave_end: slave_end)
+    cut_nothing = lambda master, slave, master_end, slave_end: slave_end  # noqa: E731
+    monkeypatch.setattr("ha.master_link.consistent_point", cut_nothing)
     before_the_cut = next(point for point in workload.points if point.kind == "truncate")
     with pytest.raises(AssertionError, match=r"the logs differ|DamagedRange"):
         rejoin(*before_the_cut.crash(0), truth_disk(workload))
