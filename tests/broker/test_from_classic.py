@@ -14,8 +14,8 @@ from broker.service import Broker
 from remoting.codes import Request
 from store.epoch_file import EpochEntry
 from tests.broker.helpers import client_of, commit, eventually, running
+from tests.broker.logs import log_of, put
 from tests.broker.role_fakes import FakeControllers, broker_at, full
-from tests.broker.test_role_group import log_of, put
 
 
 async def send(broker: Broker, *texts: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from broker.service import Broker
-from store.record import NewMessage
+from tests.broker.logs import log_of, put
 from tests.broker.role_fakes import FakeControllers, broker_at, full
 from tests.waiting import until
 
@@ -24,20 +24,6 @@ async def three(path: Path, controllers: FakeControllers) -> AsyncIterator[list[
     finally:
         for broker in brokers:
             await broker.stop()
-
-
-def put(broker: Broker, *texts: str) -> None:
-    host = broker.parts.store_host
-    broker.store.put(
-        [NewMessage("T", 0, 0, 0, 1, host, host, 0, 0, text.encode() * 50, "") for text in texts]
-    )
-
-
-def log_of(broker: Broker) -> bytes:
-    found = b""
-    while data := broker.store.log.read(broker.store.log.min_offset + len(found), 1 << 20):
-        found += data
-    return found
 
 
 def test_failover_and_return_leave_identical_logs(tmp_path: Path) -> None:

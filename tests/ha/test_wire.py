@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from ha import slave as slave_module
+from ha import master_link as link_module
 from ha.codec import (
     MasterHandshake,
     SlaveHandshake,
@@ -456,7 +456,7 @@ def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
     foreign: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # AutoSwitchHAConnection goes on under the old epoch's number; who believes that cuts all of it one day.
-    monkeypatch.setattr(slave_module, "ANEW_MS", 200)
+    monkeypatch.setattr(link_module, "ANEW_MS", 200)
 
     async def run() -> None:
         node = Node(2, ha_heartbeat_ms=50, ha_housekeeping_ms=60_000)

@@ -13,7 +13,7 @@ from admin.handover import CannotHandOver
 from broker.parking import FLUSH_SLAVE_TIMEOUT
 from broker.service import Broker
 from model.errors import MqError
-from tests.sim.test_handover import handed_over
+from tests.sim.traffic import handed_over
 from tests.sim.world import ALONE, World
 
 pytestmark = pytest.mark.sim
@@ -87,6 +87,7 @@ def test_sends_wait_for_a_heir_that_does_not_catch_up(monkeypatch: pytest.Monkey
         world.send_to(old)
         await asyncio.sleep(0.2)
         cluster.cut(old, of_id(world, heir))
+        await asyncio.sleep(0.2)  # until the master has what the heir lacks
         with pytest.raises(CannotHandOver, match="does not have the whole log"):
             await handed_over(world, heir)
         await asyncio.sleep(1)
