@@ -80,6 +80,7 @@ def test_an_election_a_handover_and_a_new_topic_need_the_key_and_no_client_does(
                 return (await producer.send(Message(topic="Ours", body=b"unsigned"))).queue_offset
 
         assert await cluster.inside(node, send()) == 0
+        assert await cluster.until(cluster.converged, 20.0) is None
         heir = cluster.master()
         assert heir is not None
         cluster.kill(heir)
