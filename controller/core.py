@@ -322,7 +322,7 @@ class ReplicaTable:
         self,
         names: Iterable[str],
         alive: Callable[[str, int], bool],
-        ends: Callable[[str], dict[int, End]] = lambda name: {},
+        ends: Callable[[str], dict[int, End]],
     ) -> Answer:
         """GET_SYNC_STATE_DATA; groups that are not known are left out. ``epoch``, ``maxOffset`` and
         ``electionPriority`` of a replica are keelmq's own."""

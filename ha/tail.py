@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COMPARE_BYTES: Final = 64 * 1024
 """Enough for several records, or for the header of a large one."""
-COMPARE_WAIT_MS = 5000
+COMPARE_WAIT_MS: Final = 5000
 """A master that is short of its budget for slaves sends empty frames meanwhile, but not for so long."""
 
 

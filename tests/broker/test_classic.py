@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from broker.service import Broker
@@ -13,44 +15,52 @@ from runtime.os_env import OsEnv
 from tests.broker.helpers import client_of, commit, config_for, eventually, free_port, log_records, topic
 
 
+@contextlib.asynccontextmanager
+async def name_server(env: OsEnv) -> AsyncIterator[tuple[NameServer, dict[str, str]]]:
+    """A NameServer, and the keys of brokers that register there."""
+    port = free_port()
+    server = NameServer(env, NamesrvConfig(listen_port=port))
+    await server.start()
+    try:
+        yield server, {"namesrvAddr": f"127.0.0.1:{port}", "registerNameServerPeriod": "100"}
+    finally:
+        await server.stop()
+
+
 def test_a_classic_slave_finds_its_master_copies_all_and_serves_consumers(tmp_path: Path) -> None:
     async def body() -> None:
         env = OsEnv(seed=1)
-        namesrv_port = free_port()
-        namesrv = NameServer(env, NamesrvConfig(listen_port=namesrv_port))
-        await namesrv.start()
-        keys = {"namesrvAddr": f"127.0.0.1:{namesrv_port}", "registerNameServerPeriod": "100"}
-        master = Broker(env, config_for(tmp_path / "m", inSyncReplicas=2, brokerId=0, **keys))
-        slave = Broker(env, config_for(tmp_path / "s", brokerRole="SLAVE", brokerId=1, **keys))
-        try:
-            await slave.start()
-            assert slave.status()["role"] == "slave"
-            await master.start()
-            await eventually(lambda: len(master.ha.members) == 2, "the slave is connected")
-            await eventually(
-                lambda: slave.topics.version == master.topics.version, "the slave copied the tables"
-            )
-            async with client_of(master) as client, client_of(slave) as reader:
-                assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
-                assert slave.topics.table["T"] == master.topics.table["T"], "answered means copied"
-                for number in range(10):
-                    assert (await client.send("T", b"m%d" % number)).code == 0
-                    assert slave.store.log.end == master.store.log.end
-                assert log_records(slave) == log_records(master)
-                read = await reader.pull_until("T", 0, 10)
-                assert [r.body for r in read] == [b"m%d" % number for number in range(10)]
-                assert (await reader.send("T")).code != 0, "writes go to the master"
-                await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 7))
-                await eventually(lambda: slave.offsets.get("cg", "T", 0) == 7, "the offset is copied")
-                assert namesrv.status()["brokers"] == {
-                    "broker-t": {"0": master.config.address, "1": slave.config.address}
-                }
+        async with name_server(env) as (namesrv, keys):
+            master = Broker(env, config_for(tmp_path / "m", inSyncReplicas=2, brokerId=0, **keys))
+            slave = Broker(env, config_for(tmp_path / "s", brokerRole="SLAVE", brokerId=1, **keys))
+            try:
+                await slave.start()
+                assert slave.status()["role"] == "slave"
+                await master.start()
+                await eventually(lambda: len(master.ha.members) == 2, "the slave is connected")
+                await eventually(
+                    lambda: slave.topics.version == master.topics.version, "the slave copied the tables"
+                )
+                async with client_of(master) as client, client_of(slave) as reader:
+                    assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+                    assert slave.topics.table["T"] == master.topics.table["T"], "answered means copied"
+                    for number in range(10):
+                        assert (await client.send("T", b"m%d" % number)).code == 0
+                        assert slave.store.log.end == master.store.log.end
+                    assert log_records(slave) == log_records(master)
+                    read = await reader.pull_until("T", 0, 10)
+                    assert [r.body for r in read] == [b"m%d" % number for number in range(10)]
+                    assert (await reader.send("T")).code != 0, "writes go to the master"
+                    await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 7))
+                    await eventually(lambda: slave.offsets.get("cg", "T", 0) == 7, "the offset is copied")
+                    assert namesrv.status()["brokers"] == {
+                        "broker-t": {"0": master.config.address, "1": slave.config.address}
+                    }
+                    await master.stop()
+                    assert [r.body for r in await reader.pull_until("T", 9, 1)] == [b"m9"]
+            finally:
+                await slave.stop()
                 await master.stop()
-                assert [r.body for r in await reader.pull_until("T", 9, 1)] == [b"m9"]
-        finally:
-            await slave.stop()
-            await master.stop()
-            await namesrv.stop()
 
     asyncio.run(body())
 
@@ -62,34 +72,35 @@ def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_slave_that_hold
 
     async def body() -> None:
         env = OsEnv(seed=1)
-        namesrv_port = free_port()
-        namesrv = NameServer(env, NamesrvConfig(listen_port=namesrv_port))
-        await namesrv.start()
-        keys = {"namesrvAddr": f"127.0.0.1:{namesrv_port}", "registerNameServerPeriod": "100"}
-        port = free_port()
-        master = Broker(env, config_for(tmp_path / "m", listenPort=port, inSyncReplicas=2, **keys))
-        slave = Broker(env, config_for(tmp_path / "s", brokerRole="SLAVE", brokerId=1, **keys))
-        try:
-            await slave.start()
-            await master.start()
-            await eventually(lambda: len(master.ha.members) == 2, "the slave is connected")
-            async with client_of(master) as client:
-                assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
-                assert (await client.send("T")).code == 0
-                await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 1))
-            await eventually(lambda: slave.offsets.get("cg", "T", 0) == 1, "the offset is copied")
-            await master.stop()
-            master = Broker(env, config_for(tmp_path / "new", listenPort=port, **keys))
-            await master.start()
-            await eventually(lambda: slave.ha.needs_reseed is not None, "the slave does not follow")
-            await asyncio.sleep(2.5)  # it asks for tables each second
-            assert slave.offsets.get("cg", "T", 0) == 1
-            assert "T" in slave.topics.table
-            assert slave.store.log.end > 0
-        finally:
-            await slave.stop()
-            await master.stop()
-            await namesrv.stop()
+        async with name_server(env) as (_, keys):
+            port = free_port()
+            master = Broker(env, config_for(tmp_path / "m", listenPort=port, inSyncReplicas=2, **keys))
+            slave = Broker(
+                env,
+                config_for(
+                    tmp_path / "s", brokerRole="SLAVE", brokerId=1, slaveSyncMetadataPeriod=100, **keys
+                ),
+            )
+            try:
+                await slave.start()
+                await master.start()
+                await eventually(lambda: len(master.ha.members) == 2, "the slave is connected")
+                async with client_of(master) as client:
+                    assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+                    assert (await client.send("T")).code == 0
+                    await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 1))
+                await eventually(lambda: slave.offsets.get("cg", "T", 0) == 1, "the offset is copied")
+                await master.stop()
+                master = Broker(env, config_for(tmp_path / "new", listenPort=port, **keys))
+                await master.start()
+                await eventually(lambda: slave.ha.needs_reseed is not None, "the slave does not follow")
+                await asyncio.sleep(0.5)  # time for some more requests for tables
+                assert slave.offsets.get("cg", "T", 0) == 1
+                assert "T" in slave.topics.table
+                assert slave.store.log.end > 0
+            finally:
+                await slave.stop()
+                await master.stop()
 
     asyncio.run(body())
 

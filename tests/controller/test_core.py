@@ -291,7 +291,7 @@ def test_replica_info_of_an_unknown_group_is_refused() -> None:
 
 def test_sync_state_data_tells_members_from_others() -> None:
     made = table(members=(1, 3))
-    body = made.sync_state_data([G, "x"], lambda _group, broker_id: broker_id != 3).body
+    body = made.sync_state_data([G, "x"], lambda _group, broker_id: broker_id != 3, lambda _group: {}).body
     found = body["replicasInfoTable"]
     assert list(found) == [G]
     assert [(row["brokerId"], row["alive"]) for row in found[G]["inSyncReplicas"]] == [(1, True), (3, False)]
