@@ -135,7 +135,9 @@ async def _forget(
 
 @click.command(short_help="Make another broker master, without a failed send.")
 @_name
-@click.option("--to", "heir", type=click.IntRange(0), metavar="ID", help="[the one an election would prefer]")
+@click.option(
+    "--to", "transfer_target", type=click.IntRange(0), metavar="ID", help="[the one an election would prefer]"
+)
 @which_cluster("Any other cluster: its Controllers, ...")
 @click.option("--namesrv", metavar="HOST:PORT;...", help="... and its NameServers.")
 @_cluster_name
@@ -143,7 +145,7 @@ async def _forget(
 @_json
 def handover(
     name: str | None,
-    heir: int | None,
+    transfer_target: int | None,
     directory: Path,
     controllers: str | None,
     namesrv: str | None,
@@ -151,7 +153,7 @@ def handover(
     credentials_file: str | None,
     as_json: bool,
 ) -> None:
-    """Hand a group over: the master stops taking writes, the heir catches up, the Controllers elect it.
+    """Hand a group over: the master stops taking writes, the target catches up, the Controllers elect it.
 
     Producers are asked to try again for that moment. Exit code 3 when the group was not handed over.
 
@@ -165,7 +167,7 @@ def handover(
     else:
         names = [node.address for node in LocalCluster.open(directory).layout.namesrvs]
     key = credentials.read(credentials_file)
-    done = asyncio.run(hand_over(OsEnv(), names, at, cluster_name, name, heir, credentials=key))
+    done = asyncio.run(hand_over(OsEnv(), names, at, cluster_name, name, transfer_target, credentials=key))
     if as_json:
         click.echo(json.dumps(asdict(done)))
     else:

@@ -1,7 +1,7 @@
 """How is a group handed over to another master, on purpose and without a failed send?
 
-The Controllers' leader asks the master to refuse writes until the heir has the whole log, then elects the
-heir. Producers ask again meanwhile; what they were answered is at the heir.
+The Controllers' leader asks the master to refuse writes until the transfer target has the whole log, then
+elects the target. Producers ask again meanwhile; what they were answered is at the transfer target.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from client.admin import AdminClient, SyncState
+from model.codes import Response
 from model.errors import MqError, Refused, Unknown
 from remoting.auth import Credentials
-from remoting.codes import Response
 from runtime.env import Env
 
 PRIORITY_LAST: Final = 2**31 - 1  # of a broker that has none
@@ -42,12 +42,12 @@ async def hand_over(
     controllers: Sequence[str],
     cluster: str,
     group: str,
-    heir: int | None = None,
+    transfer_target: int | None = None,
     *,
     credentials: Credentials | None = None,
 ) -> HandedOver:
-    """Make ``heir`` master of ``group``, or the living member of its SyncStateSet that an election would
-    prefer. That it was elected meanwhile for another reason is as good.
+    """Make ``transfer_target`` master of ``group``, or the living member of its SyncStateSet an election
+    would prefer. That it was elected meanwhile for another reason is as good.
 
     Raises CannotHandOver, or Unknown when the Controller did not answer, or does not know itself.
     """
@@ -58,13 +58,15 @@ async def hand_over(
             if state is None or state.master is None:
                 raise CannotHandOver(f"the Controller knows no master of {group}")
             able = sorted(i for i in state.in_sync if i != state.master)
-            if heir == state.master:
-                raise CannotHandOver(f"broker {heir} is master of {group} already")
-            if heir is not None and heir not in able:
-                raise CannotHandOver(f"broker {heir} is not in the SyncStateSet of {group}, which has {able}")
+            if transfer_target == state.master:
+                raise CannotHandOver(f"broker {transfer_target} is master of {group} already")
+            if transfer_target is not None and transfer_target not in able:
+                raise CannotHandOver(
+                    f"broker {transfer_target} is not in the SyncStateSet of {group}, which has {able}"
+                )
             if not able:
                 raise CannotHandOver(f"no slave of {group} is in the SyncStateSet")
-            chosen = _best(state, able) if heir is None else heir
+            chosen = _best(state, able) if transfer_target is None else transfer_target
             try:
                 master, epoch = await admin.elect(controllers, cluster, group, chosen)
             except (Refused, Unknown):

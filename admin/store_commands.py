@@ -16,14 +16,14 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from admin.exits import DONE, FAILED, WARNINGS
 from admin.group import group_of
 from runtime.os_env import OsDisk, OsEnv
-from store.export import parquet_library, write_json, write_parquet
-from store.inspect import inspect as inspect_store
-from store.offline import Damage, StoreDirectory
-from store.offline import dump as dump_record
-from store.offline_repair import repair as repair_store
-from store.record import Record
-from store.verify import Progress as OnProgress
-from store.verify import verify as verify_store
+from store.files.record import Record
+from store.offline.directory import Damage, StoreDirectory
+from store.offline.directory import dump as dump_record
+from store.offline.export import parquet_library, write_json, write_parquet
+from store.offline.inspect import inspect as inspect_store
+from store.offline.repair import repair as repair_store
+from store.offline.verify import Progress as OnProgress
+from store.offline.verify import verify as verify_store
 
 _directory = click.argument(
     "directory", type=click.Path(path_type=Path, exists=True, file_okay=False, dir_okay=True)

@@ -23,12 +23,18 @@ class CannotTransfer(MqError):
 
 
 @click.command(short_help="Make another Controller leader.")
-@click.option("--to", "heir", metavar="ID", help="Its controllerDLegerSelfId [any that holds everything].")
+@click.option(
+    "--to", "transfer_target", metavar="ID", help="Its controllerDLegerSelfId [any that holds everything]."
+)
 @which_cluster("Any other cluster: its Controllers.")
 @credentials.option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def transfer(
-    heir: str | None, directory: Path, controllers: str | None, credentials_file: str | None, as_json: bool
+    transfer_target: str | None,
+    directory: Path,
+    controllers: str | None,
+    credentials_file: str | None,
+    as_json: bool,
 ) -> None:
     """Have another Controller lead: before its machine is stopped, or to have the leader near.
 
@@ -40,17 +46,19 @@ def transfer(
         at = addresses(controllers)
     else:
         at = [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
-    leader, address = asyncio.run(_transfer(at, heir, credentials.read(credentials_file)))
+    leader, address = asyncio.run(_transfer(at, transfer_target, credentials.read(credentials_file)))
     if as_json:
         click.echo(json.dumps({"leader": leader, "address": address}))
     else:
         click.echo(f"Controller {leader} leads ({address})")
 
 
-async def _transfer(controllers: list[str], heir: str | None, key: Credentials | None) -> tuple[str, str]:
+async def _transfer(
+    controllers: list[str], transfer_target: str | None, key: Credentials | None
+) -> tuple[str, str]:
     # No NameServer is asked anything here; the client only will not be made without an address.
     async with AdminClient(OsEnv(), controllers, credentials=key) as admin:
         try:
-            return await admin.transfer_leadership(controllers, heir)
+            return await admin.transfer_leadership(controllers, transfer_target)
         except Refused as error:
             raise CannotTransfer(f"the Controllers refuse: {error}") from None

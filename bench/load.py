@@ -16,7 +16,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 
-from remoting.codes import Request
+from model.codes import Request
 
 _OPAQUE_BASE = 1_000_000_000
 _OPAQUE = re.compile(rb'"opaque":(\d+)')

@@ -25,8 +25,8 @@ from bench.provenance import machine  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 from model.config import StoreConfig  # noqa: E402
 from runtime.os_env import OsEnv  # noqa: E402
+from store.files.record import NewMessage  # noqa: E402
 from store.message_store import MessageStore  # noqa: E402
-from store.record import NewMessage  # noqa: E402
 
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x2A, 0x9F])
 TOPIC = "Bench"

@@ -1,7 +1,7 @@
 """Which parts is a broker made of, and in which order do they start, change roles and stop?
 
 ``Broker`` wires store, replication, processors and servers. ``lead``, ``follow`` and ``fence`` carry out what
-``broker/role`` (the Controller's word) decides; without a Controller a broker leads its group alone.
+``broker/role/manager`` (the Controller's word) decides; without a Controller a broker leads its group alone.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from broker.acting import Acting
-from broker.admin import AdminProcessor
-from broker.delay import DelayOffsets, DelayService
-from broker.files import ConfigFile
-from broker.group_address import GroupAddress
-from broker.groups import Groups
-from broker.heartbeats import ClientProcessor
-from broker.hotpath import HotPath
-from broker.locks import LockProcessor
-from broker.log_compare import LogCompare
-from broker.log_repair import LogRepair
-from broker.metadata import MetadataSync
-from broker.offset_table import OffsetTable
-from broker.offsets import OffsetProcessor
-from broker.parking import Parking
-from broker.parts import Parts
-from broker.pull import CHECK_S, PullProcessor
-from broker.query import QueryProcessor
-from broker.registration import Registration
-from broker.requests import handlers
-from broker.role import RoleManager
-from broker.send import SendProcessor
-from broker.standing import Standing
-from broker.tables import TableProcessor
-from broker.topics import Topics
-from broker.transactions import Transactions
+from broker.context import BrokerContext
+from broker.requests.acting import Acting
+from broker.requests.admin import AdminProcessor
+from broker.requests.fast_path import FastPath
+from broker.requests.heartbeats import ClientProcessor
+from broker.requests.offsets import OffsetProcessor
+from broker.requests.pull import CHECK_S, PullProcessor
+from broker.requests.query import QueryProcessor
+from broker.requests.send import SendProcessor
+from broker.requests.table import handlers
+from broker.requests.tables import TableProcessor
+from broker.requests.transactions import Transactions
+from broker.role.group_address import GroupAddress
+from broker.role.manager import RoleManager
+from broker.role.registration import Registration
+from broker.state.files import ConfigFile
+from broker.state.groups import Groups
+from broker.state.locks import LockProcessor
+from broker.state.offsets import OffsetTable
+from broker.state.pending_acks import PendingAcks
+from broker.state.role_state import RoleState
+from broker.state.topics import Topics
+from broker.upkeep.delay import DelayOffsets, DelayService
+from broker.upkeep.log_compare import LogCompare
+from broker.upkeep.log_repair import LogRepair
+from broker.upkeep.table_sync import MetadataSync
 from ha.service import HaService, Propose
+from model.codes import Request
 from model.config import BrokerConfig
 from model.errors import DiskError
 from remoting.auth import read_credentials
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import Connection, Handler, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.tasks import Tasks, every
@@ -67,28 +67,28 @@ class Broker:
         self.config = config
         self.store = MessageStore(env, config, controller_mode=config.enable_controller_mode)
         self.ha = HaService(env, self.store, config)
-        self.standing = Standing()
+        self.role_state = RoleState()
         self.topics = Topics(config, env.now_ms)
         self.groups = Groups(config, env.now_ms)
         self.offsets = OffsetTable(env.now_ms)
         self.delays = DelayOffsets(env.now_ms)
-        self.parking = Parking(
+        self.pending_acks = PendingAcks(
             env,
             config,
             replicated=lambda: self.ha.replicated,
             flushed=lambda: self.store.log.flushed,
             sync_to=self.store.sync_to,
         )
-        self.parts = Parts(
+        self.context = BrokerContext(
             env,
             config,
             self.store,
             self.ha,
-            self.standing,
+            self.role_state,
             self.topics,
             self.groups,
             self.offsets,
-            self.parking,
+            self.pending_acks,
         )
         self._credentials = read_credentials(env.disk, config.peer_credentials_file)
         self.client = RemotingClient(
@@ -106,29 +106,29 @@ class Broker:
             self.topics.to_json,
             lambda: self.role.registration_id,
             entitled=lambda: (
-                self.role.lease.holds() or (self.standing.refuse() is None and self.ha.vouched())
+                self.role.lease.holds() or (self.role_state.refuse() is None and self.ha.vouched())
             ),
             listening=lambda: self.group_address.listening,
         )
-        self.sender = SendProcessor(self.parts)
-        self._pulls = PullProcessor(self.parts)
-        self._clients = ClientProcessor(self.parts)
-        self._admin = AdminProcessor(self.parts, self.delays)
-        self._delay = DelayService(self.parts, self.delays, self.sender)
-        self._transactions = Transactions(self.parts, self.sender)
-        self.metadata = MetadataSync(self.parts, self.delays, self.client)
-        self.acting = Acting(self.parts, self.client, self.registration.member_ids, lambda: self.ha.follows)
-        self.repair = LogRepair(self.parts, self.client, self.registration.members)
-        self.compare = LogCompare(self.parts, self.client, self.repair)
+        self.sender = SendProcessor(self.context)
+        self._pulls = PullProcessor(self.context)
+        self._clients = ClientProcessor(self.context)
+        self._admin = AdminProcessor(self.context, self.delays)
+        self._delay = DelayService(self.context, self.delays, self.sender)
+        self._transactions = Transactions(self.context, self.sender)
+        self.metadata = MetadataSync(self.context, self.delays, self.client)
+        self.acting = Acting(self.context, self.client, self.registration.member_ids, lambda: self.ha.follows)
+        self.repair = LogRepair(self.context, self.client, self.registration.members)
+        self.compare = LogCompare(self.context, self.client, self.repair)
         self.handlers = dict(
             handlers(
                 send=self.sender,
                 pull=self._pulls,
-                offsets=OffsetProcessor(self.parts),
-                query=QueryProcessor(self.parts),
+                offsets=OffsetProcessor(self.context),
+                query=QueryProcessor(self.context),
                 clients=self._clients,
-                locks=LockProcessor(self.parts.locks, env.monotonic_ms),
-                tables=TableProcessor(self.parts),
+                locks=LockProcessor(self.context.locks, env.monotonic_ms),
+                tables=TableProcessor(self.context),
                 admin=self._admin,
                 transactions=self._transactions,
             )
@@ -137,8 +137,10 @@ class Broker:
         self.handlers[int(Request.READ_LOG_RANGE)] = self.repair.read
         self.handlers[int(Request.KEELMQ_LOG_DIGESTS)] = self.compare.digests
         self._asked: dict[int, Handler] = {int(Request.CONTROLLER_ELECT_MASTER): self._hand_over}
-        self.handlers[int(Request.KEELMQ_COPY_TABLES)] = self.parts.copies.question
-        self.hot = HotPath(config, self.store, self.topics, self.parking, self.parts.stats, self._refuse_hot)
+        self.handlers[int(Request.KEELMQ_COPY_TABLES)] = self.context.copies.question
+        self.hot = FastPath(
+            config, self.store, self.topics, self.pending_acks, self.context.stats, self._refuse_hot
+        )
         self._admin.on_config.append(self.hot.forget_routes)
         self.server = self._make_server(f"broker {config.broker_name}")
         self.group_address = GroupAddress(
@@ -212,27 +214,29 @@ class Broker:
         if self._stopping:
             return
         self._stopping = True
-        heir = self._heir() if self.standing.is_master else None
+        transfer_target = self._transfer_target() if self.role_state.is_master else None
         # No more writes, while replication goes on until the answers under way have left: the successor then
         # has all of them, and is elected as soon as the Controllers see this broker hang up.
         self.group_address.hold(True)
-        standing = self.standing
+        role_state = self.role_state
         # Neither fenced nor going away yet: slaves copy what consumers committed from a master that answers.
-        standing.handing_over = True
-        if not await self._drained(heir, DRAIN_S):
-            heir = self._heir() if heir is not None else None  # the first one stalled
+        role_state.handing_over = True
+        if not await self._drained(transfer_target, DRAIN_S):
+            transfer_target = (
+                self._transfer_target() if transfer_target is not None else None
+            )  # the first one stalled
         # Nobody connects anew from here on: a connection not yet accepted when a port closes is cut off with
         # what was sent on it.
-        self.server.deafen()
+        self.server.stop_accepting()
         self.server.go_away()
-        standing.set("fenced", broker_id=standing.broker_id, epoch=standing.epoch, master_address=None)
+        role_state.set("fenced", broker_id=role_state.broker_id, epoch=role_state.epoch, master_address=None)
         # One that lacks what was answered must not be named: an election asks who has most.
-        if heir is not None and (self._end_of(heir) or 0) >= self.ha.replicated:
-            await self.role.yield_to(heir)
+        if transfer_target is not None and (self._end_of(transfer_target) or 0) >= self.ha.replicated:
+            await self.role.step_down_for(transfer_target)
         self.group_address.leave()
         await self.role.stop()
         # Slaves too slow to wait for: the sender shall know that its message is stored here, and only that.
-        self.parking.give_up()
+        self.pending_acks.give_up()
         await self.registration.stop()
         self._pulls.release_all()
         await self._master_tasks.cancel()
@@ -241,7 +245,7 @@ class Broker:
             await self.server.dismiss(QUIET_S, QUIET_AT_MOST_S)
         await self.server.stop()
         await self.group_address.stop()
-        self.parking.drop()
+        self.pending_acks.drop()
         await self.client.close()
         await self.ha.stop()
         for file in self._files.values() if self._loaded else ():
@@ -283,8 +287,8 @@ class Broker:
             files["groups"].changed()
 
     def _wire(self) -> None:
-        self.ha.on_replicated.append(self.parking.replicated)
-        self.store.on_flush.append(self.parking.flushed)
+        self.ha.on_replicated.append(self.pending_acks.replicated)
+        self.store.on_flush.append(self.pending_acks.flushed)
         self.store.on_broken.append(self._broken)
         self.store.on_arrive.append(self._arrived)
         self.role.on_change.append(self.registration.soon)
@@ -293,7 +297,7 @@ class Broker:
         self.topics.on_change.append(lambda names: self.registration.soon())
         self.registration.on_master.append(self.role.ha_address_of)
         self.metadata.on_copied.append(self._copied)
-        copies, offsets = self.parts.copies, self.offsets
+        copies, offsets = self.context.copies, self.offsets
         copies.add("topics", lambda known: (self.topics.to_json(), 0))
         copies.add("groups", lambda known: (self.groups.to_json(), 0))
         copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
@@ -315,12 +319,14 @@ class Broker:
             idle_s=self.config.server_channel_max_idle_s,
         )
 
-    async def _drained(self, heir: int | None, timeout_s: float) -> bool:
-        """Wait until all answers left and ``heir`` has the whole log, and what consumers committed before;
-        whether in time. Nothing may be taken any more."""
-        tables = self.parts.copies.hurry()
+    async def _drained(self, transfer_target: int | None, timeout_s: float) -> bool:
+        """Wait until all answers left and ``transfer_target`` has the whole log, and what consumers
+        committed before; whether in time. Nothing may be taken any more."""
+        tables = self.context.copies.hurry()
         for _ in range(max(int(timeout_s / DRAIN_STEP_S), 1)):
-            if not len(self.parking) and (heir is None or self._has_all(heir, tables)):
+            if not len(self.pending_acks) and (
+                transfer_target is None or self._has_all(transfer_target, tables)
+            ):
                 return True
             await asyncio.sleep(DRAIN_STEP_S)
         return False
@@ -341,7 +347,7 @@ class Broker:
         """
         if self._stopping:
             return
-        again = self.standing.is_master
+        again = self.role_state.is_master
         if not again:
             self.store.truncate_partial_tail()
             self.store.rebuild_queue_offsets()
@@ -358,7 +364,7 @@ class Broker:
         cut = self.offsets.clamp(self.store.next_offset)
         if cut:
             log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
-        self.standing.set("master", broker_id=broker_id, epoch=epoch, master_address=self.config.address)
+        self.role_state.set("master", broker_id=broker_id, epoch=epoch, master_address=self.config.address)
         self.compare.soon()
         if not again:
             self._pulls.release_all()
@@ -388,34 +394,34 @@ class Broker:
 
     async def fence(self) -> None:
         """Neither master nor slave: the lease ended, or nobody said yet what we are."""
-        await self._step_down("fenced", self.standing.broker_id, self.standing.epoch, None)
+        await self._step_down("fenced", self.role_state.broker_id, self.role_state.epoch, None)
         await self.ha.become_fenced()
 
     async def _step_down(self, role: Any, broker_id: int, epoch: int, master_address: str | None) -> None:
-        was_master = self.standing.is_master
+        was_master = self.role_state.is_master
         # First of all nothing more is taken or answered OK, then the rest may take its time.
         self.group_address.hold(True)
-        self.standing.set(role, broker_id=broker_id, epoch=epoch, master_address=master_address)
+        self.role_state.set(role, broker_id=broker_id, epoch=epoch, master_address=master_address)
         if was_master:
-            self.parking.drop()
+            self.pending_acks.drop()
             self.env.events.add("demoted", epoch=epoch)
             log.warning("broker %s is not master any more", self.config.broker_name)
             await self._master_tasks.cancel()
-            self.parts.locks.clear()
+            self.context.locks.clear()
         self._pulls.release_all()
         self.group_address.leave()
 
-    async def drain(self, heir: int, timeout_s: float) -> bool:
+    async def drain(self, transfer_target: int, timeout_s: float) -> bool:
         """See ``role_host.RoleHost``."""
-        self.standing.handing_over = True
+        self.role_state.handing_over = True
         self.group_address.hold(True)
-        return await self._drained(heir, timeout_s)
+        return await self._drained(transfer_target, timeout_s)
 
     def resume(self) -> None:
         """Take writes again, if still master, and not about to stop."""
         if self._stopping:
             return
-        self.standing.handing_over = False
+        self.role_state.handing_over = False
         self.group_address.hold(False)
 
     def lacks(self) -> str | None:
@@ -431,12 +437,12 @@ class Broker:
             file.found()
 
     def _has_all(self, slave: int, tables: int) -> bool:
-        return self._end_of(slave) == self.store.log.end and self.parts.copies.has(slave, tables)
+        return self._end_of(slave) == self.store.log.end and self.context.copies.has(slave, tables)
 
     def _end_of(self, slave: int) -> int | None:
         return next((s["ackOffset"] for s in self.ha.slaves() if s["id"] == slave), None)
 
-    def _heir(self) -> int | None:
+    def _transfer_target(self) -> int | None:
         """The slave of the SyncStateSet that is furthest, the one with the smallest id among equals."""
         able = [s for s in self.ha.slaves() if s["id"] in self.ha.members and s["ackOffset"] is not None]
         return min(able, key=lambda s: (-s["ackOffset"], s["id"]))["id"] if able else None
@@ -463,7 +469,7 @@ class Broker:
         """A record was dispatched. One the former master stored may be of a topic it never handed on."""
         known = self.topics.get(topic)
         if (
-            self.standing.is_master
+            self.role_state.is_master
             and (known is None or queue_id >= max(known.read_queues, known.write_queues))
             and not self.topics.was_deleted(topic, queue_id, max_offset)
         ):
@@ -472,7 +478,7 @@ class Broker:
     def _broken(self, error: BaseException) -> None:
         """The disk failed for good: what waits may not be there."""
         log.error("the store is broken: %s", error)
-        self.parking.drop()
+        self.pending_acks.drop()
 
     # Serving
 
@@ -503,33 +509,33 @@ class Broker:
 
     def _refuse_hot(self) -> bool:
         return (
-            self.standing.refuse() is not None
+            self.role_state.refuse() is not None
             or self._stopping
             or self.store.writable is not None
             or self.ha.refuse() is not None
         )
 
     def _closed(self, connection: Connection) -> None:
-        self.parking.forget(connection)
+        self.pending_acks.forget(connection)
         self._clients.closed(connection)
 
     def _tick(self) -> None:
         self._pulls.check()
-        self.parts.stats.tick(self.env.monotonic_ms())
+        self.context.stats.tick(self.env.monotonic_ms())
 
     # What is shown
 
     def status(self) -> dict[str, Any]:
-        standing, store = self.standing, self.store
+        role_state, store = self.role_state, self.store
         return {
-            "role": standing.role,
-            "brokerId": standing.broker_id,
+            "role": role_state.role,
+            "brokerId": role_state.broker_id,
             "group": self.config.broker_name,
             "cluster": self.config.cluster_name,
             "address": self.config.address,
             "groupAddress": self.group_address.status(),
             "haAddress": self.config.ha_address,
-            "epoch": standing.epoch,
+            "epoch": role_state.epoch,
             "syncStateSet": sorted(self.ha.members),
             "syncStateSetEpoch": self.ha.set_epoch,
             "minOffset": store.log.min_offset,
@@ -539,12 +545,12 @@ class Broker:
             "dispatchedOffset": store.dispatched,
             "slaves": self.ha.slaves(),
             "turnedAway": self.ha.turned_away_total,
-            "tableCopies": self.parts.copies.status(),
-            "master": standing.master_address,
-            "acting": standing.acting,
-            "putTotal": self.parts.stats.put_total,
-            "getTotal": self.parts.stats.get_total,
-            "parked": len(self.parking),
+            "tableCopies": self.context.copies.status(),
+            "master": role_state.master_address,
+            "acting": role_state.acting,
+            "putTotal": self.context.stats.put_total,
+            "getTotal": self.context.stats.get_total,
+            "parked": len(self.pending_acks),
             "heldPulls": self._pulls.held,
             "connections": len(self.server.connections),
             "writable": store.writable,
@@ -569,7 +575,7 @@ class Broker:
             return "not started" if not self._started else "stopping"
         if self.store.writable is not None:
             return self.store.writable
-        if self.standing.role == "fenced":
+        if self.role_state.role == "fenced":
             return f"fenced: {self.role.reason or 'no role from the Controller'}"
         if self.ha.needs_reseed is not None:
             return f"needs a re-seed: {self.ha.needs_reseed}"

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-import controller.core
-import controller.elect
+import controller.groups.elect
+import controller.groups.table
 import ha.service
-from broker.boot import Boot
-from broker.parking import Parking
+from broker.role.reboot import UncleanRebootDetector
+from broker.state.pending_acks import PendingAcks
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER
 from chaos.scenarios.majorities import ONE_OF_THREE, TWO_LOSE_POWER
@@ -25,16 +25,16 @@ from chaos.scenarios.outsiders import ONLY_OUTSIDERS
 from chaos.scenarios.partitions import TWO_ROOMS
 from chaos.scenarios.pauses import STOOD_STILL
 from chaos.scenarios.plan import Scenario
-from controller.core import ElectMaster, Group, ReplicaTable
-from controller.raft import Raft
+from controller.groups.table import ElectMaster, Group, ReplicaTable
+from controller.raft.raft import Raft
 from ha.core import SyncSet
 from ha.service import HaService
 from model.errors import DiskError
-from store.commit_log import CommitLog
-from store.dispatch import Dispatcher
-from store.epoch_file import EpochFile
-from store.flush import Flusher
-from store.health import Health
+from store.files.commit_log import CommitLog
+from store.files.epoch_file import EpochFile
+from store.files.health import Health
+from store.flow.dispatch import Dispatcher
+from store.flow.flush import Flusher
 from store.message_store import MessageStore
 
 
@@ -50,7 +50,7 @@ class Bug:
 
 
 def _answers_at_once(original: Any) -> Any:
-    def park(self: Parking, connection: Any, answers: bytes, end: int) -> None:
+    def park(self: PendingAcks, connection: Any, answers: bytes, end: int) -> None:
         connection.write(answers)
 
     return park
@@ -133,7 +133,7 @@ def _elects_anyone(original: Any) -> Any:
 
 
 def _power_loss_forgiven(original: Any) -> Any:
-    def begin(self: Boot, *, clean: bool, synced: bool) -> None:
+    def begin(self: UncleanRebootDetector, *, clean: bool, synced: bool) -> None:
         original(self, clean=True, synced=True)
 
     return begin
@@ -198,7 +198,7 @@ BUGS: Final[dict[str, Bug]] = {
     "ack_before_replication": Bug(
         "a send is answered when the master alone has it",
         KILL_THE_MASTER,
-        Parking,
+        PendingAcks,
         "park",
         _answers_at_once,
     ),
@@ -258,21 +258,21 @@ BUGS: Final[dict[str, Bug]] = {
     "elect_outsiders": Bug(
         "any living broker may become master, in the SyncStateSet or not",
         ONLY_OUTSIDERS,
-        controller.core,
+        controller.groups.table,
         "choose",
         _elects_anyone,
     ),
     "power_loss_forgiven": Bug(
         "a broker whose machine lost its memory may lead as if it had all it acknowledged",
         TWO_LOSE_POWER,
-        Boot,
+        UncleanRebootDetector,
         "begin",
         _power_loss_forgiven,
     ),
     "elect_without_a_majority": Bug(
         "in majority mode whoever answers is enough for an election",
         ONE_OF_THREE,
-        controller.elect,
+        controller.groups.elect,
         "enough",
         _any_answer_is_enough,
     ),

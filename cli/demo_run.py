@@ -15,7 +15,7 @@ from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from audit.run import Report
 from chaos.checks import Evidence, check_all
 from chaos.clients import ClientReader, ClientSender, body_crc
-from chaos.drill import Drill, DrillPlan, judge, measure
+from chaos.drills.drill import Drill, DrillPlan, judge, measure
 from chaos.history import History, HistoryEvent, Ok, Read
 from chaos.workload import Load, ProducerLoad, ReaderLoad, queues_of
 from chaos.worlds.live import LiveWorld, Timeline, Victim

@@ -12,12 +12,12 @@ from typing import Any, Self
 from client.message import NameServersSilent, NoMaster, Queue
 from client.routes import Route
 from client.session import Session
+from model.codes import Request, Response
 from model.errors import MqError, PeerError, Refused
 from model.topic import PERM_READ, PERM_WRITE, TopicConfig, topic_name_error
 from remoting import bodies
 from remoting.auth import Credentials
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from runtime.env import Env
 
 

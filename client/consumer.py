@@ -20,11 +20,11 @@ from client.message import NoMaster, Queue, Received
 from client.pull import PullConsumer, Pulled, PullStatus
 from client.routes import Route
 from client.session import POLL_MS, Session
+from model.codes import Request
 from model.errors import MqError
 from model.message import java_hash, retry_topic
 from remoting import bodies
 from remoting.codec import Command
-from remoting.codes import Request
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 

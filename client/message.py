@@ -11,8 +11,8 @@ from typing import Final
 
 from model import message as wire
 from model.errors import MqError, PeerError, Refused, Unknown
-from store.offline import plain_body
-from store.record import Record
+from store.files.record import Record
+from store.offline.directory import plain_body
 
 BATCH_HEAD: Final = struct.Struct(">iiiii")  # total, magic 0, crc 0, flag, body length
 _SHORT: Final = struct.Struct(">h")

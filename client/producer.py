@@ -32,11 +32,11 @@ from client.message import (
 from client.routes import Route
 from client.sending import check, may_retry
 from client.session import POLL_MS, Session
+from model.codes import Request, Response
 from model.errors import MqError, PeerError, Refused, Unknown
 from model.message import RETRY_PREFIX, java_hash
 from model.topic import AUTO_CREATE_TOPIC
 from remoting.codec import FLAG_ONEWAY, Command
-from remoting.codes import Request, Response
 from remoting.headers import SendHeader
 from runtime.env import Env
 from runtime.tasks import Tasks, every

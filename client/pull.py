@@ -17,13 +17,13 @@ from typing import Final, Self
 from client.message import NoMaster, Queue, Received, received
 from client.routes import Route
 from client.session import POLL_MS, Session
+from model.codes import Request, Response
 from model.errors import DiskError, PeerError, Unknown
 from remoting import bodies
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullAnswer, PullHeader
 from runtime.env import Env
-from store.record import decode
+from store.files.record import decode
 
 log = logging.getLogger(__name__)
 

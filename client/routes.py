@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from client.message import NameServersSilent, NoRoute, Queue
+from model.codes import Request, Response
 from model.errors import MqError, PeerError
 from model.topic import PERM_READ, PERM_WRITE
 from remoting import bodies
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from runtime.env import Env
 from runtime.tasks import Tasks
 

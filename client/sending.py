@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from client.message import Attempt, NameServersSilent, NoMaster, Queue, SendResult, SendStatus
+from model.codes import Response
 from model.errors import Refused, Unknown
 from remoting.codec import Command
-from remoting.codes import Response
 from remoting.headers import SendAnswer
 
 RETRY_CODES: Final = frozenset(

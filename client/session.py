@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from client.routes import Route, Routes
+from model.codes import Request, Response
 from model.errors import MqError, Refused
 from model.settings import addresses
 from remoting import bodies
 from remoting.auth import Credentials
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient
 from runtime.env import Env
 from runtime.tasks import Tasks

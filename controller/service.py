@@ -15,8 +15,11 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.brokers import Brokers, is_id
-from controller.core import (
+from controller.groups.brokers import Brokers, is_id
+from controller.groups.coordinator import ElectionCoordinator
+from controller.groups.elect import PRIORITY_LAST
+from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
+from controller.groups.table import (
     FENCED_MASTER_EPOCH,
     SUCCESS,
     AlterSyncStateSet,
@@ -29,18 +32,15 @@ from controller.core import (
     ReplicaTable,
     encode_command,
 )
-from controller.elect import PRIORITY_LAST
-from controller.keeper import Keeper
-from controller.live import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
-from controller.raft import Raft, RaftConfig
-from controller.tls import TlsFiles
+from controller.raft.raft import Raft, RaftConfig
+from controller.raft.tls import TlsFiles
+from model.codes import Request, Response
 from model.config import ControllerConfig
 from model.errors import ConfigError, PeerError, Refused, Unknown
 from model.settings import parse_properties, peers, split_address
 from remoting import codec
 from remoting.auth import read_credentials
 from remoting.bodies import dumps, loads, loads_object
-from remoting.codes import Request, Response
 from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int
 from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
@@ -98,7 +98,7 @@ class Controller:
         credentials = read_credentials(env.disk, config.peer_credentials_file)
         self._client = RemotingClient(env, f"controller.{config.self_id}", credentials=credentials)
         self._brokers = Brokers(env, config, self._table, self._live, self._client)
-        self._keeper = Keeper(
+        self._coordinator = ElectionCoordinator(
             env,
             config,
             self._raft,
@@ -141,7 +141,7 @@ class Controller:
         except BaseException:
             await self._raft.stop()
             raise
-        self._keeper.start()
+        self._coordinator.start()
 
     async def stop(self) -> None:
         """Hand leadership over, answer what is under way, end. Idempotent."""
@@ -149,7 +149,7 @@ class Controller:
             return
         self._stopped = True
         await self._raft.stop()
-        await self._keeper.stop()
+        await self._coordinator.stop()
         await self._brokers.stop()
         await self._client.close()
         await self._server.stop()
@@ -212,7 +212,7 @@ class Controller:
         if ask is None:
             raise unsupported(request)
         try:
-            await self._keeper.ready()
+            await self._coordinator.ready()
             answer = await ask(request)
         except Unknown as error:
             # On the wire this looks as a no, so the text says that it is none.
@@ -225,7 +225,7 @@ class Controller:
     def _on_close(self, connection: Connection) -> None:
         session = self._brokers.closed(connection)
         if session is not None:
-            self._keeper.brokers_lost(self._live.closed(session))
+            self._coordinator.brokers_lost(self._live.closed(session))
 
     def _heartbeat(self, connection: Connection, request: codec.Command) -> codec.Command:
         ext = request.ext
@@ -253,10 +253,10 @@ class Controller:
             all_ack=opt_bool(ext, "allAckInSyncStateSet"),
         )
         if self._live.heartbeat(group, broker_id, beat):
-            self._keeper.broker_back(group)
+            self._coordinator.broker_back(group)
         answer = request.reply(remark="Heart beat success")
         if "leaseEpoch" in ext:
-            lease_ms = self._keeper.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
+            lease_ms = self._coordinator.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
             answer.ext = {
                 "leaseMs": str(lease_ms),
                 "isLeader": flag(self._raft.is_leader),
@@ -362,22 +362,22 @@ class Controller:
         yields = opt_int(ext, "yields", -1)
         # Both say of the master's reign in this epoch that it is over; an older broker does not say which.
         epoch = opt_int(ext, "masterEpoch", -1) if restarted or yields >= 0 else -1
-        make_way, handed_over = None, False
+        step_down, handed_over = None, False
         group = self._table.groups.get(name)
         if group is not None and epoch not in (-1, group.epoch):
             # It was long on its way: here too, so that it neither ends a lease nor drains a master.
             raise Refused(f"epoch of {name} is {group.epoch}, not {epoch}", FENCED_MASTER_EPOCH)
         if restarted and group is not None and group.master == broker_id:
-            self._keeper.release(name, broker_id)
+            self._coordinator.release(name, broker_id)
         if designate and group is not None and group.master not in (None, broker_id):
             if yields == group.master:
-                self._keeper.release(name, yields)
+                self._coordinator.release(name, yields)
                 handed_over = True
             elif broker_id in group.members:
-                make_way = partial(self._make_way, name, group.master, group.epoch, broker_id)
+                step_down = partial(self._step_down, name, group.master, group.epoch, broker_id)
 
         def command() -> ElectMaster:
-            return self._keeper.command(
+            return self._coordinator.command(
                 name,
                 broker_id,
                 designate=designate,
@@ -388,7 +388,7 @@ class Controller:
             )
 
         return self._told_ha_address(
-            name, await self._keeper.elect(name, command, make_way, handed_over=handed_over)
+            name, await self._coordinator.elect(name, command, step_down, handed_over=handed_over)
         )
 
     async def _register(self, request: codec.Command) -> Answer:
@@ -464,10 +464,10 @@ class Controller:
             )
         )
 
-    async def _make_way(self, name: str, master: int, epoch: int, heir: int) -> bool:
-        handed_over = await self._brokers.make_way(name, master, epoch, heir, self._raft.term)
+    async def _step_down(self, name: str, master: int, epoch: int, transfer_target: int) -> bool:
+        handed_over = await self._brokers.step_down(name, master, epoch, transfer_target, self._raft.term)
         if handed_over:
-            self._keeper.release(name, master)
+            self._coordinator.release(name, master)
         return handed_over
 
     def _told_ha_address(self, name: str, answer: Answer) -> Answer:

@@ -16,7 +16,7 @@ from ha.codec import (
     encode_transfer_header,
 )
 from ha.core import SyncSet, label, missed
-from ha.proof import PROOF_S, Credentials, Gate, UnprovenError, refusal
+from ha.proof import PROOF_S, Credentials, HandshakeResponder, UnprovenError, refusal
 from model.errors import MqError, PeerError
 from runtime.env import Env
 
@@ -158,7 +158,7 @@ class SlaveLink(asyncio.Protocol):
         self._log = reader
         self._from_last_file = False
         self._credentials = credentials
-        self._gate: Gate | None = None  # None: it is open, or the connection ended
+        self._gate: HandshakeResponder | None = None  # None: it is open, or the connection ended
         self._deadline: asyncio.TimerHandle | None = None
         self._reader: SlaveReader | ReportReader = SlaveReader()
         self._transport: asyncio.Transport | None = None
@@ -180,7 +180,7 @@ class SlaveLink(asyncio.Protocol):
             log.debug("slave at %s turned away: this broker is not master", self.address)
             self.close()
             return
-        self._gate = Gate(self._env, self._credentials, sync.epoch)
+        self._gate = HandshakeResponder(self._env, self._credentials, sync.epoch)
         if self._gate.strict:
             self._deadline = asyncio.get_running_loop().call_later(PROOF_S, self._too_late)
 
@@ -213,7 +213,7 @@ class SlaveLink(asyncio.Protocol):
 
     # Before the HA protocol
 
-    def _pass(self, gate: Gate | None, data: bytes) -> None:
+    def _pass(self, gate: HandshakeResponder | None, data: bytes) -> None:
         if gate is None:
             return
         try:

@@ -19,12 +19,12 @@ from ha.codec import (
 )
 from ha.core import consistent_point, excused_ms, missed
 from ha.master import epochs_of
-from ha.proof import NO_PROOF, PROOF_S, Knock, UnprovenError, need_no_refusal
+from ha.proof import NO_PROOF, PROOF_S, HandshakeInitiator, UnprovenError, need_no_refusal
 from ha.tail import NeedsReseedError, Tail, classic_from
 from model.config import BrokerConfig
 from model.errors import DiskError, PeerError
 from runtime.env import Env
-from store.epoch_file import EpochEntry
+from store.files.epoch_file import EpochEntry
 
 if TYPE_CHECKING:
     from ha.slave import Follower
@@ -38,9 +38,9 @@ ANEW_MS: Final = 5000
 """So long after a foreign master was elected again it has recorded that epoch, if it does."""
 
 
-def patience_ms(config: BrokerConfig, *, foreign: bool) -> int:
+def patience_ms(config: BrokerConfig, *, rocketmq_peer: bool) -> int:
     """After how much silence of the other side a link ends, ms."""
-    return max(config.ha_housekeeping_ms, FOREIGN_SILENCE_MS) if foreign else config.ha_housekeeping_ms
+    return max(config.ha_housekeeping_ms, FOREIGN_SILENCE_MS) if rocketmq_peer else config.ha_housekeeping_ms
 
 
 def cut_epochs(store: MessageStore, offset: int) -> None:
@@ -61,7 +61,7 @@ class MasterLink(asyncio.Protocol):
         config: BrokerConfig,
         follower: Follower,
         handshake: SlaveHandshake,
-        knock: Knock | None = None,
+        knock: HandshakeInitiator | None = None,
     ) -> None:
         """``knock``: prove ourselves with it, and have the master do so, before anything else."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -74,7 +74,7 @@ class MasterLink(asyncio.Protocol):
         self._heard = False
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._idle_ms = config.ha_heartbeat_ms
-        self._silence_ms = patience_ms(config, foreign=follower.foreign)
+        self._silence_ms = patience_ms(config, rocketmq_peer=follower.rocketmq_peer)
         self._reader: MasterReader | TransferReader = MasterReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
         self._transport: asyncio.Transport | None = None
         self._greeted = False
@@ -106,7 +106,7 @@ class MasterLink(asyncio.Protocol):
     def _too_late(self) -> None:
         self.end(UnprovenError(f"the master did not prove within {PROOF_S:g} s that it knows haSecretFile"))
 
-    def _believe(self, knock: Knock, transport: asyncio.Transport, data: bytes) -> None:
+    def _believe(self, knock: HandshakeInitiator, transport: asyncio.Transport, data: bytes) -> None:
         proof = knock.feed(data)
         if proof is None:
             return
@@ -159,7 +159,7 @@ class MasterLink(asyncio.Protocol):
             if heard is not None:
                 if self._tail is None or self._tail.compared:
                     # A real master may go on under an older number than the Controller's.
-                    self._follower.progressed(self._epoch if self._follower.foreign else heard)
+                    self._follower.progressed(self._epoch if self._follower.rocketmq_peer else heard)
                 if self._sync_flush and self._store.log.flushed < self._store.log.end:
                     self._store.sync_to(self._store.log.end)
                 # Once a read, not once a frame. A heartbeat is answered too: the master sees that this
@@ -242,7 +242,7 @@ class MasterLink(asyncio.Protocol):
         log.warning("our epochs were lost; the master says %s", _text(store.epochs.entries))
 
     def _doubt(self, frame: MasterHandshake, newest: int) -> None:
-        if not (self._follower.foreign and self._follower.epoch > newest):
+        if not (self._follower.rocketmq_peer and self._follower.epoch > newest):
             # A master of the past, or one that has not heard of its election: its log must not cut ours.
             raise PeerError(f"the master's newest epoch is {frame.last_epoch}, ours is {newest}")
         # Elected after all we know of, it did not record its epoch, as real ones do when nothing was
@@ -341,7 +341,7 @@ class MasterLink(asyncio.Protocol):
         if now_ms - self._last_read_ms > self._silence_ms:
             self.end(PeerError(f"nothing from the master for {self._silence_ms} ms"))
             return
-        if self._follower.foreign and self._follower.epoch > self._epoch:
+        if self._follower.rocketmq_peer and self._follower.epoch > self._epoch:
             self._outdated_ms = now_ms if self._outdated_ms is None else self._outdated_ms
             if now_ms - self._outdated_ms >= ANEW_MS:
                 # A real master goes on under the number of its former epoch on links it has, and tells new
@@ -363,12 +363,12 @@ class ClassicMasterLink(MasterLink):
         config: BrokerConfig,
         follower: Follower,
         handshake: SlaveHandshake,
-        knock: Knock | None = None,
+        knock: HandshakeInitiator | None = None,
     ) -> None:
         super().__init__(env, store, config, follower, handshake, knock)
         self._reader = TransferReader(max(BODY_BYTES_MAX, config.ha_batch_bytes))
         # Nobody says which kind of broker he is.
-        self._silence_ms = patience_ms(config, foreign=True)
+        self._silence_ms = patience_ms(config, rocketmq_peer=True)
         self._tail = Tail(store, config.segment_bytes)
 
     def _greet(self, transport: asyncio.Transport) -> None:

@@ -94,7 +94,7 @@ class Credentials:
         return cls(secret, _negative(hashlib.sha256(names).digest()), config.trust_peers)
 
 
-class Gate:
+class HandshakeResponder:
     """The master's end of a new link: what came through it was said by a broker that proved its id, or, with
     ``Credentials`` that ask for no proof, by somebody."""
 
@@ -167,7 +167,7 @@ class Gate:
         return rest
 
 
-class Knock:
+class HandshakeInitiator:
     """The slave's end of a new link, until the master has proven itself."""
 
     def __init__(self, env: Env, secret: bytes, scope: bytes, broker_id: int, epoch: int) -> None:

@@ -64,7 +64,7 @@ class HaService:
         self.on_agreed: list[Callable[[], None]] = []
         """Hear that this slave's log is found to go on in its master's."""
         self.entitled: Callable[[], bool] = lambda: True
-        """Whether no other master can be there now: ``broker.lease``; without Controllers always."""
+        """Whether no other master can be there now: ``broker.role.lease``; without Controllers always."""
         self._vouch_ms = max(config.controller_heartbeat_timeout_ms * 0.8, config.ha_heartbeat_ms * 1.5)
         self._env = env
         self._store = store
@@ -185,13 +185,13 @@ class HaService:
         self._publish()
         self._evaluate.set()
 
-    def expect_master(self, *, foreign: bool) -> None:
-        """``foreign``: whether the master may be a real RocketMQ broker, for the next ``become_slave``.
+    def expect_master(self, *, rocketmq_peer: bool) -> None:
+        """``rocketmq_peer``: whether the master may be a real RocketMQ broker, for the next ``become_slave``.
 
         A Controller of ours knows the HA address of keelmq brokers only; whoever has it from there need not
         ask. See ``ha.slave.Follower`` for what is different with the other kind.
         """
-        self.foreign_master = foreign
+        self.foreign_master = rocketmq_peer
 
     async def become_slave(self, self_id: int, epoch: int, master_ha_address: str | None) -> None:
         """Follow the master of ``epoch``; None: wait until its HA address is known (call again with it).
@@ -209,7 +209,7 @@ class HaService:
             self._follower = follower
             self.role = Role.SLAVE
         follower.epoch = epoch
-        follower.foreign = self.foreign_master
+        follower.rocketmq_peer = self.foreign_master
         follower.follow(master_ha_address)
 
     async def become_fenced(self) -> None:
@@ -517,7 +517,7 @@ class HaService:
         late_ms = now_ms - self._ticked_ms - self._tick_s() * 1000
         self._ticked_ms = now_ms
         for link in [*self._links.values(), *self._strangers]:
-            silence_ms = patience_ms(self._config, foreign=not link.prompt)
+            silence_ms = patience_ms(self._config, rocketmq_peer=not link.prompt)
             link.last_read_ms = excused_ms(link.last_read_ms, late_ms, silence_ms, now_ms)
             if now_ms - link.last_read_ms > silence_ms:
                 link.close(f"silent for {silence_ms} ms")

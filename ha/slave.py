@@ -12,7 +12,7 @@ from ha.codec import (
     SlaveHandshake,
 )
 from ha.master_link import ClassicMasterLink, MasterLink, cut_epochs
-from ha.proof import Credentials, Knock, Reason, UnprovenError
+from ha.proof import Credentials, HandshakeInitiator, Reason, UnprovenError
 from ha.tail import NeedsReseedError
 from model.config import BrokerConfig
 from model.errors import DiskError, MqError
@@ -62,7 +62,7 @@ class Follower:
     aside later, and after ``RESEEDS_MAX`` none: then the fault is the master's, or its segments go sooner
     than they are copied.
 
-    A ``foreign`` master, one that may be a real RocketMQ broker, is given the time its own kind takes
+    A ``rocketmq_peer`` master, one that may be a real RocketMQ broker, is given the time its own kind takes
     between heartbeats. And as it records no epoch that starts where the one before it does, its newest epoch
     may be older than ours although it was elected after all we know of: the Controller's word counts then.
 
@@ -88,7 +88,7 @@ class Follower:
         self.address: str | None = None
         self.broker_id = broker_id
         self.epoch = 0
-        self.foreign = False
+        self.rocketmq_peer = False
         self.agreed = False
         """Whether our log is known to go on in the master's, as of this link."""
         self.on_agreed: list[Callable[[], None]] = []
@@ -122,7 +122,7 @@ class Follower:
         if address == self.address:
             return
         self.address = address
-        self._proving = not (self._credentials.lenient and (self.foreign or self.classic))
+        self._proving = not (self._credentials.lenient and (self.rocketmq_peer or self.classic))
         self._backoff.reset()
         self._moved.set()
         if self._link is not None:
@@ -211,7 +211,7 @@ class Follower:
             try:
                 await self._session(address)
             except NeedsReseedError as error:
-                if self._put_aside(error):
+                if self._quarantine(error):
                     continue
             except UnprovenError as error:
                 self._note(State.UNPROVEN, error)
@@ -231,7 +231,7 @@ class Follower:
             except TimeoutError:
                 continue
 
-    def _put_aside(self, error: NeedsReseedError) -> bool:
+    def _quarantine(self, error: NeedsReseedError) -> bool:
         """With ``autoReseed``: begin with an empty log; whether that was done."""
         store = self._store
         kept = self._kept(error)
@@ -240,7 +240,7 @@ class Follower:
             return False
         end = store.log.end
         try:
-            aside = store.put_aside()
+            aside = store.quarantine()
         except (DiskError, OSError) as problem:
             self._note(State.BROKEN, problem)
             return False
@@ -299,8 +299,8 @@ class Follower:
             self._link, self.agreed = None, False
             link.end(MqError("stopped"))
 
-    def _knock(self) -> Knock | None:
+    def _knock(self) -> HandshakeInitiator | None:
         secret = self._credentials.secret
         if secret is None or not self._proving:
             return None
-        return Knock(self._env, secret, self._credentials.scope, self.broker_id, self.epoch)
+        return HandshakeInitiator(self._env, secret, self._credentials.scope, self.broker_id, self.epoch)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
+from model.codes import Request, Response
 from model.config import NamesrvConfig
 from model.errors import ConfigError, DiskError, PeerError, Refused
 from model.settings import parse_properties
@@ -16,7 +17,6 @@ from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, No
 from remoting.auth import read_credentials
 from remoting.bodies import dumps, dumps_dialect, loads_object
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.headers import BrokerHeader, flag, need, opt_bool
 from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env, read_file, write_file

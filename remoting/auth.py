@@ -20,9 +20,9 @@ import json
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from model.codes import Request, Response, name_of
 from model.errors import ConfigError, Refused
 from remoting.codec import Command
-from remoting.codes import Request, Response, name_of
 from runtime.env import Disk, read_file
 
 ACCESS_KEY: Final = "AccessKey"

@@ -16,10 +16,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, cast
 
+from model.codes import Response, name_of
 from model.errors import PeerError, Refused, Unknown
 from remoting.auth import Credentials
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
-from remoting.codes import Response, name_of
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ _OPAQUE_MAX: Final = 2**31 - 1
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
 
 
-class FastPath(Protocol):
+class BufferHandler(Protocol):
     """Handles the frequent requests of a whole read buffer in one call."""
 
     def process(
@@ -60,7 +60,7 @@ class Owner:
         name: str,
         handler: Handler | None,
         *,
-        fast: FastPath | None = None,
+        fast: BufferHandler | None = None,
         on_open: Callable[[Connection], object] | None = None,
         on_close: Callable[[Connection], object] | None = None,
         credentials: Credentials | None = None,

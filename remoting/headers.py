@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from model.codes import Request
 from model.errors import Refused
-from remoting.codes import Request
 
 Ext = Mapping[str, str]
 

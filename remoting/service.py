@@ -9,11 +9,11 @@ from typing import Final
 from model.settings import split_address
 from remoting.auth import Credentials
 from remoting.codec import FRAME_BYTES_MAX, Command
-from remoting.connection import Connection, FastPath, Handler, Owner, unsupported
+from remoting.connection import BufferHandler, Connection, Handler, Owner, unsupported
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 
-__all__ = ["Connection", "FastPath", "Handler", "RemotingClient", "RemotingServer", "unsupported"]
+__all__ = ["Connection", "BufferHandler", "Handler", "RemotingClient", "RemotingServer", "unsupported"]
 
 SWEEP_S: Final = 1.0
 IDLE_S: Final = 120.0
@@ -35,7 +35,7 @@ class RemotingServer:
         name: str,
         handler: Handler,
         *,
-        fast: FastPath | None = None,
+        fast: BufferHandler | None = None,
         on_open: Callable[[Connection], object] | None = None,
         on_close: Callable[[Connection], object] | None = None,
         credentials: Credentials | None = None,
@@ -88,8 +88,8 @@ class RemotingServer:
         """End every connection on which nothing came or left for ``quiet_s`` and all is answered; whether
         none was left within ``at_most_s``.
 
-        After ``deafen`` and ``go_away``: clients leave by themselves when they are told to, so that no
-        request is on its way when its connection ends. One that is would have no known outcome.
+        After ``stop_accepting`` and ``go_away``: clients leave by themselves when they are told to, so that
+        no request is on its way when its connection ends. One that is would have no known outcome.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + at_most_s
@@ -102,7 +102,7 @@ class RemotingServer:
                 await asyncio.sleep(0)  # what came while this process was held up is read before it is judged
         return True
 
-    def deafen(self) -> None:
+    def stop_accepting(self) -> None:
         """Stop listening; connections already made go on."""
         for listener in self._listeners:
             listener.close()
@@ -110,7 +110,7 @@ class RemotingServer:
 
     async def stop(self) -> None:
         """Stop listening, send what is written, end all connections and requests. May be called again."""
-        self.deafen()
+        self.stop_accepting()
         self._sweeping = False
         await self._timers.cancel()
         await self._owner.stop()

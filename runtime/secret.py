@@ -1,8 +1,8 @@
 """How do two ends that share a secret show each other that they have it, without sending it?
 
 Each end says a nonce; a proof is an HMAC under the secret of a label (whose proof, of what) and of all that
-was said. What is said, and in which order, is the affair of the protocol: ``controller.transport`` between
-Controllers, ``ha.proof`` on the HA port.
+was said. What is said, and in which order, is the affair of the protocol: ``controller.raft.transport``
+between Controllers, ``ha.proof`` on the HA port.
 """
 
 from __future__ import annotations

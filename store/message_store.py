@@ -18,24 +18,14 @@ from model.errors import DiskError, Refused
 from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
 from runtime.env import Buffer, Env, Lock
 from runtime.tasks import Tasks
-from store import multi_dispatch
-from store.checkpoint import CheckpointFile
-from store.commit_log import CommitLog
-from store.consume_queue import ConsumeQueues, is_queue_name
-from store.cutting import Cutter
-from store.damage import DamageLedger
-from store.dispatch import Dispatcher, OnArrive
-from store.epoch_file import EpochFile
-from store.flush import Flusher
-from store.health import Health
-from store.housekeeping import Housekeeping
-from store.index_file import Index
-from store.indexing import Indexer
-from store.multi_dispatch import MultiDispatchParser
-from store.pace import Pace
-from store.queue_offsets import QueueOffsets
-from store.reading import Got, Reader
-from store.record import (
+from store.files.checkpoint import CheckpointFile
+from store.files.commit_log import CommitLog
+from store.files.consume_queue import ConsumeQueues, is_queue_name
+from store.files.damage import DamageLedger
+from store.files.epoch_file import EpochFile
+from store.files.health import Health
+from store.files.index_file import Index
+from store.files.record import (
     BLANK_BYTES,
     OVERHEAD_BYTES_MAX,
     Dispatch,
@@ -44,12 +34,22 @@ from store.record import (
     delay_levels_ms,
     encode,
 )
-from store.recovery import Recovered, recover
-from store.repair import Repairer
-from store.reserve import Reserve
-from store.retention import ROUND_S, Retention
-from store.scrub import Scrub
-from store.walker import Walker
+from store.flow import multi_dispatch
+from store.flow.dispatch import Dispatcher, OnArrive
+from store.flow.flush import Flusher
+from store.flow.housekeeping import Housekeeping
+from store.flow.indexing import Indexer
+from store.flow.multi_dispatch import MultiDispatchParser
+from store.flow.queue_offsets import QueueOffsets
+from store.flow.reading import Got, Reader
+from store.flow.reserve import Reserve
+from store.flow.retention import ROUND_S, Retention
+from store.flow.throttle import Throttle
+from store.flow.walker import Walker
+from store.heal.repair import Repairer
+from store.heal.scrub import Scrub
+from store.recover.recovery import Recovered, recover
+from store.recover.truncation import Truncator
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,8 @@ class MessageStore:
         self._parser = kind(delay_levels_ms(config.delay_levels))
         self.damage = DamageLedger(disk, self.root)
         self._walker = Walker(self.log, self._parser, self.damage)
-        self.pace = Pace()
-        self._indexer = Indexer(self.log, self._index, self._walker, self._health, self.pace)
+        self.throttle = Throttle()
+        self._indexer = Indexer(self.log, self._index, self._walker, self._health, self.throttle)
         self._dispatcher = Dispatcher(
             self.log, self._queues, self._indexer, self._parser, self._health, self.on_arrive, self.damage
         )
@@ -128,7 +128,7 @@ class MessageStore:
             self._index,
             self._indexer,
             self.repairer,
-            self.pace,
+            self.throttle,
             config.scrub_megabytes_per_s << 20,
             config.check_on_start_megabytes_per_s << 20,
         )
@@ -140,7 +140,7 @@ class MessageStore:
         self._flusher = Flusher(env, self.log, self._health, config.flush_interval_ms, self.on_flush)
         self.retention = Retention(env, config, self, self._health)
         self._offsets = QueueOffsets(self.log, self._queues, self._walker, self.damage)
-        self._cutter = Cutter(
+        self._cutter = Truncator(
             env,
             self.root,
             self.log,
@@ -169,7 +169,7 @@ class MessageStore:
             self.checkpoint,
             self._health,
             self._reserve,
-            self.pace,
+            self.throttle,
             config.flush_queue_interval_ms,
             self._flusher.want,
         )
@@ -253,7 +253,7 @@ class MessageStore:
             check_crc=self._config.check_crc_on_recover,
             now_ms=self._env.now_ms(),
         )
-        self._cutter.unvouch(self.log.end)
+        self._cutter.invalidate(self.log.end)
         self.epochs.truncate_suffix(self.log.end + 1)  # an epoch may start where the log ends, not behind
         self.rebuild_queue_offsets()
         return recovered
@@ -492,13 +492,13 @@ class MessageStore:
         """Drop a record at the end that is not there as a whole; returns the new end. Raises DiskError."""
         return self._cutter.truncate_partial_tail()
 
-    def put_aside(self) -> str:
+    def quarantine(self) -> str:
         """``reset``, but the log and its epochs are kept in a directory beside it, whose path is returned.
 
         The first ``.before-reseed``, ``.before-reseed-2``, ... that has none of the segments yet: what a
         crash interrupted goes on in the same one. Blocks. Raises DiskError.
         """
-        return self._cutter.put_aside()
+        return self._cutter.quarantine()
 
     def reset(self, offset: int = 0, *, keep_epochs: bool = False) -> None:
         """Drop every message; the log goes on, empty, at ``offset``, the start of a segment. Blocks.

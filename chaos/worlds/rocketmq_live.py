@@ -168,12 +168,12 @@ class RocketMQWorld:
                 self._led.start([node.controller_address for node in left], self.group)
             return
         state = await self._state()
-        heirs = sorted(i for i in state.in_sync if i != state.master) if state else []
-        if not heirs:
+        targets = sorted(i for i in state.in_sync if i != state.master) if state else []
+        if not targets:
             raise CannotDrill(f"no slave of {self.group} is in the SyncStateSet")
         async with AdminClient(self._env, self.namesrv) as admin:
             try:
-                await admin.elect(self._controllers, "DefaultCluster", self.group, heirs[0])
+                await admin.elect(self._controllers, "DefaultCluster", self.group, targets[0])
             except Refused as error:
                 raise CannotDrill(f"the Controller refuses to hand {self.group} over: {error}") from None
 

@@ -24,14 +24,14 @@ from chaos.worlds.sim_faults import Nemesis
 from chaos.worlds.sim_net import NetProfile
 from client.admin import AdminClient
 from client.message import Queue
+from model.codes import Request, Response
 from model.errors import DiskError, MqError
 from model.message import decode_properties
 from remoting import bodies
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import RemotingClient
+from store.files.record import Record, records_in, walk
 from store.message_store import MessageStore
-from store.record import Record, records_in, walk
 
 READY_S: Final = 20.0
 OBSERVE_S: Final = 0.1

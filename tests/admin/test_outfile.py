@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from admin.exits import USAGE, run
-from chaos.commands import drill
+from chaos.drills.commands import drill
 
 
 @pytest.mark.parametrize("command", [["kill-master", "--json"], ["sim", "--json"], ["sim", "--history"]])

@@ -56,7 +56,9 @@ def test_the_key_is_taken_from_the_option_else_from_the_environment(
     two.write_text('{"accessKey": "two", "secretKey": "0123456789abcdef"}')
     used: list[str | None] = []
 
-    async def moved(controllers: list[str], heir: str | None, key: Credentials | None) -> tuple[str, str]:
+    async def moved(
+        controllers: list[str], transfer_target: str | None, key: Credentials | None
+    ) -> tuple[str, str]:
         used.append(key.access_key if key is not None else None)
         return "n1", controllers[0]
 

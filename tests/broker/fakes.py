@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from model.errors import DiskError
+from store.files.record import BLANK_BYTES, Dispatch, DispatchParser, NewMessage, blank, encode
 from store.message_store import Put
-from store.record import BLANK_BYTES, Dispatch, DispatchParser, NewMessage, blank, encode
 
 
 class FakeConnection:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from broker.service import Broker
+from model.codes import Request
 from model.config import BrokerConfig
 from remoting import bodies
 from remoting.codec import Command, decode
-from remoting.codes import Request
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHeader
 from remoting.service import Connection, Handler, RemotingClient
 from runtime.os_env import OsEnv
-from store.record import Record, records_in, walk
+from store.files.record import Record, records_in, walk
 from tests import GOLDEN
 
 

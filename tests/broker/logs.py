@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from broker.service import Broker
-from store.record import NewMessage
+from store.files.record import NewMessage
 
 
 def put(broker: Broker, *texts: str) -> None:
-    host = broker.parts.store_host
+    host = broker.context.store_host
     broker.store.put(
         [NewMessage("T", 0, 0, 0, 1, host, host, 0, 0, text.encode() * 50, "") for text in texts]
     )

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from broker.role import RoleManager
+from broker.role.manager import RoleManager
 from broker.service import Broker
-from controller.core import (
+from controller.groups.table import (
     AlterSyncStateSet,
     Answer,
     ApplyBrokerId,
@@ -17,10 +17,10 @@ from controller.core import (
     ReplicaTable,
 )
 from ha.service import HaService, Propose
+from model.codes import Request, Response
 from model.config import BrokerConfig
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 from tests.broker.helpers import config_for, free_port
@@ -208,8 +208,8 @@ class FakeHost:
     async def fence(self) -> None:
         self.calls.append(("fence",))
 
-    async def drain(self, heir: int, timeout_s: float) -> bool:
-        self.calls.append(("drain", heir))
+    async def drain(self, transfer_target: int, timeout_s: float) -> bool:
+        self.calls.append(("drain", transfer_target))
         return self.drains
 
     def lacks(self) -> str | None:

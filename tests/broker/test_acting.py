@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.acting import stands_in
-from broker.offset_table import OffsetTable
-from remoting.codes import Request
+from broker.requests.acting import stands_in
+from broker.state.offsets import OffsetTable
+from model.codes import Request
 from tests.broker.helpers import client_of, eventually, pair, topic
 
 

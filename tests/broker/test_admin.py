@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from model.codes import Request, Response
 from remoting import bodies
 from remoting.bodies import queue_key
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import Connection
 from tests.broker.helpers import (
     client_of,
@@ -207,10 +207,10 @@ def test_a_slave_clones_no_offsets_that_the_master_would_take_back(tmp_path: Pat
             await client.send("T")
             broker.offsets.commit("from", "T", 0, 1)
             ext = {"srcGroup": "from", "destGroup": "to", "topic": "T"}
-            broker.standing.set("slave", broker_id=2, epoch=1, master_address=None)
+            broker.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
             assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == Response.SYSTEM_ERROR
             assert broker.offsets.get("to", "T", 0) is None
-            broker.standing.set("master", broker_id=2, epoch=1, master_address=None)
+            broker.role_state.set("master", broker_id=2, epoch=1, master_address=None)
             assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == 0
             assert broker.offsets.get("to", "T", 0) == 1
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from broker.service import Broker
+from model.codes import Request, Response
 from model.config import BrokerConfig
 from model.errors import ConfigError
 from remoting import bodies
 from remoting.auth import PEER_CODES, SIGNATURE
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
 from tests.broker.helpers import client_of, config_for, eventually, running

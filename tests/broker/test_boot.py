@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.boot import Boot
+from broker.role.reboot import UncleanRebootDetector
 from model.errors import DiskError
 from runtime.env import read_file, write_file
 from runtime.os_env import OsEnv
@@ -11,9 +11,9 @@ from tests.store.faulty import FaultyDisk, FaultyEnv
 PATH = "/store/bootId.json"
 
 
-def started(env: FaultyEnv, boot: str, *, clean: bool = False, synced: bool = False) -> Boot:
+def started(env: FaultyEnv, boot: str, *, clean: bool = False, synced: bool = False) -> UncleanRebootDetector:
     env.boot = boot
-    made = Boot(env, "/store")
+    made = UncleanRebootDetector(env, "/store")
     made.begin(clean=clean, synced=synced)
     return made
 
@@ -75,9 +75,9 @@ def test_a_doubt_that_cannot_be_noted_ends_the_start_and_anything_else_does_not(
     full = FaultyEnv(Full())
     full.disk.makedirs("/store")
     full.boot = "two"
-    Boot(full, "/store").begin(clean=True, synced=False)
+    UncleanRebootDetector(full, "/store").begin(clean=True, synced=False)
     with pytest.raises(DiskError, match="cannot be written"):
-        Boot(full, "/store").begin(clean=False, synced=False)
+        UncleanRebootDetector(full, "/store").begin(clean=False, synced=False)
     assert read_file(env.disk, PATH) == before
 
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from broker.service import Broker
+from model.codes import Request
 from model.config import NamesrvConfig
 from namesrv.service import NameServer
-from remoting.codes import Request
 from runtime.os_env import OsEnv
 from tests.broker.helpers import client_of, commit, config_for, eventually, free_port, log_records, topic
 
@@ -162,7 +162,7 @@ def test_name_servers_that_name_different_dead_masters_do_not_have_a_slave_regis
             for port in (1, 2, 1, 2):
                 slave.role.ha_address_of(f"127.0.0.1:{port}", f"127.0.0.1:{port + 10}")
                 await eventually(
-                    lambda port=port: slave.standing.master_address == f"127.0.0.1:{port}",
+                    lambda port=port: slave.role_state.master_address == f"127.0.0.1:{port}",
                     "it looks for the one it heard of last",
                 )
             assert registered == []

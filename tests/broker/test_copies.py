@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.metadata import MetadataSync
 from broker.service import Broker
+from broker.upkeep.table_sync import MetadataSync
+from model.codes import Request, Response
 from remoting import bodies
-from remoting.codes import Request, Response
 from tests.broker.helpers import (
     Client,
     client_of,
@@ -82,11 +82,11 @@ def test_changes_and_deletions_of_topics_and_groups_are_on_the_slave_when_they_a
 def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp_path: Path) -> None:
     async def body() -> None:
         async with copied(tmp_path, slaveTimeout="200") as (one, two, client):
-            table = one.parts.copies
+            table = one.context.copies
             assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
             # The slave's log follows on, but it asks for no tables any more.
             two.client.drop(one.config.address)
-            two.standing.set("slave", broker_id=2, epoch=1, master_address=None)
+            two.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
             answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
             assert answer.code == Response.SYSTEM_ERROR
             assert "in-sync slaves [2]" in (answer.remark or "")
@@ -251,7 +251,7 @@ def test_a_question_with_nonsense_is_refused_and_moves_nothing(tmp_path: Path) -
             # A receipt for what was never told is none.
             forged = {"brokerId": "1", "run": "r", "seen": "999999", "waitMs": "0"}
             assert (await client.call(Request.KEELMQ_COPY_TABLES, forged)).code == 0
-            assert broker.parts.copies.status()["slaves"]["1"]["seen"] == -1
+            assert broker.context.copies.status()["slaves"]["1"]["seen"] == -1
 
     asyncio.run(body())
 
@@ -301,7 +301,7 @@ def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_was_no
             assert (await client.send("T")).code == 0
             assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
             two.client.drop(one.config.address)
-            two.standing.set("slave", broker_id=2, epoch=1, master_address=None)
+            two.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
             assert (await client.send("T", default_topic="TBW102")).code == 0
             assert "T" not in two.topics.table
             await one.fence()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.delay import BATCH, DELAYED_AS
-from broker.properties import changed
+from broker.requests.properties import changed
+from broker.upkeep.delay import BATCH, DELAYED_AS
+from model.codes import Request, Response
 from model.message import PROPERTIES_BYTES_MAX, SCHEDULE_TOPIC, property_of
-from remoting.codes import Request, Response
 from remoting.headers import SendBackHeader, SendHeader
-from store.reading import GetStatus, Got
-from store.record import NewMessage, Record
+from store.files.record import NewMessage, Record
+from store.flow.reading import GetStatus, Got
 from tests.broker.helpers import Client, client_of, eventually, log_records, pair, running
 
 SOON = "DELAY\x011\x02"

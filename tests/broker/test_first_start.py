@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.service import Broker
-from remoting.codes import Request, Response
+from model.codes import Request, Response
 from remoting.headers import PullHeader
 from runtime.os_env import OsEnv
 from tests.broker.helpers import Client, client_of, heartbeat, running

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from broker.service import Broker
-from remoting.codes import Request
-from store.epoch_file import EpochEntry
+from model.codes import Request
+from store.files.epoch_file import EpochEntry
 from tests.broker.helpers import client_of, commit, eventually, running
 from tests.broker.logs import log_of, put
 from tests.broker.role_fakes import FakeControllers, broker_at, full
@@ -47,7 +47,7 @@ async def controlled(path: Path, controllers: FakeControllers, *names: str) -> A
         for number, broker in enumerate(brokers):
             await broker.start()
             wanted = "slave" if number else "master"
-            await eventually(lambda b=broker, w=wanted: b.standing.role == w, f"it is {wanted}")
+            await eventually(lambda b=broker, w=wanted: b.role_state.role == w, f"it is {wanted}")
         yield brokers
     finally:
         for broker in brokers:

@@ -11,7 +11,7 @@ import pytest
 
 from runtime import os_env
 from runtime.env import DiskUsage
-from store import commit_log
+from store.files import commit_log
 from tests.broker.helpers import client_of, eventually, log_records, running
 
 SEGMENT = 64 * 1024

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ha.master_link import MasterLink
+from model.codes import Request
 from model.errors import Refused
-from remoting.codes import Request
 from tests.broker.helpers import client_of, eventually, log_records, pair, running
 
 
@@ -82,7 +82,7 @@ def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(
     async def body() -> None:
         async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
             await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
-            monkeypatch.setattr(one.parts.copies, "changed", lambda name: None)
+            monkeypatch.setattr(one.context.copies, "changed", lambda name: None)
             assert (await client.send("JustMade", b"kept")).code == 0
             assert two.topics.get("JustMade") is None
             await one.fence()
@@ -130,7 +130,7 @@ def test_a_delayed_message_the_old_master_delivered_unnoted_is_not_delivered_aga
         never = "3600000"
         async with pair(tmp_path, slaveSyncMetadataPeriod=never) as (one, two), client_of(one) as client:
             await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
-            monkeypatch.setattr(one.parts.copies, "changed", lambda name: None)
+            monkeypatch.setattr(one.context.copies, "changed", lambda name: None)
             for number in range(3):
                 answer = await client.send("T", b"m%d" % number, properties="DELAY\x011\x02")
                 assert answer.code == 0
@@ -216,11 +216,11 @@ def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_writes(
                 await go_on.wait()
                 await become(*role)
 
-            async def draining(heir: int | None, timeout_s: float) -> bool:
+            async def draining(transfer_target: int | None, timeout_s: float) -> bool:
                 go_on.set()
                 await promotion
-                seen.append(one.parts.refuse_write())
-                return await drained(heir, timeout_s)
+                seen.append(one.context.refuse_write())
+                return await drained(transfer_target, timeout_s)
 
             monkeypatch.setattr(one.ha, "become_master", slow)
             monkeypatch.setattr(one, "_drained", draining)
@@ -237,7 +237,7 @@ def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
 ) -> None:
     """Two slaves are level when the stop begins. Then one stalls; the other is enough for an answer."""
     keys = {"allAckInSyncStateSet": "false", "inSyncReplicas": "2", "slaveSyncMetadataPeriod": "30"}
-    heirs: list[int] = []
+    targets: list[int] = []
     stalled: set[str] = set()
     report = MasterLink.report
 
@@ -261,22 +261,22 @@ def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
             assert (await client.send("T", b"first")).code == 0
             await eventually(lambda: {s["lagBytes"] for s in one.ha.slaves()} == {0}, "both are level")
 
-            async def yield_to(heir: int) -> None:
-                heirs.append(heir)
+            async def step_down_for(transfer_target: int) -> None:
+                targets.append(transfer_target)
 
-            monkeypatch.setattr(one.role, "yield_to", yield_to)
+            monkeypatch.setattr(one.role, "yield_to", step_down_for)
             monkeypatch.setattr(MasterLink, "report", stalling)
             stalled.update({two.store.root, three.store.root})
             answer = asyncio.ensure_future(client.send("T", b"second"))
-            await eventually(lambda: len(one.parking) == 1, "it waits for a second replica")
+            await eventually(lambda: len(one.pending_acks) == 1, "it waits for a second replica")
             stop = asyncio.ensure_future(one.stop())
             await asyncio.sleep(0.05)
             one.resume()  # the end of an earlier handover's wait
-            assert one.parts.refuse_write() is not None
+            assert one.context.refuse_write() is not None
             stalled.remove(three.store.root)
             assert (await answer).code == 0
             await stop
-            assert heirs == [3], "who has what was answered"
+            assert targets == [3], "who has what was answered"
 
     asyncio.run(body())
 

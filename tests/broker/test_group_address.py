@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from broker.service import Broker
+from model.codes import Request
 from model.config import BrokerConfig, NamesrvConfig
 from model.errors import ConfigError, Refused, Unknown
 from namesrv.service import NameServer
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
@@ -35,7 +35,7 @@ class Group:
 
     @property
     def master(self) -> Broker:
-        (found,) = [broker for broker in self.brokers if broker.standing.is_master]
+        (found,) = [broker for broker in self.brokers if broker.role_state.is_master]
         return found
 
     @property
@@ -57,8 +57,8 @@ class Group:
         assert old.role.broker_id is not None
         del self.controllers.alive[old.role.broker_id]
         self.controllers.elect()
-        await until(lambda: any(b.standing.is_master and b is not old for b in self.brokers), "a successor")
-        await until(lambda: not old.standing.is_master, "the old master hears of it")
+        await until(lambda: any(b.role_state.is_master and b is not old for b in self.brokers), "a successor")
+        await until(lambda: not old.role_state.is_master, "the old master hears of it")
         return self.master
 
 
@@ -120,7 +120,7 @@ def test_a_client_that_connects_again_to_the_same_address_is_at_the_successor(tm
             second = await it.elect_another()
             await until(lambda: connection.closed, "the old master ends the connection")
             assert (await it.send()).code == 0
-            assert second.parts.stats.put_total == 1
+            assert second.context.stats.put_total == 1
 
     asyncio.run(run())
 
@@ -133,9 +133,9 @@ def test_what_is_sent_during_a_handover_is_not_read_and_the_connection_ends_at_t
             assert (await it.send()).code == 0
             old = it.master
             end = old.store.log.end
-            heir = next(b.role.broker_id for b in it.brokers if b is not old)
-            assert heir is not None
-            assert await old.drain(heir, 1.0)
+            transfer_target = next(b.role.broker_id for b in it.brokers if b is not old)
+            assert transfer_target is not None
+            assert await old.drain(transfer_target, 1.0)
             sending = asyncio.ensure_future(it.send())
             await asyncio.sleep(0.05)
             assert not sending.done(), "neither refused nor taken"
@@ -144,7 +144,7 @@ def test_what_is_sent_during_a_handover_is_not_read_and_the_connection_ends_at_t
                 await sending
             assert (await it.send()).code == 0
             await full(it.controllers, it.brokers)
-            assert second.parts.stats.put_total == 1
+            assert second.context.stats.put_total == 1
             assert old.store.log.end == second.store.log.end > end
 
     asyncio.run(run())
@@ -255,15 +255,18 @@ def test_an_address_that_cannot_be_the_groups_is_refused(keys: dict[str, str], t
 
 
 def test_a_master_elected_anew_in_the_middle_of_a_handover_reads_again(tmp_path: Path) -> None:
-    """The heir came to nothing, and the Controllers name the same master once more: no timer is left then."""
+    """The transfer target came to nothing, and the Controllers name the same master once more: no timer is
+    left then.
+    """
 
     async def run() -> None:
         async with group(tmp_path) as it:
             assert (await it.send()).code == 0
             old = it.master
-            heir = next(b.role.broker_id for b in it.brokers if b is not old)
+            transfer_target = next(b.role.broker_id for b in it.brokers if b is not old)
             ask = Command(
-                Request.CONTROLLER_ELECT_MASTER, {"brokerId": str(heir), "masterEpoch": str(old.role.epoch)}
+                Request.CONTROLLER_ELECT_MASTER,
+                {"brokerId": str(transfer_target), "masterEpoch": str(old.role.epoch)},
             )
             await old.role.hand_over_to(ask)
             it.controllers.group.epoch += 1
@@ -309,8 +312,8 @@ def test_a_master_that_may_have_been_replaced_leaves_the_port_to_its_successor(t
             old.role.notice = cut_off  # type: ignore[method-assign]
             it.controllers.elect()
             second = next(b for b in it.brokers if b.role.broker_id == it.controllers.group.master)
-            await until(lambda: second.standing.is_master, "a successor")
-            assert old.standing.is_master, "it does not know"
+            await until(lambda: second.role_state.is_master, "a successor")
+            assert old.role_state.is_master, "it does not know"
             await until(lambda: listening(it.brokers) == [b is second for b in it.brokers], "only it listens")
 
     asyncio.run(run())

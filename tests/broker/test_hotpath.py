@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.groups import Groups
-from broker.hotpath import HotPath
-from broker.parking import Parking
-from broker.parts import Parts
-from broker.send import SendProcessor
-from broker.standing import Standing
-from broker.stats import Stats
-from broker.topics import Topics
+from broker.context import BrokerContext
+from broker.requests.fast_path import FastPath
+from broker.requests.send import SendProcessor
+from broker.state.groups import Groups
+from broker.state.pending_acks import PendingAcks
+from broker.state.role_state import RoleState
+from broker.state.stats import Stats
+from broker.state.topics import Topics
 from model.config import BrokerConfig
 from model.errors import PeerError, Refused
 from model.topic import TopicConfig
@@ -54,36 +54,36 @@ class Side:
         self.topics = Topics(config, self.env.now_ms)
         self.topics.boot(None)
         self.topics.put(TopicConfig("T", 4, 4), TopicConfig("ReadOnly", 4, 4, 4), TopicConfig("U", 2, 2))
-        standing = Standing()
-        standing.set("master", broker_id=0, epoch=1, master_address=None)
+        role_state = RoleState()
+        role_state.set("master", broker_id=0, epoch=1, master_address=None)
         self.replicated: int | None = None
-        self.parking = Parking(
+        self.pending_acks = PendingAcks(
             self.env,
             config,
             replicated=lambda: self.store.log.end if self.replicated is None else self.replicated,
             flushed=lambda: self.store.log.end,
             sync_to=self.store.sync_to,
         )
-        self.parts = Parts(
+        self.context = BrokerContext(
             self.env,
             config,
             cast(Any, self.store),
             cast(Any, SimpleNamespace(refuse=lambda: None)),
-            standing,
+            role_state,
             self.topics,
             Groups(config, self.env.now_ms),
             cast(Any, None),
-            self.parking,
+            self.pending_acks,
             stats=Stats(),
         )
-        self.sender = SendProcessor(self.parts)
+        self.sender = SendProcessor(self.context)
         self.refusing = False
-        self.hot = HotPath(
+        self.hot = FastPath(
             config,
             cast(Any, self.store),
             self.topics,
-            self.parking,
-            self.parts.stats,
+            self.pending_acks,
+            self.context.stats,
             lambda: self.refusing,
         )
         self.connection = FakeConnection()
@@ -134,7 +134,7 @@ def assert_same(frames: list[bytes], **side: Any) -> tuple[Side, int]:
     assert fast.store.log.data == slow_only.store.log.data
     assert fast.store.dispatches == slow_only.store.dispatches
     assert fast.connection.data == slow_only.connection.data
-    assert fast.parts.stats.put_total == slow_only.parts.stats.put_total
+    assert fast.context.stats.put_total == slow_only.context.stats.put_total
     return fast, len(left)
 
 
@@ -349,7 +349,7 @@ def test_answers_wait_for_replication() -> None:
         assert side.fast(frame(1)) == []
         assert side.connection.written == []
         side.replicated = side.store.log.end
-        side.parking.replicated(side.store.log.end)
+        side.pending_acks.replicated(side.store.log.end)
         assert len(side.connection.written) == 1
 
     asyncio.run(body())

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker import role
-from broker.lease import Lease
+from broker.role import manager as role
+from broker.role.lease import Lease
+from model.codes import Request
 from model.errors import Refused
 from remoting.codec import Command
-from remoting.codes import Request
 from tests.broker.role_fakes import FakeControllers, Life
 from tests.waiting import until
 
@@ -94,7 +94,7 @@ def test_a_handover_that_a_newer_epoch_overtook_takes_nothing_from_that(tmp_path
             async with Life(tmp_path, controllers) as life:
                 await life.becomes("master", 1)
 
-                async def overtaken(heir: int, timeout_s: float) -> bool:
+                async def overtaken(transfer_target: int, timeout_s: float) -> bool:
                     controllers.group.epoch = 2
                     await life.becomes("master", 2)
                     await until(life.role.lease.holds, "the lease of epoch 2")
@@ -153,10 +153,10 @@ def test_the_end_of_one_handovers_wait_reopens_no_writes_during_another(
             ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
             drain, seen = life.host.drain, []
 
-            async def slow_drain(heir: int, timeout_s: float) -> bool:
+            async def slow_drain(transfer_target: int, timeout_s: float) -> bool:
                 await asyncio.sleep(0.1)  # the timer of the first one would have rung by then
                 seen.append(("resume",) in life.host.calls)
-                return await drain(heir, timeout_s)
+                return await drain(transfer_target, timeout_s)
 
             await life.role.hand_over_to(ask)
             life.host.drain = slow_drain  # type: ignore[method-assign]
@@ -166,7 +166,7 @@ def test_the_end_of_one_handovers_wait_reopens_no_writes_during_another(
             with pytest.raises(Refused, match="whole log"):
                 await life.role.hand_over_to(ask)
             assert seen == [False, False]
-            assert ("resume",) not in life.host.calls, "the heir of the second one may still come"
+            assert ("resume",) not in life.host.calls, "the transfer target of the second one may still come"
             await until(lambda: ("resume",) in life.host.calls, "nobody came")
             # A new role ends the wait as well, and so does the end of the broker.
             life.host.drains, life.host.drain = True, drain  # type: ignore[method-assign]

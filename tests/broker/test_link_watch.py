@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.link_watch import AGAIN_MS, MISSING_MS, LinkWatch, Missing
+from broker.role.link_watch import AGAIN_MS, MISSING_MS, LinkWatch, Missing
 
 
 def test_a_replica_is_named_once_it_lived_without_a_link_for_long_and_not_again_soon() -> None:

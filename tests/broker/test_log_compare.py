@@ -11,15 +11,15 @@ from typing import Any, Final, cast
 
 import pytest
 
-from broker.log_compare import DIGEST_BYTES, STEP_BYTES, LogCompare
-from broker.log_repair import LogRepair
-from broker.parts import Parts
+from broker.context import BrokerContext
+from broker.upkeep.log_compare import DIGEST_BYTES, STEP_BYTES, LogCompare
+from broker.upkeep.log_repair import LogRepair
+from model.codes import Request
 from model.errors import PeerError, Refused
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import RemotingClient
+from store.files.record import records_in
 from store.message_store import MessageStore
-from store.record import records_in
 from tests.broker.helpers import eventually, pair
 from tests.store.faulty import FaultyEnv
 from tests.store.support import fill, message, opened
@@ -27,7 +27,7 @@ from tests.store.support import fill, message, opened
 SEGMENT: Final = 4 * STEP_BYTES
 
 
-def _put_aside(store: MessageStore) -> None:
+def _quarantine(store: MessageStore) -> None:
     store.reset(0)
 
 
@@ -79,11 +79,11 @@ def _compare(env: FaultyEnv, store: MessageStore, peer: Peer) -> LogCompare:
         check_on_start_megabytes_per_s=0,
     )
     ha = SimpleNamespace(settled=1)
-    parts = cast(Parts, SimpleNamespace(env=env, config=config, store=store, ha=ha))
-    return LogCompare(parts, cast(RemotingClient, peer), cast(LogRepair, peer))
+    context = cast(BrokerContext, SimpleNamespace(env=env, config=config, store=store, ha=ha))
+    return LogCompare(context, cast(RemotingClient, peer), cast(LogRepair, peer))
 
 
-@pytest.mark.parametrize("happens", [_put_aside, _cut, _retain])
+@pytest.mark.parametrize("happens", [_quarantine, _cut, _retain])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_a_log_cut_or_deleted_while_a_replica_is_asked_only_ends_the_pass(
     happens: Callable[[MessageStore], None], nth: int
@@ -206,14 +206,14 @@ def test_only_replicas_settled_in_our_epoch_outvote_our_record(
                 scrub_megabytes_per_s=0,
                 check_on_start_megabytes_per_s=0,
             )
-            standing = SimpleNamespace(master_address=None)
-            fake = SimpleNamespace(env=env, config=config, store=store, standing=standing, ha=ha)
-            parts = cast(Parts, fake)
+            role_state = SimpleNamespace(master_address=None)
+            fake = SimpleNamespace(env=env, config=config, store=store, role_state=role_state, ha=ha)
+            context = cast(BrokerContext, fake)
 
             async def members() -> list[str]:
                 return ["one", "two", "three"]
 
-            compare = LogCompare(parts, client, LogRepair(parts, client, members))
+            compare = LogCompare(context, client, LogRepair(context, client, members))
             await compare.once()
             bodies = [r.body for r in records_in(store.log.read(0, store.log.end))]
             assert bodies[4] == (b"x" if outvoted else b"4")

@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from broker.log_repair import LogRepair
-from broker.parts import Parts
+from broker.context import BrokerContext
 from broker.service import Broker
+from broker.upkeep.log_repair import LogRepair
 from ha.master import Budget, Host, LogReader, SlaveLink
 from ha.proof import Credentials
+from model.codes import Request
 from model.errors import PeerError
-from remoting.codes import Request
 from runtime.os_env import OsEnv
-from store.damage import DamagedRange, DamageLedger
+from store.files.damage import DamagedRange, DamageLedger
 from store.message_store import MessageStore
 from tests.broker.helpers import client_of, eventually, log_records, pair
 from tests.store.support import scrub_all
@@ -127,8 +127,8 @@ def test_the_repair_outlives_whatever_breaks_one_round_of_it(tmp_path: Path) -> 
         damage = DamageLedger(env.disk, str(tmp_path))
         damage.note([DamagedRange(500, 600, "body_crc")])
         errors: list[Exception] = [ValueError("outside of the log"), OSError("no"), PeerError("nonsense")]
-        parts = cast(Parts, SimpleNamespace(env=env, store=SimpleNamespace(damage=damage)))
-        repair = LogRepair(parts, cast(Any, None), cast(Any, None))
+        context = cast(BrokerContext, SimpleNamespace(env=env, store=SimpleNamespace(damage=damage)))
+        repair = LogRepair(context, cast(Any, None), cast(Any, None))
         rounds = 0
 
         async def once() -> int:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from model.codes import Request
 from remoting import bodies
-from remoting.codes import Request
 from tests.broker.helpers import client_of, running
 
 NONSENSE: list[tuple[dict[str, str], bytes]] = [
@@ -65,7 +65,7 @@ def test_no_request_makes_a_processor_fail(tmp_path: Path, caplog: pytest.LogCap
                     answer = await client.call(code, dict(ext), content)
                     assert answer.remark or answer.code == 0, (code, ext)
             assert (await client.send("T")).code == 0
-            assert broker.standing.is_master
+            assert broker.role_state.is_master
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(body())
@@ -74,7 +74,7 @@ def test_no_request_makes_a_processor_fail(tmp_path: Path, caplog: pytest.LogCap
 
 def test_heartbeats_of_very_many_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
-        monkeypatch.setattr("broker.heartbeats.CLIENTS_MAX", 3)
+        monkeypatch.setattr("broker.requests.heartbeats.CLIENTS_MAX", 3)
         async with running(tmp_path) as broker, client_of(broker) as client:
             codes = []
             for number in range(8):

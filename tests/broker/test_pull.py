@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from model.codes import Request
 from model.errors import DiskError
 from model.message import java_hash
 from remoting import bodies
-from remoting.codes import Request
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
-from store.reading import Got
+from store.flow.reading import Got
 from tests.broker.helpers import (
     client_of,
     eventually,
@@ -205,7 +205,7 @@ def test_a_held_pull_that_cannot_be_read_ends_alone(tmp_path: Path) -> None:
             broker.store.get = torn  # type: ignore[method-assign, assignment]
             await broker.lead(0, 0, frozenset(), 0, None)
             assert [(await one).code for one in waiting] == [1, 1, 20]
-            assert broker.standing.is_master
+            assert broker.role_state.is_master
             names = {task.get_name() for task in asyncio.all_tasks()}
             assert any("delay" in name for name in names), "what a master does beside began"
 
@@ -254,7 +254,7 @@ def test_a_held_pull_passes_over_nothing_its_consumer_has_come_to_want(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was asked for A; by the time B comes the consumer wants that, too."""
-    monkeypatch.setattr("broker.pull.RECHECK_MS", 0)
+    monkeypatch.setattr("broker.requests.pull.RECHECK_MS", 0)
 
     async def body() -> None:
         async with running(tmp_path) as broker, client_of(broker) as client:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker import controllers as controllers_of_broker
-from broker.controllers import view_of
+from broker.role import controllers as controllers_of_broker
+from broker.role.controllers import view_of
+from model.codes import Request, Response
 from model.errors import ConfigError, PeerError, Unknown
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from tests.broker.role_fakes import GROUP, FakeControllers, Life
 from tests.waiting import until
 
@@ -546,11 +546,11 @@ def test_a_view_with_a_body_that_is_no_sync_state_set_is_refused() -> None:
 def test_a_failure_that_goes_on_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         controllers = FakeControllers(1)
-        with caplog.at_level(logging.WARNING, logger="broker.role"):
+        with caplog.at_level(logging.WARNING, logger="broker.role.manager"):
             async with Life(tmp_path, controllers) as life:
                 await until(lambda: life.role.reason is not None)
                 await asyncio.sleep(0.3)
-        warned = [r.message for r in caplog.records if r.name == "broker.role"]
+        warned = [r.message for r in caplog.records if r.name == "broker.role.manager"]
         assert len(warned) == len(set(warned)) > 0, warned
 
     asyncio.run(run())

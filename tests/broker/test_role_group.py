@@ -41,7 +41,7 @@ def test_failover_and_return_leave_identical_logs(tmp_path: Path) -> None:
             await until(lambda: 1 not in controllers.alive)
             controllers.elect()
             second = next(b for b in brokers if b.role.broker_id == controllers.group.master)
-            await until(lambda: second.standing.is_master, "the successor leads")
+            await until(lambda: second.role_state.is_master, "the successor leads")
             assert [e.name for e in second.env.events if e.name == "promoted"] == ["promoted"]
             assert second.store.log.end == end
             put(second, *(f"after {n}" for n in range(200)))
@@ -69,10 +69,10 @@ def test_a_deposed_master_that_hears_it_late_gives_up_what_nobody_else_has(tmp_p
             put(first, "lost")
             del controllers.alive[1]
             controllers.elect()
-            await until(lambda: first.standing.role == "slave", "it hears of its successor")
+            await until(lambda: first.role_state.role == "slave", "it hears of its successor")
             assert [e.name for e in first.env.events if e.name == "demoted"] == ["demoted"]
             successor = next(b for b in brokers if b.role.broker_id == controllers.group.master)
-            await until(lambda: successor.standing.is_master)
+            await until(lambda: successor.role_state.is_master)
             put(successor, "kept")
             await full(controllers, brokers)
             assert len({log_of(broker) for broker in brokers}) == 1

@@ -9,13 +9,13 @@ from zlib import crc32
 
 import pytest
 
-from broker.registration import FENCED, Registration
-from broker.topics import DELETED
+from broker.role.registration import FENCED, Registration
+from broker.state.topics import DELETED
+from model.codes import Request
 from model.config import BrokerConfig
 from model.topic import DataVersion, TopicConfig
 from remoting.bodies import loads
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 from tests.broker.helpers import free_port

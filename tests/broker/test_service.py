@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from broker.service import Broker
+from model.codes import Request
 from model.errors import DiskError
 from model.message import message_id, property_of
 from remoting import bodies
 from remoting.codec import Command, decode
-from remoting.codes import Request
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader, SendBackHeader, SendHeader
 from remoting.service import Connection
 from runtime.os_env import OsEnv
@@ -223,7 +223,7 @@ def test_who_broadcasts_has_no_queues_to_share_anew(tmp_path: Path) -> None:
             everyone = heartbeat("c1", "all", "T").replace(b"CLUSTERING", b"BROADCASTING")
             for client in (one, two):
                 await client.call(Request.HEART_BEAT, {}, everyone)
-            assert broker.parts.clients.consumers["all"].message_model == "BROADCASTING"
+            assert broker.context.clients.consumers["all"].message_model == "BROADCASTING"
             await one.call(Request.HEART_BEAT, {}, heartbeat("c1", "some", "T"))
             await eventually(lambda: bool(heard), "the other group is told")
             assert set(heard) == {"some"}
@@ -250,11 +250,11 @@ def test_a_member_whose_subscriptions_another_replaced_is_asked_for_them_again(t
             assert not await is_asked(one, beat("c1", "T1", 7, whole=False))
             assert await is_asked(two, beat("c2", "T2", 8, whole=True))
             await two.remoting.close()
-            await eventually(lambda: broker.parts.clients.consumers["g"].ids() == ["c1"], "c2 is gone")
-            assert broker.parts.clients.subscription("g", "T1") is None
+            await eventually(lambda: broker.context.clients.consumers["g"].ids() == ["c1"], "c2 is gone")
+            assert broker.context.clients.subscription("g", "T1") is None
             assert await is_asked(one, beat("c1", "T1", 7, whole=False))
             assert not await is_asked(one, beat("c1", "T1", 7, whole=True))
-            assert broker.parts.clients.subscription("g", "T1") is not None
+            assert broker.context.clients.subscription("g", "T1") is not None
             assert not await is_asked(one, beat("c1", "T1", 7, whole=False))
 
     asyncio.run(body())

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from broker.clients import Client, Clients, Subscription
-from broker.delay import DelayOffsets
-from broker.files import ConfigFile
-from broker.groups import Groups
-from broker.locks import LOCK_LIVES_MS, QueueLocks
-from broker.offset_table import OffsetTable
-from broker.topics import Topics
+from broker.state.clients import Client, Clients, Subscription
+from broker.state.files import ConfigFile
+from broker.state.groups import Groups
+from broker.state.locks import LOCK_LIVES_MS, QueueLocks
+from broker.state.offsets import OffsetTable
+from broker.state.topics import Topics
+from broker.upkeep.delay import DelayOffsets
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import java_hash

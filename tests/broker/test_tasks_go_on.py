@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from broker import delay
-from broker.delay import DelayOffsets, DelayService
-from broker.metadata import MetadataSync
-from broker.parts import Parts
-from broker.transactions import Transactions
+from broker.context import BrokerContext
+from broker.requests.transactions import Transactions
+from broker.upkeep import delay
+from broker.upkeep.delay import DelayOffsets, DelayService
+from broker.upkeep.table_sync import MetadataSync
 from remoting.bodies import dumps
 from remoting.codec import Command
 from runtime.os_env import OsEnv
@@ -29,7 +29,9 @@ def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(
         store = SimpleNamespace(log=SimpleNamespace(end=0), dispatched=0)
         config = SimpleNamespace(delay_levels="1s 5s")
         service = DelayService(
-            cast(Parts, SimpleNamespace(store=store, config=config)), DelayOffsets(lambda: 0), cast(Any, None)
+            cast(BrokerContext, SimpleNamespace(store=store, config=config)),
+            DelayOffsets(lambda: 0),
+            cast(Any, None),
         )
         looks: list[int] = []
         steps: list[int] = []
@@ -65,13 +67,13 @@ def test_transactions_are_looked_at_again_after_an_operation_that_cannot_be_read
         store = SimpleNamespace(
             min_queue_offset=lambda topic, queue_id: 0, dispatched=0, log=SimpleNamespace(end=0)
         )
-        parts = SimpleNamespace(
+        context = SimpleNamespace(
             store=store,
             offsets=SimpleNamespace(get=lambda group, topic, queue_id: None),
             config=SimpleNamespace(transaction_check_interval_ms=0),
             refuse_write=lambda: None,
         )
-        service = Transactions(cast(Parts, parts), cast(Any, None))
+        service = Transactions(cast(BrokerContext, context), cast(Any, None))
         reads: list[int] = []
         checks: list[int] = []
 
@@ -104,16 +106,16 @@ def test_a_master_that_hands_on_a_table_that_is_none_is_asked_again() -> None:
             raise KeyError("dataVersion")
 
         table = SimpleNamespace(adopt=adopt)
-        parts = SimpleNamespace(
+        context = SimpleNamespace(
             env=OsEnv(),
             config=SimpleNamespace(slave_metadata_ms=1000),
-            standing=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
+            role_state=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
             ha=SimpleNamespace(on_agreed=[], agreed=True),
             topics=table,
             groups=table,
             offsets=table,
         )
-        sync = MetadataSync(cast(Parts, parts), cast(Any, table), cast(Any, Client()))
+        sync = MetadataSync(cast(BrokerContext, context), cast(Any, table), cast(Any, Client()))
         assert await sync.once() is False
 
     asyncio.run(body())
@@ -128,17 +130,17 @@ def test_a_slave_goes_on_copying_tables_after_an_error_that_nobody_foresaw() -> 
                 asked.append(address)
                 raise RuntimeError("nobody foresaw this")
 
-        parts = SimpleNamespace(
+        context = SimpleNamespace(
             env=OsEnv(),
             config=SimpleNamespace(slave_metadata_ms=1000),
-            standing=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
+            role_state=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
             ha=SimpleNamespace(on_agreed=[], agreed=True),
             topics=SimpleNamespace(adopt=None),
             groups=SimpleNamespace(adopt=None),
             offsets=SimpleNamespace(adopt=None),
         )
         offsets = DelayOffsets(lambda: 0)
-        sync = MetadataSync(cast(Parts, parts), offsets, cast(Any, Client()))
+        sync = MetadataSync(cast(BrokerContext, context), offsets, cast(Any, Client()))
         task = asyncio.create_task(sync.run())
         await eventually(lambda: task.done() or len(asked) >= 3, "the master is asked again")
         assert not task.done()

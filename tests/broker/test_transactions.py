@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from broker.requests.transactions import GROUP
 from broker.service import Broker
-from broker.transactions import GROUP
+from model.codes import Request
 from model.errors import Refused
 from model.message import PROPERTIES_BYTES_MAX, parse_message_id, property_of
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.headers import EndTransactionHeader
 from remoting.service import Connection
-from store.record import Record, decode
+from store.files.record import Record, decode
 from tests.broker.helpers import (
     Client,
     client_of,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from chaos.drill import Drill
+from chaos.drills.drill import Drill
 from cli.demo import MARKER, demo, prepare, summary_lines
 from cli.demo_report import bins, page
 from cli.demo_run import Plan, Result

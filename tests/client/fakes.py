@@ -7,16 +7,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from model.codes import Request, Response
 from model.errors import Refused
 from model.message import decode_properties, encode_host, message_id
 from remoting import bodies
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.headers import PullAnswer, PullHeader, SendAnswer, SendHeader
 from remoting.service import Connection, RemotingServer
 from runtime.env import Env
 from runtime.os_env import OsEnv
-from store.record import NewMessage, encode
+from store.files.record import NewMessage, encode
 
 Stall = Callable[[Command], Coroutine[Any, Any, Command | None]]
 

@@ -4,10 +4,10 @@ import pytest
 
 from client.admin import AdminClient
 from client.message import NameServersSilent, NoMaster
+from model.codes import Request, Response
 from model.errors import Refused
 from remoting import bodies
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingServer
 from runtime.env import Env
 from tests.client.fakes import cluster, run, stop

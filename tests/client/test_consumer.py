@@ -13,9 +13,9 @@ from client.consumer import PushConsumer
 from client.message import Message, Queue, Received
 from client.producer import Producer
 from client.pull import PullConsumer, PullStatus
+from model.codes import Request
 from model.errors import PeerError, Refused
 from remoting.codec import Command
-from remoting.codes import Request
 from runtime.env import Env
 from tests.client.fakes import FakeBroker, FakeNameServer, cluster, run, stop
 from tests.waiting import until

@@ -14,7 +14,7 @@ from client.message import Message, Queue, pack_batch, packed, received
 from client.routes import Route
 from model.errors import PeerError
 from model.message import COMPRESSED, decode_properties, encode_host
-from store.record import NewMessage, Record, decode, encode
+from store.files.record import NewMessage, Record, decode, encode
 from tests import GOLDEN
 
 FRAMES = GOLDEN / "remoting"

@@ -6,10 +6,10 @@ import pytest
 
 from client.message import Message, Queue, SendFailed, SendStatus, SendUnknown
 from client.producer import Producer
+from model.codes import Request, Response
 from model.errors import Refused
 from model.message import decode_properties
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from runtime.env import Env
 from tests.client.fakes import FakeBroker, FakeNameServer, cluster, run, stop
 from tests.waiting import until

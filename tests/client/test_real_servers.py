@@ -16,11 +16,11 @@ from client.consumer import PushConsumer
 from client.message import Message, NoRoute, Queue, Received, SendFailed
 from client.producer import Producer
 from client.pull import PullConsumer, PullStatus
+from model.codes import Request
 from model.config import BrokerConfig, NamesrvConfig
 from model.errors import Refused
 from namesrv.service import NameServer
 from remoting import bodies
-from remoting.codes import Request
 from runtime.os_env import OsEnv
 from tests.waiting import until
 

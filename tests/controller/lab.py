@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from chaos.worlds.sim_loop import SimLoop
-from controller.codec import (
+from controller.raft.codec import (
     Ack,
     AppendEntries,
     Message,
@@ -17,9 +17,9 @@ from controller.codec import (
     Vote,
     decode_message,
 )
-from controller.journal import Journal
-from controller.node import REGULAR, Node
-from controller.timing import Timing
+from controller.raft.journal import Journal
+from controller.raft.node import REGULAR, Node
+from controller.raft.timing import Timing
 from tests.controller.disks import CrashingDisk, machine
 
 TIMING = Timing(append_s=0.05, election_min_s=0.25, election_max_s=0.5, fallback_s=0.15, retry_s=0.025)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from controller.raft import NotLeader, Raft, RaftConfig
+from controller.raft.raft import NotLeader, Raft, RaftConfig
 from model.errors import Unknown
 from runtime.env import Buffer, File
 from runtime.os_env import OsDisk, OsEnv, OsFile

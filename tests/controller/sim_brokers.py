@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import Life
+from model.codes import Request
 from model.errors import Unknown
 from remoting.bodies import dumps
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import Connection, RemotingClient
 from tests.controller.sim_world import ADDRESSES, NAMES, G, World
 from tests.controller.simulated import wait_for

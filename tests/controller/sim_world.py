@@ -10,11 +10,11 @@ from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import Life, SimLoop
 from chaos.worlds.sim_net import Fabric
 from controller.service import Controller
+from model.codes import Request
 from model.config import ControllerConfig
 from model.errors import Unknown
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import Connection, RemotingClient
 from runtime.env import write_file
 from runtime.events import Event

@@ -12,7 +12,7 @@ from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import Life, SimLoop
 from chaos.worlds.sim_net import Fabric
-from controller.raft import Raft, RaftConfig
+from controller.raft.raft import Raft, RaftConfig
 from model.errors import MqError
 from tests.controller.faulty import Fault, FaultyDisk
 

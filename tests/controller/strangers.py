@@ -6,8 +6,8 @@ import os
 import struct
 from collections.abc import Awaitable, Callable
 
-from controller.tls import TlsFiles
-from controller.transport import Limits, Transport
+from controller.raft.tls import TlsFiles
+from controller.raft.transport import Limits, Transport
 from model.errors import PeerError
 from runtime.os_env import OsEnv
 from tests.ports import free_ports

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from controller.service import Controller
+from model.codes import Request, Response
 from model.config import ControllerConfig
 from model.errors import ConfigError
 from remoting.auth import PEER_CODES, Credentials
 from remoting.bodies import dumps
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.controller.simulated import wait_for

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller.core import (
+from controller.groups.elect import End
+from controller.groups.table import (
     ANSWERS_MAX,
     AlterSyncStateSet,
     ApplyBrokerId,
@@ -19,7 +20,6 @@ from controller.core import (
     ReplicaTable,
     encode_command,
 )
-from controller.elect import End
 
 G = "broker-a"
 

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.elect import End, choose
-from controller.live import DEFAULT_TIMEOUT_MS, FORGOTTEN_MS, Heartbeat, Liveness
+from controller.groups.elect import End, choose
+from controller.groups.liveness import DEFAULT_TIMEOUT_MS, FORGOTTEN_MS, Heartbeat, Liveness
 
 G = "broker-a"
 IDS = st.frozensets(st.integers(1, 8), max_size=6)

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaos.worlds.sim_disk import Machine
-from controller.codec import Snapshot, decode_snapshot, encode_snapshot
-from controller.journal import Journal, align
+from controller.raft.codec import Snapshot, decode_snapshot, encode_snapshot
+from controller.raft.journal import Journal, align
 from model.errors import DiskError
 from runtime.env import read_file, write_file
 from tests.controller.disks import CrashingDisk, crashing, machine

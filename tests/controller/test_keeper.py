@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from controller import keeper
-from controller.asking import SOON_S
-from controller.core import ApplyBrokerId, ElectMaster
-from controller.keeper import BACK_MS, TELLS_MAX
-from controller.live import Heartbeat, Liveness
+from controller.groups import coordinator as coordinator
+from controller.groups.asking import SOON_S
+from controller.groups.coordinator import BACK_MS, TELLS_MAX
+from controller.groups.liveness import Heartbeat, Liveness
+from controller.groups.table import ApplyBrokerId, ElectMaster
+from model.codes import Request, Response
 from model.errors import Unknown
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
 from tests.controller.sim_brokers import Broker as SimBroker
@@ -64,7 +64,7 @@ def test_a_new_leader_tells_what_the_former_one_decided(
         one, two, three = await world.brokers_up(3, timeout_ms=60_000)
         leader = world.leader()
         assert leader is not None
-        monkeypatch.setattr(leader._keeper, "_announce", lambda _name: None)
+        monkeypatch.setattr(leader._coordinator, "_announce", lambda _name: None)
         await one.die()
         await wait_for(lambda: world.group()["epoch"] == 2)
         assert not told(two, 2)
@@ -84,7 +84,7 @@ def test_a_new_leader_tells_many_groups_in_many_steps(
     async def main(world: World) -> None:
         leader = world.leader()
         assert leader is not None
-        kept, looks, announced = leader._keeper, [0], list[str]()
+        kept, looks, announced = leader._coordinator, [0], list[str]()
         look, names = kept._round, [f"g{number}" for number in range(2 * TELLS_MAX + 1)]
 
         def counting() -> float:
@@ -131,7 +131,7 @@ def test_a_master_whom_nobody_could_replace_is_given_a_moment_to_come_back(tmp_p
 
 def test_one_that_could_replace_it_ends_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(world: World) -> None:
-        monkeypatch.setattr(keeper, "BACK_MS", 60_000.0)
+        monkeypatch.setattr(coordinator, "BACK_MS", 60_000.0)
         _, two, _ = await world.brokers_up(3, timeout_ms=60_000)
         for broker in world.brokers:
             await broker.die()

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller import brokers
-from controller.codec import Ack, AppendEntries
-from controller.lease import DRIFT, DURATION_MAX_MS, SHARE, Leases, duration_ms, matters
-from controller.live import Heartbeat
+from controller.groups import brokers
+from controller.groups.lease import DRIFT, DURATION_MAX_MS, SHARE, Leases, duration_ms, matters
+from controller.groups.liveness import Heartbeat
+from controller.raft.codec import Ack, AppendEntries
+from model.codes import Request, Response
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.controller.lab import Lab

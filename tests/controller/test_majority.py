@@ -5,8 +5,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.core import ApplyBrokerId, ElectMaster, RegisterBroker, ReplicaTable
-from controller.elect import End, Quorum, choose, enough, furthest
+from controller.groups.elect import End, Quorum, choose, enough, furthest
+from controller.groups.table import ApplyBrokerId, ElectMaster, RegisterBroker, ReplicaTable
 
 G = "broker-a"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.raft import ApplyFailed, NotLeader, Raft, RaftConfig
+from controller.raft.raft import ApplyFailed, NotLeader, Raft, RaftConfig
 from model.errors import ConfigError, DiskError, Refused, Unknown
 from runtime.os_env import OsDisk, OsEnv
 from tests.controller.raft_group import CONFIG, Group, Member, numbers, run

@@ -4,9 +4,18 @@ import asyncio
 
 import pytest
 
-from controller.codec import Ack, Admit, AppendEntries, PreVote, PreVoteAnswer, RequestVote, TimeoutNow, Vote
-from controller.journal import Journal
-from controller.voting import Voting
+from controller.raft.codec import (
+    Ack,
+    Admit,
+    AppendEntries,
+    PreVote,
+    PreVoteAnswer,
+    RequestVote,
+    TimeoutNow,
+    Vote,
+)
+from controller.raft.journal import Journal
+from controller.raft.voting import Voting
 from tests.controller.lab import TIMING, Lab, append, entries, run
 from tests.controller.simulated import Group, wait_for
 

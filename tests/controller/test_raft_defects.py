@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from chaos.bugs import planted
-from controller.codec import decode_snapshot
-from controller.journal import Journal
-from controller.library import library
+from controller.raft.codec import decode_snapshot
+from controller.raft.journal import Journal
+from controller.raft.library import library
 from tests.controller.disks import CrashingDisk, machine
 from tests.controller.lab import Lab, run
 from tests.controller.simulated import Group, wait_for

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from controller.codec import Ack, AppendEntries, PreVote, PreVoteAnswer, RequestVote, TimeoutNow
-from controller.voting import Voting
+from controller.raft.codec import Ack, AppendEntries, PreVote, PreVoteAnswer, RequestVote, TimeoutNow
+from controller.raft.voting import Voting
 from tests.controller.lab import TIMING, Lab, append, run
 from tests.controller.simulated import Group, wait_for
 

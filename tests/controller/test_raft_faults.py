@@ -13,8 +13,8 @@ import pytest
 
 from chaos.worlds.sim_disk import SimDisk
 from chaos.worlds.sim_loop import Life
-from controller.codec import Ack, AppendEntries, RequestVote, Vote, decode_message
-from controller.journal import Journal
+from controller.raft.codec import Ack, AppendEntries, RequestVote, Vote, decode_message
+from controller.raft.journal import Journal
 from model.errors import DiskError
 from tests.controller.disks import machine
 from tests.controller.faulty import JOURNAL, NEW_JOURNAL, NEW_SNAPSHOT, SNAPSHOT, Fault, FaultyDisk

@@ -2,8 +2,8 @@
 
 import pytest
 
-from controller.codec import Ack, AppendEntries
-from controller.node import Node
+from controller.raft.codec import Ack, AppendEntries
+from controller.raft.node import Node
 from runtime.env import read_file
 from tests.controller.lab import Lab, run
 from tests.controller.simulated import Group, wait_for

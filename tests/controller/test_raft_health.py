@@ -8,9 +8,18 @@ from typing import Final
 
 import pytest
 
-from controller.health import LATE_WINDOW_MS, Bounds, PeerProgress, Progress, Pulse, Watch, behind, stalled
-from controller.node import Node
-from controller.raft import Raft
+from controller.raft.health import (
+    LATE_WINDOW_MS,
+    Bounds,
+    PeerProgress,
+    Progress,
+    Pulse,
+    Watch,
+    behind,
+    stalled,
+)
+from controller.raft.node import Node
+from controller.raft.raft import Raft
 from tests.controller.simulated import Group, Member, wait_for
 
 BOUNDS: Final = Bounds.of(election_max_ms=500, compact_entries=30)  # of the simulated group

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from controller.codec import Ack, AppendEntries, RequestVote
-from controller.reads import Reads
+from controller.raft.codec import Ack, AppendEntries, RequestVote
+from controller.raft.reads import Reads
 from tests.controller.lab import TIMING, Lab, entries, run
 
 

@@ -7,7 +7,7 @@ import pysyncobj.syncobj
 import pytest
 from pysyncobj.version import VERSION
 
-from controller.codec import (
+from controller.raft.codec import (
     SNAPSHOT_CHUNK_BYTES,
     Ack,
     AppendEntries,
@@ -21,9 +21,9 @@ from controller.codec import (
     encode_message,
     encode_snapshot,
 )
-from controller.journal import Journal
-from controller.library import library
-from controller.node import REGULAR, Diverged, Failed
+from controller.raft.journal import Journal
+from controller.raft.library import library
+from controller.raft.node import REGULAR, Diverged, Failed
 from model.errors import PeerError
 from tests.controller.lab import TIMING, Lab, append, entries, run
 

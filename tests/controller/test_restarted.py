@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from controller.core import (
+from controller.groups.elect import End
+from controller.groups.table import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBrokers,
@@ -13,8 +14,7 @@ from controller.core import (
     RegisterBroker,
     ReplicaTable,
 )
-from controller.elect import End
-from remoting.codes import Request
+from model.codes import Request
 from tests.controller.world import Broker, World, run
 
 G = "broker-a"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from controller.asking import SOON_S
+from controller.groups.asking import SOON_S
 from controller.service import Controller
+from model.codes import Request, Response
 from model.errors import ConfigError
 from remoting.bodies import loads
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 from tests.controller.simulated import wait_for
@@ -442,15 +442,15 @@ def test_leadership_is_moved_on_request(tmp_path: Path) -> None:
         broker = Broker(world, 1)
         world.brokers = [broker]
         names = sorted(world.addresses)
-        for heir in [*names, *names]:
+        for transfer_target in [*names, *names]:
             leader = world.leader_address()
-            if world.addresses[heir] == leader:
+            if world.addresses[transfer_target] == leader:
                 continue
             await wait_for(lambda: all(c.health() is None for c in world.running.values()))
-            ask = Command(Request.KEELMQ_TRANSFER_LEADERSHIP, {"toControllerId": heir})
+            ask = Command(Request.KEELMQ_TRANSFER_LEADERSHIP, {"toControllerId": transfer_target})
             answer = await broker.client.call(leader, ask)
-            assert (answer.code, answer.ext["controllerLeaderId"]) == (0, heir)
-            assert world.running[heir].status()["isLeader"]
+            assert (answer.code, answer.ext["controllerLeaderId"]) == (0, transfer_target)
+            assert world.running[transfer_target].status()["isLeader"]
             assert (await broker.client.call(leader, ask)).code == Response.CONTROLLER_NOT_LEADER
         nobody = Command(Request.KEELMQ_TRANSFER_LEADERSHIP, {"toControllerId": "n9"})
         answer = await broker.client.call(world.leader_address(), nobody)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller.asking import SOON_S
+from controller.groups.asking import SOON_S
 from tests.controller.sim_brokers import Broker, master, run
 from tests.controller.sim_world import World
 from tests.controller.simulated import wait_for

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from controller.service import Controller
+from model.codes import Request
 from model.config import ControllerConfig
 from remoting.bodies import dumps
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
 from tests.controller.simulated import wait_for

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from model.errors import DiskError
-from store.pace import Pace
+from store.flow.throttle import Throttle
 
 
 class Entry(NamedTuple):
@@ -91,7 +91,7 @@ class FakeStore:
         self.log = FakeLog(segment_bytes)
         self.epochs = FakeEpochs()
         self.damage = FakeDamage()
-        self.pace = Pace()
+        self.pace = Throttle()
         self.confirmed = 0
         self.recovered: None = None
         self.writable: str | None = None
@@ -135,7 +135,7 @@ class FakeStore:
         self.confirmed = min(self.confirmed, offset)
         self.log.flushed = min(self.log.flushed, offset)
 
-    def put_aside(self) -> str:
+    def quarantine(self) -> str:
         self.put_asides.append(bytes(self.log.data))
         self.log.data.clear()
         self.log.min_offset = self.log.flushed = self.confirmed = 0

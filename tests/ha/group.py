@@ -79,7 +79,7 @@ class Group:
                     await self.follow(node.id)
 
     async def promote(self, broker_id: int) -> None:
-        """What ``broker.role`` and its host do when the Controller chose this broker."""
+        """What ``broker.role.manager`` and its host do when the Controller chose this broker."""
         node = self.nodes[broker_id]
         if node.ha.sync is None:
             await node.ha.become_fenced()

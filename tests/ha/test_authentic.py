@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ha.codec import SlaveHandshake, encode_ack, encode_slave_handshake
-from ha.proof import Credentials, Knock, Reason, refusal
+from ha.proof import Credentials, HandshakeInitiator, Reason, refusal
 from ha.service import STRANGERS_MAX
 from ha.slave import State
 from tests.ha.group import Group, Node
@@ -74,7 +74,7 @@ async def prove(node: Node, broker_id: int, *, group: str | None = None) -> RawS
         credentials = Credentials.of(node.env, node.config)
         node.config.broker_name = kept
     assert credentials.secret is not None
-    knock = Knock(node.env, credentials.secret, credentials.scope, broker_id, node.ha.epoch)
+    knock = HandshakeInitiator(node.env, credentials.secret, credentials.scope, broker_id, node.ha.epoch)
     slave = await connect(node)
     slave.writer.write(knock.hello)
     proof = knock.feed(await slave.reader.readexactly(80))
@@ -270,7 +270,7 @@ def test_who_follows_whom(case: str, kind: str, secret: str, other_secret: str, 
         master, slave = settings(master_words), settings(slave_words)
         group = Group(Node(0 if kind == "classic" else 1, **master), Node(2, **slave))
         async with group:
-            group.nodes[2].ha.expect_master(foreign=kind == "foreign")
+            group.nodes[2].ha.expect_master(rocketmq_peer=kind == "foreign")
             if kind == "classic":
                 await without_controller(group)
             else:

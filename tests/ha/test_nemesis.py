@@ -12,8 +12,8 @@ import pytest
 from model.config import BrokerConfig
 from model.message import encode_host
 from runtime.os_env import OsEnv
+from store.files.record import NewMessage
 from store.message_store import MessageStore
-from store.record import NewMessage
 from tests.ha.fakes import FakeStore
 from tests.ha.group import Group, Node
 from tests.waiting import until

@@ -19,8 +19,8 @@ from ha.proof import (
     HELLO_BYTES,
     MAGIC,
     Credentials,
-    Gate,
-    Knock,
+    HandshakeInitiator,
+    HandshakeResponder,
     Reason,
     UnprovenError,
     need_no_refusal,
@@ -43,15 +43,15 @@ def credentials(secret: bytes | None = SECRET, *, group: str = "a", lenient: boo
     return Credentials(secret, scope, lenient)
 
 
-def gate(epoch: int = 3, **which: object) -> Gate:
-    return Gate(ENV, credentials(**which), epoch)  # type: ignore[arg-type]
+def gate(epoch: int = 3, **which: object) -> HandshakeResponder:
+    return HandshakeResponder(ENV, credentials(**which), epoch)  # type: ignore[arg-type]
 
 
-def knock(broker_id: int = 2, epoch: int = 3, secret: bytes = SECRET, group: str = "a") -> Knock:
-    return Knock(ENV, secret, credentials(group=group).scope, broker_id, epoch)
+def knock(broker_id: int = 2, epoch: int = 3, secret: bytes = SECRET, group: str = "a") -> HandshakeInitiator:
+    return HandshakeInitiator(ENV, secret, credentials(group=group).scope, broker_id, epoch)
 
 
-def opened(gate: Gate, knock: Knock) -> bytes:
+def opened(gate: HandshakeResponder, knock: HandshakeInitiator) -> bytes:
     """Have both ends prove themselves; the slave's proof."""
     answer, rest = gate.feed(knock.hello)
     assert rest is None
@@ -113,7 +113,7 @@ def test_the_bytes_are_those_of_the_table() -> None:
 def test_a_hello_acknowledges_nothing_at_a_real_master(seed: int) -> None:
     """It reads a state as its first 4 bytes, or in a group without Controller an offset in each 8 of them."""
     env = OsEnv(seed=seed)
-    hello = Knock(env, SECRET, credentials().scope, seed + 1, seed).hello
+    hello = HandshakeInitiator(env, SECRET, credentials().scope, seed + 1, seed).hello
     assert all(offset < 0 for (offset,) in struct.iter_unpack(">q", hello))
     assert int.from_bytes(hello[:4], "big", signed=True) < 0
 

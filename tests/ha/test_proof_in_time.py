@@ -15,7 +15,7 @@ from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import SimLoop
 from chaos.worlds.sim_net import Fabric
-from ha.proof import HELLO_BYTES, PROOF_S, Credentials, Knock
+from ha.proof import HELLO_BYTES, PROOF_S, Credentials, HandshakeInitiator
 from ha.service import HaService
 from ha.slave import State
 from model.config import BrokerConfig
@@ -56,8 +56,8 @@ class World:
         finally:
             self.loop.close()
 
-    def knock(self) -> Knock:
-        return Knock(self.stranger, HA_SECRET, Credentials.of(self.env, self.config).scope, 2, 1)
+    def knock(self) -> HandshakeInitiator:
+        return HandshakeInitiator(self.stranger, HA_SECRET, Credentials.of(self.env, self.config).scope, 2, 1)
 
 
 class Peer(asyncio.Protocol):

@@ -324,11 +324,11 @@ def test_with_sync_flush_a_slave_with_an_unsynced_log_connects_where_it_ends() -
 
 def test_a_slave_with_a_foreign_log_says_so_and_keeps_it() -> None:
     async def run() -> None:
-        foreign = FakeStore()
-        foreign.log.data += b"something " * 3
-        foreign.epochs.append(7, 0)
-        foreign.confirmed = 20
-        async with Group(Node(1), Node(2, foreign)) as group:
+        rocketmq_peer = FakeStore()
+        rocketmq_peer.log.data += b"something " * 3
+        rocketmq_peer.epochs.append(7, 0)
+        rocketmq_peer.confirmed = 20
+        async with Group(Node(1), Node(2, rocketmq_peer)) as group:
             group.epoch = 7
             await group.elect(1)
             group.master.store.grow(b"0123456789" * 9)
@@ -336,7 +336,7 @@ def test_a_slave_with_a_foreign_log_says_so_and_keeps_it() -> None:
             await until(lambda: slave.needs_reseed, "the slave tells that it must be re-seeded")
             assert slave.status()["following"]["state"] == "needs_reseed"
             assert "no consistent point" in (slave.needs_reseed or "")
-            assert bytes(foreign.log.data) == b"something " * 3
+            assert bytes(rocketmq_peer.log.data) == b"something " * 3
             assert group.members == {1}
 
     asyncio.run(run())
@@ -344,11 +344,11 @@ def test_a_slave_with_a_foreign_log_says_so_and_keeps_it() -> None:
 
 def test_with_auto_reseed_a_foreign_log_is_put_aside_and_the_masters_is_copied() -> None:
     async def run() -> None:
-        foreign = FakeStore()
-        foreign.log.data += b"something " * 3
-        foreign.epochs.append(7, 0)
-        foreign.confirmed = 20
-        async with Group(Node(1), Node(2, foreign, auto_reseed=True)) as group:
+        rocketmq_peer = FakeStore()
+        rocketmq_peer.log.data += b"something " * 3
+        rocketmq_peer.epochs.append(7, 0)
+        rocketmq_peer.confirmed = 20
+        async with Group(Node(1), Node(2, rocketmq_peer, auto_reseed=True)) as group:
             group.epoch = 7
             group.master_id = 1
             group.nodes[1].store.grow(b"0123456789" * 9)
@@ -356,7 +356,7 @@ def test_with_auto_reseed_a_foreign_log_is_put_aside_and_the_masters_is_copied()
             await group.elect(1)
             await group.full()
             group.assert_identical()
-            assert foreign.put_asides == [b"something " * 3]
+            assert rocketmq_peer.put_asides == [b"something " * 3]
             slave = group.nodes[2]
             assert slave.ha.status()["following"]["putAside"] == ["/aside-1"]
             assert slave.ha.needs_reseed is None
@@ -369,16 +369,16 @@ def test_auto_reseed_puts_nothing_aside_that_its_master_lacks() -> None:
     """An empty broker elected uncleanly must not make the others give up what they confirmed."""
 
     async def run() -> None:
-        foreign = FakeStore()
-        foreign.log.data += b"something " * 3
-        foreign.epochs.append(7, 0)
-        foreign.confirmed = 20
-        async with Group(Node(1), Node(2, foreign, auto_reseed=True)) as group:
+        rocketmq_peer = FakeStore()
+        rocketmq_peer.log.data += b"something " * 3
+        rocketmq_peer.epochs.append(7, 0)
+        rocketmq_peer.confirmed = 20
+        async with Group(Node(1), Node(2, rocketmq_peer, auto_reseed=True)) as group:
             group.epoch = 7
             await group.elect(1)
             slave = group.nodes[2].ha
             await until(lambda: "not put aside" in (slave.needs_reseed or ""))
-            assert bytes(foreign.log.data) == b"something " * 3
+            assert bytes(rocketmq_peer.log.data) == b"something " * 3
 
     asyncio.run(run())
 

@@ -424,7 +424,7 @@ def test_a_real_master_that_recorded_no_epoch_is_followed_when_it_was_elected_si
         node.store.epochs.append(1, 0)
         node.store.epochs.append(3, 20)
         master.script = encode_master_handshake(20, [(1, 0)]) + frame(20, b"of epoch 4")
-        node.ha.expect_master(foreign=True)
+        node.ha.expect_master(rocketmq_peer=True)
         await node.ha.become_slave(2, 3, f"127.0.0.1:{master.port}")
         await until(lambda: "newest epoch is 1" in str(node.ha.status()["following"]["reason"]))
         assert node.store.cuts == [], "the Controller's word is no newer than our log"
@@ -443,7 +443,7 @@ def test_a_real_master_without_our_newest_epoch_cuts_nothing_that_was_confirmed(
         node.store.epochs.append(3, 20)
         node.store.confirm(40)
         master.script = encode_master_handshake(30, [(1, 0)])
-        node.ha.expect_master(foreign=True)
+        node.ha.expect_master(rocketmq_peer=True)
         await node.ha.become_slave(2, 4, f"127.0.0.1:{master.port}")
         await until(lambda: "confirmed up to 40" in str(node.ha.status()["following"]["reason"]))
         assert node.store.cuts == []
@@ -453,7 +453,7 @@ def test_a_real_master_without_our_newest_epoch_cuts_nothing_that_was_confirmed(
 
 @pytest.mark.parametrize("foreign", [True, False])
 def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
-    foreign: bool, monkeypatch: pytest.MonkeyPatch
+    rocketmq_peer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # AutoSwitchHAConnection goes on under the old epoch's number; who believes that cuts all of it one day.
     monkeypatch.setattr(link_module, "ANEW_MS", 200)
@@ -462,14 +462,14 @@ def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
         node = Node(2, ha_heartbeat_ms=50, ha_housekeeping_ms=60_000)
         script = encode_master_handshake(20, [(1, 0)]) + frame(0, b"0123456789" * 3, confirmed=30)
         async with RawMaster(script) as master, Group(node):
-            node.ha.expect_master(foreign=foreign)
+            node.ha.expect_master(rocketmq_peer=rocketmq_peer)
             await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
             await until(lambda: node.store.log.end == 30)
             master.script = encode_master_handshake(30, [(1, 0), (2, 20)]) + frame(20, b"0123456789", 2, 20)
             await node.ha.become_slave(2, 2, f"127.0.0.1:{master.port}")
             await asyncio.sleep(1)
-            assert master.connections == (2 if foreign else 1)
-            assert node.store.epochs.entries == ([(1, 0), (2, 20)] if foreign else [(1, 0)])
+            assert master.connections == (2 if rocketmq_peer else 1)
+            assert node.store.epochs.entries == ([(1, 0), (2, 20)] if rocketmq_peer else [(1, 0)])
             assert bytes(node.store.log.data) == b"0123456789" * 3
             await node.ha.become_fenced()
 
@@ -496,7 +496,7 @@ def test_a_real_master_is_given_the_time_its_kind_takes_between_heartbeats() -> 
     async def run() -> None:
         node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)
         async with RawMaster(HELLO) as master, Group(node):
-            node.ha.expect_master(foreign=True)
+            node.ha.expect_master(rocketmq_peer=True)
             await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
             await asyncio.sleep(1)
             assert master.connections == 1

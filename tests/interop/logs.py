@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-from store.record import decode, measure
+from store.files.record import decode, measure
 
 _RECORD_SIZE = struct.Struct(">i")
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from chaos.worlds import rocketmq
 from client.admin import AdminClient
+from model.codes import Request
 from remoting.bodies import dumps, loads
-from remoting.codes import Request
 from tests.interop.load import READERS, TOPIC, Load, assert_nothing_acked_is_gone
 from tests.interop.logs import assert_same_logs
 from tests.interop.mixed import GROUP, START_S, KeelmqNode, MixedCluster, Server
@@ -31,7 +31,7 @@ def start_group(cluster: MixedCluster, leader: str, others: str, count: int, **s
 
 
 def kill_the_master(
-    cluster: MixedCluster, leader: Server | None = None, heirs: Sequence[Server] | None = None
+    cluster: MixedCluster, leader: Server | None = None, targets: Sequence[Server] | None = None
 ) -> tuple[Server, Server]:
     """Kill -9 the master (``leader``, when given) under load; another one serves. Returns (the killed one,
     its successor).
@@ -54,7 +54,7 @@ def kill_the_master(
     assert after is not None
     assert after.epoch > before.epoch
     successor = cluster.at(after.master_address)
-    assert successor in (cluster.brokers if heirs is None else heirs)
+    assert successor in (cluster.brokers if targets is None else targets)
     cluster.loads.append(load)
     return killed, successor
 
@@ -120,8 +120,8 @@ def has_tables(cluster: MixedCluster, broker: Server) -> bool:
     )
 
 
-def hand_over(cluster: MixedCluster, heir: Server) -> None:
-    """electMaster for ``heir`` under load, as an operator would ask for it; it serves afterwards.
+def hand_over(cluster: MixedCluster, transfer_target: Server) -> None:
+    """electMaster for ``transfer_target`` under load, as an operator would ask for it; it serves afterwards.
 
     A real master that is deposed may answer OK to what no other broker has: a put that passed the check of
     the role before the change, and looks at the role again after it, waits for nobody (CommitLog's
@@ -131,21 +131,21 @@ def hand_over(cluster: MixedCluster, heir: Server) -> None:
     with Load(cluster) as load:
         load.wait_for(20)
         with nullcontext() if isinstance(deposed, KeelmqNode) else load.paused():
-            elect(cluster, heir)
+            elect(cluster, transfer_target)
         load.wait_for(50, START_S)
     cluster.loads.append(load)
 
 
-def elect(cluster: MixedCluster, heir: Server) -> None:
-    """electMaster for ``heir``; returns when it leads and the SyncStateSet is full again."""
-    broker_id = cluster.id_of(heir)
+def elect(cluster: MixedCluster, transfer_target: Server) -> None:
+    """electMaster for ``transfer_target``; returns when it leads and the SyncStateSet is full again."""
+    broker_id = cluster.id_of(transfer_target)
 
     def leads() -> bool:
         # Again when it was refused or its answer was lost: only a member of the SyncStateSet is elected.
         cluster.asked(lambda admin: admin.elect(cluster.controllers, "DefaultCluster", GROUP, broker_id))
-        return cluster.master() is heir
+        return cluster.master() is transfer_target
 
-    cluster.wait(f"{heir.name} to lead", leads)
+    cluster.wait(f"{transfer_target.name} to lead", leads)
     try:
         cluster.wait("a full SyncStateSet", cluster.is_full, STRAY_S)
     except TimeoutError:

@@ -11,10 +11,10 @@ import pytest
 
 from broker.service import Broker
 from chaos.worlds import rocketmq
+from model.codes import Request
 from model.config import NamesrvConfig
 from namesrv.service import NameServer
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv

@@ -12,9 +12,9 @@ from client.message import Message
 from client.producer import Producer
 from model.config import StoreConfig
 from runtime.os_env import OsEnv
-from store.consume_queue import ENTRY
+from store.files.consume_queue import ENTRY
+from store.files.record import decode
 from store.message_store import MessageStore
-from store.record import decode
 from tests.interop.real_pair import rocketmq_pair
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]

@@ -37,18 +37,18 @@ def test_real_brokers_fail_over_and_rejoin_under_our_controllers(real_brokers: M
 def test_mqadmin_moves_the_master_and_forgets_a_dead_broker(real_brokers: MixedCluster) -> None:
     cluster, controllers = real_brokers, ";".join(real_brokers.controllers)
     master = cluster.master()
-    heir, victim = (broker for broker in cluster.brokers if broker is not master)
+    transfer_target, victim = (broker for broker in cluster.brokers if broker is not master)
     group = f"-a {cluster.controllers[0]} -bn {GROUP} -c DefaultCluster"
     moved, alive, seen = mqadmin_all(
         ";".join(cluster.namesrvs),
         cluster.directory,
-        f"electMaster {group} -b {cluster.id_of(heir)}",
+        f"electMaster {group} -b {cluster.id_of(transfer_target)}",
         f"cleanBrokerMetadata {group} -b {cluster.id_of(victim)}",
         f"getSyncStateSet -a {controllers} -b {GROUP}",
     )
-    assert f"#BrokerMasterAddr\t{cluster.address(heir)}" in moved, moved[-1000:]
+    assert f"#BrokerMasterAddr\t{cluster.address(transfer_target)}" in moved, moved[-1000:]
     assert "is alive" in alive, alive[-1000:]
-    assert f"#MasterAddr\t{cluster.address(heir)}" in seen, seen[-1000:]
+    assert f"#MasterAddr\t{cluster.address(transfer_target)}" in seen, seen[-1000:]
     victim_id = cluster.id_of(victim)
     victim.stop(signal.SIGKILL)
     cluster.wait("the end of a broker to be noticed", lambda: not cluster.is_alive(victim_id))

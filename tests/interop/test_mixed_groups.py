@@ -59,9 +59,9 @@ def test_an_idle_group_of_both_kinds_keeps_its_sync_state_set(keelmq_master: Mix
 
 def _succeed_and_take_back(cluster: MixedCluster) -> None:
     """Every broker but the first, who leads, is of the other kind."""
-    leader, *heirs = cluster.brokers
+    leader, *targets = cluster.brokers
     copy_tables(cluster)
-    killed, successor = kill_the_master(cluster, leader, heirs)
+    killed, successor = kill_the_master(cluster, leader, targets)
     assert killed is leader
     assert has_tables(cluster, successor)
     rejoin(cluster, leader)
@@ -78,9 +78,9 @@ def test_elections_without_a_write_between_them_part_nobody(real_master: MixedCl
     # A real broker records no epoch that starts where the one before it does: its list falls behind ours.
     real, ours, _ = real_master.brokers
     put_load(real_master, 20)
-    for heir in (real, ours, real, ours, real):
-        if real_master.master() is not heir:
-            elect(real_master, heir)
+    for transfer_target in (real, ours, real, ours, real):
+        if real_master.master() is not transfer_target:
+            elect(real_master, transfer_target)
     put_load(real_master, 50)
     assert_all_is_well(real_master)
 

@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 def _kill_succeed_rejoin(cluster: MixedCluster) -> None:
     """Every broker but the first, who leads, is of the other kind."""
-    leader, *heirs = cluster.brokers
-    killed, successor = kill_the_master(cluster, leader, heirs)
+    leader, *targets = cluster.brokers
+    killed, successor = kill_the_master(cluster, leader, targets)
     assert killed is leader
     # Before the killed one is back: nobody but the successor can have them.
     cluster.wait("the successor to serve all that was acknowledged", lambda: not unserved(cluster), 30)

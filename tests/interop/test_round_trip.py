@@ -19,16 +19,16 @@ from typing import Any
 import pytest
 
 from admin.layout import free_base_port
-from broker.topics import HALF_TOPIC, OP_HALF_TOPIC
+from broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
 from chaos.worlds import rocketmq
 from client.message import Message, pack_batch
+from model.codes import Request, Response
 from model.message import SCHEDULE_TOPIC, decode_properties, parse_message_id, retry_topic
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.headers import PULL_SUBSCRIPTION, EndTransactionHeader, PullHeader, SendBackHeader, SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from store.record import Record, decode
+from store.files.record import Record, decode
 from tests import ROOT
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

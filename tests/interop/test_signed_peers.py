@@ -14,9 +14,9 @@ import pytest
 
 from chaos.worlds import rocketmq
 from client.admin import AdminClient
+from model.codes import Request
 from model.errors import MqError
 from remoting.bodies import loads
-from remoting.codes import Request
 from tests import GOLDEN
 from tests.interop.conftest import mqadmin_all
 from tests.interop.mixed import GROUP, KeelmqNode, MixedCluster, Server, running
@@ -58,10 +58,10 @@ def signed(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 def commands(cluster: MixedCluster, topic: str) -> list[str]:
     """Make the other broker master, make a topic, and set a key of the Controller."""
-    heir = next(b for b in cluster.brokers if b is not cluster.master())
+    transfer_target = next(b for b in cluster.brokers if b is not cluster.master())
     at = f"-a {cluster.controllers[0]}"
     return [
-        f"electMaster {at} -bn {GROUP} -c DefaultCluster -b {cluster.id_of(heir)}",
+        f"electMaster {at} -bn {GROUP} -c DefaultCluster -b {cluster.id_of(transfer_target)}",
         f"updateTopic -b {cluster.address(cluster.brokers[1])} -t {topic}",
         f"updateControllerConfig {at} -k electMasterMaxRetryCount -v 7",
         f"updateNamesrvConfig -n {cluster.namesrvs[0]} -k orderMessageEnable -v true",
@@ -116,12 +116,12 @@ def test_with_the_key_real_brokers_and_mqadmin_take_part_as_ever(signed: MixedCl
     put_load(signed, 50)
     ours = signed.brokers[1]
     for _ in range(2):
-        heir = next(b for b in signed.brokers if b is not signed.master())
+        transfer_target = next(b for b in signed.brokers if b is not signed.master())
         elect, *changes = commands(signed, "Ours")
         said = mqadmin(signed, "with-key", elect)
-        signed.wait(f"{heir.name} to lead", partial(leads, signed, heir))
+        signed.wait(f"{transfer_target.name} to lead", partial(leads, signed, transfer_target))
         signed.wait("a full SyncStateSet", signed.is_full)
-        if heir is ours:  # a slave would take the table of its master instead
+        if transfer_target is ours:  # a slave would take the table of its master instead
             said += mqadmin(signed, "with-key", *changes)
             assert "Ours" in topics(signed), said
             assert settings(signed) == (True, True), said

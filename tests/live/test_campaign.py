@@ -9,9 +9,9 @@ import pytest
 
 from admin.cluster import ClusterNotReady
 from bench import failover, idle
-from chaos import campaign
-from chaos.campaign import CampaignPlan, campaign_line, run_campaign
-from chaos.drill import Drill, DrillPlan
+from chaos.drills import campaign
+from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
+from chaos.drills.drill import Drill, DrillPlan
 from chaos.history import Fail, History, Invoke, Ok, Read, Unknown
 from chaos.worlds.live import Timeline, Victim
 from chaos.worlds.rocketmq import VERSION

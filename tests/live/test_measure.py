@@ -2,8 +2,8 @@
 
 import pytest
 
-from chaos.commands import exit_code
-from chaos.drill import (
+from chaos.drills.commands import exit_code
+from chaos.drills.drill import (
     Drill,
     DrillPlan,
     acked_again,

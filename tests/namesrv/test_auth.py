@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from model.codes import Request, Response
 from model.config import NamesrvConfig
 from model.errors import ConfigError
 from namesrv.service import NameServer
 from remoting.auth import PEER_CODES
 from remoting.bodies import dumps
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.namesrv.world import registration, world

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.codes import Request, Response
 from model.errors import DiskError, PeerError, Refused
 from model.topic import DataVersion
 from namesrv.codec import parse_registration
 from namesrv.core import Queues
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
 from tests import GOLDEN
 from tests.namesrv.world import registration, topic, world

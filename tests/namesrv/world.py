@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from model.codes import Request
 from model.config import NamesrvConfig
 from namesrv.service import NameServer
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 

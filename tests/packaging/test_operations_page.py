@@ -58,7 +58,12 @@ def test_every_reason_it_explains_is_given() -> None:
     rows = re.findall(r"^\| `([^|]*)` \|", PAGE, re.M)
     sources = "".join(
         (ROOT / name).read_text()
-        for name in ("broker/service.py", "controller/raft.py", "store/retention.py", "store/health.py")
+        for name in (
+            "broker/service.py",
+            "controller/raft/raft.py",
+            "store/flow/retention.py",
+            "store/files/health.py",
+        )
     )
     reasons = [row for row in rows if not row.startswith("keelmq_") and not row.startswith("damaged")]
     assert len(reasons) >= 5

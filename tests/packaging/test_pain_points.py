@@ -11,7 +11,7 @@ import pytest
 
 from chaos.bugs import BUGS
 from chaos.checks import CHECKERS
-from chaos.commands import TEXTS as DRILLS
+from chaos.drills.commands import TEXTS as DRILLS
 from chaos.scenarios import SCENARIOS
 from tests import ROOT
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.codes import Request, Response
 from model.errors import ConfigError, Refused
 from remoting.auth import PEER_CODES, Credentials, content, read_credentials
 from remoting.codec import Command, decode, encode
-from remoting.codes import Request, Response
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsDisk, OsEnv
 from tests import GOLDEN

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.codes import Request, Response, name_of
 from model.errors import Refused
-from remoting.codes import Request, Response, name_of
 from remoting.headers import (
     BrokerHeader,
     EndTransactionHeader,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from model.codes import Response
 from model.errors import PeerError, Refused, Unknown
 from remoting.codec import ROCKETMQ, Command, decode, encode, frame_end
-from remoting.codes import Response
 from remoting.service import Connection, RemotingClient
 from tests.remoting.support import HOST, client_of, read_command, run, serving
 from tests.waiting import until
@@ -228,7 +228,7 @@ def test_no_call_is_lost_to_a_server_that_dismisses_its_clients_under_load() -> 
             own = [await clients.enter_async_context(client_of()) for _ in range(8)]
             senders = [asyncio.ensure_future(send(client)) for client in own for _ in range(4)]
             await until(lambda: outcomes["answered"] > 200)
-            server.deafen()
+            server.stop_accepting()
             server.go_away()
             assert await server.dismiss(0.05, 30.0)
             await server.stop()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.lease import Lease
+from broker.role.lease import Lease
 from runtime import os_env
 from runtime.env import read_file, write_file
 from runtime.os_env import OsEnv

@@ -10,9 +10,9 @@ from chaos.history import History
 from chaos.worlds.sim import BROKER_PORT, GROUP, SimCluster, WorldConfig
 from client.message import NoMaster, Queue
 from client.pull import PullConsumer, PullStatus
+from model.codes import Request, Response
 from model.errors import MqError
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from tests.sim.world import SEND, World
 
 pytestmark = pytest.mark.sim

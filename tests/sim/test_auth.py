@@ -81,12 +81,14 @@ def test_an_election_a_handover_and_a_new_topic_need_the_key_and_no_client_does(
 
         assert await cluster.inside(node, send()) == 0
         assert await cluster.until(cluster.converged, 20.0) is None
-        heir = cluster.master()
-        assert heir is not None
-        cluster.kill(heir)
-        gone = await cluster.until(lambda: None if cluster.master() not in (None, heir) else "none", 10)
+        transfer_target = cluster.master()
+        assert transfer_target is not None
+        cluster.kill(transfer_target)
+        gone = await cluster.until(
+            lambda: None if cluster.master() not in (None, transfer_target) else "none", 10
+        )
         assert gone is None
-        cluster.start(heir)
+        cluster.start(transfer_target)
         assert await cluster.until(cluster.converged, 20.0) is None
 
     world.run(main)

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from chaos.bugs import BUGS
+from chaos.drills.sim_commands import sim
 from chaos.scenarios import SCENARIOS
-from chaos.sim_commands import sim
 
 KILL = "kill_the_master_under_load"
 

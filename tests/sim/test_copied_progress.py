@@ -11,12 +11,12 @@ from typing import cast
 
 import pytest
 
-from broker.copies import GATHER_MS, OFFSETS_BOUND_MS
 from broker.service import Broker
+from broker.state.copies import GATHER_MS, OFFSETS_BOUND_MS
 from chaos.worlds.sim import BROKER_PORT, SimCluster
 from chaos.worlds.sim_net import NetProfile
+from model.codes import Request
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import RemotingClient
 from tests.sim.world import SEND, World
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.drill import ORDERLY
+from chaos.drills.drill import ORDERLY
+from chaos.drills.virtual import KINDS, rto_ms, run
 from chaos.history import Happened, History, Ok
-from chaos.virtual_drill import KINDS, rto_ms, run
 from client.message import Queue
 
 pytestmark = pytest.mark.sim

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from remoting.codes import Response
+from model.codes import Response
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim

@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 
 from broker.service import Broker
+from chaos.drills.sim_run import run_seed
 from chaos.scenarios import SCENARIOS
 from chaos.scenarios.plan import Plan, Scenario
-from chaos.simrun import run_seed
 from chaos.worlds.sim import BROKER_PORT
 from ha.codec import SlaveHandshake, encode_ack, encode_slave_handshake
 from tests.sim.world import World

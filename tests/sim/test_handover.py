@@ -1,4 +1,6 @@
-"""The promise of a handover: the heir has everything, no send fails for good, and it is over in a moment."""
+"""The promise of a handover: the transfer target has everything, no send fails for good, and it is over in a
+moment.
+"""
 
 from __future__ import annotations
 
@@ -67,13 +69,13 @@ def test_a_heir_that_cannot_catch_up_is_not_elected_and_the_master_serves_on() -
         old = cluster.master()
         assert old is not None
         broker = cast(Broker, cluster.nodes[old].server)
-        heir = next(i for i in broker.ha.members if i != broker.standing.broker_id)
-        name = next(n for n, s in cluster.brokers().items() if s["brokerId"] == heir)
+        transfer_target = next(i for i in broker.ha.members if i != broker.role_state.broker_id)
+        name = next(n for n, s in cluster.brokers().items() if s["brokerId"] == transfer_target)
         cluster.cut(old, name)
         with pytest.raises(CannotHandOver, match="does not have the whole log"):
-            await handed_over(world, heir)
+            await handed_over(world, transfer_target)
         assert cluster.master() == old
-        assert await cluster.until(lambda: "held" if broker.standing.handing_over else None, 0.1) is None
+        assert await cluster.until(lambda: "held" if broker.role_state.handing_over else None, 0.1) is None
         cluster.fabric.heal_all()
 
     assert under_load(world, act) == {"ok"}

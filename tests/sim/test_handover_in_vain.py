@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from admin.handover import CannotHandOver
-from broker.parking import FLUSH_SLAVE_TIMEOUT
 from broker.service import Broker
+from broker.state.pending_acks import FLUSH_SLAVE_TIMEOUT
 from model.errors import MqError
 from tests.sim.traffic import handed_over
 from tests.sim.world import ALONE, World
@@ -24,10 +24,10 @@ def after_the_drain(world: World, act: Callable[[], object], monkeypatch: pytest
     leader = world.cluster.leader()
     assert leader is not None
     brokers = cast(Any, world.cluster.nodes[leader].server).controller._brokers
-    make_way = brokers.make_way
+    step_down = brokers.step_down
 
     async def made(*arguments: Any) -> bool:
-        done: bool = await make_way(*arguments)
+        done: bool = await step_down(*arguments)
         assert done
         act()
         await asyncio.sleep(0)
@@ -47,7 +47,7 @@ def slowest_ms(world: World) -> float:
 
 
 @pytest.mark.parametrize("broker", [{}, ALONE])
-@pytest.mark.parametrize("who", ["heir", "leader"])
+@pytest.mark.parametrize("who", ["target", "leader"])
 def test_a_handover_that_fails_after_the_drain_refuses_no_send_and_holds_none_for_long(
     broker: dict[str, str], who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,18 +59,18 @@ def test_a_handover_that_fails_after_the_drain_refuses_no_send_and_holds_none_fo
         old = cluster.master()
         assert old is not None
         server = cast(Broker, cluster.nodes[old].server)
-        heir = max(i for i in server.ha.members if i != server.standing.broker_id)
-        dies = of_id(world, heir) if who == "heir" else cluster.leader()
+        transfer_target = max(i for i in server.ha.members if i != server.role_state.broker_id)
+        dies = of_id(world, transfer_target) if who == "target" else cluster.leader()
         assert dies is not None
         world.send_to(old)
         await asyncio.sleep(0.5)
         after_the_drain(world, lambda: cluster.kill(dies), monkeypatch)
         with pytest.raises((MqError, OSError)):
-            await handed_over(world, heir)
+            await handed_over(world, transfer_target)
         await asyncio.sleep(3)
         assert cluster.master() == old
         assert world.codes(0) == {0}
-        assert slowest_ms(world) < (300 if who == "heir" else 1500)
+        assert slowest_ms(world) < (300 if who == "target" else 1500)
 
     world.run(main)
 
@@ -83,13 +83,13 @@ def test_sends_wait_for_a_heir_that_does_not_catch_up(monkeypatch: pytest.Monkey
         old = cluster.master()
         assert old is not None
         server = cast(Broker, cluster.nodes[old].server)
-        heir = max(i for i in server.ha.members if i != server.standing.broker_id)
+        transfer_target = max(i for i in server.ha.members if i != server.role_state.broker_id)
         world.send_to(old)
         await asyncio.sleep(0.2)
-        cluster.cut(old, of_id(world, heir))
-        await asyncio.sleep(0.2)  # until the master has what the heir lacks
+        cluster.cut(old, of_id(world, transfer_target))
+        await asyncio.sleep(0.2)  # until the master has what the transfer target lacks
         with pytest.raises(CannotHandOver, match="does not have the whole log"):
-            await handed_over(world, heir)
+            await handed_over(world, transfer_target)
         await asyncio.sleep(1)
         assert world.codes(0) == {0}
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from broker.lease import Lease
-from remoting.codes import Response
+from broker.role.lease import Lease
+from model.codes import Response
 from tests.sim.world import ALONE, World
 
 pytestmark = pytest.mark.sim

@@ -12,9 +12,9 @@ from chaos.worlds.sim import BROKER_PORT, GROUP
 from chaos.worlds.sim_disk import Machine
 from client.message import Queue
 from client.pull import PullConsumer
+from model.codes import Request, Response
 from model.errors import MqError
 from remoting.codec import Command
-from remoting.codes import Request, Response
 from remoting.service import RemotingClient
 from tests.sim.world import SEND, World
 

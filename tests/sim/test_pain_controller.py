@@ -10,10 +10,10 @@ import pytest
 from broker.service import Broker
 from chaos.worlds.sim import GROUP
 from chaos.worlds.sim_faults import Nemesis
-from controller.keeper import Keeper
-from controller.live import Liveness
+from controller.groups.coordinator import ElectionCoordinator
+from controller.groups.liveness import Liveness
+from model.codes import Response
 from model.errors import Unknown
-from remoting.codes import Response
 from tests.sim.world import World
 
 pytestmark = pytest.mark.sim
@@ -53,13 +53,13 @@ def test_b26_a_master_the_controllers_leader_cannot_hear_is_replaced_once(direct
         assert master is not None
         cluster.cut(master, leader, direction)
         await asyncio.sleep(15)
-        heir = cluster.master()
-        assert heir not in (None, master)
+        transfer_target = cluster.master()
+        assert transfer_target not in (None, master)
         assert len(world.times("master_elected")) == 2
         cluster.fabric.heal_all()
         assert await cluster.until(cluster.converged, 20) is None
         await asyncio.sleep(5)
-        assert (cluster.master(), cluster.leader()) == (heir, leader)
+        assert (cluster.master(), cluster.leader()) == (transfer_target, leader)
         assert len(world.times("master_elected")) == 2
 
     world.run(main)
@@ -75,16 +75,16 @@ def test_b18_an_election_that_fails_is_tried_again_until_there_is_a_master(
         cluster = world.cluster
         master = cluster.master()
         assert master is not None
-        propose = Keeper._proposed
+        propose = ElectionCoordinator._proposed
 
-        async def fail(self: Keeper, command: object) -> object:
+        async def fail(self: ElectionCoordinator, command: object) -> object:
             nonlocal failed
             if failed < 7:
                 failed += 1
                 raise Unknown("the log could not be appended to")
             return await propose(self, command)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Keeper, "_proposed", fail)
+        monkeypatch.setattr(ElectionCoordinator, "_proposed", fail)
         cluster.kill(master)
         reason = await cluster.until(lambda: None if cluster.master() not in (None, master) else "none", 30)
         assert reason is None
@@ -208,16 +208,16 @@ def test_b19_a_silent_master_is_replaced_and_a_living_one_never(monkeypatch: pyt
         assert master is not None
         await asyncio.sleep(60)
         assert (cluster.master(), len(world.times("master_elected"))) == (master, 1)
-        check = Keeper._check
+        check = ElectionCoordinator._check
 
-        def fail_once(self: Keeper, *rest: object) -> None:
+        def fail_once(self: ElectionCoordinator, *rest: object) -> None:
             nonlocal checks
             checks += self._raft.is_leader
             if checks == 1 and self._raft.is_leader:
                 raise ValueError("a mistake in one round")
             check(self, *rest)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Keeper, "_check", fail_once)
+        monkeypatch.setattr(ElectionCoordinator, "_check", fail_once)
         await asyncio.sleep(3)
         cluster.pause(master)  # its connections stay open
         assert (

@@ -11,7 +11,7 @@ from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import Life, SimLoop
 from chaos.worlds.sim_net import Fabric
-from controller.raft import Raft
+from controller.raft.raft import Raft
 from model.errors import MqError
 
 IDS = ("n0", "n1", "n2")

@@ -16,20 +16,20 @@ from typing import Any, Final, cast
 
 import pytest
 
-from broker.log_compare import LogCompare
 from broker.service import Broker
+from broker.upkeep.log_compare import LogCompare
 from chaos.clients import Acked, ClientSender
 from chaos.history import History
 from chaos.worlds.sim import GROUP, SimCluster, WorldConfig
 from client.admin import AdminClient
 from client.message import Queue
+from model.codes import Request
 from model.errors import MqError
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import RemotingClient
-from store.damage import DamagedRange
+from store.files.damage import DamagedRange
+from store.files.record import decode, walk
 from store.message_store import MessageStore
-from store.record import decode, walk
 
 FLIPS: Final = int(os.environ.get("KEELMQ_CLUSTER_FLIPS", "40"))
 """How many bits flip in the whole run."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from chaos.bugs import BUGS, planted
+from chaos.drills.sim_run import Result, run_seed, run_seeds, shrink, summary
 from chaos.history import History
 from chaos.scenarios import SCENARIOS, find
-from chaos.simrun import Result, run_seed, run_seeds, shrink, summary
 
 KILL = "kill_the_master_under_load"
 BUG_SEEDS_MAX = 20

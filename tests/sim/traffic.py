@@ -52,11 +52,11 @@ class Traffic:
         return {send.outcome for send in self.world.cluster.history.sends()}
 
 
-async def handed_over(world: World, heir: int | None = None) -> HandedOver:
+async def handed_over(world: World, transfer_target: int | None = None) -> HandedOver:
     node, env = world.cluster.client(f"operator{len(world.cluster.nodes)}")
     cluster = world.cluster
     work = hand_over(
-        env, cluster.namesrv_addresses, cluster.controller_addresses, "DefaultCluster", GROUP, heir
+        env, cluster.namesrv_addresses, cluster.controller_addresses, "DefaultCluster", GROUP, transfer_target
     )
     return await cluster.inside(node, work)
 

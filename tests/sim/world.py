@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from chaos.history import History
 from chaos.worlds.sim import BROKER_PORT, SimCluster, WorldConfig
 from chaos.worlds.sim_net import NetProfile
+from model.codes import Request
 from model.errors import MqError
 from remoting.codec import Command
-from remoting.codes import Request
 from remoting.service import RemotingClient
 
 ALONE = {"allAckInSyncStateSet": "false", "inSyncReplicas": "1"}

@@ -12,9 +12,9 @@ from typing import Any
 from model.config import StoreConfig
 from model.message import encode_host, encode_properties
 from runtime.env import Env
+from store.files.record import NewMessage, Record, encode, records_in
+from store.flow.reading import GetStatus
 from store.message_store import MessageStore, Put
-from store.reading import GetStatus
-from store.record import NewMessage, Record, encode, records_in
 from tests import GOLDEN, unpack_archive
 from tests.store.faulty import FaultyDisk, FaultyEnv
 

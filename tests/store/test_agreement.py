@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store.agreement import Copy, decide
+from store.heal.agreement import Copy, decide
 
 MINE, THEIRS, THIRD = b"mine", b"theirs", b"third"
 

@@ -11,11 +11,12 @@ import pytest
 
 from chaos.worlds.sim_loop import SimLoop
 from runtime.env import read_file
-from store import housekeeping, index_file, indexing
-from store.checkpoint import READ_BYTES, Checkpoint
+from store.files import index_file
+from store.files.checkpoint import READ_BYTES, Checkpoint
+from store.files.record import Dispatch
+from store.flow import housekeeping, indexing
+from store.flow.throttle import GIVE_WAY_S, REST_S
 from store.message_store import MessageStore
-from store.pace import GIVE_WAY_S, REST_S
-from store.record import Dispatch
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message
 
@@ -112,7 +113,7 @@ def test_what_a_start_makes_up_does_not_grow_with_the_kills_before() -> None:
 def test_a_part_of_much_is_written_back_before_all_of_it_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lives too short to come level still come nearer."""
     monkeypatch.setattr(indexing, "STEP_BYTES", 500)
-    monkeypatch.setattr("store.pace.REST_S", 0.1)
+    monkeypatch.setattr("store.flow.throttle.REST_S", 0.1)
     monkeypatch.setattr(housekeeping, "CATCH_UP_BYTES", 2000)
 
     async def write(store: MessageStore) -> None:
@@ -176,7 +177,7 @@ def test_nothing_is_made_up_while_a_role_changes() -> None:
     async def read(store: MessageStore) -> None:
         await asyncio.sleep(2 * REST_S)
         begun = len(_steps(store))
-        store.pace.give_way()
+        store.throttle.give_way()
         await asyncio.sleep(0.9 * GIVE_WAY_S)
         assert 0 < begun <= len(_steps(store)) <= begun + 1
         assert store.indexing_bytes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.consume_queue import ENTRY, PRE_BLANK, ConsumeQueue, ConsumeQueues, is_queue_name
+from store.files.consume_queue import ENTRY, PRE_BLANK, ConsumeQueue, ConsumeQueues, is_queue_name
 from tests.store.faulty import FaultyDisk
 
 PER_FILE = 5

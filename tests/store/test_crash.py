@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import DiskError
-from store import housekeeping, recovery
+from store.files.record import encode
+from store.flow import housekeeping
 from store.message_store import MessageStore
-from store.record import encode
+from store.recover import recovery
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, abandoned, config, fill, message, opened, records_of, records_on
 from tests.waiting import until

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import pytest
 
-from store.commit_log import CommitLog
-from store.flush import Flusher
+from store.files.commit_log import CommitLog
+from store.files.segment import Segment
+from store.flow.flush import Flusher
 from store.message_store import MessageStore
-from store.segment import Segment
 from tests.store.crash_workload import KINDS, Workload, examine, points
 
 SEEDS = int(os.environ.get("KEELMQ_CRASH_SEEDS", "2"))

@@ -12,8 +12,9 @@ from typing import Final, TypeVar, cast
 import pytest
 
 from model.errors import DiskError
-from store import recovery, segment
+from store.files import segment
 from store.message_store import MessageStore
+from store.recover import recovery
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, abandoned, fill, message, opened, records_of, records_on
 from tests.waiting import until
@@ -98,7 +99,7 @@ def test_a_cut_takes_the_recorded_confirm_offset_back_before_the_log() -> None:
 def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
     """Killed before any one operation, the segments lie in the log or aside, and the store opens."""
 
-    async def put_aside(store: MessageStore, at: int) -> bool:
+    async def quarantine(store: MessageStore, at: int) -> bool:
         await fill(store, 120, size=200, queues=1)
         store.epochs.append(1, 0)
         store.sync_to(store.log.end)
@@ -107,7 +108,7 @@ def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
         disk = cast(FaultyDisk, store._env.disk)
         disk.fail = lambda what, path: errno.EIO if next(calls) >= at else None
         with suppress(DiskError):
-            store.put_aside()
+            store.quarantine()
             return True
         return False
 
@@ -117,7 +118,7 @@ def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
 
         async def run(env: FaultyEnv = env, done: list[bool] = done, at: int = at) -> None:
             async def work(store: MessageStore) -> None:
-                done.append(await put_aside(store, at))
+                done.append(await quarantine(store, at))
 
             await abandoned(env, work)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from runtime.os_env import OsDisk, OsEnv
-from store.damage import DamagedRange, DamageLedger, Lost, resync
+from store.files.damage import DamagedRange, DamageLedger, Lost, resync
+from store.files.record import blank, decode, encode
 from store.message_store import MessageStore
-from store.record import blank, decode, encode
-from store.verify import verify
+from store.offline.verify import verify
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, fill, golden, golden_config, message, opened, records_of
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import DiskError
-from store.checkpoint import Checkpoint, CheckpointFile
-from store.epoch_file import EpochEntry, EpochFile, decode, encode
+from store.files.checkpoint import Checkpoint, CheckpointFile
+from store.files.epoch_file import EpochEntry, EpochFile, decode, encode
 from tests.store.faulty import FaultyDisk
 
 PATH = "/store/epochFileCheckpoint"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from runtime.os_env import OsDisk, OsEnv
+from store.files.record import Record, decode
+from store.flow.reading import GetStatus
 from store.message_store import MessageStore
-from store.offline import Damage, StoreDirectory, dump
-from store.reading import GetStatus
-from store.record import Record, decode
-from store.verify import verify
+from store.offline.directory import Damage, StoreDirectory, dump
+from store.offline.verify import verify
 from tests.store.support import golden, golden_config, records_of, reencode
 
 WHOLE = ["plain-11", "batch-21", "delay-31", "tx-41", "retry-51"]

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.message import TRANSACTION_ROLLBACK, java_hash
-from store.index_file import HEADER, HEADER_BYTES, Index
-from store.key_hash import KeyHash
-from store.record import Dispatch
+from store.files.index_file import HEADER, HEADER_BYTES, Index
+from store.files.key_hash import KeyHash
+from store.files.record import Dispatch
 from tests.store.faulty import FaultyDisk
 
 SLOTS, ENTRIES = 7, 30

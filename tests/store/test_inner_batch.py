@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from model.message import INNER_BATCH, TRANSACTION_PREPARED, encode_properties
+from store.files.record import encode
 from store.message_store import MessageStore
-from store.record import encode
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import config, message, opened, records_of
 

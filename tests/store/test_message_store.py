@@ -15,10 +15,10 @@ import pytest
 from model.errors import DiskError, Refused
 from model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, java_hash
 from runtime.os_env import OsEnv
+from store.files.record import MAGIC_BLANK, decode, encode
+from store.flow.reading import GetStatus
 from store.message_store import MessageStore, Put
-from store.reading import GetStatus
-from store.record import MAGIC_BLANK, decode, encode
-from store.recovery import Recovered, Scan
+from store.recover.recovery import Recovered, Scan
 from tests.store.faulty import FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened, records_of, unpack
 from tests.waiting import until
@@ -500,7 +500,7 @@ def test_a_topic_that_cannot_be_a_folder_is_refused_and_skipped_on_a_slave() -> 
     asyncio.run(run())
 
 
-class Gate:
+class HandshakeResponder:
     """A recovery whose thread stands still until ``open`` is set; ``ended`` holds how it ended."""
 
     def __init__(self, store: MessageStore, part: Any, step: str) -> None:
@@ -552,9 +552,9 @@ def test_a_start_told_to_stop_keeps_the_store_until_its_recovery_has_ended(
         await _killed(tmp_path)
         store = MessageStore(OsEnv(), config(str(tmp_path)))
         if behind == "scan":
-            gate = Gate(store, store.damage, "load")
+            gate = HandshakeResponder(store, store.damage, "load")
         else:
-            gate = Gate(store, store._dispatcher, "start_at")
+            gate = HandshakeResponder(store, store._dispatcher, "start_at")
         opening = asyncio.create_task(store.open())
         await until(gate.entered.is_set)
         opening.cancel()
@@ -581,7 +581,7 @@ def test_a_recovery_that_does_not_end_in_time_keeps_the_lock_for_as_long_as_it_r
         monkeypatch.setattr("store.message_store.RECOVERY_ENDS_S", 0.01)
         await _killed(tmp_path)
         store = MessageStore(OsEnv(), config(str(tmp_path)))
-        gate = Gate(store, store.damage, "load")
+        gate = HandshakeResponder(store, store.damage, "load")
         opening = asyncio.create_task(store.open())
         await until(gate.entered.is_set)
         opening.cancel()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from model.message import decode_properties, encode_properties
+from store.files.record import BadRecord, NewMessage, decode, encode
 from store.message_store import MessageStore
-from store.record import BadRecord, NewMessage, decode, encode
-from store.verify import verify
+from store.offline.verify import verify
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import config, message, opened
 

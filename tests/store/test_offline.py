@@ -13,9 +13,9 @@ import pytest
 from model.errors import DiskError
 from model.message import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB
 from runtime.os_env import OsDisk, OsEnv
-from store.offline import Damage, StoreDirectory, dump
-from store.record import Record
-from store.verify import verify
+from store.files.record import Record
+from store.offline.directory import Damage, StoreDirectory, dump
+from store.offline.verify import verify
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened
 

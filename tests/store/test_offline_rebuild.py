@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from store.offline_repair import repair
-from store.verify import verify
+from store.offline.repair import repair
+from store.offline.verify import verify
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, opened, records_of
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from runtime.env import read_file
-from store import verify
-from store.offline_repair import repair
+from store.offline import verify
+from store.offline.repair import repair
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message, opened
 

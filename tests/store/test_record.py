@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from model.errors import Refused
 from model.message import BORN_HOST_V6, STORE_HOST_V6
-from store.record import (
+from store.files.record import (
     FIXED_V4,
     MAGIC_V1,
     MAGIC_V2,

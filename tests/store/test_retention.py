@@ -10,8 +10,8 @@ from typing import Final, TypeVar
 
 import pytest
 
-from store import retention
-from store.damage import DamagedRange
+from store.files.damage import DamagedRange
+from store.flow import retention
 from tests.store.faulty import FaultyEnv
 from tests.store.support import SEGMENT, fill, message, opened, records_of
 

@@ -13,12 +13,12 @@ import pytest
 
 from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
-from store.consume_queue import ENTRY_BYTES, ConsumeQueue
-from store.index_file import LOOKED_AT_ONCE, IndexFile
+from store.files.consume_queue import ENTRY_BYTES, ConsumeQueue
+from store.files.index_file import LOOKED_AT_ONCE, IndexFile
+from store.files.record import BadRecord, Dispatch, Record, decode, walk
+from store.heal.repair import Wanted
+from store.heal.scrub import LOOKUPS_MAX
 from store.message_store import MessageStore
-from store.record import BadRecord, Dispatch, Record, decode, walk
-from store.repair import Wanted
-from store.scrub import LOOKUPS_MAX
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened, records_of, scrub_all
 from tests.waiting import until

@@ -8,11 +8,12 @@ import random
 import pytest
 
 from runtime.env import read_file
-from store import housekeeping, recovery
-from store.checkpoint import READ_BYTES, Checkpoint
-from store.consume_queue import ENTRY
+from store.files.checkpoint import READ_BYTES, Checkpoint
+from store.files.consume_queue import ENTRY
+from store.files.record import HEAD, BadRecord, decode, whole
+from store.flow import housekeeping
 from store.message_store import MessageStore
-from store.record import HEAD, BadRecord, decode, whole
+from store.recover import recovery
 from tests.store.faulty import FaultyDisk, FaultyEnv, FaultyFile
 from tests.store.support import SEGMENT, config, fill, message, opened, records_of
 
@@ -26,7 +27,7 @@ async def _worked(seed: int) -> FaultyDisk:
     env = FaultyEnv()
     store = MessageStore(env, config(flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS))
     await store.open()
-    keeper = store._housekeeping
+    coordinator = store._housekeeping
     for _ in range(40):
         step = chance.random()
         if step < 0.55:
@@ -35,8 +36,8 @@ async def _worked(seed: int) -> FaultyDisk:
             store.confirm(store.log.end)
             await store.caught_up()
         elif step < 0.8:
-            await keeper.flush_queues()
-            await keeper.write_checkpoint()
+            await coordinator.flush_queues()
+            await coordinator.write_checkpoint()
         elif step < 0.95:
             await store._flusher._sync()
         elif store.dispatched:
@@ -166,7 +167,7 @@ def test_an_index_left_behind_catches_up_while_the_store_serves(monkeypatch: pyt
         await store.open()
         await fill(store, 60)
         disk = env.disk.killed()
-        monkeypatch.setattr("store.indexing.AT_ONCE_BYTES", 100)
+        monkeypatch.setattr("store.flow.indexing.AT_ONCE_BYTES", 100)
         async with opened(FaultyEnv(disk)) as again:
             assert again.indexing_bytes
             assert len(records_of(again)) == 30
@@ -188,7 +189,7 @@ def test_a_log_without_keys_is_not_read_again_for_the_index(monkeypatch: pytest.
             for _ in range(50):
                 store.put(message("no key"))
             store.confirm(store.log.end)
-        monkeypatch.setattr("store.indexing.AT_ONCE_BYTES", -1)
+        monkeypatch.setattr("store.flow.indexing.AT_ONCE_BYTES", -1)
         async with opened(FaultyEnv(env.disk)) as again:
             assert again.indexing_bytes <= 1
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from store.heal.repair import PAGE_BYTES, UNREADABLE_AGAIN_MS
+from store.heal.scrub import FAILED_READS_MAX, FAILED_REST_S
 from store.message_store import MessageStore
-from store.repair import PAGE_BYTES, UNREADABLE_AGAIN_MS
-from store.scrub import FAILED_READS_MAX, FAILED_REST_S
 from tests.store.faulty import FaultyEnv, FaultyFile
 from tests.store.support import fill, opened, scrub_all
 
@@ -166,7 +166,7 @@ def test_a_store_opens_with_an_unreadable_range_on_its_ledger(
     sectors: Sectors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr("store.recovery.LOOK_BACK_BYTES", 4096)
+        monkeypatch.setattr("store.recover.recovery.LOOK_BACK_BYTES", 4096)
         env = FaultyEnv()
         async with opened(env, **KEYS) as store:
             await fill(store, 600)

@@ -1,0 +1,91 @@
+"""What does a processor of a broker work with? The parts of one broker, wired by ``broker/service``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.state.clients import Clients
+from broker.state.copies import Copies
+from broker.state.groups import Groups
+from broker.state.locks import QueueLocks
+from broker.state.offsets import OffsetTable
+from broker.state.pending_acks import PendingAcks
+from broker.state.role_state import RoleState
+from broker.state.stats import Stats
+from broker.state.topics import Topics
+from ha.service import HaService
+from model.codes import Response
+from model.config import BrokerConfig
+from model.errors import Refused
+from model.message import encode_host
+from remoting.codec import Command
+from remoting.service import Connection
+from runtime.env import Env
+from store.message_store import MessageStore
+
+HOLD_S: Final = 2.5  # below the 3 s after which a client of RocketMQ gives up a send (sendMsgTimeout)
+HELD_BYTES_MAX: Final = 64 << 20
+
+
+def not_available(reason: str) -> str:
+    """The remark RocketMQ gives with code 14, with our reason where it has the fill levels."""
+    return (
+        "service not available now. It may be caused by one of the following reasons: "
+        f"the broker's disk is full [{reason}], messages are put to the slave, "
+        "message store has been shut down, etc."
+    )
+
+
+@dataclass
+class BrokerContext:
+    env: Env
+    config: BrokerConfig
+    store: MessageStore
+    ha: HaService
+    role_state: RoleState
+    topics: Topics
+    groups: Groups
+    offsets: OffsetTable
+    pending_acks: PendingAcks
+    clients: Clients = field(default_factory=Clients)
+    locks: QueueLocks = field(default_factory=QueueLocks)
+    stats: Stats = field(default_factory=Stats)
+
+    def __post_init__(self) -> None:
+        self.store_host = encode_host(self.config.address)
+        self.copies = Copies(self.env, self.config, self.role_state, self.ha)
+        self._held_bytes = 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first offset of a queue that is there to be read."""
+        return max(self.store.min_queue_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
+
+    async def admit(self, connection: Connection, request: Command) -> None:
+        """Return when a write can be taken. Raises Refused.
+
+        During a handover it waits for the outcome, ``HOLD_S`` at most: refused at once, a client of RocketMQ
+        is through with its tries within a few ms. Only so much is kept in memory meanwhile.
+        """
+        size = len(request.body)
+        if self.role_state.handing_over and self._held_bytes + size <= HELD_BYTES_MAX:
+            self._held_bytes += size
+            try:
+                await self.role_state.handed_over(HOLD_S)
+            finally:
+                self._held_bytes -= size
+            if connection.closed:
+                raise Refused("its sender left", Response.SERVICE_NOT_AVAILABLE)  # and may have sent it anew
+        refused = self.refuse_write()
+        if refused is not None:
+            raise refused
+
+    def refuse_write(self) -> Refused | None:
+        """Why no write can be taken now, or None."""
+        refused = self.role_state.refuse()
+        if refused is not None:
+            return refused
+        reason = self.store.writable
+        if reason is not None:
+            return Refused(not_available(reason), Response.SERVICE_NOT_AVAILABLE)
+        return self.ha.refuse()

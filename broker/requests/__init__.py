@@ -1,0 +1,1 @@
+"""How is each request code answered? One processor a family of codes."""

@@ -1,0 +1,409 @@
+"""What do operators and mqadmin ask a broker?
+
+Configuration (25, 26), runtime (28), topic and consumer progress (202, 208, 300, 303, 305, 314, 343, 345),
+offset reset (222), a consumer's own state (307), replication (906, 907, 1007), delay offsets (45).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.context import BrokerContext
+from broker.requests.offsets import stored_ms
+from broker.upkeep.delay import DelayOffsets
+from model.codes import Request, Response
+from model.config import BrokerConfig
+from model.errors import ConfigError, Refused, Unknown
+from model.message import RETRY_PREFIX
+from model.settings import parse_properties
+from remoting import bodies
+from remoting.bodies import ObjectKey, queue_key
+from remoting.codec import VERSION, Command
+from remoting.headers import flag, need, need_int, opt_bool, opt_int
+from remoting.service import Connection
+
+log = logging.getLogger(__name__)
+
+VERSION_TEXT: Final = "V5_3_3"
+EPOCH_END: Final = 2**63 - 1
+CLIENT_CALL_S: Final = 5.0
+LIVE_KEYS: Final = frozenset(
+    {
+        "autoCreateTopicEnable",
+        "autoCreateSubscriptionGroup",
+        "brokerPermission",
+        "clientChannelExpiredTimeout",
+        "defaultTopicQueueNums",
+        "deleteWhen",
+        "diskMaxUsedSpaceRatio",
+        "fileReservedTime",
+        "longPollingEnable",
+        "accessMessageInMemoryMaxRatio",
+        "maxTransferBytesOnMessageInMemory",
+        "maxTransferCountOnMessageInMemory",
+        "minInSyncReplicas",
+        "rejectTransactionMessage",
+        "slaveSyncMetadataPeriod",
+    }
+)
+"""Keys that take effect while the broker runs; a change of any other is refused, not silently ignored."""
+
+
+class AdminProcessor:
+    """Answers the administration requests. ``on_config`` hears that live keys changed."""
+
+    def __init__(self, context: BrokerContext, delays: DelayOffsets) -> None:
+        self._context = context
+        self._delays = delays
+        self._config = context.config
+        self._started_ms = context.env.now_ms()
+        self.on_config: list[Callable[[], None]] = []
+
+    # Configuration and runtime
+
+    async def update_config(self, connection: Connection, request: Command) -> Command:
+        """Set live keys; all of them or none."""
+        try:
+            changes = parse_properties(request.body.decode())
+            foreign = [name for name in changes if name not in LIVE_KEYS]
+            if foreign:
+                raise ConfigError(
+                    f"{foreign[0]} cannot be changed while the broker runs; these can: {sorted(LIVE_KEYS)}"
+                )
+            fresh = BrokerConfig.from_mapping({**self._config.to_mapping(), **changes})
+        except (ConfigError, UnicodeDecodeError) as error:
+            raise Refused(str(error), Response.INVALID_PARAMETER) from None
+        fields = BrokerConfig.keys()
+        for name in changes:
+            setattr(self._config, fields[name].name, getattr(fresh, fields[name].name))
+        log.warning("configuration changed by %s: %s", connection.remote, changes)
+        for hook in self.on_config:
+            hook()
+        return request.reply()
+
+    async def get_config(self, connection: Connection, request: Command) -> Command:
+        lines = [f"{name}={value}\n" for name, value in self._config.to_mapping().items()]
+        version = bodies.dumps(self._context.topics.version.to_json()).decode()
+        return request.reply(ext={"version": version}, body="".join(lines).encode())
+
+    async def runtime(self, connection: Connection, request: Command) -> Command:
+        return request.reply(body=bodies.dumps({"table": self._runtime_table()}))
+
+    def _runtime_table(self) -> dict[str, str]:
+        context = self._context
+        store, stats = context.store, context.stats
+        now_ms = context.env.now_ms()
+        put_rate, get_rate = stats.rates(context.env.monotonic_ms())
+        usage = context.env.disk.usage(self._config.store_path)
+        used = 1 - usage.free_bytes / usage.total_bytes if usage.total_bytes else 0.0
+        table: dict[str, object] = {
+            "brokerVersion": VERSION,
+            "brokerVersionDesc": VERSION_TEXT,
+            "brokerActive": "true",
+            "brokerRole": context.role_state.role,
+            "bootTimestamp": self._started_ms,
+            "runtime": f"[ {(now_ms - self._started_ms) // 1000} seconds ]",
+            "putTps": f"{put_rate:.2f} {put_rate:.2f} {put_rate:.2f}",
+            "putMessageTimesTotal": stats.put_total,
+            "putMessageSizeTotal": stats.put_bytes_total,
+            "putMessageAverageSize": stats.put_bytes_total / stats.put_total if stats.put_total else 0.0,
+            "getTransferredTps": f"{get_rate:.2f} {get_rate:.2f} {get_rate:.2f}",
+            "getFoundTps": f"{get_rate:.2f} {get_rate:.2f} {get_rate:.2f}",
+            "getMissTps": "0.00 0.00 0.00",
+            "getTotalTps": f"{get_rate:.2f} {get_rate:.2f} {get_rate:.2f}",
+            "getMessageEntireTimeMax": 0,
+            "putMessageEntireTimeMax": 0,
+            "putMessageDistributeTime": "",
+            "msgPutTotalTodayNow": stats.put_total,
+            "msgPutTotalTodayMorning": 0,
+            "msgPutTotalYesterdayMorning": 0,
+            "msgGetTotalTodayNow": stats.get_total,
+            "msgGetTotalTodayMorning": 0,
+            "msgGetTotalYesterdayMorning": 0,
+            "commitLogMinOffset": store.log.min_offset,
+            "commitLogMaxOffset": store.log.end,
+            "confirmOffset": store.confirmed,
+            "dispatchBehindBytes": max(0, store.confirmed - store.dispatched),
+            "dispatchMaxBuffer": 0,
+            "remainHowManyDataToFlush": f"{store.log.end - store.log.flushed} B",
+            "remainTransientStoreBufferNumbs": 0,
+            "pageCacheLockTimeMills": 0,
+            "earliestMessageTimeStamp": -1,
+            "startAcceptSendRequestTimeStamp": 0,
+            "commitLogDiskRatio": f"{used:.4f}",
+            "commitLogDirCapacity": f"Total : {usage.total_bytes} B, Free : {usage.free_bytes} B.",
+            "consumeQueueDiskRatio": f"{used:.4f}",
+            "sendThreadPoolQueueSize": 0,
+            "sendThreadPoolQueueCapacity": 0,
+            "sendThreadPoolQueueHeadWaitTimeMills": 0,
+            "pullThreadPoolQueueSize": 0,
+            "pullThreadPoolQueueCapacity": 0,
+            "pullThreadPoolQueueHeadWaitTimeMills": 0,
+            "queryThreadPoolQueueSize": 0,
+            "queryThreadPoolQueueCapacity": 0,
+            "queryThreadPoolQueueHeadWaitTimeMills": 0,
+            "EndTransactionQueueSize": 0,
+            "EndTransactionThreadPoolQueueCapacity": 0,
+            "timerReadBehind": 0,
+            "timerOffsetBehind": 0,
+            "timerCongestNum": 0,
+            "timerEnqueueTps": 0,
+            "timerDequeueTps": 0,
+            "consumersConnected": len(context.clients.consumers),
+            "producersConnected": len(context.clients.producers),
+            "aliveReplicaNumInGroup": len(context.ha.members),
+        }
+        return {name: str(value) for name, value in table.items()}
+
+    async def delay_offsets(self, connection: Connection, request: Command) -> Command:
+        return request.reply(body=bodies.dumps_dialect(self._delays.to_json()))
+
+    async def request_modes(self, connection: Connection, request: Command) -> Command:
+        """Which topics and groups consume by pop: none here. Real slaves copy this table."""
+        return request.reply(body=bodies.dumps({"messageRequestModeMap": {}}))
+
+    async def system_topics(self, connection: Connection, request: Command) -> Command:
+        return request.reply(body=bodies.dumps({"topicList": sorted(self._context.topics.system)}))
+
+    # Progress
+
+    async def topic_stats(self, connection: Connection, request: Command) -> Command:
+        name = need(request.ext, "topic")
+        topic = self._context.topics.get(name)
+        if topic is None:
+            raise Refused(f"topic[{name}] not exist", Response.TOPIC_NOT_EXIST)
+        store = self._context.store
+        table: dict[ObjectKey, Any] = {}
+        for queue_id in range(topic.write_queues):
+            least = self._context.min_offset(name, queue_id)
+            most = max(0, store.max_queue_offset(name, queue_id))
+            last_ms = stored_ms(self._context, name, queue_id, most - 1) if most > least else 0
+            table[queue_key(name, self._config.broker_name, queue_id)] = {
+                "lastUpdateTimestamp": max(0, last_ms),
+                "maxOffset": most,
+                "minOffset": least,
+            }
+        return request.reply(body=bodies.dumps_dialect({"offsetTable": table, "topicPutTps": 0.0}))
+
+    async def consume_stats(self, connection: Connection, request: Command) -> Command:
+        group = need(request.ext, "consumerGroup")
+        context = self._context
+        names = [n for n in (request.ext.get("topicList") or request.ext.get("topic") or "").split(";") if n]
+        if not names:
+            online = context.clients.consumers.get(group)
+            # What a group that is there does not read any more must not count as what it is behind.
+            names = sorted(online.subscriptions) if online is not None and online.subscriptions else []
+            names = names or context.offsets.topics_of(group)
+        table: dict[ObjectKey, Any] = {}
+        for name in names:
+            topic = context.topics.get(name)
+            if topic is None:
+                continue
+            for queue_id in range(topic.read_queues):
+                most = max(0, context.store.max_queue_offset(name, queue_id))
+                held = context.offsets.get(group, name, queue_id)
+                offset = context.topics.first_offset(name, queue_id) if held is None else held
+                last_ms = stored_ms(context, name, queue_id, offset - 1) if offset > 0 else 0
+                table[queue_key(name, self._config.broker_name, queue_id)] = {
+                    "brokerOffset": most,
+                    "consumerOffset": offset,
+                    "lastTimestamp": max(0, last_ms),
+                    "pullOffset": offset,
+                }
+        return request.reply(body=bodies.dumps_dialect({"consumeTps": 0.0, "offsetTable": table}))
+
+    async def consumed_by(self, connection: Connection, request: Command) -> Command:
+        name = need(request.ext, "topic")
+        groups = set(self._context.clients.groups_of_topic(name)) | set(self._context.offsets.groups_of(name))
+        return request.reply(body=bodies.dumps({"groupList": sorted(groups)}))
+
+    async def topics_of(self, connection: Connection, request: Command) -> Command:
+        group = need(request.ext, "group")
+        return request.reply(body=bodies.dumps({"topicList": self._context.offsets.topics_of(group)}))
+
+    async def subscription_of(self, connection: Connection, request: Command) -> Command:
+        group, topic = need(request.ext, "group"), need(request.ext, "topic")
+        found = self._context.clients.subscription(group, topic)
+        body: dict[str, Any] = {"group": group, "topic": topic}
+        if found is not None:
+            body["subscriptionData"] = found.to_json()
+        return request.reply(body=bodies.dumps(body))
+
+    async def time_span(self, connection: Connection, request: Command) -> Command:
+        name, group = need(request.ext, "topic"), need(request.ext, "group")
+        context = self._context
+        topic = context.topics.get(name)
+        if topic is None:
+            raise Refused(f"topic[{name}] not exist", Response.TOPIC_NOT_EXIST)
+        spans = []
+        now_ms = context.env.now_ms()
+        for queue_id in range(topic.write_queues):
+            least = context.min_offset(name, queue_id)
+            most = max(0, context.store.max_queue_offset(name, queue_id))
+            held = context.offsets.get(group, name, queue_id)
+            consumed_ms = stored_ms(context, name, queue_id, held - 1) if held else -1
+            spans.append(
+                {
+                    "messageQueue": queue_key(name, self._config.broker_name, queue_id).to_dict(),
+                    "minTimeStamp": stored_ms(context, name, queue_id, least),
+                    "maxTimeStamp": stored_ms(context, name, queue_id, most - 1) if most > least else -1,
+                    "consumeTimeStamp": consumed_ms,
+                    "delayTime": max(0, now_ms - consumed_ms) if held is not None and held < most else 0,
+                }
+            )
+        return request.reply(body=bodies.dumps({"consumeTimeSpanSet": spans}))
+
+    async def clone_offsets(self, connection: Connection, request: Command) -> Command:
+        if not self._context.role_state.is_master:
+            raise Refused("this broker is not the master: clone offsets there", Response.SYSTEM_ERROR)
+        source, target = need(request.ext, "srcGroup"), need(request.ext, "destGroup")
+        names = (
+            [request.ext["topic"]] if request.ext.get("topic") else self._context.offsets.topics_of(source)
+        )
+        for name in names:
+            if not name.startswith(RETRY_PREFIX):
+                self._context.offsets.clone_group(source, target, name)
+        await self._context.copies.settle()
+        return request.reply()
+
+    async def reset_offset(self, connection: Connection, request: Command) -> Command:
+        """Move a group to a time, or to ``offset`` of one queue, and tell its consumers that are online.
+
+        Without ``isForce`` a queue is only moved back.
+        """
+        context = self._context
+        if not context.role_state.is_master:
+            raise Refused("this broker is not the master: reset offsets there", Response.SYSTEM_ERROR)
+        name, group = need(request.ext, "topic"), need(request.ext, "group")
+        timestamp_ms = need_int(request.ext, "timestamp")
+        force = opt_bool(request.ext, "isForce")
+        topic = context.topics.get(name)
+        if topic is None:
+            raise Refused(f"topic {name} does not exist", Response.TOPIC_NOT_EXIST)
+        only = opt_int(request.ext, "queueId", -1)
+        wanted = opt_int(request.ext, "offset", -1) if only >= 0 else -1
+        if only >= topic.read_queues:
+            raise Refused(f"queueId {only} is not one of {name}", Response.INVALID_PARAMETER)
+        table: dict[ObjectKey, int] = {}
+        for queue_id in [only] if only >= 0 else range(topic.read_queues):
+            if wanted != -1:
+                least = context.min_offset(name, queue_id)
+                most = context.store.max_queue_offset(name, queue_id)
+                if not least <= wanted <= most:
+                    raise Refused(
+                        f"Target offset {wanted} not in consume queue range [{least}-{most}]",
+                        Response.SYSTEM_ERROR,
+                    )
+                offset = wanted
+            elif timestamp_ms < 0:
+                offset = context.store.max_queue_offset(name, queue_id)
+            else:
+                offset = context.store.offset_by_time(name, queue_id, timestamp_ms)
+                offset = max(offset, context.topics.first_offset(name, queue_id))
+            held = context.offsets.get(group, name, queue_id)
+            if not force and held is not None and offset > held:
+                offset = held
+            context.offsets.commit(group, name, queue_id, offset)
+            table[queue_key(name, self._config.broker_name, queue_id)] = offset
+        await context.copies.settle()
+        body = bodies.dumps_dialect({"offsetTable": table})
+        online = context.clients.consumers.get(group)
+        for member in list(online.members.values()) if online is not None else []:
+            if not member.connection.closed:
+                member.connection.oneway(
+                    Command(
+                        int(Request.RESET_CONSUMER_CLIENT_OFFSET),
+                        {"topic": name, "group": group, "timestamp": str(timestamp_ms)},
+                        body,
+                    )
+                )
+        return request.reply(body=body)
+
+    async def consumer_running_info(self, connection: Connection, request: Command) -> Command:
+        """Pass the question on to the client it is about."""
+        group, client_id = need(request.ext, "consumerGroup"), need(request.ext, "clientId")
+        member = self._context.clients.find_consumer(group, client_id)
+        if member is None:
+            raise Refused(f"The Consumer <{group}> <{client_id}> not online", Response.SYSTEM_ERROR)
+        try:
+            answer = await member.connection.call(
+                dataclasses.replace(request, flag=0), timeout_s=CLIENT_CALL_S
+            )
+        except (Unknown, ConnectionError) as error:
+            raise Refused(f"consumer <{group}> <{client_id}>: {error}", Response.SYSTEM_ERROR) from None
+        return request.reply(answer.code, remark=answer.remark, ext=answer.ext, body=answer.body)
+
+    # Replication
+
+    async def ha_status(self, connection: Connection, request: Command) -> Command:
+        """HARuntimeInfo as mqadmin haStatus reads it."""
+        context = self._context
+        end = context.store.log.end
+        body: dict[str, Any] = {
+            "master": context.role_state.is_master,
+            "masterCommitLogMaxOffset": end if context.role_state.is_master else 0,
+            "inSyncSlaveNums": max(0, len(context.ha.members) - 1),
+            "haConnectionInfo": [],
+            "haClientRuntimeInfo": {
+                "masterAddr": context.role_state.master_address or "",
+                "transferredByteInSecond": 0,
+                "maxOffset": end,
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+            },
+        }
+        if context.role_state.is_master:
+            for slave in context.ha.slaves():
+                acked = slave.get("ackOffset") or 0
+                body["haConnectionInfo"].append(
+                    {
+                        "addr": slave.get("address") or str(slave["id"]),
+                        "slaveAckOffset": acked,
+                        "diff": end - acked,
+                        "inSync": slave["id"] in context.ha.members,
+                        "transferredByteInSecond": 0,
+                        "transferFromWhere": acked,
+                    }
+                )
+        return request.reply(body=bodies.dumps(body))
+
+    async def epochs(self, connection: Connection, request: Command) -> Command:
+        """The epochs of our log; each ends where the next begins, the last never.
+
+        ``following`` (ours): whether this slave still hears its master; Controllers ask before an election.
+        """
+        if not self._config.enable_controller_mode:
+            raise Refused("this request only for controllerMode", Response.SYSTEM_ERROR)
+        entries = list(self._context.store.epochs.entries)
+        ends = [*(entry.start for entry in entries[1:]), EPOCH_END][: len(entries)]
+        return request.reply(
+            ext={"following": flag(self._context.ha.follows)},
+            body=bodies.dumps(
+                {
+                    "brokerId": self._context.role_state.broker_id,
+                    "brokerName": self._config.broker_name,
+                    "clusterName": self._config.cluster_name,
+                    "epochList": [
+                        {"endOffset": end, "epoch": entry.epoch, "startOffset": entry.start}
+                        for entry, end in zip(entries, ends, strict=True)
+                    ],
+                    "maxOffset": self._context.store.log.end,
+                }
+            ),
+        )
+
+    async def exchange_ha_info(self, connection: Connection, request: Command) -> Command:
+        """A master's own addresses, for a slave that does not have them yet."""
+        if not self._context.role_state.is_master or request.ext.get("masterHaAddress"):
+            return request.reply()
+        return request.reply(
+            ext={
+                "masterAddress": self._config.address,
+                "masterFlushOffset": str(self._context.store.log.flushed),
+                "masterHaAddress": self._config.ha_address,
+            }
+        )

@@ -1,0 +1,174 @@
+"""How do clients say who they are, and how do members of a group learn of each other?
+
+HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46), the
+connection lists (203, 204, 328); NOTIFY_CONSUMER_IDS_CHANGED (40) goes out when a group's members change.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from broker.context import BrokerContext
+from broker.state.clients import CLIENTS_MAX, TAG, Client
+from model.codes import Request, Response
+from model.errors import Refused
+from model.message import retry_topic
+from remoting import bodies
+from remoting.codec import Command
+from remoting.headers import need
+from remoting.service import Connection
+
+log = logging.getLogger(__name__)
+
+
+class ClientProcessor:
+    """Answers 34, 35, 38, 46, 203, 204 and 328."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    async def heartbeat(self, connection: Connection, request: Command) -> Command:
+        data = bodies.loads_object(request.body)
+        context = self._context
+        changed: list[str] = []
+        try:
+            client = Client(
+                str(data["clientID"]),
+                connection,
+                request.language,
+                request.version,
+                context.env.monotonic_ms(),
+            )
+            fingerprint = int(data.get("heartbeatFingerprint") or 0)
+            without = bool(data.get("withoutSub", False)) and fingerprint != 0
+            # Version 2 leaves the subscriptions out until the broker says that it lacks them.
+            fresh = fingerprint == 0 or connection.attributes.get("fingerprint") != fingerprint
+            consumers: list[dict[str, Any]] = data.get("consumerDataSet") or []
+            if len(context.clients.consumers) > CLIENTS_MAX or len(context.clients.producers) > CLIENTS_MAX:
+                raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
+            for consumer in consumers:
+                name = str(consumer["groupName"])
+                group = context.groups.find(name)
+                if group is None:
+                    continue
+                if context.role_state.is_master:
+                    context.topics.ensure(retry_topic(name), max(1, group.retry_queues))
+                if context.clients.consumer(consumer, client, without_subscriptions=without):
+                    changed.append(name)
+                # Another member may have replaced them.
+                fresh |= context.clients.told_by_another(name, fingerprint)
+            for producer in data.get("producerDataSet") or []:
+                context.clients.producer(str(producer["groupName"]), client)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"the body is not a heartbeat: {error!r}", Response.SYSTEM_ERROR) from None
+        connection.attributes["client_id"] = client.client_id
+        connection.attributes["fingerprint"] = fingerprint
+        self.notify(changed)
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if fresh else "false"}
+        return request.reply(ext=ext)
+
+    async def unregister(self, connection: Connection, request: Command) -> Command:
+        need(request.ext, "clientID")
+        changed = self._context.clients.unregister(
+            connection, request.ext.get("producerGroup"), request.ext.get("consumerGroup")
+        )
+        connection.attributes.pop("fingerprint", None)
+        self.notify(changed)
+        return request.reply()
+
+    async def members(self, connection: Connection, request: Command) -> Command:
+        name = need(request.ext, "consumerGroup")
+        group = self._context.clients.consumers.get(name)
+        if group is None or not group.members:
+            raise Refused(f"no consumer for this group, {name}", Response.SYSTEM_ERROR)
+        return request.reply(body=bodies.dumps({"consumerIdList": group.ids()}))
+
+    async def check_config(self, connection: Connection, request: Command) -> Command:
+        data = bodies.loads_object(request.body)
+        kind = (data.get("subscriptionData") or {}).get("expressionType") or TAG
+        if kind != TAG:
+            raise Refused(
+                f"The broker does not support consumer to filter message by {kind}", Response.SYSTEM_ERROR
+            )
+        return request.reply()
+
+    async def consumer_connections(self, connection: Connection, request: Command) -> Command:
+        name = need(request.ext, "consumerGroup")
+        group = self._context.clients.consumers.get(name)
+        if group is None:
+            raise Refused(f"the consumer group[{name}] not online", Response.CONSUMER_NOT_ONLINE)
+        return request.reply(
+            body=bodies.dumps(
+                {
+                    "connectionSet": [_connection(member) for member in group.members.values()],
+                    "consumeFromWhere": group.from_where,
+                    "consumeType": group.consume_type,
+                    "messageModel": group.message_model,
+                    "subscriptionTable": {t: s.to_json() for t, s in group.subscriptions.items()},
+                }
+            )
+        )
+
+    async def producer_connections(self, connection: Connection, request: Command) -> Command:
+        name = need(request.ext, "producerGroup")
+        members = self._context.clients.producers.get(name)
+        if members is None:
+            raise Refused(f"the producer group[{name}] not exist", Response.SYSTEM_ERROR)
+        return request.reply(
+            body=bodies.dumps({"connectionSet": [_connection(member) for member in members.values()]})
+        )
+
+    async def producers(self, connection: Connection, request: Command) -> Command:
+        table = {
+            name: [
+                {
+                    "clientId": member.client_id,
+                    "language": member.language,
+                    "lastUpdateTimestamp": int(member.seen_ms),
+                    "remoteIP": member.connection.remote,
+                    "version": member.version,
+                }
+                for member in members.values()
+            ]
+            for name, members in self._context.clients.producers.items()
+        }
+        return request.reply(body=bodies.dumps({"data": table}))
+
+    def closed(self, connection: Connection) -> None:
+        """A connection ended: its client has left its groups."""
+        self.notify(self._context.clients.closed(connection))
+
+    def expire(self) -> None:
+        """Close connections of clients that stopped beating; their table entries go with them."""
+        since_ms = self._context.env.monotonic_ms() - self._context.config.client_expiry_ms
+        for connection in self._context.clients.expire(since_ms):
+            log.warning("client at %s is silent, closing its connection", connection.remote)
+            self.closed(connection)
+            connection.close()
+
+    def notify(self, groups: Iterable[str]) -> None:
+        """Tell the members of each group that its members changed, so that they share the queues anew. Who
+        broadcasts shares none, as in the original."""
+        for name in dict.fromkeys(groups):
+            group = self._context.clients.consumers.get(name)
+            config = self._context.groups.table.get(name)
+            if group is None or (config is not None and not config.notify_consumer_ids_changed):
+                continue
+            if group.message_model == "BROADCASTING":
+                continue
+            for member in list(group.members.values()):
+                if not member.connection.closed:
+                    member.connection.oneway(
+                        Command(int(Request.NOTIFY_CONSUMER_IDS_CHANGED), {"consumerGroup": name})
+                    )
+
+
+def _connection(client: Client) -> dict[str, Any]:
+    return {
+        "clientAddr": client.connection.remote,
+        "clientId": client.client_id,
+        "language": client.language,
+        "version": client.version,
+    }

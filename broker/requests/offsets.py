@@ -1,0 +1,121 @@
+"""Where does a group stand in a queue, and where does a queue begin and end?
+
+QUERY_CONSUMER_OFFSET (14), UPDATE_CONSUMER_OFFSET (15), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX_OFFSET (30),
+GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32), GET_ALL_CONSUMER_OFFSET (43).
+"""
+
+from __future__ import annotations
+
+from broker.context import BrokerContext
+from broker.requests.acting import ONLY_FORWARD
+from model.codes import Request, Response
+from model.errors import Refused
+from remoting import bodies
+from remoting.codec import Command
+from remoting.headers import OffsetHeader, QueueHeader, need_int, opt_bool
+from remoting.service import Connection
+
+
+class OffsetProcessor:
+    """Answers 14, 15, 29, 30, 31, 32 and 43."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    async def query(self, connection: Connection, request: Command) -> Command:
+        """The group's offset; 22 when it has none and must not begin at the queue's start."""
+        header = OffsetHeader.parse(request.code, request.ext)
+        offset = self._context.offsets.get(header.group, header.topic, header.queue_id)
+        if offset is None:
+            # A young queue is read from its start even by a group that asked for "last": nothing that was
+            # sent before the group's first pull gets lost. An old or a long one is left to the client's
+            # consumeFromWhere.
+            offset = self._context.topics.first_offset(header.topic, header.queue_id)
+            least = self._context.store.min_queue_offset(header.topic, header.queue_id)
+            if not header.set_zero_if_not_found or least > offset or self._on_disk(header, offset):
+                return request.reply(
+                    Response.QUERY_NOT_FOUND, remark="Not found, maybe this group consumer boot first"
+                )
+        return _offset(request, offset)
+
+    def _on_disk(self, header: OffsetHeader, offset: int) -> bool:
+        """Whether a message is taken to have left the memory: the original's ``checkInDiskByConsumeOffset``.
+        (Since 5.1 it asks the system whether the page is in its cache, which a restart empties.)"""
+        context = self._context
+        memory = context.env.memory_bytes() * context.config.in_memory_ratio // 100
+        return context.store.bytes_behind(header.topic, header.queue_id, offset) > memory
+
+    async def update(self, connection: Connection, request: Command) -> Command:
+        header = OffsetHeader.parse(Request.UPDATE_CONSUMER_OFFSET, request.ext)
+        context = self._context
+        if not context.role_state.keeps_offsets:
+            # Offsets live at the master and come to slaves from there; kept here they would be overwritten.
+            raise Refused("this broker is not the master: commit offsets there", Response.SYSTEM_ERROR)
+        topic = context.topics.get(header.topic)
+        if topic is None:
+            raise Refused(f"Topic {header.topic} not exist!", Response.TOPIC_NOT_EXIST)
+        if context.groups.find(header.group) is None:
+            raise Refused(
+                f"subscription group not exist, {header.group}", Response.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
+        if not 0 <= header.queue_id < max(topic.read_queues, topic.write_queues):
+            raise Refused(
+                f"queueId {header.queue_id} is not one of {header.topic}", Response.INVALID_PARAMETER
+            )
+        if header.commit_offset is None or header.commit_offset < 0:
+            raise Refused(f"commitOffset={header.commit_offset} is not an offset", Response.SYSTEM_ERROR)
+        offset = header.commit_offset
+        if opt_bool(request.ext, ONLY_FORWARD):
+            # From a slave that acted for a master: consumers may have told this one more since.
+            known = context.offsets.get(header.group, header.topic, header.queue_id)
+            offset = max(min(offset, context.store.next_offset(header.topic, header.queue_id)), known or 0)
+        note_offset(context, header.group, header.topic, header.queue_id, offset)
+        return request.reply()
+
+    async def search(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.parse(request.ext)
+        timestamp_ms = need_int(request.ext, "timestamp")
+        upper = request.ext.get("boundaryType", "LOWER").upper() == "UPPER"
+        offset = self._context.store.offset_by_time(header.topic, header.queue_id, timestamp_ms, upper=upper)
+        return _offset(request, max(offset, self._context.topics.first_offset(header.topic, header.queue_id)))
+
+    async def maximum(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.parse(request.ext)
+        return _offset(request, self._context.store.max_queue_offset(header.topic, header.queue_id))
+
+    async def minimum(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.parse(request.ext)
+        return _offset(request, self._context.min_offset(header.topic, header.queue_id))
+
+    async def earliest(self, connection: Connection, request: Command) -> Command:
+        header = QueueHeader.parse(request.ext)
+        stored_ms = earliest_ms(self._context, header.topic, header.queue_id)
+        return request.reply(ext={"timestamp": str(stored_ms)})
+
+    async def everything(self, connection: Connection, request: Command) -> Command:
+        return request.reply(body=bodies.dumps_dialect(self._context.offsets.to_json()))
+
+
+def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, offset: int) -> None:
+    """A consumer tells how far its group is, at a broker that keeps offsets."""
+    if context.role_state.is_master:
+        # One that read more at a former master than this one got must not skip what is written there next.
+        offset = min(offset, context.store.next_offset(topic, queue_id))
+        context.offsets.commit(group, topic, queue_id, offset)
+    else:
+        context.offsets.keep(group, topic, queue_id, offset)
+
+
+def earliest_ms(context: BrokerContext, topic: str, queue_id: int) -> int:
+    """When the first message of a queue was stored, ms; -1 for an empty queue."""
+    return stored_ms(context, topic, queue_id, context.min_offset(topic, queue_id))
+
+
+def stored_ms(context: BrokerContext, topic: str, queue_id: int, offset: int) -> int:
+    """When the message at ``offset`` of a queue was stored, ms; -1 when there is none."""
+    found = context.store.queue_store_time(topic, queue_id, offset)
+    return -1 if found is None else found
+
+
+def _offset(request: Command, offset: int) -> Command:
+    return request.reply(ext={"offset": str(offset)})

@@ -1,0 +1,329 @@
+"""Which messages does a consumer get, and when does a pull with nothing to give wait?
+
+PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), on masters and slaves alike. Only what is confirmed has been
+dispatched to the queues, so nothing a failover could take back is ever served. A pull that finds nothing and
+may wait is held until a record it wants is dispatched, its time is over, or the role of this broker changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.requests.offsets import note_offset
+from broker.state.clients import TAG, Subscription
+from model.codes import Response
+from model.errors import MqError, Refused
+from model.message import LMQ_PREFIX
+from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig
+from remoting.codec import Command
+from remoting.headers import PullAnswer, PullHeader
+from remoting.service import Connection
+from store.flow.reading import GetStatus, Got
+
+log = logging.getLogger(__name__)
+
+CHECK_S: Final = 1.0  # how often the held pulls' deadlines are looked at
+RECHECK_MS: Final = 5000  # a held pull is tried again after this, whatever was or was not heard
+SHORT_POLLING_MS: Final = 1000
+"""How long a pull is held without longPollingEnable (the original's shortPollingTimeMills): its consumer
+comes again the moment it is answered."""
+HELD_MAX: Final = 100_000
+BYTES_MAX: Final = 4 * 1024 * 1024
+MASTER: Final = 0
+
+Queue = tuple[str, int]
+
+_REMARKS: Final = {status: status.name for status in GetStatus}
+
+
+@dataclass(slots=True)
+class Held:
+    """A pull that waits."""
+
+    connection: Connection
+    request: Command
+    header: PullHeader
+    subscription: Subscription
+    topic: TopicConfig
+    group: SubscriptionGroupConfig
+    offset: int  # the queue offset it waits for
+    deadline_ms: float
+    check_ms: float
+
+
+class PullProcessor:
+    """Answers 11 and 361."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._config = context.config
+        self._held: dict[Queue, list[Held]] = {}
+        self._held_count = 0
+        self._due: dict[Queue, None] = {}
+        self._wake_planned = False
+        context.store.on_arrive.append(self._arrived)
+
+    @property
+    def held(self) -> int:
+        return self._held_count
+
+    async def pull(self, connection: Connection, request: Command) -> Command | None:
+        """The messages, or None while the pull is held. Raises Refused."""
+        header = PullHeader.parse(request.ext)
+        topic, group = self._allowed(header)
+        subscription = self._subscription(header, group)
+        got = self._get(header, subscription)
+        if header.commits and header.commit_offset >= 0 and self._context.role_state.keeps_offsets:
+            note_offset(self._context, header.group, header.topic, header.queue_id, header.commit_offset)
+        now_ms = self._context.env.monotonic_ms()
+        held = Held(
+            connection,
+            request,
+            header,
+            subscription,
+            topic,
+            group,
+            header.queue_offset,
+            now_ms + (header.suspend_timeout_ms if self._config.long_polling_enable else SHORT_POLLING_MS),
+            now_ms + RECHECK_MS,
+        )
+        if self._waits(got, held) and not request.is_oneway and self._held_count < HELD_MAX:
+            self._hold(held)
+            return None
+        return self._answer(held, got)
+
+    def _allowed(self, header: PullHeader) -> tuple[TopicConfig, SubscriptionGroupConfig]:
+        """The topic and the group, if the one may be read by the other. Raises Refused."""
+        group = self._context.groups.find(header.group)
+        if not self._config.broker_permission & PERM_READ:
+            raise Refused(
+                f"the broker[{self._config.broker_ip1}] pulling message is forbidden", Response.NO_PERMISSION
+            )
+        if group is None:
+            raise Refused(
+                f"subscription group [{header.group}] does not exist", Response.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
+        if not group.consume_enable:
+            raise Refused(f"subscription group no permission, {header.group}", Response.NO_PERMISSION)
+        return self._topic(header), group
+
+    def _topic(self, header: PullHeader) -> TopicConfig:
+        topic = self._context.topics.get(header.topic)
+        if topic is None and self._context.config.lmq_enable and header.topic.startswith(LMQ_PREFIX):
+            topic = TopicConfig(header.topic, 1, 1)  # light queues are made by the messages that name them
+        if topic is None:
+            raise Refused(f"topic[{header.topic}] not exist, apply first please!", Response.TOPIC_NOT_EXIST)
+        if not topic.perm & PERM_READ:
+            raise Refused(f"the topic[{header.topic}] pulling message is forbidden", Response.NO_PERMISSION)
+        if not 0 <= header.queue_id < topic.read_queues:
+            raise Refused(
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
+                f" topicConfig.readQueueNums:[{topic.read_queues}] consumer:[{header.group}]",
+                Response.SYSTEM_ERROR,
+            )
+        return topic
+
+    def _subscription(self, header: PullHeader, group: SubscriptionGroupConfig) -> Subscription:
+        if header.has_subscription:
+            try:
+                found = Subscription.of(
+                    header.topic, header.subscription, header.expression_type, header.sub_version
+                )
+            except ValueError as error:
+                raise Refused(
+                    f"parse the consumer's subscription failed: {error}", Response.SUBSCRIPTION_PARSE_FAILED
+                ) from None
+        else:
+            consumers = self._context.clients.consumers.get(header.group)
+            if consumers is None:
+                raise Refused(
+                    f"the consumer's group info not exist, group: {header.group}",
+                    Response.SUBSCRIPTION_NOT_EXIST,
+                )
+            if not group.consume_broadcast_enable and consumers.message_model == "BROADCASTING":
+                raise Refused(
+                    f"the consumer group[{header.group}] can not consume by broadcast way",
+                    Response.NO_PERMISSION,
+                )
+            if not self._context.groups.may_read(header.group, header.topic):
+                raise Refused(
+                    f"the consumer group[{header.group}] is forbidden for topic[{header.topic}]",
+                    Response.NO_PERMISSION,
+                )
+            held = consumers.subscriptions.get(header.topic)
+            if held is None:
+                raise Refused(
+                    f"the consumer's subscription not exist, group: {header.group}, topic:{header.topic}",
+                    Response.SUBSCRIPTION_NOT_EXIST,
+                )
+            if held.version < header.sub_version:
+                raise Refused("the consumer's subscription not latest", Response.SUBSCRIPTION_NOT_LATEST)
+            found = held
+        if found.expression_type != TAG or found.class_filter:
+            raise Refused(
+                f"The broker does not support consumer to filter message by {found.expression_type}",
+                Response.SYSTEM_ERROR,
+            )
+        return found
+
+    def _get(self, header: PullHeader, subscription: Subscription) -> Got:
+        bytes_max = self._config.transfer_bytes_in_memory
+        if header.bytes_max is not None:
+            bytes_max = min(bytes_max, max(1, header.bytes_max))
+        first = self._context.topics.first_offset(header.topic, header.queue_id)
+        if header.queue_offset < first:
+            end = self._context.store.max_queue_offset(header.topic, header.queue_id)
+            return Got(GetStatus.OFFSET_TOO_SMALL, first, first, end, [], 0)
+        return self._context.store.get(
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
+            max(1, min(header.count_max, self._config.transfer_count_in_memory)),
+            min(bytes_max, BYTES_MAX),
+            _wanted(subscription),
+        )
+
+    def _waits(self, got: Got, held: Held) -> bool:
+        code = _code(got, held.header)
+        context = self._context
+        # Nobody else can be asked either: told to come again, the consumer would come at once, without end.
+        lost = (
+            code == Response.PULL_OFFSET_MOVED and not context.role_state.is_master and not context.ha.follows
+        )
+        return (
+            (code == Response.PULL_NOT_FOUND or lost)
+            and held.header.suspend
+            and held.deadline_ms > self._context.env.monotonic_ms()
+        )
+
+    def _answer(self, held: Held, got: Got) -> Command:
+        header = held.header
+        code = _code(got, header)
+        next_offset = got.next_offset
+        body = b""
+        remark = _REMARKS[got.status]
+        if code == Response.SUCCESS:
+            body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
+            self._context.stats.got(got.count)
+        elif code == Response.PULL_OFFSET_MOVED and not self._context.role_state.is_master:
+            # A slave may merely be behind: its consumer must not be moved by what it does not have yet.
+            code = Response.PULL_RETRY_IMMEDIATELY
+            next_offset = header.queue_offset
+        ext = PullAnswer(
+            next_offset,
+            max(got.min_offset, self._context.topics.first_offset(header.topic, header.queue_id)),
+            got.max_offset,
+            MASTER,
+            held.topic.sys_flag,
+            held.group.group_sys_flag,
+        ).to_ext()
+        return held.request.reply(code, remark=remark, ext=ext, body=body)
+
+    # Waiting
+
+    def _hold(self, held: Held) -> None:
+        self._held.setdefault((held.header.topic, held.header.queue_id), []).append(held)
+        self._held_count += 1
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        """A record was dispatched. Cheap when nobody waits: this runs for every record."""
+        if not self._held:
+            return
+        queue = (topic, queue_id)
+        waiting = self._held.get(queue)
+        if waiting is None or queue in self._due:
+            return
+        if any(not held.subscription.codes or tags_code in held.subscription.codes for held in waiting):
+            self._due[queue] = None
+            if not self._wake_planned:
+                # One turn later: records that come together are served together.
+                self._wake_planned = True
+                asyncio.get_running_loop().call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._wake_planned = False
+        due, self._due = self._due, {}
+        for queue in due:
+            self._retry(queue, lambda held: True)
+
+    def _retry(self, queue: Queue, which: Callable[[Held], bool]) -> None:
+        waiting = self._held.pop(queue, [])
+        self._held_count -= len(waiting)
+        now_ms = self._context.env.monotonic_ms()
+        for held in waiting:
+            if held.connection.closed:
+                continue
+            if not which(held):
+                self._hold(held)
+                continue
+            got = self._look(held)
+            if got is None:
+                continue
+            if self._waits(got, held):
+                held.check_ms = now_ms + RECHECK_MS
+                self._hold(held)
+            else:
+                held.connection.send(self._answer(held, got))
+
+    def _look(self, held: Held) -> Got | None:
+        """What a held pull finds; None when it must not or cannot be read. Then it is answered here, and
+        alone: those held beside it, and a role that changes, do not end for it."""
+        try:
+            # What the consumer wants and may read can have changed: a message it has come to want since must
+            # not be passed over.
+            held.topic, held.group = self._allowed(held.header)
+            held.subscription = self._subscription(held.header, held.group)
+            return self._get(held.header, held.subscription)
+        except Refused as refused:
+            held.connection.send(held.request.reply(refused.code, remark=refused.remark))
+            return None
+        except (MqError, OSError, ValueError, struct.error) as error:
+            log.warning("a held pull of %s/%d: %s", held.header.topic, held.header.queue_id, error)
+            held.connection.send(held.request.reply(Response.SYSTEM_ERROR, remark=str(error)))
+            return None
+
+    def check(self) -> None:
+        """Answer what has waited long enough; called every ``CHECK_S``."""
+        now_ms = self._context.env.monotonic_ms()
+        for queue in list(self._held):
+            self._retry(queue, lambda held: held.deadline_ms <= now_ms or held.check_ms <= now_ms)
+
+    def release_all(self) -> None:
+        """The role changed or the broker stops: every held pull is answered "again, at once"."""
+        held_pulls, self._held = self._held, {}
+        self._held_count = 0
+        for waiting in held_pulls.values():
+            for held in waiting:
+                got = self._look(held)
+                if got is None:
+                    continue
+                answer = self._answer(held, got)
+                if answer.code == Response.PULL_NOT_FOUND:
+                    answer.code = int(Response.PULL_RETRY_IMMEDIATELY)
+                held.connection.send(answer)
+
+
+def _wanted(subscription: Subscription) -> Callable[[int], bool] | None:
+    codes = subscription.codes
+    return codes.__contains__ if codes else None
+
+
+def _code(got: Got, header: PullHeader) -> Response:
+    """The original's table from what the queue said to what the consumer is told."""
+    status = got.status
+    if status is GetStatus.FOUND:
+        return Response.SUCCESS
+    if status in (GetStatus.NO_MATCHED, GetStatus.OFFSET_FOUND_NULL):
+        return Response.PULL_RETRY_IMMEDIATELY
+    if status is GetStatus.OFFSET_OVERFLOW_ONE:
+        return Response.PULL_NOT_FOUND
+    if status in (GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.NO_QUEUE):
+        at_end = header.queue_offset in (0, got.max_offset)
+        return Response.PULL_NOT_FOUND if at_end else Response.PULL_OFFSET_MOVED
+    return Response.PULL_OFFSET_MOVED

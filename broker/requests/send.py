@@ -1,0 +1,372 @@
+"""How does any send become a record, when the hot path does not take it?
+
+SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) and CONSUMER_SEND_MSG_BACK (36): topics made at the first
+send, retry and dead-letter topics, delay levels, and every refusal. For a plain send it stores and answers
+exactly what ``broker/requests/fast_path`` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from typing import Final
+
+from broker.context import BrokerContext, not_available
+from broker.requests.fast_path import born_host
+from broker.requests.properties import changed, closed, has, int_property
+from broker.requests.send_format import extra_properties, is_special, send_ext
+from broker.state.topics import HALF_TOPIC
+from model.codes import Response
+from model.errors import DiskError, Refused
+from model.message import (
+    BORN_HOST_V6,
+    CLUSTER,
+    DELAY,
+    DLQ_PREFIX,
+    INNER_BATCH,
+    ORIGIN_MESSAGE_ID,
+    PROPERTIES_BYTES_MAX,
+    REAL_QID,
+    REAL_TOPIC,
+    RETRY_PREFIX,
+    RETRY_TOPIC,
+    SCHEDULE_TOPIC,
+    STORE_HOST_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED_PROPERTY,
+    UNIQ_KEY,
+    WAIT,
+    dlq_topic,
+    message_id,
+    property_of,
+    retry_topic,
+)
+from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE, TopicConfig, topic_name_error
+from remoting import codec
+from remoting.codec import Command
+from remoting.headers import SendBackHeader, SendHeader
+from remoting.service import Connection
+from store.files.consume_queue import is_queue_name
+from store.files.record import NewMessage, decode
+from store.message_store import Put
+
+MAX_RECONSUME_VERSION: Final = 121  # clients from 3.4.9 on may set maxReconsumeTimes
+BATCH_INNER: Final = struct.Struct(">iiiii")
+FIRST_RETRY_LEVEL: Final = 3
+TRANSACTION_ID: Final = "__transactionId__"
+TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+TOO_LONG: Final = (
+    "the message is illegal, maybe msg body or properties length not matched."
+    " msg body length limit {body} B, msg properties length limit 32 KiB."
+)
+
+
+class SendProcessor:
+    """Answers 10, 310, 320 and 36."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        self._config = context.config
+        self._extra = extra_properties(context.config)
+        self._levels = len(context.config.delay_levels.split())
+
+    async def send(self, connection: Connection, request: Command) -> Command | None:
+        """One message or one batch. The answer leaves through parking, hence None."""
+        await self._context.admit(connection, request)
+        header = SendHeader.parse(request.code, request.ext)
+        topic = self._topic(connection, header)
+        queue_id = self._queue(header, topic)
+        if header.batch:
+            messages = self._batch(connection, header, queue_id, request.body)
+            transaction_id = property_of(header.properties, UNIQ_KEY) or ""
+        else:
+            messages = [self._single(connection, header, queue_id, request)]
+            transaction_id = property_of(messages[0].properties, UNIQ_KEY) or ""
+        puts = self.put(messages)
+        ids = ",".join(message_id(self._context.store_host, put.physical_offset) for put in puts)
+        answer = request.reply(
+            ext=send_ext(self._config, queue_id, transaction_id, ids, puts[0].queue_offset)
+        )
+        wait = property_of(header.properties, WAIT)
+        return self.answer(connection, request, answer, puts, wait=wait is None or wait.lower() != "false")
+
+    async def send_back(self, connection: Connection, request: Command) -> Command | None:
+        """A consumer could not handle a message: store it again for later, or as a dead letter.
+
+        The answer waits for replication like that of a send: the consumer commits past the message next.
+        """
+        context = self._context
+        await context.admit(connection, request)
+        header = SendBackHeader.parse(request.ext)
+        group = context.groups.find(header.group)
+        if group is None:
+            raise Refused(
+                f"subscription group not exist, {header.group}", Response.SUBSCRIPTION_GROUP_NOT_EXIST
+            )
+        self._need_broker_writable()
+        if group.retry_queues <= 0:
+            return request.reply()
+        name = retry_topic(header.group)
+        topic = context.topics.ensure(name, group.retry_queues)
+        if not topic.perm & PERM_WRITE:
+            raise Refused(f"the topic[{name}] sending message is forbidden", Response.NO_PERMISSION)
+        raw = context.store.lookup(header.physical_offset)
+        if raw is None:
+            raise Refused(f"look message by offset failed, {header.physical_offset}", Response.SYSTEM_ERROR)
+        record = decode(raw)
+        maximum = group.retry_max_times
+        if request.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
+            maximum = header.max_reconsume_times
+        put = {WAIT: "false"}
+        if not has(record.properties, RETRY_TOPIC):
+            put[RETRY_TOPIC] = record.topic
+        if not has(record.properties, ORIGIN_MESSAGE_ID):
+            put[ORIGIN_MESSAGE_ID] = message_id(record.store_host, record.physical_offset)
+        if record.reconsume_times >= maximum or header.delay_level < 0:
+            name = dlq_topic(header.group)
+            context.topics.ensure(name, 1)
+            queue_id = 0
+            put[DELAY] = "0"
+        else:
+            queue_id = context.env.random.randrange(group.retry_queues)
+            put[DELAY] = str(header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times)
+        message = NewMessage(
+            topic=name,
+            queue_id=queue_id,
+            flag=record.flag,
+            sys_flag=record.sys_flag & ~(STORE_HOST_V6 | TRANSACTION_MASK) | self._store_host_flag(),
+            born_timestamp_ms=record.born_timestamp_ms,
+            born_host=record.born_host,
+            store_host=context.store_host,
+            reconsume_times=record.reconsume_times + 1,
+            prepared_transaction_offset=0,
+            body=record.body,
+            properties=changed(record.properties, put),
+        )
+        puts = self.put([self.delayed(message)], stored_before=True)
+        return self.answer(connection, request, request.reply(), puts, wait=True)
+
+    def put(self, messages: list[NewMessage], *, stored_before: bool = False) -> list[Put]:
+        """Store messages, all of them or none. Raises Refused 13 or 14; then nothing was stored.
+
+        ``stored_before``: they lie in the log already and only move on. A ``maxMessageSize`` lowered since
+        then must not keep them, and all that waits behind them, where they are.
+        """
+        for message in messages:
+            if (len(message.body) > self._config.message_bytes_max and not stored_before) or len(
+                message.properties.encode()
+            ) > PROPERTIES_BYTES_MAX:
+                raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
+        try:
+            puts = self._context.store.put(messages, stored_before=stored_before)
+        except DiskError as error:
+            raise Refused(not_available(str(error)), Response.SERVICE_NOT_AVAILABLE) from error
+        self._context.stats.put(len(puts), sum(put.size for put in puts))
+        return puts
+
+    def answer(
+        self, connection: Connection, request: Command, answer: Command, puts: list[Put], *, wait: bool
+    ) -> Command | None:
+        """Let ``answer`` leave when ``puts`` are safe: at once (it is returned) without ``wait``."""
+        if not wait:
+            return answer
+        end = puts[-1].physical_offset + puts[-1].size
+        if request.is_oneway:
+            if self._config.flush_disk_type == "SYNC_FLUSH":
+                self._context.store.sync_to(end)
+            return None
+        self._context.pending_acks.park(connection, codec.encode(answer), end)
+        return None
+
+    def _topic(self, connection: Connection, header: SendHeader) -> TopicConfig:
+        """The topic a send goes to, made if it may be. Raises Refused."""
+        name = header.topic
+        if name in NOT_FOR_CLIENT_SENDS:
+            raise Refused(f"Sending message to topic[{name}] is forbidden.", Response.NO_PERMISSION)
+        self._need_broker_writable()
+        topics = self._context.topics
+        topic = topics.get(name)
+        if topic is None:
+            problem = topic_name_error(name)
+            if problem is not None and not name.startswith(RETRY_PREFIX):
+                raise Refused(problem, Response.SYSTEM_ERROR)
+            if name.startswith(RETRY_PREFIX):
+                topic = topics.ensure(name, 1)
+            else:
+                topic = topics.create_for_send(name, header.default_topic, header.default_topic_queues)
+        if not topic.perm & PERM_WRITE:
+            raise Refused(f"the topic[{name}] sending message is forbidden", Response.NO_PERMISSION)
+        return topic
+
+    def _queue(self, header: SendHeader, topic: TopicConfig) -> int:
+        queues = max(topic.read_queues, topic.write_queues)
+        if header.queue_id >= queues:
+            raise Refused(
+                f"request queueId[{header.queue_id}] is illegal,"
+                f" topic[{topic.name}] has {topic.read_queues} read and {topic.write_queues} write queues",
+                Response.INVALID_PARAMETER,
+            )
+        if header.queue_id >= 0:
+            return header.queue_id
+        return self._context.env.random.randrange(max(1, topic.write_queues))
+
+    def _single(
+        self, connection: Connection, header: SendHeader, queue_id: int, request: Command
+    ) -> NewMessage:
+        text = closed(header.properties)
+        if is_special(text):
+            # Rewritten only when there is something to rewrite: a plain send keeps its text byte for byte.
+            text = changed(text, {}, ("MSG_REGION", "TRACE_ON", CLUSTER, "POP_CK"))
+        self._need_known_kind(text)
+        if not has(text, UNIQ_KEY):
+            text += f"{UNIQ_KEY}\x01{self._context.env.random.getrandbits(128):032X}\x02"
+        name = header.topic
+        if name.startswith(RETRY_PREFIX):
+            name, queue_id, text = self._retried(header, request, queue_id, text)
+        message = self._message(
+            connection, header, name, queue_id, header.flag, request.body, text + self._extra
+        )
+        if property_of(text, TRANSACTION_PREPARED_PROPERTY) == "true" and name == header.topic:
+            return self._half(message)
+        return self.delayed(message)
+
+    def _half(self, message: NewMessage) -> NewMessage:
+        """A half message goes where no consumer looks until it ends (``broker/requests/transactions``)."""
+        _need_place(message)
+        unique = property_of(message.properties, UNIQ_KEY) or ""
+        return dataclasses.replace(
+            message,
+            topic=HALF_TOPIC,
+            queue_id=0,
+            sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+            properties=changed(
+                message.properties,
+                {TRANSACTION_ID: unique, REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id)},
+            ),
+        )
+
+    def _retried(
+        self, header: SendHeader, request: Command, queue_id: int, text: str
+    ) -> tuple[str, int, str]:
+        """(topic, queue, properties) of a message a consumer itself sends to its group's retry topic."""
+        name = header.topic.removeprefix(RETRY_PREFIX)
+        group = self._context.groups.find(name)
+        if group is None:
+            raise Refused(f"subscription group not exist, {name}", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
+        maximum = group.retry_max_times
+        if request.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
+            maximum = header.max_reconsume_times
+        locked = self._context.locks.group_has_locks(name, self._context.env.monotonic_ms())
+        if header.reconsume_times <= maximum and not locked:
+            return header.topic, queue_id, text
+        dead = dlq_topic(name)
+        self._context.topics.ensure(dead, 1)
+        return dead, 0, changed(text, {DELAY: "0"})
+
+    def _batch(
+        self, connection: Connection, header: SendHeader, queue_id: int, body: bytes
+    ) -> list[NewMessage]:
+        """The messages of a packed batch; their properties stay as the client wrote them."""
+        if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            raise Refused("batch request does not support retry group", Response.MESSAGE_ILLEGAL)
+        if header.sys_flag & TRANSACTION_MASK or (int_property(header.properties, DELAY) or 0) > 0:
+            raise Refused("a batch can be neither delayed nor transactional", Response.MESSAGE_ILLEGAL)
+        if len(body) > self._config.message_bytes_max:
+            raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
+        found = []
+        at = 0
+        while at < len(body):
+            try:
+                total, _, _, flag, size = BATCH_INNER.unpack_from(body, at)
+                properties_at = at + 20 + size
+                (properties_bytes,) = struct.unpack_from(">h", body, properties_at)
+                end = at + total
+                if size < 0 or properties_bytes < 0 or properties_at + 2 + properties_bytes != end:
+                    raise ValueError("lengths do not add up")
+                if end > len(body):
+                    raise ValueError("it ends too early")
+                text = body[properties_at + 2 : end].decode()
+            except (struct.error, ValueError) as error:
+                raise Refused(
+                    f"the batch is broken at byte {at}: {error}", Response.MESSAGE_ILLEGAL
+                ) from None
+            content = body[at + 20 : properties_at]
+            found.append(self._message(connection, header, header.topic, queue_id, flag, content, text))
+            at = end
+        if not found:
+            raise Refused("the batch is empty", Response.MESSAGE_ILLEGAL)
+        return found
+
+    def _message(
+        self,
+        connection: Connection,
+        header: SendHeader,
+        topic: str,
+        queue_id: int,
+        flag: int,
+        body: bytes,
+        properties: str,
+    ) -> NewMessage:
+        if header.sys_flag & INNER_BATCH:
+            raise Refused(f"{topic} has no batch queues", Response.MESSAGE_ILLEGAL)
+        host = connection.attributes.get("born_host") or born_host(connection.remote)
+        sys_flag = header.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6) | self._store_host_flag()
+        return NewMessage(
+            topic=topic,
+            queue_id=queue_id,
+            flag=flag,
+            sys_flag=sys_flag | (BORN_HOST_V6 if len(host) == 20 else 0),
+            born_timestamp_ms=header.born_timestamp_ms,
+            born_host=host or b"\x00" * 8,
+            store_host=self._context.store_host,
+            reconsume_times=header.reconsume_times,
+            prepared_transaction_offset=0,
+            body=body,
+            properties=properties,
+        )
+
+    def delayed(self, message: NewMessage) -> NewMessage:
+        """A message with a delay level goes to the schedule topic; where it belongs is kept in properties."""
+        level = int_property(message.properties, DELAY) or 0
+        if level <= 0:
+            return message
+        _need_place(message)
+        level = min(level, self._levels)
+        return dataclasses.replace(
+            message,
+            topic=SCHEDULE_TOPIC,
+            queue_id=level - 1,
+            properties=changed(
+                message.properties,
+                {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id)},
+            ),
+        )
+
+    def _need_known_kind(self, text: str) -> None:
+        prepared = property_of(text, TRANSACTION_PREPARED_PROPERTY) == "true"
+        if prepared and self._config.reject_transaction_message:
+            raise Refused(
+                f"the broker[{self._config.broker_ip1}] sending transaction message is forbidden",
+                Response.NO_PERMISSION,
+            )
+        for name in TIMER_PROPERTIES:
+            if has(text, name):
+                raise Refused(
+                    f"accurate timer message is not enabled ({name}): use a delay level",
+                    Response.SYSTEM_ERROR,
+                )
+
+    def _need_broker_writable(self) -> None:
+        if not self._config.broker_permission & PERM_WRITE:
+            raise Refused(
+                f"the broker[{self._config.broker_ip1}] sending message is forbidden", Response.NO_PERMISSION
+            )
+
+    def _store_host_flag(self) -> int:
+        return STORE_HOST_V6 if len(self._context.store_host) == 20 else 0
+
+
+def _need_place(message: NewMessage) -> None:
+    """A message that is kept elsewhere first must be able to go on: one that cannot holds all behind it."""
+    if not is_queue_name(message.topic, message.queue_id):
+        raise Refused(f"no queue can be named {message.topic!r}", Response.MESSAGE_ILLEGAL)

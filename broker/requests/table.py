@@ -1,0 +1,89 @@
+"""Which request code is answered by which processor?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.requests.admin import AdminProcessor
+from broker.requests.heartbeats import ClientProcessor
+from broker.requests.offsets import OffsetProcessor
+from broker.requests.pull import PullProcessor
+from broker.requests.query import QueryProcessor
+from broker.requests.send import SendProcessor
+from broker.requests.tables import TableProcessor
+from broker.requests.transactions import Transactions
+from broker.state.locks import LockProcessor
+from model.codes import Request
+from remoting.service import Handler
+
+
+def handlers(
+    *,
+    send: SendProcessor,
+    pull: PullProcessor,
+    offsets: OffsetProcessor,
+    query: QueryProcessor,
+    clients: ClientProcessor,
+    locks: LockProcessor,
+    tables: TableProcessor,
+    admin: AdminProcessor,
+    transactions: Transactions,
+) -> Mapping[int, Handler]:
+    """Request code -> what answers it."""
+    found: dict[Request, Handler] = {
+        Request.SEND_MESSAGE: send.send,
+        Request.SEND_MESSAGE_V2: send.send,
+        Request.SEND_BATCH_MESSAGE: send.send,
+        Request.CONSUMER_SEND_MSG_BACK: send.send_back,
+        Request.END_TRANSACTION: transactions.end,
+        Request.PULL_MESSAGE: pull.pull,
+        Request.LITE_PULL_MESSAGE: pull.pull,
+        Request.QUERY_CONSUMER_OFFSET: offsets.query,
+        Request.UPDATE_CONSUMER_OFFSET: offsets.update,
+        Request.SEARCH_OFFSET_BY_TIMESTAMP: offsets.search,
+        Request.GET_MAX_OFFSET: offsets.maximum,
+        Request.GET_MIN_OFFSET: offsets.minimum,
+        Request.GET_EARLIEST_MSG_STORETIME: offsets.earliest,
+        Request.GET_ALL_CONSUMER_OFFSET: offsets.everything,
+        Request.VIEW_MESSAGE_BY_ID: query.view,
+        Request.QUERY_MESSAGE: query.query,
+        Request.HEART_BEAT: clients.heartbeat,
+        Request.UNREGISTER_CLIENT: clients.unregister,
+        Request.GET_CONSUMER_LIST_BY_GROUP: clients.members,
+        Request.CHECK_CLIENT_CONFIG: clients.check_config,
+        Request.GET_CONSUMER_CONNECTION_LIST: clients.consumer_connections,
+        Request.GET_PRODUCER_CONNECTION_LIST: clients.producer_connections,
+        Request.GET_ALL_PRODUCER_INFO: clients.producers,
+        Request.LOCK_BATCH_MQ: locks.lock,
+        Request.UNLOCK_BATCH_MQ: locks.unlock,
+        Request.UPDATE_AND_CREATE_TOPIC: tables.put_topic,
+        Request.UPDATE_AND_CREATE_TOPIC_LIST: tables.put_topics,
+        Request.DELETE_TOPIC_IN_BROKER: tables.delete_topic,
+        Request.GET_ALL_TOPIC_CONFIG: tables.all_topics,
+        Request.GET_TOPIC_CONFIG: tables.one_topic,
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: tables.put_group,
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: tables.put_groups,
+        Request.DELETE_SUBSCRIPTIONGROUP: tables.delete_group,
+        Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: tables.all_groups,
+        Request.GET_SUBSCRIPTIONGROUP_CONFIG: tables.one_group,
+        Request.UPDATE_BROKER_CONFIG: admin.update_config,
+        Request.GET_BROKER_CONFIG: admin.get_config,
+        Request.GET_BROKER_RUNTIME_INFO: admin.runtime,
+        Request.GET_ALL_DELAY_OFFSET: admin.delay_offsets,
+        Request.GET_ALL_MESSAGE_REQUEST_MODE: admin.request_modes,
+        Request.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: admin.system_topics,
+        Request.GET_TOPIC_STATS_INFO: admin.topic_stats,
+        Request.GET_CONSUME_STATS: admin.consume_stats,
+        Request.QUERY_TOPIC_CONSUME_BY_WHO: admin.consumed_by,
+        Request.QUERY_TOPICS_BY_CONSUMER: admin.topics_of,
+        Request.QUERY_SUBSCRIPTION_BY_CONSUMER: admin.subscription_of,
+        Request.QUERY_CONSUME_TIME_SPAN: admin.time_span,
+        Request.CLONE_GROUP_OFFSET: admin.clone_offsets,
+        Request.INVOKE_BROKER_TO_RESET_OFFSET: admin.reset_offset,
+        Request.GET_CONSUMER_RUNNING_INFO: admin.consumer_running_info,
+        Request.CONSUME_MESSAGE_DIRECTLY: admin.consumer_running_info,
+        Request.GET_BROKER_HA_STATUS: admin.ha_status,
+        Request.EXCHANGE_BROKER_HA_INFO: admin.exchange_ha_info,
+        Request.GET_BROKER_EPOCH_CACHE: admin.epochs,
+    }
+    return {int(code): handler for code, handler in found.items()}

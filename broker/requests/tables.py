@@ -1,0 +1,200 @@
+"""How are topics and consumer groups made, listed and deleted from outside?
+
+Topics: 17, 18, 215, 21, 351. Groups: 200, 225, 207, 201, 352.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from broker.context import BrokerContext
+from broker.state.topics import QUEUES_MAX
+from model.codes import Response
+from model.errors import Refused
+from model.topic import SubscriptionGroupConfig, TopicConfig, topic_name_error
+from remoting import bodies
+from remoting.codec import Command
+from remoting.headers import need, need_int, opt_bool, opt_int
+from remoting.service import Connection
+
+_EMPTY_VERSION: Final = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+
+
+class TableProcessor:
+    """Answers the requests that change or list the two tables.
+
+    A change is answered when the in-sync slaves have it: a failover right after the answer keeps it.
+    """
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    # Topics
+
+    async def put_topic(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        ext = request.ext
+        topic = TopicConfig(
+            need(ext, "topic"),
+            need_int(ext, "readQueueNums", 0, QUEUES_MAX),
+            need_int(ext, "writeQueueNums", 0, QUEUES_MAX),
+            need_int(ext, "perm", 0, 15),
+            opt_int(ext, "topicSysFlag", 0),
+            opt_bool(ext, "order"),
+            ext.get("topicFilterType") or "SINGLE_TAG",
+        )
+        held = self._context.topics.get(topic.name)
+        topic.attributes = _altered(held, _parse_changes(ext.get("attributes") or ""))
+        topic.others = held.others if held else {}  # the header has no room for them
+        self._check_topic(topic.name)
+        self._context.topics.put(topic)
+        await self._context.copies.settle()
+        return request.reply()
+
+    async def put_topics(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        data = bodies.loads_object(request.body)
+        try:
+            topics = [TopicConfig.from_json(raw) for raw in data.get("topicConfigList") or []]
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"topicConfigList: {error!r}", Response.INVALID_PARAMETER) from None
+        for topic in topics:
+            self._check_topic(topic.name)
+            if not 0 <= topic.read_queues <= QUEUES_MAX or not 0 <= topic.write_queues <= QUEUES_MAX:
+                raise Refused(f"{topic.name}: at most {QUEUES_MAX} queues", Response.INVALID_PARAMETER)
+            topic.attributes = _altered(self._context.topics.get(topic.name), topic.attributes)
+        if topics:
+            self._context.topics.put(*topics)
+            await self._context.copies.settle()
+        return request.reply()
+
+    async def delete_topic(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        name = need(request.ext, "topic")
+        if name in self._context.topics.system:
+            raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
+        store = self._context.store
+        held = self._context.topics.get(name)
+        queues = {queue_id for topic, queue_id in store.queues() if topic == name}
+        # One whose first message is not confirmed yet is not among those.
+        queues |= set(range(max(held.read_queues, held.write_queues) if held else 0))
+        ends = {queue_id: store.max_queue_offset(name, queue_id) for queue_id in sorted(queues)}
+        self._context.topics.delete(
+            name, ends, {queue_id: store.next_offset(name, queue_id) for queue_id in ends}
+        )
+        self._context.offsets.drop_topic(name)
+        await self._context.copies.settle()
+        return request.reply()
+
+    async def all_topics(self, connection: Connection, request: Command) -> Command:
+        table = self._context.topics.to_json()
+        return request.reply(
+            ext={"totalTopicNum": str(len(self._context.topics.table))},
+            body=bodies.dumps(
+                {
+                    **table,
+                    "mappingDataVersion": _EMPTY_VERSION,
+                    "topicQueueMappingDetailMap": {},
+                    "topicQueueMappingInfoMap": {},
+                }
+            ),
+        )
+
+    async def one_topic(self, connection: Connection, request: Command) -> Command:
+        name = need(request.ext, "topic")
+        topic = self._context.topics.get(name)
+        if topic is None:
+            raise Refused(f"No topic in this broker. topic: {name}", Response.TOPIC_NOT_EXIST)
+        return request.reply(body=bodies.dumps(topic.to_json()))
+
+    def _check_topic(self, name: str) -> None:
+        problem = topic_name_error(name)
+        if problem is not None:
+            raise Refused(problem, Response.INVALID_PARAMETER)
+        if name in self._context.topics.system:
+            raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
+
+    # Groups
+
+    async def put_group(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        self._context.groups.put(self._group(bodies.loads_object(request.body)))
+        await self._context.copies.settle()
+        return request.reply()
+
+    async def put_groups(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        raw = bodies.loads_object(request.body).get("groupConfigList")
+        if not isinstance(raw, list):
+            raise Refused("groupConfigList is missing", Response.INVALID_PARAMETER)
+        groups = [self._group(group) for group in raw]
+        if groups:
+            self._context.groups.put(*groups)
+            await self._context.copies.settle()
+        return request.reply()
+
+    async def delete_group(self, connection: Connection, request: Command) -> Command:
+        self._need_master()
+        name = need(request.ext, "groupName")
+        self._context.groups.delete(name)
+        if opt_bool(request.ext, "cleanOffset"):
+            self._context.offsets.drop_group(name)
+        await self._context.copies.settle()
+        return request.reply()
+
+    async def all_groups(self, connection: Connection, request: Command) -> Command:
+        return request.reply(body=bodies.dumps(self._context.groups.to_json()))
+
+    async def one_group(self, connection: Connection, request: Command) -> Command:
+        name = need(request.ext, "group")
+        group = self._context.groups.table.get(name)
+        if group is None:
+            raise Refused(f"No group in this broker. group: {name}", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
+        return request.reply(body=bodies.dumps(group.to_json()))
+
+    def _group(self, raw: Any) -> SubscriptionGroupConfig:
+        try:
+            group = SubscriptionGroupConfig.from_json(raw)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"not a subscription group: {error!r}", Response.INVALID_PARAMETER) from None
+        if not group.name:
+            raise Refused("the subscription group has no name", Response.INVALID_PARAMETER)
+        held = self._context.groups.table.get(group.name)
+        return dataclasses.replace(
+            group,
+            retry_queues=max(0, min(group.retry_queues, QUEUES_MAX)),
+            attributes=_altered(held, group.attributes),
+        )
+
+    def _need_master(self) -> None:
+        if not self._context.role_state.is_master:
+            raise Refused(
+                "this broker is not the master of its group: its tables come from there",
+                Response.SYSTEM_ERROR,
+            )
+
+
+def _altered(held: TopicConfig | SubscriptionGroupConfig | None, changes: dict[str, str]) -> dict[str, str]:
+    """The attributes after ``{"+name": value, "-name": ""}``; those not named stay. Raises Refused."""
+    found = dict(held.attributes) if held else {}
+    for change, value in changes.items():
+        sign, name = change[:1], change[1:]
+        if sign == "+" and name:
+            found[name] = value
+        elif sign == "-" and name:
+            found.pop(name, None)
+        else:
+            raise Refused(f"attributes: {change!r} is not +name or -name", Response.INVALID_PARAMETER)
+    return found
+
+
+def _parse_changes(text: str) -> dict[str, str]:
+    """``+name=value,-name`` as mqadmin sends it for a topic. Raises Refused."""
+    found = {}
+    for change in filter(None, (part.strip() for part in text.split(","))):
+        name, separator, value = change.partition("=")
+        if name[0] == "+" and not separator:
+            raise Refused(f"attributes: {change!r} is not +name=value or -name", Response.INVALID_PARAMETER)
+        found[name] = value
+    return found

@@ -1,0 +1,393 @@
+"""What becomes of a transactional message until its producer says commit or roll back?
+
+A half message lies in RMQ_SYS_TRANS_HALF_TOPIC, where no consumer looks. END_TRANSACTION (37) copies it to
+its topic (commit) or not (roll back), and writes an op record to RMQ_SYS_TRANS_OP_HALF_TOPIC that names the
+half's queue offset; copy and op record are one append. A half without an op after ``transactionTimeOut`` is
+written anew at the end of its queue and its producer asked (CHECK_TRANSACTION_STATE, 39), at most
+``transactionCheckMax`` times; then it goes to TRANS_CHECK_MAX_TIME_TOPIC. Topics, properties and codes:
+Apache RocketMQ 5.x, ``broker/transaction``.
+
+Progress (the offsets of group CID_RMQ_SYS_TRANS, which slaves copy) moves only past halves whose op record is
+confirmed, so a successor asks again rather than forget. An end that comes twice is carried out once, also
+when the second comes to a successor, which first reads what its log has of the first. A half that wants to be
+asked about late (CHECK_IMMUNITY_TIME_IN_SECONDS) is written anew meanwhile, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.requests.properties import changed, int_property
+from broker.requests.send import SendProcessor
+from broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
+from model.codes import Request, Response
+from model.errors import MqError, Refused
+from model.message import (
+    PROPERTIES_BYTES_MAX,
+    REAL_QID,
+    REAL_TOPIC,
+    STORE_HOST_V6,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED_PROPERTY,
+    TRANSACTION_ROLLBACK,
+    UNIQ_KEY,
+    WAIT,
+    message_id,
+    property_of,
+)
+from remoting.codec import Command
+from remoting.headers import EndTransactionHeader
+from remoting.service import Connection
+from store.files.record import NewMessage, Record, decode, encode, records_in
+from store.flow.reading import GetStatus
+from store.message_store import Put
+
+log = logging.getLogger(__name__)
+
+GROUP: Final = "CID_RMQ_SYS_TRANS"
+DISCARDED_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+PRODUCER_GROUP: Final = "PGROUP"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+IMMUNITY_S: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+OP_TAG: Final = "d"
+_COUNT: Final = 32
+_BYTES: Final = 1 << 20
+WAITING_MAX: Final = 1000
+"""Ends that may wait for the log of the former master; beyond, the producer is asked later."""
+KNOWN_STEP_S: Final = 0.05
+
+
+class Transactions:
+    """Ends transactions (37), and on the master asks producers about those that do not end."""
+
+    def __init__(self, context: BrokerContext, sender: SendProcessor) -> None:
+        self._context = context
+        self._sender = sender
+        self._next_half = 0  # halves below it have ended, confirmed
+        self._next_op = 0  # op records below it were read
+        self._ops: deque[tuple[int, int]] = deque()  # (op offset, highest half offset it names), in order
+        self._ended: set[int] = set()  # half offsets from _next_half on whose op record is confirmed
+        self._ending: set[int] = set()  # those whose op record was written here, confirmed or not
+        self._renewed: dict[int, tuple[int, int]] = {}  # half offset -> those of its copy: queue, physical
+        self._asked_in_place: dict[int, int] = {}  # halves with no room for it -> how often asked about
+        self._known = asyncio.Event()  # the op records that were there at our promotion are read
+        self._waiting = 0  # ends that came before
+
+    # What producers say
+
+    async def end(self, connection: Connection, request: Command) -> Command | None:
+        """END_TRANSACTION. Raises Refused; an end for a transaction that has ended is answered OK."""
+        context = self._context
+        if context.role_state.role == "slave":
+            raise Refused("a slave cannot end a transaction: ask the master", Response.SLAVE_NOT_AVAILABLE)
+        await context.admit(connection, request)
+        header = EndTransactionHeader.parse(request.ext)
+        if header.decision not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            return request.reply()  # the producer does not know yet: it will be asked
+        if not self._known.is_set():
+            await self._until_known()
+        half = self._newest(self._half(header))
+        if half.queue_offset < self._next_half or half.queue_offset in self._ending | self._ended:
+            return request.reply()
+        messages = [self._op(half.queue_offset)]
+        if header.decision == TRANSACTION_COMMIT:
+            messages.insert(0, self._committed(half))
+        puts = self._sender.put(messages, stored_before=True)
+        self._ending.add(half.queue_offset)
+        return self._sender.answer(connection, request, request.reply(), puts, wait=True)
+
+    async def _until_known(self) -> None:
+        """Return when it is known what ended under the former master. Raises Refused: not known in time, or
+        no master any more."""
+        context = self._context
+        if self._waiting < WAITING_MAX:
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(context.config.slave_timeout_ms / 1000):
+                    await self._known.wait()
+            except TimeoutError:
+                pass
+            finally:
+                self._waiting -= 1
+        refused = context.refuse_write()
+        if refused is not None:
+            raise refused
+        if not self._known.is_set():
+            raise Refused(
+                "not known yet which transactions ended at the former master: the producer will be asked",
+                Response.SYSTEM_BUSY,
+            )
+
+    def _half(self, header: EndTransactionHeader) -> Record:
+        raw = self._context.store.lookup(header.physical_offset)
+        if raw is None:
+            raise Refused("find prepared transaction message failed", Response.SYSTEM_ERROR)
+        record = decode(raw)
+        if record.topic != HALF_TOPIC:
+            raise Refused("the message at this offset is not a prepared one", Response.SYSTEM_ERROR)
+        if property_of(record.properties, PRODUCER_GROUP) != header.producer_group:
+            raise Refused("the producer group wrong", Response.SYSTEM_ERROR)
+        if record.queue_offset != header.queue_offset:
+            raise Refused("the transaction state table offset wrong", Response.SYSTEM_ERROR)
+        return record
+
+    def _newest(self, half: Record) -> Record:
+        """``half``, or the copy that took its place when its producer was asked: an end that crossed the
+        question on its way counts for that."""
+        renewed = self._renewed.get(half.queue_offset)
+        raw = self._context.store.lookup(renewed[1]) if renewed is not None else None
+        return decode(raw) if raw is not None else half
+
+    def _committed(self, half: Record) -> NewMessage:
+        message = self._copy(
+            half,
+            property_of(half.properties, REAL_TOPIC) or "",
+            int_property(half.properties, REAL_QID) or 0,
+            changed(half.properties, {WAIT: "false"}, (TRANSACTION_PREPARED_PROPERTY, REAL_TOPIC, REAL_QID)),
+        )
+        message.sys_flag |= TRANSACTION_COMMIT
+        message.prepared_transaction_offset = half.physical_offset
+        return self._sender.delayed(message)
+
+    def _copy(self, record: Record, topic: str, queue_id: int, properties: str) -> NewMessage:
+        host = self._context.store_host
+        host_flag = STORE_HOST_V6 if len(host) == 20 else 0
+        return NewMessage(
+            topic=topic,
+            queue_id=queue_id,
+            flag=record.flag,
+            sys_flag=record.sys_flag & ~(STORE_HOST_V6 | TRANSACTION_MASK) | host_flag,
+            born_timestamp_ms=record.born_timestamp_ms,
+            born_host=record.born_host,
+            store_host=host,
+            reconsume_times=record.reconsume_times,
+            prepared_transaction_offset=0,
+            body=record.body,
+            properties=properties,
+        )
+
+    def _op(self, half_offset: int) -> NewMessage:
+        host = self._context.store_host
+        flags = STORE_HOST_V6 | STORE_HOST_V6 >> 1 if len(host) == 20 else 0
+        return NewMessage(
+            topic=OP_HALF_TOPIC,
+            queue_id=0,
+            flag=0,
+            sys_flag=flags,
+            born_timestamp_ms=self._context.env.now_ms(),
+            born_host=host,
+            store_host=host,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+            body=b"%d," % half_offset,
+            properties=f"TAGS\x01{OP_TAG}\x02",
+        )
+
+    # What the master asks
+
+    async def run(self) -> None:
+        """Look at the halves each ``transactionCheckInterval``, for ever. Started on promotion.
+
+        Nothing is asked or ended before all that the former master wrote is confirmed and read: an end among
+        it, carried out again, would be a message twice.
+        """
+        try:
+            await self._run()
+        finally:
+            self._known.clear()  # another master may end transactions from now on
+
+    async def _run(self) -> None:
+        offsets, store = self._context.offsets, self._context.store
+        self._next_half = max(offsets.get(GROUP, HALF_TOPIC, 0) or 0, store.min_queue_offset(HALF_TOPIC, 0))
+        self._next_op = max(
+            offsets.get(GROUP, OP_HALF_TOPIC, 0) or 0, store.min_queue_offset(OP_HALF_TOPIC, 0)
+        )
+        self._ops.clear()
+        self._ended.clear()
+        self._ending.clear()
+        self._renewed.clear()
+        self._asked_in_place.clear()
+        taken_over = store.log.end
+        while True:
+            if store.dispatched < taken_over:
+                await asyncio.sleep(KNOWN_STEP_S)
+                continue
+            try:
+                self._read_ops()
+                self._known.set()
+                if self._context.refuse_write() is None:
+                    await self.check()
+            except (MqError, OSError, ValueError, struct.error) as error:
+                # Not enough replicas, no space, a page of the disk or a half that cannot be read: halves
+                # wait, none is given up for it.
+                log.warning("looking at transactions failed, trying again: %s", error)
+            except Exception:
+                # Not foreseen; but a master that looks no more asks about none of them until it is replaced.
+                log.exception("looking at transactions failed, trying again")
+            await asyncio.sleep(self._context.config.transaction_check_interval_ms / 1000)
+
+    def _records(self, topic: str, offset: int) -> Iterator[Record]:
+        """What is confirmed of queue 0 of ``topic`` from ``offset`` on."""
+        while True:
+            got = self._context.store.get(topic, 0, offset, _COUNT, _BYTES, None)
+            if got.status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
+                offset = got.next_offset  # records before it were deleted, or entries that stand for none
+                continue
+            if got.status is not GetStatus.FOUND:
+                return
+            for chunk in got.chunks:
+                yield from records_in(chunk)
+            offset = got.next_offset
+
+    def _read_ops(self) -> None:
+        for op in self._records(OP_HALF_TOPIC, self._next_op):
+            named = [int(word) for word in op.body.decode(errors="replace").split(",") if word.isdigit()]
+            self._ended.update(offset for offset in named if offset >= self._next_half)
+            self._ops.append((op.queue_offset, max(named, default=-1)))
+            self._next_op = op.queue_offset + 1
+
+    async def check(self) -> None:
+        """Ask about every half that is old enough. Raises Refused or DiskError; the rest comes next time.
+
+        Others have their turn in between: without its producers a broker may hold very many halves, and a
+        master that does nothing else for seconds loses its lease to one that would do the same.
+        """
+        looked = 0
+        end = self._context.store.max_queue_offset(HALF_TOPIC, 0)
+        passing = True  # every half so far has ended: progress follows
+        try:
+            for half in self._records(HALF_TOPIC, self._next_half):
+                offset = half.queue_offset
+                if offset >= end:
+                    break
+                looked += 1
+                if looked % _COUNT == 0:
+                    await asyncio.sleep(0)
+                    refused = self._context.refuse_write()
+                    if refused is not None:
+                        raise refused
+                if offset in self._ended:
+                    if passing:
+                        self._next_half = offset + 1
+                    continue
+                passing = False
+                if offset in self._ending:
+                    continue
+                if self._is_due(half):
+                    self._ask(half)
+                elif self._age_ms(half) < self._context.config.transaction_timeout_ms:
+                    break  # and so are those behind it
+                else:
+                    self._put_back(half)
+        finally:
+            self._forget()
+
+    def _is_due(self, half: Record) -> bool:
+        wait_ms = self._context.config.transaction_timeout_ms
+        immunity_s = int_property(half.properties, IMMUNITY_S)
+        if immunity_s is not None and immunity_s > 0:
+            wait_ms = immunity_s * 1000
+        return self._age_ms(half) >= wait_ms
+
+    def _age_ms(self, half: Record) -> int:
+        return self._context.env.now_ms() - half.store_timestamp_ms
+
+    def _put_back(self, half: Record) -> None:
+        """Write a half whose producer wants to be asked late anew at the end of its queue, with the rest of
+        its time: progress, and with it those behind, must not wait for it."""
+        immunity_s = int_property(half.properties, IMMUNITY_S) or 0
+        left_s = max(immunity_s - self._age_ms(half) // 1000, 1)
+        self._renew(
+            half, self._copy(half, HALF_TOPIC, 0, changed(half.properties, {IMMUNITY_S: str(left_s)}))
+        )
+
+    def _ask(self, half: Record) -> None:
+        """Write ``half`` anew at the end of its queue and ask its producer, or give it up."""
+        context = self._context
+        times = int_property(half.properties, CHECK_TIMES) or 0
+        times = max(times, self._asked_in_place.get(half.queue_offset, 0))
+        if times >= context.config.transaction_check_max:
+            unique = property_of(half.properties, UNIQ_KEY)
+            log.warning("nobody ended the transaction of %s, giving it up", unique)
+            context.topics.ensure(DISCARDED_TOPIC, 1)
+            discarded = self._copy(half, DISCARDED_TOPIC, 0, half.properties)
+            self._sender.put([discarded, self._op(half.queue_offset)], stored_before=True)
+            self._ending.add(half.queue_offset)
+            return
+        properties = changed(half.properties, {CHECK_TIMES: str(times + 1), WAIT: "false"})
+        if len(properties.encode()) > PROPERTIES_BYTES_MAX:
+            # No record can hold it with the count: it stays where it is, and those behind it do not wait.
+            self._asked_in_place[half.queue_offset] = times + 1
+            same = self._copy(half, HALF_TOPIC, 0, half.properties)
+            self._question(same, half.physical_offset, half.queue_offset)
+            return
+        again = self._copy(half, HALF_TOPIC, 0, properties)
+        put = self._renew(half, again)
+        self._question(again, put.physical_offset, put.queue_offset)
+
+    def _renew(self, half: Record, again: NewMessage) -> Put:
+        """Let ``again`` take the place of ``half``. Raises Refused."""
+        put = self._sender.put([again, self._op(half.queue_offset)], stored_before=True)[0]
+        self._ending.add(half.queue_offset)
+        copy = (put.queue_offset, put.physical_offset)
+        same = [old for old, (queue_offset, _) in self._renewed.items() if queue_offset == half.queue_offset]
+        self._renewed.update(dict.fromkeys([*same, half.queue_offset], copy))
+        return put
+
+    def _question(self, half: NewMessage, physical_offset: int, queue_offset: int) -> None:
+        """Send CHECK_TRANSACTION_STATE to one live producer of the group, if there is one."""
+        group = property_of(half.properties, PRODUCER_GROUP) or ""
+        producers = self._context.clients.producers.get(group, {})
+        members = [member for member in producers.values() if not member.connection.closed]
+        if not members:
+            log.debug("no producer of group %s is connected: asking again later", group)
+            return
+        unique = property_of(half.properties, UNIQ_KEY) or ""
+        ext = {
+            "bname": self._context.config.broker_name,
+            "commitLogOffset": str(physical_offset),
+            "msgId": unique,
+            "offsetMsgId": message_id(self._context.store_host, physical_offset),
+            "topic": HALF_TOPIC,
+            "tranStateTableOffset": str(queue_offset),
+            "transactionId": unique,
+        }
+        shown = NewMessage(
+            topic=property_of(half.properties, REAL_TOPIC) or "",
+            queue_id=int_property(half.properties, REAL_QID) or 0,
+            flag=half.flag,
+            sys_flag=half.sys_flag,
+            born_timestamp_ms=half.born_timestamp_ms,
+            born_host=half.born_host,
+            store_host=half.store_host,
+            reconsume_times=half.reconsume_times,
+            prepared_transaction_offset=0,
+            body=half.body,
+            properties=half.properties,
+        )
+        body = encode(shown, queue_offset, physical_offset, self._context.env.now_ms())
+        member = self._context.env.random.choice(members)
+        member.connection.oneway(Command(int(Request.CHECK_TRANSACTION_STATE), ext, body))
+
+    def _forget(self) -> None:
+        """Drop what lies behind, and note how far the queues are done with, if that is still ours to say."""
+        if not self._context.role_state.is_master:
+            return
+        offsets = self._context.offsets
+        self._ended = {offset for offset in self._ended if offset >= self._next_half}
+        self._ending = {offset for offset in self._ending if offset >= self._next_half} - self._ended
+        self._asked_in_place = {o: times for o, times in self._asked_in_place.items() if o >= self._next_half}
+        self._renewed = {old: copy for old, copy in self._renewed.items() if copy[0] >= self._next_half}
+        while self._ops and self._ops[0][1] < self._next_half:
+            self._ops.popleft()
+        done = self._ops[0][0] if self._ops else self._next_op
+        if self._next_half:
+            offsets.commit(GROUP, HALF_TOPIC, 0, self._next_half)
+            offsets.commit(GROUP, OP_HALF_TOPIC, 0, done)

@@ -1,0 +1,54 @@
+"""What must a broker be able to do when its role changes?
+
+``broker.role.manager`` decides when, ``broker.service`` knows how: this is what the first asks of the second.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ha.service import Propose
+
+
+class RoleHost(Protocol):
+    """What changes roles with the broker: implemented by ``broker.service.Broker``.
+
+    Never two calls at once. A call may raise DiskError or OSError: then it is made again.
+    """
+
+    async def lead(
+        self,
+        broker_id: int,
+        epoch: int,
+        members: frozenset[int],
+        set_epoch: int,
+        propose: Propose | None,
+    ) -> None:
+        """Become master of ``epoch``, or stay it in a newer one.
+
+        In this order: half a record at the log's end is cut; ``epoch`` is recorded from the end on, unless it
+        is the last one recorded; queue offsets are rebuilt; the HA service serves slaves; writes are taken,
+        while dispatch may still catch up. When called, nothing is copied from a former master any more.
+        """
+
+    def announce(self, epoch: int) -> None:
+        """NameServers shall hear now that this broker is master of ``epoch``; ``lead`` follows, nothing is
+        served before."""
+
+    async def follow(
+        self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
+    ) -> None:
+        """Take no more writes, then be slave of ``master_address``; an address unknown yet is None."""
+
+    async def fence(self) -> None:
+        """Be neither: take nothing, answer nothing, copy nothing."""
+
+    async def drain(self, transfer_target: int, timeout_s: float) -> bool:
+        """Stay master, take no more writes; whether within ``timeout_s`` all answers have left and the slave
+        ``transfer_target`` has the whole log and what consumers committed before."""
+
+    def resume(self) -> None:
+        """Take writes again, if still master."""
+
+    def lacks(self) -> str | None:
+        """What this broker lost and must copy from a master before it can be one, or None."""

@@ -1,0 +1,142 @@
+"""Which broker of its group is this store, for ever?
+
+    brokerIdentity        CLUSTER#GROUP#ID                 the id the Controller gave
+    brokerIdentity-temp   CLUSTER#GROUP#ID#ADDRESS;MILLIS  an id applied for; the part after the last # is
+    the check code
+    brokerIdentity.crc    ours alone: the first one's text three times, each line behind its CRC-32 in hex
+
+One good line of the third says what the first should hold. The temporary file is written before the
+application: a broker that crashes in between applies again with the same check code, and the Controller gives
+the same id instead of a second one. Source of the format: Apache RocketMQ 5.x,
+``broker/controller/ReplicasManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from zlib import crc32
+
+from model.config import BrokerConfig
+from model.errors import ConfigError, DiskError
+from runtime.env import Disk, read_file, write_file
+from store.files.sealed import turn_back
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """An id asked for, and the code that makes asking twice harmless."""
+
+    broker_id: int
+    check_code: str
+
+
+class Identity:
+    """The two files of one store. All changes are on disk when a call returns; it blocks on syncs."""
+
+    def __init__(self, disk: Disk, config: BrokerConfig) -> None:
+        self._disk = disk
+        self._cluster = config.cluster_name
+        self._group = config.broker_name
+        self._path = config.broker_identity_path or f"{config.store_path}/brokerIdentity"
+        self._temporary = self._path + "-temp"
+        self._copies = self._path + ".crc"
+
+    def broker_id(self) -> int | None:
+        """The id of this store, or None while it has none.
+
+        Raises ConfigError when the store belongs to another group, DiskError when the file is damaged.
+        """
+        if not self._disk.exists(self._path):
+            return None
+        self._mend()
+        context = self._read(self._path, 3)
+        return None if context is None else self._id(self._path, context[2])
+
+    def _mend(self) -> None:
+        """Make both files what one good line says, or the first file when there is no line at all."""
+        try:
+            text = read_file(self._disk, self._path).strip()
+            lines = read_file(self._disk, self._copies) if self._disk.exists(self._copies) else b""
+            good = {line for line in map(_checked, lines.split(b"\n")) if line is not None}
+            if len(good) > 1:
+                raise DiskError(f"{self._copies} holds different ids: {sorted(good)}")
+            right = good.pop() if good else text
+            if right != text:
+                log.error("%s was damaged and is written anew", self._path)
+                write_file(self._disk, self._path, right)
+            if lines != _lines(right) and right.startswith(f"{self._cluster}#{self._group}#".encode()):
+                write_file(self._disk, self._copies, _lines(right))
+        except OSError as error:
+            raise DiskError(f"{self._path} cannot be read: {error}") from None
+
+    def application(self) -> Application | None:
+        """The application under way, or None. Raises ConfigError and DiskError as ``broker_id``."""
+        context = self._read(self._temporary, 4)
+        return None if context is None else Application(self._id(self._temporary, context[2]), context[3])
+
+    def apply_for(self, application: Application) -> None:
+        """Note an application before it is sent. Raises OSError."""
+        text = f"{self._cluster}#{self._group}#{application.broker_id}#{application.check_code}"
+        self._write(self._temporary, text)
+
+    def keep(self, broker_id: int) -> None:
+        """The Controller gave ``broker_id``. Raises OSError."""
+        text = f"{self._cluster}#{self._group}#{broker_id}"
+        # First the copies: with the file alone they mean nothing, without them it stands unprotected.
+        self._write(self._copies, _lines(text.encode()).decode())
+        self._write(self._path, text)
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Forget the application under way. Raises OSError."""
+        if self._disk.exists(self._temporary):
+            self._disk.remove(self._temporary)
+            self._disk.sync_dir(self._path.rpartition("/")[0] or ".")
+
+    def _write(self, path: str, text: str) -> None:
+        self._disk.makedirs(path.rpartition("/")[0] or ".")
+        write_file(self._disk, path, text.encode())
+
+    def _read(self, path: str, count: int) -> list[str] | None:
+        try:
+            text = read_file(self._disk, path).decode()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise DiskError(f"{path} cannot be read: {error}") from None
+        context = text.strip().split("#", count - 1)
+        if len(context) != count:
+            raise DiskError(f"{path} holds {text[:80]!r}, expected {count} parts separated by #")
+        if (context[0], context[1]) != (self._cluster, self._group):
+            raise ConfigError(
+                f"{path} belongs to group {context[1]} of cluster {context[0]}, the configuration says "
+                f"brokerName={self._group}, brokerClusterName={self._cluster}"
+            )
+        return context
+
+    @staticmethod
+    def _id(path: str, text: str) -> int:
+        if not (text.isascii() and text.isdigit() and int(text) > 0):
+            raise DiskError(f"{path} holds broker id {text[:40]!r}")
+        return int(text)
+
+
+def _lines(text: bytes) -> bytes:
+    return b"%08x %b\n" % (crc32(text), text) * 3
+
+
+def _checked(line: bytes) -> bytes | None:
+    """The text of one line of the copies, or None when more than a bit of it is wrong."""
+    if len(line) < 10:
+        return None
+    digits, text = line[:8], line[9:]
+    computed = b"%08x" % crc32(text)
+    if (int.from_bytes(digits) ^ int.from_bytes(computed)).bit_count() <= 1:
+        return text
+    try:
+        return turn_back(text, int(digits, 16))
+    except ValueError:
+        return None

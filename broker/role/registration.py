@@ -1,0 +1,257 @@
+"""How do the NameServers learn of this broker, its id and its topics?
+
+REGISTER_BROKER (103) goes to every NameServer at start, on each change of role or topics, when a connection
+was lost, and each ``registerNameServerPeriod``; UNREGISTER_BROKER (104) when the broker stops or is fenced.
+A master that listens at its ``groupAddress`` registers that one. It is never unregistered, for it may be the
+successor's by now: the end of the connection it was registered on takes it back, which a NameServer ignores
+when another broker has registered the same address since.
+Each NameServer has a task of its own, so a dead one delays no other. Source of the body: Apache RocketMQ 5.x,
+``remoting/protocol/body/RegisterBrokerBody``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+from zlib import crc32
+
+from model.codes import Request, Response
+from model.config import BrokerConfig
+from model.errors import MqError, Refused
+from model.ids import MASTER_ID
+from model.settings import addresses
+from model.topic import DataVersion
+from remoting.bodies import dumps, loads_object
+from remoting.codec import Command
+from remoting.headers import flag
+from remoting.service import RemotingClient
+from runtime.backoff import Backoff
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_MS: Final = 100
+RETRY_MAX_MS: Final = 2000
+CALL_S: Final = 3.0
+GOODBYE_S: Final = 1.0
+FIRST_ID: Final = 1  # the smallest that a Controller gives; a master is 0
+FENCED: Final = -1
+"""What ``broker_id`` returns while the broker has no role: it is registered nowhere then."""
+
+
+class Registration:
+    """Keeps every NameServer's entry of this broker as it should be, for ever.
+
+    ``topics`` gives the topic table (``{"dataVersion": .., "topicConfigTable": ..}``, stateVersion = the
+    master's epoch); ``broker_id`` the id to register with: 0 while master, the Controller's id while slave,
+    ``FENCED``; ``entitled`` whether a master may still believe that it is the only one; ``listening`` whether
+    it is there at the group's address: where it is not (the port is taken), clients find it at its own.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        client: RemotingClient,
+        topics: Callable[[], dict[str, Any]],
+        broker_id: Callable[[], int],
+        entitled: Callable[[], bool] = lambda: True,
+        listening: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.on_master: list[Callable[[str, str], None]] = []
+        """Hear the master's address and HA address when a NameServer tells them to this slave."""
+        self._config = config
+        self._client = client
+        self._topics = topics
+        self._broker_id = broker_id
+        self._entitled = entitled
+        self._listening = listening
+        self._tasks = Tasks("registration")
+        self._servers = [_Server(address, env) for address in addresses(config.namesrv_addr)]
+
+    async def start(self) -> None:
+        for server in self._servers:
+            self._tasks.spawn(self._keep(server), name=server.address)
+
+    async def stop(self) -> None:
+        """Take the broker out of every NameServer that answers within ``GOODBYE_S``. May be called again."""
+        await self._tasks.cancel()
+        servers = [server for server in self._servers if server.registered_id != FENCED]
+        goodbyes = [self._tasks.spawn(self._goodbye(s), name=f"bye.{s.address}") for s in servers]
+        if goodbyes:
+            await asyncio.wait(goodbyes, timeout=GOODBYE_S)
+            await self._tasks.cancel()
+
+    def soon(self) -> None:
+        """Register everywhere at once: role or topics changed. Changes of one turn of the loop go
+        together."""
+        for server in self._servers:
+            server.wake.set()
+
+    def lost(self, address: str) -> None:
+        """The connection to ``address`` ended: if it is a NameServer's, it may have forgotten this broker."""
+        for server in self._servers:
+            if server.address == address:
+                server.wake.set()
+
+    def status(self) -> dict[str, int | None]:
+        """NameServer address -> the id registered there, None while there is none."""
+        return {
+            server.address: server.registered_id if server.registered_id != FENCED else None
+            for server in self._servers
+        }
+
+    async def members(self) -> list[str]:
+        """Addresses of the brokers of this group that a NameServer knows, the master's first. Raises as
+        ``member_ids``."""
+        return list((await self._members()).values())
+
+    async def member_ids(self) -> list[int]:
+        """Ids of the brokers of this group that a NameServer knows, 0 = a master.
+
+        Raises OSError, MqError, and what comes of an answer that is none, when no NameServer tells.
+        """
+        return list(await self._members())
+
+    async def _members(self) -> dict[int, str]:
+        problem: Exception | None = None
+        ext = {"clusterName": self._config.cluster_name, "brokerName": self._config.broker_name}
+        for server in self._servers:
+            try:
+                command = Command(Request.GET_BROKER_MEMBER_GROUP, dict(ext))
+                answer = await self._client.call(server.address, command, CALL_S)
+                if answer.code != Response.SUCCESS:
+                    raise Refused(answer.remark or "no member group", answer.code)
+                found = loads_object(answer.body)["brokerMemberGroup"]["brokerAddrs"]
+                return {int(key): str(found[key]) for key in sorted(found, key=int)}
+            except (OSError, MqError, ValueError, KeyError, TypeError) as error:
+                problem = error
+        if problem is not None:
+            raise problem
+        return {}
+
+    async def _keep(self, server: _Server) -> None:
+        period_s = self._config.register_namesrv_ms / 1000
+        while True:
+            server.wake.clear()
+            wait_s = period_s
+            try:
+                if self._broker_id() != FENCED:
+                    await self._register(server)
+                elif server.registered_id != FENCED:
+                    await self._unregister(server)
+                server.backoff.reset()
+            except (OSError, MqError) as error:
+                # The first failure is news, the ones after it are not.
+                level = logging.DEBUG if server.failing else logging.WARNING
+                log.log(level, "NameServer %s: %s", server.address, str(error) or type(error).__name__)
+                server.failing = True
+                wait_s = server.backoff.next_s()
+            except Exception:
+                # Not foreseen; but a broker that registers no more is gone for all clients.
+                log.exception("NameServer %s: registration failed", server.address)
+                wait_s = server.backoff.next_s()
+            else:
+                server.failing = False
+            try:
+                async with asyncio.timeout(wait_s):
+                    await server.wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _register(self, server: _Server) -> None:
+        # First of all: what follows is true when it is sent, not when a connection was asked for.
+        await self._client.connection(server.address, CALL_S)
+        broker_id = self._broker_id()
+        if broker_id == FENCED:
+            return
+        in_route = broker_id == MASTER_ID and self._listening()
+        address = self._config.route_address if in_route else self._config.address
+        former, former_id = server.registered_address, server.registered_id
+        if address == self._config.group_address and not self._entitled():
+            # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. A
+            # new lease, or another role, comes with a call of ``soon``; slaves are asked each period.
+            return
+        if former == self._config.group_address != address:
+            self._hang_up(server)
+            former = None
+        body = self._body()
+        ext = self._ext(broker_id, address) | {
+            "haServerAddr": self._config.ha_address,
+            "enableActingMaster": flag(self._config.slave_acting_master),
+            # Never compressed: the original's NameServer is told "not compressed" even when it is.
+            "compressed": "false",
+            "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
+        }
+        if self._config.slave_acting_master:
+            # Nobody acts for a master that NameServers still believe in: two minutes, unless we say less.
+            ext["heartbeatTimeoutMillis"] = str(self._config.register_namesrv_ms * 3)
+        answer = await self._client.call(server.address, Command(Request.REGISTER_BROKER, ext, body), CALL_S)
+        if answer.code != Response.SUCCESS:
+            raise Refused(f"registration refused: {answer.code} {answer.remark or ''}".strip(), answer.code)
+        server.registered_id, server.registered_address = broker_id, address
+        if former not in (None, address):
+            # Not under 0: a NameServer would take that for the smallest id of the group that leaves, and tell
+            # the others. A master's own address was replaced under 0 and is under no id: any other will do.
+            await self._unregister_address(server, former_id or FIRST_ID, former)
+        master, ha_address = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
+        if broker_id != 0 and master and ha_address:
+            for hook in self.on_master:
+                hook(master, ha_address)
+
+    async def _goodbye(self, server: _Server) -> None:
+        try:
+            await self._unregister(server)
+        except (OSError, MqError) as error:
+            # It notices by the end of our connection, or is gone itself.
+            log.info("NameServer %s was not told of our end: %s", server.address, error)
+
+    async def _unregister(self, server: _Server) -> None:
+        address = server.registered_address
+        if address is not None and address == self._config.group_address:
+            self._hang_up(server)
+        elif address is not None:
+            await self._unregister_address(server, server.registered_id, address)
+        server.registered_id, server.registered_address = FENCED, None
+
+    async def _unregister_address(self, server: _Server, broker_id: int, address: str) -> None:
+        command = Command(Request.UNREGISTER_BROKER, self._ext(broker_id, address))
+        await self._client.call(server.address, command, CALL_S)
+
+    def _hang_up(self, server: _Server) -> None:
+        self._client.drop(server.address)
+        server.registered_id, server.registered_address = FENCED, None
+
+    def _ext(self, broker_id: int, address: str) -> dict[str, str]:
+        return {
+            "clusterName": self._config.cluster_name,
+            "brokerName": self._config.broker_name,
+            "brokerAddr": address,
+            "brokerId": str(broker_id),
+        }
+
+    def _body(self) -> bytes:
+        table = self._topics()
+        wrapper = {
+            "dataVersion": table["dataVersion"],
+            "topicConfigTable": table["topicConfigTable"],
+            "mappingDataVersion": DataVersion().to_json(),
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+        return dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+
+
+class _Server:
+    """One NameServer, as far as this broker is concerned."""
+
+    def __init__(self, address: str, env: Env) -> None:
+        self.address = address
+        self.wake = asyncio.Event()
+        self.backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        self.registered_id = FENCED
+        self.registered_address: str | None = None
+        self.failing = False

@@ -1,0 +1,121 @@
+"""How do the tables of a broker (topics, groups, offsets) get to disk and back?
+
+The files are RocketMQ's ``config/*.json``: pretty-printed fastjson with bare integer keys, the same once more
+as ``.bak``, both sealed (``store/files/sealed``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from model.errors import DiskError, PeerError
+from remoting import bodies
+from runtime.env import Env
+from runtime.tasks import Tasks
+from store.files.sealed import CRC_KEY, read_copies, seal, unseal, write_copies
+
+log = logging.getLogger(__name__)
+
+WRITE_DELAY_S: Final = 0.05  # changes that come together are written together
+
+
+class ConfigFile:
+    """One ``config/*.json``: loaded once, then written soon after each ``changed``.
+
+    ``content`` gives the table as JSON values at the moment of writing. A write that fails is logged and
+    tried again after ``retry_s``: the table in memory stays the truth.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        path: str,
+        content: Callable[[], dict[str, Any]],
+        tasks: Tasks,
+        *,
+        delay_s: float = WRITE_DELAY_S,
+        retry_s: float = 1.0,
+    ) -> None:
+        self._env = env
+        self.path = path
+        self._content = content
+        self._tasks = tasks
+        self._delay_s = delay_s
+        self._retry_s = retry_s
+        self.lost: str | None = None
+        """Why no copy could be read; nothing is written then until ``found`` is called."""
+        self._dirty = False
+        self._writer: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+
+    def load(self) -> dict[str, Any] | None:
+        """The table on disk, from ``.bak`` when the file is absent or damaged; None when there is neither,
+        or (``lost``) when none of them can be read. Raises OSError."""
+        try:
+            found, whole = read_copies(self._env.disk, self.path, _mend)
+        except DiskError as error:
+            self.lost = str(error)
+            return None
+        if found is not None and not whole:
+            log.warning("%s was damaged and is written anew", self.path)
+            self.changed()
+        return None if found is None else _parse(found)
+
+    def found(self) -> None:
+        """The table is complete again: it was copied, or is to begin empty."""
+        if self.lost is not None:
+            self.lost = None
+            self.changed()
+
+    def changed(self) -> None:
+        """Write the table soon; several changes within the delay make one write."""
+        self._dirty = True
+        if self._writer is None or self._writer.done():
+            self._writer = self._tasks.spawn(self._write_soon(), name=f"write {self.path.rpartition('/')[2]}")
+
+    async def _write_soon(self) -> None:
+        while self._dirty and self.lost is None:
+            await asyncio.sleep(self._delay_s)
+            try:
+                await self.flush()
+            except OSError as error:
+                log.error("cannot write %s, trying again: %s", self.path, error)
+                await asyncio.sleep(self._retry_s)
+
+    async def flush(self) -> None:
+        """Write now if anything changed since the last write. Raises OSError; the change stays noted then."""
+        async with self._writing:
+            if not self._dirty or self.lost is not None:
+                return
+            self._dirty = False
+            data = seal(bodies.dumps_dialect(self._content(), indent=True))
+            try:
+                await self._env.offload(lambda: self._write(data))
+            except OSError:
+                self._dirty = True
+                raise
+
+    def _write(self, data: bytes) -> None:
+        self._env.disk.makedirs(self.path.rpartition("/")[0])
+        write_copies(self._env.disk, self.path, data)
+
+
+def _mend(data: bytes) -> bytes:
+    content = unseal(data)
+    _parse(content)
+    return content
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    """Raises DiskError."""
+    try:
+        value = bodies.loads(data)
+    except PeerError as error:
+        raise DiskError(str(error)) from None
+    if not isinstance(value, dict):
+        raise DiskError(f"expected an object, found {type(value).__name__}")
+    value.pop(CRC_KEY, None)
+    return value

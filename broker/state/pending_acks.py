@@ -1,0 +1,235 @@
+"""When may the answer to a send leave?
+
+An answer waits until replication (``ha.replicated``) and, with SYNC_FLUSH, the flush have passed the end of
+its record. Answers wait in the order of the log, first for the slaves, then for the disk; each has its own
+deadlines, so one slow record does not decide for those behind it. What passes in one step leaves each
+connection in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from model.config import BrokerConfig
+from remoting import codec
+from remoting.service import Connection
+from runtime.env import Env
+
+FLUSH_DISK_TIMEOUT: Final = 10
+FLUSH_SLAVE_TIMEOUT: Final = 12
+PARKED_BYTES_MAX: Final = 1 << 20
+"""Answers one connection may have waiting; beyond, its requests are not read until half of them left."""
+_FRAME_BYTES_MAX: Final = 1 << 30
+
+
+class _PendingAck:
+    """The answers of one read: they wait together for the end of its last record."""
+
+    __slots__ = ("answers", "connection", "disk_deadline_ms", "end", "slave_deadline_ms")
+
+    def __init__(
+        self,
+        connection: Connection,
+        answers: bytes,
+        end: int,
+        slave_deadline_ms: float,
+        disk_deadline_ms: float,
+    ) -> None:
+        self.connection = connection
+        self.answers = answers
+        self.end = end
+        self.slave_deadline_ms = slave_deadline_ms
+        self.disk_deadline_ms = disk_deadline_ms
+
+
+class PendingAcks:
+    """Holds answers back; never lets one out whose record is not where the configuration wants it.
+
+    In: ``park``, and the two watermarks through ``replicated`` and ``flushed``. Out: writes to connections.
+    Holds: an OK leaves only with ``end <= replicated`` and, when flushes count, ``end <= flushed``; after
+    ``drop`` nothing parked before it ever leaves as OK.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        *,
+        replicated: Callable[[], int],
+        flushed: Callable[[], int],
+        sync_to: Callable[[int], None],
+        parked_bytes_max: int = PARKED_BYTES_MAX,
+    ) -> None:
+        self._env = env
+        self._slave_timeout_ms = config.slave_timeout_ms
+        self._disk_timeout_ms = config.sync_flush_timeout_ms
+        self._wait_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self._replicated = replicated
+        self._flushed = flushed
+        self._sync_to = sync_to
+        self._bytes_max = parked_bytes_max
+        self._slaves: deque[_PendingAck] = deque()  # waiting for replication (and then for the disk)
+        self._disk: deque[_PendingAck] = deque()  # replicated, waiting for the disk
+        self._bytes: dict[Connection, int] = {}
+        self._paused: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._slaves) + len(self._disk)
+
+    def park(self, connection: Connection, answers: bytes, end: int) -> None:
+        """Send ``answers`` to ``connection`` once the log is safe up to ``end`` (bytes), or at once if it is.
+
+        ``end`` never goes down between two calls without a ``drop`` in between.
+        """
+        if self._wait_flush:
+            if self._flushed() < end:
+                self._sync_to(end)
+            elif self._replicated() >= end and not self._slaves and not self._disk:
+                connection.write(answers)
+                return
+        elif self._replicated() >= end and not self._slaves:
+            connection.write(answers)
+            return
+        now_ms = self._env.monotonic_ms()
+        waiting = _PendingAck(
+            connection, answers, end, now_ms + self._slave_timeout_ms, now_ms + self._disk_timeout_ms
+        )
+        if self._wait_flush and not self._slaves and self._replicated() >= end:
+            self._disk.append(waiting)
+        else:
+            self._slaves.append(waiting)
+        size = self._bytes[connection] = self._bytes.get(connection, 0) + len(answers)
+        if size > self._bytes_max and connection not in self._paused:
+            # The producer goes on sending while its answers wait: stop reading it, or memory has no bound.
+            self._paused.add(connection)
+            connection.hold(True)
+        if self._timer is None:
+            self._arm(now_ms)
+
+    def replicated(self, offset: int) -> None:
+        """The slaves have the log up to ``offset``."""
+        slaves = self._slaves
+        if not slaves or slaves[0].end > offset:
+            return
+        if self._wait_flush:
+            while slaves and slaves[0].end <= offset:
+                self._disk.append(slaves.popleft())
+            self.flushed(self._flushed())
+            return
+        out: dict[Connection, list[bytes]] = {}
+        while slaves and slaves[0].end <= offset:
+            parked = slaves.popleft()
+            out.setdefault(parked.connection, []).append(parked.answers)
+        self._write(out)
+
+    def flushed(self, offset: int) -> None:
+        """Our own disk has the log up to ``offset``."""
+        disk = self._disk
+        out: dict[Connection, list[bytes]] = {}
+        while disk and disk[0].end <= offset:
+            parked = disk.popleft()
+            out.setdefault(parked.connection, []).append(parked.answers)
+        if out:
+            self._write(out)
+
+    def give_up(self) -> None:
+        """Wait no longer: what is parked is answered as if its time were over."""
+        for parked in (*self._slaves, *self._disk):
+            parked.slave_deadline_ms = parked.disk_deadline_ms = float("-inf")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._expire()
+
+    def drop(self) -> None:
+        """Give up on everything parked and close its connections.
+
+        Called on demotion and when the disk failed: the records may or may not survive, which no answer code
+        can say. A closed connection is what clients treat as unknown.
+        """
+        waiting = [*self._disk, *self._slaves]
+        self._slaves.clear()
+        self._disk.clear()
+        self._bytes.clear()
+        self._paused.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in dict.fromkeys(parked.connection for parked in waiting):
+            connection.close()
+
+    def forget(self, connection: Connection) -> None:
+        """The connection is gone; its answers have nobody to go to."""
+        if self._bytes.pop(connection, None) is None:
+            return
+        self._paused.discard(connection)
+        self._slaves = deque(p for p in self._slaves if p.connection is not connection)
+        self._disk = deque(p for p in self._disk if p.connection is not connection)
+
+    def _write(self, out: dict[Connection, list[bytes]]) -> None:
+        for connection, answers in out.items():
+            data = answers[0] if len(answers) == 1 else b"".join(answers)
+            left = self._bytes.get(connection, 0) - len(data)
+            if left > 0:
+                self._bytes[connection] = left
+            else:
+                self._bytes.pop(connection, None)
+            connection.write(data)
+            if connection in self._paused and left <= self._bytes_max // 2:
+                self._paused.discard(connection)
+                connection.hold(False)
+
+    def _arm(self, now_ms: float) -> None:
+        first = min(
+            self._slaves[0].slave_deadline_ms if self._slaves else float("inf"),
+            self._disk[0].disk_deadline_ms if self._disk else float("inf"),
+        )
+        if first == float("inf"):
+            self._timer = None
+            return
+        delay_s = max(first - now_ms, 1.0) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._expire)
+
+    def _expire(self) -> None:
+        now_ms = self._env.monotonic_ms()
+        out: dict[Connection, list[bytes]] = {}
+        late: list[tuple[_PendingAck, int, str]] = []
+        while self._slaves and self._slaves[0].slave_deadline_ms <= now_ms:
+            parked = self._slaves.popleft()
+            late.append((parked, FLUSH_SLAVE_TIMEOUT, "the slaves did not acknowledge the message in time"))
+        while self._disk and self._disk[0].disk_deadline_ms <= now_ms:
+            parked = self._disk.popleft()
+            late.append((parked, FLUSH_DISK_TIMEOUT, "the disk did not flush the message in time"))
+        for parked, code, remark in late:
+            # The parked bytes leave their account before the answers, which are longer, take their place.
+            self._account(parked)
+            out.setdefault(parked.connection, []).append(with_code(parked.answers, code, remark))
+        for connection, answers in out.items():
+            connection.write(b"".join(answers))
+            if connection in self._paused and self._bytes.get(connection, 0) <= self._bytes_max // 2:
+                self._paused.discard(connection)
+                connection.hold(False)
+        self._arm(now_ms)
+
+    def _account(self, parked: _PendingAck) -> None:
+        left = self._bytes.get(parked.connection, 0) - len(parked.answers)
+        if left > 0:
+            self._bytes[parked.connection] = left
+        else:
+            self._bytes.pop(parked.connection, None)
+
+
+def with_code(answers: bytes, code: int, remark: str) -> bytes:
+    """The same answers, header included, under another ``code``: stored, but not as safe as was asked for."""
+    out = []
+    at = 0
+    while end := codec.frame_end(answers, at, len(answers), _FRAME_BYTES_MAX):
+        answer = codec.decode(answers[at:end])
+        answer.code = code
+        answer.remark = remark
+        out.append(codec.encode(answer))
+        at = end
+    return b"".join(out)

@@ -1,0 +1,266 @@
+"""When does a delayed message come back to its own topic?
+
+Each delay level is a queue of SCHEDULE_TOPIC_XXXX whose entries carry the due time as tags code. On the
+master a task looks at every level, puts what is due back into its topic and remembers how far it got in
+``config/delayOffset.json``: ``{"dataVersion", "offsetTable": {level: next queue offset}}``.
+
+A message is never lost, because the note moves only when the delivered copy is confirmed; and it is delivered
+once, because the copy says which entry it is of (property ``DELAYED_AS``): a broker that takes over, or comes
+back with an old note, looks for copies in its log before it delivers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from broker.context import BrokerContext
+from broker.requests.properties import changed
+from broker.requests.send import SendProcessor
+from model.errors import MqError
+from model.message import (
+    DELAY,
+    PROPERTIES_BYTES_MAX,
+    REAL_QID,
+    REAL_TOPIC,
+    SCHEDULE_TOPIC,
+    STORE_HOST_V6,
+    WAIT,
+    property_of,
+)
+from model.topic import DataVersion
+from remoting.headers import INT_MAX
+from store.files.consume_queue import is_queue_name
+from store.files.record import NewMessage, Record, delay_levels_ms, records_in
+from store.flow.reading import GetStatus
+from store.message_store import CLOCK_BACK_MAX_MS
+
+log = logging.getLogger(__name__)
+
+STEP_S: Final = 0.1
+BATCH: Final = 32
+BATCH_BYTES: Final = 1 << 20
+UNCONFIRMED_MAX: Final = 1024  # deliveries of one level waiting for confirmation
+DELAYED_AS: Final = "DELAYED_AS"
+"""Property of a delivered copy: ``level:queue offset`` of the delayed message."""
+_ELSEWHERE: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MATCHED)
+_TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+
+
+class DelayOffsets:
+    """level -> next queue offset to deliver; what the file holds and slaves copy."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self.table: dict[int, int] = {}
+        self.version = DataVersion()
+        self.on_change: list[Callable[[], None]] = []
+
+    def load(self, stored: dict[str, Any] | None) -> None:
+        if stored is not None:
+            self.table = {int(k): int(v) for k, v in (stored.get("offsetTable") or {}).items()}
+            self.version = DataVersion.from_json(stored.get("dataVersion"))
+
+    def set(self, level: int, offset: int) -> None:
+        if self.table.get(level) != offset:
+            self.table[level] = offset
+            self.version = self.version.next(self._now_ms())
+            for hook in self.on_change:
+                hook()
+
+    def adopt(self, wrapper: dict[str, Any]) -> bool:
+        """Take a master's table (answer of 45); True when it differed."""
+        table = {int(k): int(v) for k, v in (wrapper.get("offsetTable") or {}).items()}
+        if table == self.table:
+            return False
+        self.table = table
+        self.version = DataVersion.from_json(wrapper.get("dataVersion"))
+        for hook in self.on_change:
+            hook()
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dataVersion": self.version.to_json(), "offsetTable": dict(self.table)}
+
+
+class DelayService:
+    """Delivers while this broker is master; ``run`` is one task for all levels."""
+
+    def __init__(self, context: BrokerContext, offsets: DelayOffsets, sender: SendProcessor) -> None:
+        self._context = context
+        self._offsets = offsets
+        self._sender = sender
+        self._levels_ms = delay_levels_ms(context.config.delay_levels)
+        self._next: dict[int, int] = {}
+        self._unconfirmed: dict[int, deque[tuple[int, int]]] = {}
+
+    async def run(self) -> None:
+        """Deliver what is due, for ever. Started on promotion, cancelled on demotion."""
+        self._unconfirmed = {}
+        end = self._context.store.log.end
+        begun: set[int] = set()
+        while True:
+            if not begun and self._context.store.dispatched >= end:
+                self._next = dict(self._offsets.table)
+            for level in range(1, len(self._levels_ms)) if self._context.store.dispatched >= end else ():
+                try:
+                    if level not in begun:
+                        # The former master may have delivered more than it could tell us. That stands in the
+                        # log we took over, and is in the queues once it is confirmed.
+                        self._skip_delivered(level)
+                        begun.add(level)
+                    for _ in range(UNCONFIRMED_MAX // BATCH):
+                        before = self._next.get(level)
+                        more = self.step(level)
+                        if self._next.get(level) != before:
+                            # After a standstill much is due, and others serve on this loop.
+                            await asyncio.sleep(0)
+                        if not more:
+                            break
+                except (MqError, OSError, ValueError, struct.error) as error:
+                    # Whatever is wrong with one message or its page of the disk: the other levels go on.
+                    log.warning("delivering delay level %d failed, trying again: %s", level, error)
+                except Exception:
+                    # Not foreseen; but a master that delivers no more looks well, and holds all of them back.
+                    log.exception("delivering delay level %d failed, trying again", level)
+            await asyncio.sleep(STEP_S)
+
+    def step(self, level: int) -> bool:
+        """Deliver up to ``BATCH`` messages that are due of one level; whether there may be more.
+
+        Raises Refused or DiskError; what was delivered is remembered.
+        """
+        context = self._context
+        self._note(level)
+        waiting = self._unconfirmed.setdefault(level, deque())
+        if context.refuse_write() is not None or len(waiting) >= UNCONFIRMED_MAX:
+            return False
+        offset = self._next.get(level, 0)
+        got = context.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, BATCH_BYTES, None)
+        if got.status is not GetStatus.FOUND:
+            if got.status in _ELSEWHERE:
+                # Records before it were deleted, or the log was cut: go on where the queue is.
+                self._next[level] = got.next_offset
+                if waiting:
+                    waiting[-1] = (waiting[-1][0], got.next_offset)  # not before those are confirmed
+                else:
+                    self._remember(level, got.next_offset)
+            return False
+        for record in _records(got.chunks):
+            if not self._due(record, level):
+                return False
+            end = self._deliver(record, level)
+            self._next[level] = record.queue_offset + 1
+            waiting.append((end, record.queue_offset + 1))
+        self._note(level)
+        return True
+
+    def _skip_delivered(self, level: int) -> None:
+        """Move the note behind every message whose copy is in the log. Copies of a level come in its order,
+        so the first one without a copy ends the search; whether it is due is no question: the clock of the
+        former master may have been ahead of ours."""
+        copies: dict[tuple[str, int], set[str]] = {}
+        while True:
+            offset = self._next.get(level, 0)
+            got = self._context.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, BATCH_BYTES, None)
+            if got.status is not GetStatus.FOUND:
+                return
+            for record in _records(got.chunks):
+                queue = _destination(record)
+                if queue is not None and queue not in copies:
+                    due_ms = record.store_timestamp_ms + self._levels_ms[level]
+                    copies[queue] = set(self._copies_since(*queue, due_ms))
+                if queue is not None and f"{level}:{record.queue_offset}" not in copies[queue]:
+                    return
+                self._next[level] = record.queue_offset + 1
+                self._remember(level, record.queue_offset + 1)
+
+    def _copies_since(self, topic: str, queue_id: int, since_ms: int) -> Iterator[str]:
+        """What the copies in a queue stored at ``since_ms`` or later are copies of."""
+        store = self._context.store
+        offset = store.offset_by_time(topic, queue_id, since_ms)
+        while True:
+            got = store.get(topic, queue_id, offset, BATCH, BATCH_BYTES, None)
+            if got.status is GetStatus.FOUND:
+                for record in _records(got.chunks):
+                    found = property_of(record.properties, DELAYED_AS)
+                    if found is not None:
+                        yield found
+            elif got.status not in (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
+                return
+            offset = got.next_offset
+
+    def _note(self, level: int) -> None:
+        """Remember what is confirmed by now."""
+        waiting = self._unconfirmed.get(level)
+        done = None
+        while waiting and waiting[0][0] <= self._context.store.confirmed:
+            done = waiting.popleft()[1]
+        if done is not None:
+            self._remember(level, done)
+
+    def _remember(self, level: int, offset: int) -> None:
+        self._offsets.set(level, offset)
+
+    def _due(self, record: Record, level: int) -> bool:
+        now_ms = self._context.env.now_ms()
+        # Store times run ahead of a successor's clock by at most so much; one that is further ahead was
+        # written by a clock that was wrong, and must not hold its message until then.
+        if record.store_timestamp_ms > now_ms + CLOCK_BACK_MAX_MS:
+            return True
+        return record.store_timestamp_ms + self._levels_ms[level] <= now_ms
+
+    def _deliver(self, record: Record, level: int) -> int:
+        """Put a due message into its topic; returns the end of the record it became."""
+        properties = record.properties
+        queue = _destination(record)
+        if queue is None:
+            log.error("delayed message at %d belongs nowhere: dropped", record.physical_offset)
+            return record.physical_offset + record.size
+        host = self._context.store_host
+        message = NewMessage(
+            topic=queue[0],
+            queue_id=queue[1],
+            flag=record.flag,
+            sys_flag=record.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(host) == 20 else 0),
+            born_timestamp_ms=record.born_timestamp_ms,
+            born_host=record.born_host,
+            store_host=host,
+            reconsume_times=record.reconsume_times,
+            prepared_transaction_offset=0,
+            body=record.body,
+            properties=_of_copy(properties, f"{level}:{record.queue_offset}"),
+        )
+        put = self._sender.put([message], stored_before=True)[0]
+        return put.physical_offset + put.size
+
+
+def _of_copy(properties: str, source: str) -> str:
+    own = changed(properties, {WAIT: "false"}, (DELAY, *_TIMERS))
+    # With no room for its source a copy may come twice, which is better than never: for it, and for all that
+    # wait behind it. Without its level alone it is shorter than what the log holds.
+    fitting = (text for text in (changed(own, {DELAYED_AS: source}), own) if _fits(text))
+    return next(fitting, changed(properties, {}, (DELAY, *_TIMERS)))
+
+
+def _fits(properties: str) -> bool:
+    return len(properties.encode()) <= PROPERTIES_BYTES_MAX
+
+
+def _destination(record: Record) -> tuple[str, int] | None:
+    """The topic and queue a delayed message is for, None when it does not say, or names what cannot be."""
+    topic = property_of(record.properties, REAL_TOPIC)
+    queue = property_of(record.properties, REAL_QID)
+    if topic is None or queue is None or not (queue.isascii() and queue.isdigit()):
+        return None
+    return (topic, int(queue)) if is_queue_name(topic, int(queue)) and int(queue) <= INT_MAX else None
+
+
+def _records(chunks: list[bytes]) -> Iterator[Record]:
+    """The records of a ``Got``; a chunk may hold several that lie back to back."""
+    for chunk in chunks:
+        yield from records_in(chunk)

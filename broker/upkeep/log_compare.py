@@ -1,0 +1,304 @@
+"""Does this broker's log say what the other replicas' logs say, where no CRC can tell?
+
+KEELMQ_LOG_DIGESTS (7703, ours alone; docs/formats/store.md) asks a replica for digests of a stretch of its
+log. Where they differ from ours, the records there are fetched (READ_LOG_RANGE) from all replicas,
+``store/heal/agreement`` decides, and what is wrong here is replaced. What is wrong there, the other one
+finds the same way. One pass follows each start, at ``checkOnStartMegabytesPerSecond``; with
+``scrubMegabytesPerSecond`` one follows the other.
+
+    request   ext: brokerName, offset, size (at most 1 MiB)
+    answer    ext: offset, confirmOffset, epoch (as in ``broker/upkeep/log_repair``)   body: 8 bytes for each
+              STEP_BYTES from offset on, up to what is confirmed; zeros where the log is known to be damaged.
+              ``offset`` is larger than asked where the log begins later
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.upkeep.log_repair import CALL_S, PIECE_BYTES, LogRepair, need_same, settled
+from model.codes import Request, Response
+from model.errors import DiskError, MqError, Refused
+from remoting.codec import Command
+from remoting.headers import need, need_int
+from remoting.service import Connection, RemotingClient
+from runtime.backoff import Backoff
+from store.files.damage import resync
+from store.files.record import RECORD_BYTES_MIN, BadRecord, whole
+from store.heal.agreement import Copy, decide
+
+log = logging.getLogger(__name__)
+
+STEP_BYTES: Final = 16 * 1024
+DIGEST_BYTES: Final = 8
+ASK_BYTES: Final = 256 * 1024
+"""Compared at once: half a millisecond of both brokers' loops."""
+LOOK_BACK_BYTES: Final = 256 * 1024
+"""So far before a difference the record it lies in is looked for, at first."""
+RETRY_FIRST_MS: Final = 1000
+RETRY_MAX_MS: Final = 60_000
+PASS_PAUSE_S: Final = 10.0
+UNKNOWN: Final = bytes(DIGEST_BYTES)
+
+
+class LogCompare:
+    """``run`` is one task for the life of the broker. ``passes`` counts whole readings, ``undecided`` the
+    records of the last one that replicas disagree about and nobody can judge."""
+
+    def __init__(self, context: BrokerContext, client: RemotingClient, repair: LogRepair) -> None:
+        self.passes = 0
+        self.undecided = 0
+        self._unanswered = 0  # differences of this pass that nobody gave the bytes of
+        self._context = context
+        self._client = client
+        self._repair = repair
+        self._log = context.store.log
+        self._wake = asyncio.Event()
+        self._backoff = Backoff(context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+
+    def soon(self) -> None:
+        """There is another role or master: ask again at once whom nobody answered."""
+        self._backoff.reset()
+        self._wake.set()
+
+    # What others ask
+
+    async def digests(self, connection: Connection, request: Command) -> Command | None:
+        """Answer KEELMQ_LOG_DIGESTS."""
+        context = self._context
+        if need(request.ext, "brokerName") != context.config.broker_name:
+            raise Refused(f"this broker is of the group {context.config.broker_name}")
+        epoch = settled(context)
+        offset, size = need_int(request.ext, "offset", 0), need_int(request.ext, "size", 1, PIECE_BYTES)
+        begin = max(offset, self._log.min_offset)
+        end = max(min(offset + size, context.store.confirmed), begin)
+        ext = {"offset": str(begin), "confirmOffset": str(context.store.confirmed), "epoch": str(epoch)}
+        return request.reply(ext=ext, body=b"".join(self._digests(begin, end)))
+
+    def _digests(self, begin: int, end: int) -> Iterator[bytes]:
+        damage = self._context.store.damage
+        for at in range(begin, end, STEP_BYTES):
+            stop = min(at + STEP_BYTES, end)
+            if damage.overlaps(at, stop):
+                yield UNKNOWN
+            else:
+                yield blake2b(self._read(at, stop), digest_size=DIGEST_BYTES).digest()
+
+    def _read(self, begin: int, end: int) -> bytes:
+        """Bytes that may cross segments."""
+        context: list[bytes] = []
+        while begin < end and (data := self._log.read(begin, end - begin)):
+            context.append(data)
+            begin += len(data)
+        return b"".join(context)
+
+    # What we ask
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            wait_s: float | None = None
+            if self._context.store.scrub.rate() > 0 or not self.passes:
+                wait_s = await self._turn()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _turn(self) -> float | None:
+        """One pass; how long to rest behind it, None: until something changes."""
+        try:
+            done = await self.once()
+        except (MqError, OSError, ValueError) as error:  # ValueError: cut or deleted under our eyes
+            log.info("cannot compare the log with a replica's: %s", error)
+            done = False
+        if not done:
+            return self._backoff.next_s()
+        self._backoff.reset()
+        return PASS_PAUSE_S if self._context.config.scrub_megabytes_per_s else None
+
+    async def once(self) -> bool:
+        """Compare all that is confirmed with one replica; False when there was none, or not all of it could
+        be compared or judged. Raises MqError, OSError."""
+        peers = await self._repair.peers()
+        if peers and self._context.ha.settled is None:
+            return False
+        for peer in peers:
+            self.undecided = self._unanswered = 0
+            at = self._log.min_offset
+            while at < self._context.store.confirmed:
+                stop = await self._piece(peer, at, peers)
+                if stop <= at:
+                    break  # this replica does not know that yet, or does not answer
+                rate = self._rate()
+                rest_s = max((stop - at) / rate if rate else 0.0, self._context.store.throttle.left_s)
+                await asyncio.sleep(rest_s)
+                at = stop
+            if at > self._log.min_offset:
+                whole_log = at >= self._context.store.confirmed - STEP_BYTES and not self._unanswered
+                self.passes += whole_log
+                return whole_log and not self.undecided
+        return not peers and not self._context.config.enable_controller_mode
+
+    def _rate(self) -> int:
+        config = self._context.config
+        return (config.scrub_megabytes_per_s or config.check_on_start_megabytes_per_s) << 20
+
+    async def _piece(self, peer: str, at: int, peers: list[str]) -> int:
+        """Compare the log from ``at`` on with ``peer``'s; returns how far that was possible."""
+        store = self._context.store
+        generation = self._log.generation
+        end = min(at + ASK_BYTES, store.confirmed)
+        ext = {"brokerName": self._context.config.broker_name, "offset": str(at), "size": str(end - at)}
+        try:
+            answer = await self._client.call(peer, Command(int(Request.KEELMQ_LOG_DIGESTS), ext), CALL_S)
+            if answer.code != Response.SUCCESS:
+                raise Refused(f"{answer.code} {answer.remark or ''}", answer.code)
+            need_same(self._context, answer)
+            begin = need_int(answer.ext, "offset", at)
+            end = min(end, need_int(answer.ext, "confirmOffset", 0))
+        except (MqError, OSError) as error:
+            log.info("%s does not tell digests from %d on: %s", peer, at, error)
+            return at
+        if generation != self._log.generation:
+            return at  # cut or put aside while we asked: there may be nothing left here to compare
+        theirs = [answer.body[i : i + DIGEST_BYTES] for i in range(0, len(answer.body), DIGEST_BYTES)]
+        if begin >= end or begin < self._log.min_offset:
+            return max(begin, at, self._log.min_offset) if begin < store.confirmed else at
+        differing = [
+            begin + number * STEP_BYTES
+            for number, (mine, other) in enumerate(zip(self._digests(begin, end), theirs, strict=False))
+            # A step that is damaged here may hold more that no CRC tells, next to it even: then nothing would
+            # mend the one, for want of a neighbour that is the same everywhere.
+            if mine != other and other != UNKNOWN
+        ]
+        for step in differing:
+            if self._is_there(generation, step):
+                others = [peer, *(p for p in peers if p != peer)]
+                await self._settle(step, min(step + STEP_BYTES, end), others)
+        if generation != self._log.generation:
+            return at
+        return min(begin + len(theirs) * STEP_BYTES, end)
+
+    async def _settle(self, begin: int, end: int, peers: list[str]) -> None:
+        """Judge the records that differ in [``begin``, ``end``). Raises DiskError."""
+        segment_bytes = self._log.segment_bytes
+        while begin < end:
+            stop = min(end, begin - begin % segment_bytes + segment_bytes)
+            generation = self._log.generation
+            copies = await self._copies(begin, stop, peers[:1])
+            if not self._is_there(generation, begin):
+                return
+            self._unanswered += not copies
+            if copies:
+                mine, (other,) = self._read(begin, stop), copies
+                at = begin
+                while (at := _first_difference(mine, other, at - begin) + begin) < stop:
+                    known = self._context.store.damage.at(at)
+                    at = known.until if known is not None else await self._record(at, peers)
+                    if not self._is_there(generation, begin):
+                        return
+            begin = stop
+
+    def _is_there(self, generation: int, begin: int) -> bool:
+        """Do the bytes from ``begin`` on still stand where they stood when the log was of ``generation``?"""
+        return generation == self._log.generation and begin >= self._log.min_offset
+
+    async def _record(self, at: int, peers: list[str]) -> int:
+        """Judge the record byte ``at`` lies in; returns where it ends."""
+        place = self._place(at)
+        if place is None:
+            return at + RECORD_BYTES_MIN  # damaged, as the scrub will say; the next one may be whole
+        begin, until = place
+        generation, epoch = self._log.generation, self._context.ha.settled
+        others = await self._copies(begin, until, peers)
+        # One vote of the former epoch, one of this: another master wrote between the two.
+        if not others or epoch != self._context.ha.settled or not self._is_there(generation, begin):
+            self._unanswered += 1
+            return until
+        mine = self._read(begin, until)
+        if all(other == mine for other in others):
+            return until  # mended meanwhile
+        winner = decide([self._copy(begin, data) for data in (mine, *others)])
+        if winner is None:
+            self.undecided += 1
+            log.error("replicas differ in [%d, %d), and nothing tells which is right", begin, until)
+        elif winner != mine:
+            try:
+                await self._context.store.repairer.replace(begin, winner)
+            except BadRecord as bad:
+                log.error("cannot replace the record at %d: %s", begin, bad)
+        return until
+
+    def _place(self, at: int) -> tuple[int, int] | None:
+        """The record, or blank, that byte ``at`` lies in; None when it cannot be told, or the scrub will."""
+        segment_bytes = self._log.segment_bytes
+        base = at - at % segment_bytes
+        limit = min(base + segment_bytes, self._context.store.confirmed)
+        back = LOOK_BACK_BYTES
+        while True:
+            begin = max(base, at - back)
+            found: int | None = begin
+            if begin > base:
+                near = resync(lambda size, p: self._log.read(base + p, size), base, begin - base, at - base)
+                found = base + near if near is not None else None
+            while found is not None and found <= at:
+                size = self._size(found, limit)
+                if size == 0:
+                    # Damaged: the scrub's. Good records may go on before ``at``.
+                    near = resync(
+                        lambda size, p: self._log.read(base + p, size), base, found - base, limit - base
+                    )
+                    found = base + near if near is not None and base + near <= at else None
+                elif found + size > at:
+                    return found, found + size
+                else:
+                    found += size
+            if begin == base:
+                return None
+            back *= 8
+
+    def _size(self, offset: int, limit: int) -> int:
+        """Bytes of the whole record or blank at ``offset``; 0 when there is none."""
+        says = int.from_bytes(self._log.read(offset, 4), "big", signed=True)
+        if not 0 < says <= limit - offset:
+            return 0
+        try:
+            return abs(whole(self._read(offset, offset + says), 0, offset))
+        except BadRecord:
+            return 0
+
+    def _copy(self, offset: int, data: bytes) -> Copy:
+        try:
+            is_whole = abs(whole(data, 0, offset)) == len(data)
+        except BadRecord:
+            is_whole = False
+        return Copy(data, is_whole, is_whole and self._context.store.repairer.names(offset, data))
+
+    async def _copies(self, begin: int, until: int, peers: list[str]) -> list[bytes]:
+        """What those of ``peers`` that answer have in [``begin``, ``until``)."""
+        found: list[bytes] = []
+        for peer in peers:
+            try:
+                data = await self._repair.fetch(peer, begin, until)
+            except DiskError:
+                raise
+            except (MqError, OSError) as error:
+                log.info("%s does not give [%d, %d): %s", peer, begin, until, error)
+                continue
+            if len(data) == until - begin:
+                found.append(data)
+        return found
+
+
+def _first_difference(one: bytes, other: bytes, at: int) -> int:
+    """The first position from ``at`` on where they differ, else their length."""
+    if one[at:] == other[at:]:
+        return len(one)
+    return next((i for i in range(at, min(len(one), len(other))) if one[i] != other[i]), len(one))

@@ -1,0 +1,291 @@
+"""``keelmq drill``: inject a fault into a cluster, measure the failover, check that nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.status import Status
+
+from admin.cluster import LocalCluster
+from admin.exits import DONE, FAILED, UNFINISHED
+from admin.group import LazyGroup
+from admin.outfile import OutFile
+from admin.serve import loop_factory
+from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
+from chaos.drills.drill import Drill, DrillPlan, run_drill, summary
+from chaos.drills.screen import show_campaign, show_drill, show_summary
+from chaos.history import History
+from chaos.worlds.live import FAULTS, LiveWorld, World
+from chaos.worlds.rocketmq_live import RocketMQWorld
+from model.errors import ConfigError, MqError
+from runtime.os_env import OsEnv
+
+TEXTS: Final = {
+    "kill-master": "SIGKILL the master; another broker takes over.",
+    "stop-master": "SIGTERM the master: an orderly stop.",
+    "freeze-master": "SIGSTOP the master; thaw it when another has taken over.",
+    "handover": "Ask the Controller to make a slave master.",
+    "kill-slave": "SIGKILL a slave; sends go on after it left the SyncStateSet.",
+    "freeze-slave": "SIGSTOP a slave.",
+    "kill-controller-leader": "SIGKILL the Controllers' leader: the data path must not notice.",
+    "kill-leader-and-master": "SIGKILL the Controllers' leader and the master at once.",
+    "kill-namesrv": "SIGKILL a NameServer that is not the Controllers' leader.",
+}
+RECOVER_S: Final = {"keelmq": 30.0, "rocketmq": 75.0}
+"""RocketMQ's own timers add up to more: 10 s to notice a frozen master, 5 s between two looks."""
+CAMPAIGN_RATE: Final = 1000.0
+CAMPAIGN_IN_FLIGHT: Final = 4
+CAMPAIGN_AFTER_S: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where the drills take place: a cluster that runs already, or one made for them and removed after."""
+
+    target: str
+    directory: Path | None
+    settings: Sequence[str]
+
+    @asynccontextmanager
+    async def world(self, env: OsEnv, tell: Callable[[str], object]) -> AsyncIterator[World]:
+        """Raises ConfigError, ClusterNotReady, CannotDrill."""
+        if self.directory is not None:
+            cluster = LocalCluster.open(self.directory)
+            await cluster.up(tell=tell)
+            yield LiveWorld(env, cluster)
+            return
+        own = Path(tempfile.mkdtemp(prefix="keelmq-drill-"))
+        try:
+            if self.target == "rocketmq":
+                theirs = RocketMQWorld(env, own, settings=self.settings)
+                try:
+                    await theirs.start(tell)
+                    yield theirs
+                finally:
+                    await theirs.stop()
+            else:
+                cluster = LocalCluster.create(own, settings=self.settings)
+                try:
+                    await cluster.up(tell=tell)
+                    yield LiveWorld(env, cluster)
+                finally:
+                    cluster.down()
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _command(scenario: str) -> click.Command:
+    @click.command(scenario, help=_help(scenario), short_help=TEXTS[scenario])
+    @click.option(
+        "--dir",
+        "directory",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="A cluster started by keelmq cluster up [a temporary one of its own].",
+    )
+    @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="How many drills.")
+    @click.option(
+        "--campaign",
+        is_flag=True,
+        help="All drills after each other on one cluster, under load that never stops; judged at the end.",
+    )
+    @click.option(
+        "--acks",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="With --campaign: go on with drills until so many sends were acknowledged.",
+    )
+    @click.option(
+        "--limit",
+        "limit_s",
+        type=click.FloatRange(1),
+        default=3600.0,
+        show_default=True,
+        help="With --campaign: begin no drill after so many seconds.",
+    )
+    @click.option("--rate", type=click.FloatRange(1), help="Messages/s in all [200; with --campaign 1000].")
+    @click.option(
+        "--size", type=click.IntRange(1, 4_194_304), default=256, show_default=True, help="Body bytes."
+    )
+    @click.option("--queues", type=click.IntRange(1, 64), default=4, show_default=True, help="Queues used.")
+    @click.option("--seed", type=int, default=1, show_default=True, help="Chooses victims and bodies.")
+    @click.option("--set", "settings", multiple=True, metavar="ROLE.KEY=V", help="For the own cluster.")
+    @click.option(
+        "--target",
+        type=click.Choice(["keelmq", "rocketmq"]),
+        default="keelmq",
+        show_default=True,
+        help="rocketmq: the real one, on this machine (needs Java).",
+    )
+    @click.option(
+        "--history", type=click.Path(path_type=Path, file_okay=False), help="Write each history there."
+    )
+    @click.option("--json", "out", type=OutFile(), help="Write the result here (- = stdout).")
+    @click.pass_context
+    def drill(
+        ctx: click.Context,
+        directory: Path | None,
+        repeat: int,
+        campaign: bool,
+        acks: int,
+        limit_s: float,
+        rate: float | None,
+        size: int,
+        queues: int,
+        seed: int,
+        settings: tuple[str, ...],
+        target: str,
+        history: Path | None,
+        out: Path | None,
+    ) -> None:
+        if directory is not None and (settings or target != "keelmq"):
+            raise click.UsageError("--dir names a keelmq cluster that is there: no --set, no --target")
+        if acks and not campaign:
+            raise click.UsageError("--acks needs --campaign")
+        plan = DrillPlan(
+            scenario,
+            rate=rate or (CAMPAIGN_RATE if campaign else 200.0),
+            in_flight=CAMPAIGN_IN_FLIGHT if campaign else 1,
+            size_bytes=size,
+            seed=seed,
+            queues=queues,
+            recover_s=RECOVER_S[target],
+            after_s=CAMPAIGN_AFTER_S if campaign else 1.0,
+        )
+        site = Site(target, directory, settings)
+        console = Console(stderr=out is not None and str(out) == "-")
+        try:
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                if campaign:
+                    whole = CampaignPlan(plan, repeat, acks, limit_s)
+                    work = _run_campaign(whole, site, history, console)
+                else:
+                    work = _run(plan, repeat, site, history, console)
+                result, drills = runner.run(work)
+        except asyncio.CancelledError:
+            raise click.Abort from None
+        text = json.dumps(result)
+        if out is not None and str(out) == "-":
+            click.echo(text)
+        elif out is not None:
+            out.write_text(text + "\n", encoding="utf-8")
+        ctx.exit(exit_code(drills, repeat))
+
+    return drill
+
+
+def _help(scenario: str) -> str:
+    return (
+        f"{TEXTS[scenario]}\n\n"
+        "Sends under load, injects the fault, measures until every queue is acknowledged again, mends, waits "
+        "until the SyncStateSet is full, reads all back. Exit code 2 when anything is lost, doubled or "
+        "disordered.\n\n"
+        f"Example: keelmq drill {scenario} --repeat 5 --json drill.json"
+    )
+
+
+def exit_code(drills: Sequence[Drill], repeat: int) -> int:
+    """2 for a broken promise, 3 when a drill did not come to its end, else 0."""
+    if any(drill.violated for drill in drills):
+        return FAILED
+    if len(drills) < repeat or any(drill.unfinished is not None for drill in drills):
+        return UNFINISHED
+    return DONE
+
+
+async def _run(
+    plan: DrillPlan, repeat: int, site: Site, history: Path | None, console: Console
+) -> tuple[dict[str, Any], list[Drill]]:
+    _end_in_order()
+    env = OsEnv(seed=plan.seed)
+    drills: list[Drill] = []
+    try:
+        with console.status("starting the cluster") as status:
+            async with site.world(env, status.update) as world:
+                for number in range(repeat):
+                    told = partial(_tell, status, f"drill {number + 1}/{repeat}")
+                    drill, events = await run_drill(
+                        env, world, plan, number, env_of=partial(_env, plan.seed, number), tell=told
+                    )
+                    drills.append(drill)
+                    show_drill(console, plan.scenario, number, repeat, drill)
+                    _keep(events, history, f"{plan.scenario}-{number}.jsonl")
+    except MqError as error:
+        if isinstance(error, ConfigError):
+            raise
+        # What was measured so far is still a result.
+        console.print(f"[red]cannot go on[/red]: {error}", highlight=False)
+    result = summary(plan, site.target, drills)
+    show_summary(console, result)
+    return result, drills
+
+
+async def _run_campaign(
+    plan: CampaignPlan, site: Site, directory: Path | None, console: Console
+) -> tuple[dict[str, Any], list[Drill]]:
+    _end_in_order()
+    each = plan.drill
+    env = OsEnv(seed=each.seed)
+
+    def show(number: int, drill: Drill) -> None:
+        console.print(campaign_line(number, plan, drill), highlight=False, soft_wrap=True)
+
+    with console.status("starting the cluster") as status:
+        async with site.world(env, status.update) as world:
+            campaign, events = await run_campaign(
+                env,
+                world,
+                plan,
+                env_of=partial(_env, each.seed, 0),
+                tell=partial(_tell, status, each.scenario),
+                done=show,
+            )
+    _keep(events, directory, f"{each.scenario}-campaign.jsonl")
+    result = campaign.to_json(each, site.target)
+    show_campaign(console, result)
+    return result, [*campaign.drills, campaign.total]
+
+
+def _end_in_order() -> None:
+    """SIGTERM as SIGINT: what was broken is mended and a cluster of our own taken down before we go."""
+    main = asyncio.current_task()
+    assert main is not None, "run as a task"
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
+
+
+def _keep(events: History, directory: Path | None, name: str) -> None:
+    if directory is None:
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / name).open("w", encoding="utf-8") as file:
+        events.write(file)
+
+
+def _tell(status: Status, what: str, text: str) -> None:
+    status.update(f"{what}: {text}")
+
+
+def _env(seed: int, number: int, index: int) -> OsEnv:
+    """Each client's own chance, else two clients would invent the same names."""
+    return OsEnv(seed=(seed * 1_000_003 + number) * 1_000 + index)
+
+
+drill = LazyGroup(
+    "drill",
+    {"sim": ("chaos.sim_commands:sim", "Break a simulated cluster, thousands of times, from seeds.")},
+    help="Inject a fault, measure the failover, check that nothing is lost.",
+)
+for _scenario in FAULTS:
+    drill.add_command(_command(_scenario))

@@ -1,0 +1,101 @@
+"""How does a drill look on a screen?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from chaos.drills.drill import MOVES_MASTER, Drill
+
+STEPS = (
+    ("noticed", "noticed_ms", "the Controller knows"),
+    ("elected", "elected_ms", "it has named a master"),
+    ("promoted", "promoted_ms", "that broker is master"),
+    ("routed", "routed_ms", "a NameServer says so"),
+    ("leader", "leader_ms", "another Controller answers as leader"),
+    ("first ack", "first_ack_ms", "a message is acknowledged again"),
+    ("full again", "full_again_ms", "every replica is in the SyncStateSet"),
+)
+
+
+_PROMISES = {
+    "lost": "lost",
+    "phantom": "phantom",
+    "duplicates": "duplicated",
+    "order_violations": "out of order",
+    "offset_reuse": "offsets reused",
+    "acknowledged_twice": "offsets acknowledged twice",
+    "read_then_gone": "read, then gone",
+}
+
+
+def show_drill(console: Console, scenario: str, number: int, repeat: int, drill: Drill) -> None:
+    """One table: the timeline, what it cost, whether all is there."""
+    table = Table(title=f"{scenario} {number + 1}/{repeat}: {drill.victim}", title_justify="left")
+    table.add_column("step")
+    table.add_column("ms since the fault", justify="right")
+    table.add_column("")
+    moves = scenario in MOVES_MASTER
+    for name, member, text in STEPS:
+        value = getattr(drill, member)
+        if value is not None and (moves or member != "first_ack_ms"):
+            table.add_row(name, f"{value:,.0f}", text)
+    worst = "never" if drill.rto_ms is None else f"{drill.rto_ms:,.0f}"
+    table.add_section()
+    meaning = "last ack before to first ack after" if moves else "longest time without an ack"
+    table.add_row("RTO, worst queue", worst, meaning)
+    table.add_row("sends", "", f"{drill.acked:,} acked, {drill.unknown:,} unknown, {drill.failed:,} failed")
+    table.add_row("read back", "", _verdict(drill))
+    console.print(table)
+    for violation in drill.violations:
+        console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
+    if drill.unfinished is not None:
+        console.print(f"[red]not finished[/red]: {drill.unfinished}", highlight=False)
+
+
+def _verdict(drill: Drill) -> str:
+    broken = [f"{count:,} {text}" for name, text in _PROMISES.items() if (count := getattr(drill, name))]
+    if broken:
+        return f"[red]{', '.join(broken)}[/red]"
+    return f"[green]{drill.read_back:,} messages: none lost, none twice, all in order[/green]"
+
+
+def show_campaign(console: Console, result: Mapping[str, Any]) -> None:
+    """What all drills of a campaign came to."""
+    show_summary(console, result)
+    broken = [
+        f"{result[f'{name}_total']:,} {text}" for name, text in _PROMISES.items() if result[f"{name}_total"]
+    ]
+    verdict = f"[red]{', '.join(broken)}[/red]" if broken else "none lost, none twice, all in order"
+    console.print(
+        f"{result['acked_total']:,} acknowledged, {result['failed_total']:,} failed, "
+        f"{result['unknown_total']:,} unknown in {result['seconds']:,.0f} s; "
+        f"{result['read_back']:,} read back: {verdict}",
+        highlight=False,
+    )
+    for violation in result["violations"]:
+        console.print(f"[red]{violation['checker']}[/red]: {violation['text']}", highlight=False)
+    if result["unfinished"] is not None:
+        console.print(f"[red]not finished[/red]: {result['unfinished']}", highlight=False)
+
+
+def show_summary(console: Console, result: Mapping[str, Any]) -> None:
+    count = len(result["drills"])
+    if count < 2:
+        return
+    times = ", ".join(
+        f"{name} {value:,.0f} ms"
+        for name in ("p50", "p99", "max")
+        if (value := result[f"rto_{name}_ms"]) is not None
+    )
+    if (asked := result["since_request_p50_ms"]) is not None:
+        times += f"; since the fault or request p50 {asked:,.0f} ms, "
+        times += f"p99 {result['since_request_p99_ms']:,.0f} ms"
+    console.print(
+        f"{count} drills: RTO {times or 'never'}; lost {result['lost_total']}, "
+        f"order violations {result['order_violations_total']}",
+        highlight=False,
+    )

@@ -1,0 +1,82 @@
+"""Until when may a master believe that nobody else was elected?
+
+A keelmq master asks for a lease with its heartbeats and counts it from the moment it *sent* the question. The
+Raft leader grants what is left of ``duration_ms`` since the newest moment at which a majority certainly still
+followed it. With s that moment, b <= s or not, the lease ends at the latest at s + duration; whoever leads
+the Controllers next begins after s, and waits for ``duration_ms`` (and the drift of two clocks) before it
+elects another where that matters. docs/decisions/0005-lease.md has the whole argument.
+
+Pure: times are monotonic milliseconds, given by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from controller.groups.liveness import Broker, Heartbeat
+
+SHARE: Final = 0.8
+"""Of the heartbeat timeout: a silent master's lease is over before its silence counts."""
+DURATION_MAX_MS: Final = 8000
+DRIFT: Final = 0.02
+"""Two clocks may differ so much in speed."""
+
+
+def duration_ms(timeout_ms: int) -> int:
+    """How long a broker with this heartbeat timeout may lead without a new word."""
+    return int(min(timeout_ms * SHARE, DURATION_MAX_MS))
+
+
+class Leases:
+    """What this Controller granted, and what a former leader may have granted."""
+
+    def __init__(self) -> None:
+        self._until: dict[Broker, float] = {}
+        self._led_ms = float("-inf")
+
+    def lead(self, now_ms: float) -> None:
+        """From now on this Controller decides; former leaders' leases are not known to it."""
+        self._until.clear()
+        self._led_ms = now_ms
+
+    def grant(self, broker: Broker, timeout_ms: int, *, followed_ms: float | None, now_ms: float) -> int:
+        """Milliseconds the broker may count from the sending of the question heard now; 0 = none.
+
+        ``followed_ms``: ``Raft.followed_ms``.
+        """
+        if followed_ms is None:
+            return 0
+        left_ms = int(duration_ms(timeout_ms) - max(now_ms - followed_ms, 0))
+        if left_ms <= 0:
+            return 0
+        until_ms = now_ms + left_ms + duration_ms(timeout_ms) * DRIFT
+        self._until[broker] = max(until_ms, self._until.get(broker, until_ms))
+        return left_ms
+
+    def release(self, broker: Broker) -> None:
+        """The broker itself said that it does not act as master any more."""
+        self._until[broker] = float("-inf")
+
+    def holders(self, group: str) -> list[int]:
+        """Brokers this Controller granted a lease to, sorted; it may be over."""
+        return sorted(broker_id for name, broker_id in self._until if name == group)
+
+    def until_ms(self, broker: Broker, beat: Heartbeat | None) -> float:
+        """When the broker's last lease is over at the latest. ``beat``: its newest heartbeat, if any."""
+        if beat is not None and not beat.leases:
+            return float("-inf")
+        known = self._until.get(broker)
+        if known is not None:
+            return known
+        longest_ms = DURATION_MAX_MS if beat is None else duration_ms(beat.timeout_ms)
+        return self._led_ms + longest_ms * (1 + DRIFT)
+
+
+def matters(beat: Heartbeat | None, members: Collection[int], chosen: int) -> bool:
+    """Whether the master of ``beat`` could confirm anything that ``chosen`` lacks or does not hear of.
+
+    One that waits for every member cannot while ``chosen`` is a member: a broker that was elected
+    acknowledges nothing to its former master any more.
+    """
+    return beat is None or not beat.all_ack or chosen not in members

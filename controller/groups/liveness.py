@@ -1,0 +1,185 @@
+"""Which brokers are alive, as far as this Controller has heard?
+
+A broker's session is the newest connection its heartbeats came on. The end of that connection is the end of
+the broker, at once; the end of an older one means nothing, nor does what it still brings: after a cut the
+network delivers what it had kept. Silence ends a session after the timeout the broker itself asked for. Times
+are monotonic milliseconds, given by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from controller.groups.elect import PRIORITY_LAST, End
+
+DEFAULT_TIMEOUT_MS: Final = 10_000
+TIMEOUT_MIN_MS: Final = 100
+TIMEOUT_MAX_MS: Final = 600_000
+
+FORGOTTEN_MS: Final = 3_600_000
+"""After so long a silence nothing of a broker is kept: ids are never given twice, so they would add up."""
+
+Broker = tuple[str, int]
+"""(name of the group, broker id)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a broker says of itself (BROKER_HEARTBEAT). Offsets in bytes, -1 = not said. ``session``: the
+    number of the connection; a newer one has a higher one."""
+
+    session: int
+    at_ms: float
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    cluster: str = ""
+    address: str = ""
+    ha_address: str = ""
+    epoch: int = -1
+    max_offset: int = -1
+    confirm_offset: int = -1
+    priority: int = PRIORITY_LAST
+    leases: bool = False  # acts as master with a lease only (keelmq)
+    all_ack: bool = False  # as master, waits for every member of its SyncStateSet
+
+    @property
+    def end(self) -> End:
+        return End(self.epoch, self.max_offset, self.priority)
+
+    @property
+    def until_ms(self) -> float:
+        return self.at_ms + self.timeout_ms
+
+
+class Liveness:
+    """What heartbeats and closed connections say.
+
+    In: ``heartbeat``, ``closed``, ``lead``. Out: who was lost, ``alive``, ``presumed``, ``ends``.
+    Holds: only the newest heartbeat of a broker's newest connection counts, in whichever order connections
+    end.
+    """
+
+    def __init__(self) -> None:
+        self._beats: dict[Broker, Heartbeat] = {}
+        self._ids: dict[str, set[int]] = {}  # of each group, so that asking for one does not look at all
+        self._over: set[Broker] = set()  # sessions that ended: by close or by expiry
+        self._closed: set[Broker] = set()
+        self._leading_since_ms: float | None = None
+
+    def lead(self, now_ms: float) -> None:
+        """From now on this Controller decides. What it has not heard, the former leader may have; or it could
+        hear nothing, because its process stood still."""
+        self._leading_since_ms = now_ms
+
+    def heartbeat(self, group: str, broker_id: int, beat: Heartbeat) -> bool:
+        """Note a heartbeat; whether the broker was not alive before."""
+        broker = (group, broker_id)
+        known = self._beats.get(broker)
+        fresh = known is None or broker in self._over
+        if known is not None and not fresh and beat.session < known.session:
+            return False
+        self._beats[broker] = beat
+        self._ids.setdefault(group, set()).add(broker_id)
+        self._over.discard(broker)
+        self._closed.discard(broker)
+        return fresh
+
+    def closed(self, session: int) -> list[Broker]:
+        """The connection of ``session`` ended: the brokers that are lost by it."""
+        lost = [b for b, beat in self._beats.items() if beat.session == session and b not in self._over]
+        self._over.update(lost)
+        self._closed.update(b for b, beat in self._beats.items() if beat.session == session)
+        return sorted(lost)
+
+    def expired(self, now_ms: float) -> list[Broker]:
+        """The brokers that became silent for too long since the last call. Forgets those that have been for
+        ``FORGOTTEN_MS``."""
+        silent = [b for b, beat in self._beats.items() if beat.until_ms < now_ms]
+        lost = [b for b in silent if b not in self._over]
+        self._over.update(lost)
+        for broker in silent:
+            if broker not in lost and self._beats[broker].until_ms < now_ms - FORGOTTEN_MS:
+                self.forget(*broker)
+        return sorted(lost)
+
+    def next_expiry_ms(self) -> float | None:
+        """When, without further heartbeats, the next broker expires."""
+        return min((beat.until_ms for b, beat in self._beats.items() if b not in self._over), default=None)
+
+    def is_alive(self, group: str, broker_id: int, now_ms: float) -> bool:
+        """Whether its session is open and recent."""
+        broker = (group, broker_id)
+        beat = self._beats.get(broker)
+        return beat is not None and broker not in self._closed and now_ms <= beat.until_ms
+
+    def is_presumed(self, group: str, broker_id: int, now_ms: float) -> bool:
+        """Alive, or silent without this leader having listened long enough to call it dead."""
+        if self.is_alive(group, broker_id, now_ms):
+            return True
+        return (group, broker_id) not in self._closed and now_ms <= self.presumed_until_ms(group, broker_id)
+
+    def presumed_until_ms(self, group: str, broker_id: int) -> float:
+        """Until when silence is no answer, because this leader has not listened for long."""
+        if self._leading_since_ms is None:
+            return float("-inf")
+        return self._leading_since_ms + self.grace_ms(group, broker_id)
+
+    def grace_ms(self, group: str, broker_id: int) -> int:
+        """After this long, silence is an answer for a new leader too: the broker's own heartbeat timeout,
+        or, of a broker never heard, the longest timeout in use."""
+        known = self._beats.get((group, broker_id))
+        if known is not None:
+            return known.timeout_ms
+        return max((beat.timeout_ms for beat in self._beats.values()), default=DEFAULT_TIMEOUT_MS)
+
+    def hung_up(self, group: str, broker_id: int) -> bool:
+        """Whether its connection ended, rather than that it fell silent."""
+        return (group, broker_id) in self._closed
+
+    def lives_elsewhere(self, group: str, broker_id: int, address: str, now_ms: float) -> str | None:
+        """Where a living broker has this id at another address than ``address``: two processes with one
+        identity, one store being a copy of the other's."""
+        beat = self._beats.get((group, broker_id))
+        if beat is None or beat.address == address or not self.is_alive(group, broker_id, now_ms):
+            return None
+        return beat.address
+
+    def alive(self, group: str, now_ms: float) -> list[int]:
+        """Ids of the group's brokers that are alive, sorted."""
+        return sorted(i for i in self._ids.get(group, ()) if self.is_alive(group, i, now_ms))
+
+    def presumed(self, group: str, broker_ids: Iterable[int], now_ms: float) -> list[int]:
+        """Those of ``broker_ids`` that must not be taken for dead, sorted."""
+        return sorted(i for i in broker_ids if self.is_presumed(group, i, now_ms))
+
+    def newest(self, group: str, broker_id: int) -> Heartbeat | None:
+        return self._beats.get((group, broker_id))
+
+    def told_end(self, group: str, broker_id: int, epoch: int, max_offset: int) -> None:
+        """The broker was asked how far its log reaches."""
+        beat = self._beats.get((group, broker_id))
+        if beat is not None:
+            self._beats[group, broker_id] = replace(beat, epoch=epoch, max_offset=max_offset)
+
+    def ends(self, group: str) -> dict[int, End]:
+        """How far the logs of the group's brokers reach, as last heard."""
+        return {i: self._beats[group, i].end for i in sorted(self._ids.get(group, ()))}
+
+    def __len__(self) -> int:
+        """Brokers there is anything known of."""
+        return len(self._beats)
+
+    def knows(self, group: str, broker_id: int) -> bool:
+        return (group, broker_id) in self._beats
+
+    def forget(self, group: str, broker_id: int) -> None:
+        """The broker was removed from its group, or silent for very long."""
+        broker = (group, broker_id)
+        self._beats.pop(broker, None)
+        ids = self._ids.get(group, set())
+        ids.discard(broker_id)
+        if not ids:
+            self._ids.pop(group, None)
+        self._over.discard(broker)
+        self._closed.discard(broker)

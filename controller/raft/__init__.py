@@ -1,0 +1,1 @@
+"""How the Controllers agree on one order of commands: Raft over PySyncObj."""

@@ -1,0 +1,565 @@
+"""What does PySyncObj do here, and what is done in its place?
+
+PySyncObj 0.3.17 keeps the roles, the terms, the timers, who has which part of the log, the commit rule and
+the order in which entries are applied. ``Node`` replaces the rest:
+
+    its journal, files, threads   ``controller.raft.journal``; synced before a message that depends on it
+    its sockets and pickle        ``controller.raft.transport`` and ``controller.raft.codec``
+    append_entries on a follower  entries already held are skipped; the log is cut only where it really
+                                  contradicts the leader's, never below what is committed
+    acknowledgements              carry the term; those of another term are ignored;
+                                  a deposed leader is told the newer term
+    votes                         ``controller.raft.voting``
+    commands                      an error in ``apply`` is a result, not an endless loop; one in a callback
+                                  is logged
+    snapshots                     checked; durable before the journal is shortened or replaced
+
+The library's private names used here are those of 0.3.17; ``tests/controller/test_raft_rules.py`` fails when
+a new version moves them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from controller.raft.calls import Done, Failed, library_callback, safely
+from controller.raft.codec import (
+    BATCH_BYTES_MAX,
+    SNAPSHOT_BYTES_MAX,
+    Ack,
+    Admit,
+    AppendEntries,
+    Entry,
+    Message,
+    PreVote,
+    PreVoteAnswer,
+    RequestVote,
+    Snapshot,
+    TimeoutNow,
+    Vote,
+    check_entries,
+    decode_snapshot,
+    encode_snapshot,
+)
+from controller.raft.health import PeerProgress, Progress, Watch
+from controller.raft.journal import Journal, align
+from controller.raft.library import Outbox, Peer, SnapshotSender, library
+from controller.raft.reads import Read, Reads
+from controller.raft.timing import Timing
+from controller.raft.voting import FOLLOWER, LEADER, NEVER, Voting
+from model.errors import DiskError, MqError, PeerError
+
+if TYPE_CHECKING:
+    from random import Random
+
+log = logging.getLogger(__name__)
+
+REGULAR: Final = b"\x00"  # first byte of an entry's command: a command of ours, or nothing to do
+NO_OP: Final = b"\x01"
+COMMANDS_PER_TICK_MAX: Final = 1024
+COMPACT_AGAIN_S: Final = 5.0  # after a compaction the disk refused
+
+
+class Diverged(MqError):
+    """The leader contradicts what is committed here: one of the two logs is not Raft's. Never go on."""
+
+
+class Node(Voting):
+    """One Raft member without time, sockets or files of its own: it is ticked and handed messages.
+
+    A DiskError or Diverged out of ``tick`` or ``received`` is final: the node must never be used again.
+    PeerError means the sender broke the rules; nothing was changed.
+    """
+
+    # What the library keeps under its own names.
+    _SyncObj__raftCommitIndex: int
+    _SyncObj__raftLastApplied: int
+    _SyncObj__newAppendEntriesTime: float
+    _SyncObj__leaderCommitIndex: int | None
+
+    def __init__(
+        self,
+        node_id: str,
+        others: Iterable[str],
+        *,
+        timing: Timing,
+        journal: Journal,
+        chance: Random,
+        send: Callable[[str, bytes], bool],
+        apply: Callable[[bytes], bytes],
+        state: Callable[[], bytes],
+        restore: Callable[[bytes], None],
+        store_snapshot: Callable[[bytes], None],
+        snapshot: Snapshot | None,
+        compact_entries: int,
+        clock_ms: Callable[[], float] | None = None,
+    ) -> None:
+        """``snapshot``: what the disk holds, already checked; ``store_snapshot`` makes bytes durable.
+
+        ``clock_ms``: for what ``followed_ms`` says; by default the loop's.
+        """
+        self._journal = journal
+        self._chance = chance
+        self._apply_entry = apply
+        self._state = state
+        self._restore = restore
+        self._store_snapshot = store_snapshot
+        self._compact_entries = compact_entries
+        self._timing = timing
+        self._compact_from = NEVER  # no compaction before
+        self._clock_ms = clock_ms or (lambda: self._now() * 1000)
+        self._watch = Watch()
+        self._answers_us = 0  # ``sent_us`` of the leader's message being answered
+        self._answers_round = 0
+        self._asked = False  # somebody reads, and the round for it has not begun
+        self._asking: dict[str, object] = {}  # member without vote -> the read made for its admission
+        self._vouched: set[str] = set()  # members without vote that began before such a read ended
+        self._ticked = 1e9  # when ``tick`` was last called
+        self._incoming: bytearray | None = None
+        self._queue: deque[tuple[bytes, Done]] = deque()
+        self._outbox = Outbox(journal, send, self._clock_ms)
+        self._begin_voting()
+        self.peers = {peer: Peer(peer) for peer in sorted(others)}
+        self._reads = Reads(len(self.peers))
+        conf = library.SyncObjConf(
+            autoTick=False,
+            journalFile=journal,
+            appendEntriesPeriod=timing.append_s,
+            raftMinTimeout=timing.election_min_s,
+            raftMaxTimeout=timing.election_max_s,
+            leaderFallbackTimeout=timing.fallback_s,
+            connectionTimeout=timing.election_max_s,
+            appendEntriesBatchSizeBytes=BATCH_BYTES_MAX,
+            commandsWaitLeader=False,
+            dynamicMembershipChange=False,
+            useFork=False,
+        )
+        super().__init__(Peer(node_id), list(self.peers.values()), conf, transport=self._outbox)
+        if snapshot is not None:
+            self._sender.store(encode_snapshot(snapshot))
+            self._adopt(snapshot)
+
+    # what the owner does with a node
+
+    def up(self, peer: str) -> None:
+        """There is a link to ``peer``."""
+        self._SyncObj__onNodeConnected(self.peers[peer])
+
+    def down(self, peer: str) -> None:
+        """The link to ``peer`` ended. If it led, do not wait for the full silence: look for another soon."""
+        self._SyncObj__onNodeDisconnected(self.peers[peer])
+        self._sender.cancelTransmisstion(self.peers[peer])
+        self._take_votes_back(peer)
+        self._asking.pop(peer, None)
+        self._vouched.discard(peer)
+        if self.leads():
+            # It may come back with an empty directory: believe again only what it then acknowledges.
+            self._SyncObj__raftMatchIndex[self.peers[peer]] = 0
+        if self.leader() == peer:
+            self._heard_leader = NEVER
+            self._tries = 0
+            soon = self._now() + self._timing.retry_s * self._chance.random()
+            self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
+
+    def propose(self, command: bytes, done: Done) -> None:
+        """Queue an entry (first byte REGULAR or NO_OP) for the next tick."""
+        self._queue.append((command, done))
+
+    def read(self, done: Done) -> None:
+        """Call ``done`` when this member's state holds all that was committed before this call.
+
+        Nothing is written: a majority confirms, after this call, that it still follows in this term
+        (ReadIndex, section 6.4 of Ongaro's dissertation). Reads between two ticks share a round.
+        """
+        if not self.leads():
+            safely(done, None, "not the leader")
+            return
+        if not self._asked:
+            # No message of this number was sent yet, so whoever answers one still follows later than now.
+            self._asked = True
+            self._outbox.round += 1
+        # What former leaders committed lies before the entry this term began with.
+        index = max(self.raftCommitIndex, self._SyncObj__noopIDx)
+        self._reads.wait(Read(self.raftCurrentTerm, self._outbox.round, index, done))
+
+    def queued(self) -> int:
+        return len(self._queue)
+
+    def tick(self) -> None:
+        """Move as far as is possible now: elections, commits, applied entries, messages, compaction."""
+        journal = self._journal
+        self._forgive_own_delay()
+        if self._asked:
+            self._asked = False
+            self._SyncObj__newAppendEntriesTime = -1.0
+        for _ in range(8):
+            before = (journal.last_index, self.raftCommitIndex, self._SyncObj__raftState)
+            # A group of one commits within the tick: its own entries must be on the disk by then.
+            journal.sync()
+            self._ask_beforehand()
+            self._onTick(0.0)
+            journal.sync()
+            if before == (journal.last_index, self.raftCommitIndex, self._SyncObj__raftState):
+                break
+            self._SyncObj__newAppendEntriesTime = -1.0
+        led = self.raftCurrentTerm if self.leads() else None
+        self._reads.answer(led, self._outbox.round, self.raftLastApplied)
+        self._note_applied()
+
+    def _note_applied(self) -> None:
+        self._watch.applied(self._clock_ms(), self.raftLastApplied, self._known_commit())
+
+    def _known_commit(self) -> int:
+        """The highest commit index heard of: entries up to it may not have come yet."""
+        return max(int(self.raftCommitIndex), self._SyncObj__leaderCommitIndex or 0)
+
+    def _forgive_own_delay(self) -> None:
+        """A leader that did not run itself, behind a slow sync or on a busy machine, has no silence of others
+        to complain about: their answers may lie unread. What it says as leader needs a majority anyway.
+        """
+        now = self._now()
+        late = now - self._ticked - 2 * self._timing.append_s
+        if self._SyncObj__raftState == LEADER and late > 0:
+            answered = self._SyncObj__lastResponseTime
+            for peer in self.peers.values():
+                answered[peer] = min(now, answered.get(peer, NEVER) + late)
+        self._ticked = now
+
+    def next_tick_s(self) -> float:
+        """Seconds until ``tick`` has something to do, if nothing happens before."""
+        if self._queue:
+            return 0.0
+        at = self._SyncObj__newAppendEntriesTime if self.leads() else self._SyncObj__raftElectionDeadline
+        # A hair later, because the library compares with "greater than".
+        return float(min(max(at - self._now(), 0.0), 1.0)) + 0.0005
+
+    def followed_ms(self) -> float | None:
+        """The newest time at which a majority certainly still followed this leader; None if not known.
+
+        A vote for another term comes later than the voter's answer in this one, so whoever leads next began
+        to lead after this time. Measured from the sending of what was answered, on ``clock_ms``.
+        """
+        if not self.leads():
+            return None
+        return self._reads.followed_ms(self.raftCurrentTerm, self._clock_ms())
+
+    def hand_over(self, to: str | None = None) -> str | None:
+        """Ask ``to``, or any follower that holds the whole log and answered lately, to stand for election at
+        once: its id, or None when there is none. Asked again, it goes on to another one after a while."""
+        transfer_target = self._transfer_target(to) if self.leads() else None
+        if transfer_target is None:
+            return None
+        self._outbox.send(transfer_target, TimeoutNow(self.raftCurrentTerm))
+        return str(transfer_target.id)
+
+    def progress(self) -> Progress:
+        """How far this member is, and how far behind."""
+        now_ms, watch, leads = self._clock_ms(), self._watch, self.leads()
+        matched, last = self._SyncObj__raftMatchIndex, self._journal.last_index
+        known = self._known_commit()
+        peers = {
+            peer.id: PeerProgress(
+                match_index=matched.get(peer, 0),
+                lag_entries=last - matched.get(peer, 0),
+                answer_age_ms=watch.answer_age_ms(peer.id, now_ms),
+            )
+            for peer in self.peers.values()
+        }
+        return Progress(
+            applied_index=self.raftLastApplied,
+            commit_index=known,
+            unmoved_ms=watch.unmoved_ms(now_ms, self.raftLastApplied, known),
+            append_age_ms=None if leads or watch.append_ms is None else now_ms - watch.append_ms,
+            peers=peers if leads else {},
+            journal_entries=len(self._journal),
+            journal_bytes=self._journal.size_bytes,
+            compaction_error=watch.compaction_error,
+        )
+
+    # messages
+
+    def received(self, sender_id: str, message: Message) -> bool:
+        """Take one authenticated message; whether ``tick`` has something to do now.
+
+        Most messages are signs of life and their answers, of which a group that has nothing to do exchanges
+        many. Raises PeerError, DiskError, Diverged.
+        """
+        before = self._position()
+        self._take(self.peers[sender_id], message)
+        return before != self._position() or self._reads.ripe(self._outbox.round)
+
+    def _position(self) -> tuple[object, ...]:
+        """All that a message may change and ``tick`` acts on."""
+        return (
+            self._SyncObj__raftState,
+            self._SyncObj__raftLeader,
+            self.raftCurrentTerm,
+            self.raftCommitIndex,
+            self._journal.last_index,
+            self._forced,
+            self._asked,
+            self._SyncObj__newAppendEntriesTime,
+            sum(self._SyncObj__raftMatchIndex.values()),
+        )
+
+    def _take(self, sender: Peer, message: Message) -> None:
+        match message:
+            case AppendEntries():
+                self._on_append(sender, message)
+            case Ack():
+                self._on_ack(sender, message)
+            case RequestVote():
+                self._on_request_vote(sender, message)
+            case Vote():
+                self._on_vote(sender, message)
+            case PreVote():
+                self._on_pre_vote(sender, message)
+            case PreVoteAnswer():
+                self._on_pre_vote_answer(sender, message)
+            case Admit():
+                if message.term == self.raftCurrentTerm and sender == self._SyncObj__raftLeader:
+                    log.info("admitted by %s: this Controller may vote", sender.id)
+                    self._journal.admit()
+            case TimeoutNow():
+                if message.term == self.raftCurrentTerm and sender == self._SyncObj__raftLeader:
+                    self._stand(transfer=True)
+
+    def _on_append(self, sender: Peer, message: AppendEntries) -> None:
+        check_entries(message)
+        self._answers_us, self._answers_round = message.sent_us, message.round
+        if message.term < self.raftCurrentTerm:
+            self._ack(sender, reset=False, success=False)  # tells a deposed leader that it is
+            return
+        if message.term == self.raftCurrentTerm and self.leads():
+            raise PeerError(f"{sender.id} claims to lead term {message.term}, which is led from here")
+        if message.term > self.raftCurrentTerm:
+            self._SyncObj__setCurrentTerm(message.term, None)
+        self._watch.append_ms = self._clock_ms()
+        self._heard_leader = self._now()
+        self._SyncObj__raftElectionDeadline = self._heard_leader + self._patience_s()
+        self._tries = 0
+        self._pre_votes.clear()
+        self._forced = False
+        if self._SyncObj__raftLeader != sender:
+            self._incoming = None
+        self._SyncObj__raftLeader = sender
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__leaderCommitIndex = message.commit_index
+        self._note_applied()
+        if message.prevLogIdx is not None:
+            self._take_entries(sender, message)
+        elif message.serialized is not None:
+            self._take_snapshot(sender, *message.serialized)
+        else:
+            # It has nothing to send from where it believes this log ends: say where it ends.
+            self._ack(sender, reset=True, success=False)
+
+    def _take_entries(self, sender: Peer, message: AppendEntries) -> None:
+        journal = self._journal
+        first, last, before = journal.first_index, journal.last_index, message.prevLogIdx
+        assert before is not None, "looked at by the caller"
+        if not first <= before <= last:
+            self._ack(sender, reset=True, success=False)
+            return
+        if journal[before - first][2] != message.prevLogTerm:
+            self._contradicted(before)
+            # Skip the whole term that does not fit, but nothing committed: that fits for sure.
+            wrong = journal[before - first][2]
+            while before - 1 > self.raftCommitIndex and journal[before - 1 - first][2] == wrong:
+                before -= 1
+            self._ack(sender, reset=True, success=False, next_index=before)
+            return
+        checked = before
+        for _command, index, term in message.entries:
+            if index > last or journal[index - first][2] != term:
+                break
+            checked = index
+        new = message.entries[checked - before :]
+        if new and checked < last:
+            self._contradicted(checked + 1)
+            journal.deleteEntriesFrom(checked + 1 - first)
+        for command, index, term in new:
+            journal.add(command, index, term)
+            checked = index
+        # Beyond ``checked`` this log may still differ from the leader's.
+        commit = min(message.commit_index, checked)
+        if commit > self.raftCommitIndex:
+            self._SyncObj__raftCommitIndex = commit
+        self._ack(sender, reset=False, success=True, next_index=checked + 1)
+
+    def _contradicted(self, index: int) -> None:
+        if index <= self.raftCommitIndex:
+            raise Diverged(
+                f"the leader's entry {index} is not the one committed here (committed up to "
+                f"{self.raftCommitIndex}): one Controller's directory was replaced or edited"
+            )
+
+    def _take_snapshot(self, sender: Peer, piece: bytes, first: bool, last: bool) -> None:
+        if first:
+            self._incoming = bytearray()
+        if self._incoming is None:
+            return  # the begin went to an earlier link; the leader starts again when it hears no ack
+        self._incoming += piece
+        if len(self._incoming) > SNAPSHOT_BYTES_MAX:
+            self._incoming = None
+            raise PeerError(f"a snapshot of more than {SNAPSHOT_BYTES_MAX} bytes")
+        if not last:
+            return
+        data, self._incoming = bytes(self._incoming), None
+        try:
+            snapshot = decode_snapshot(data)
+        except DiskError as error:
+            raise PeerError(f"its snapshot is damaged: {error}") from None
+        if snapshot.last[1] <= self.raftCommitIndex:
+            self._ack(sender, reset=True, success=False, next_index=self.raftCommitIndex + 1)
+            return
+        self._store_snapshot(data)
+        self._sender.store(data)
+        self._adopt(snapshot)
+        self._ack(sender, reset=False, success=True, next_index=snapshot.last[1] + 1)
+
+    def _adopt(self, snapshot: Snapshot) -> None:
+        """Let journal and state follow a durable snapshot. Entries behind it stay if they continue it."""
+        align(self._journal, snapshot)
+        self._restore(snapshot.state)
+        index = snapshot.last[1]
+        self._SyncObj__raftLastApplied = index
+        self._SyncObj__raftCommitIndex = max(index, self.raftCommitIndex)
+        waiting = self._SyncObj__commandsWaitingCommit
+        for passed in [at for at in waiting if at <= index]:
+            del waiting[passed]  # whether they are in it is unknown; their callers have deadlines
+
+    def _on_ack(self, sender: Peer, message: Ack) -> None:
+        if message.term > self.raftCurrentTerm:
+            self._step_down(message.term)
+        if not self.leads() or message.term != self.raftCurrentTerm:
+            return
+        self._watch.answers_ms[sender.id] = self._clock_ms()
+        if message.next_index > self._journal.last_index + 1:
+            if message.success:
+                raise PeerError(f"acknowledges entry {message.next_index - 1}, which does not exist")
+            message = msgspec.structs.replace(message, next_index=self._journal.last_index + 1)
+        matched = self._SyncObj__raftMatchIndex
+        if message.reset:
+            wanted = max(message.next_index, matched.get(sender, 0) + 1, 2)
+            self._SyncObj__raftNextIndex[sender] = wanted
+            self._SyncObj__newAppendEntriesTime = -1.0
+        if not message.admitted:
+            self._consider(sender, message)
+            return
+        self._SyncObj__lastResponseTime[sender] = self._now()
+        self._reads.answered(sender.id, message, self._outbox.round, self._clock_ms() * 1000)
+        if not message.reset and message.success and matched.get(sender, 0) < message.next_index - 1:
+            matched[sender] = message.next_index - 1
+            if self._SyncObj__raftNextIndex[sender] < message.next_index:
+                self._SyncObj__raftNextIndex[sender] = message.next_index
+
+    def _consider(self, sender: Peer, message: Ack) -> None:
+        """Admit a member that began empty once it holds all that it may have acknowledged before.
+
+        Until then its word counts for nothing: it may have helped to elect a leader of a later term, or held
+        a decision nobody else has. That nobody leads a later term is known by a read, confirmed by others
+        after it began, or because all members, this one as it is now, elected this leader.
+        """
+        if sender.id in self._voters:
+            self._SyncObj__lastResponseTime[sender] = self._now()
+        elif sender.id not in self._vouched:
+            self._ask_for(sender.id)
+            return
+        needed = max(self.raftCommitIndex, self._SyncObj__noopIDx)
+        if message.success and not message.reset and message.next_index > needed:
+            log.info("Controller %s holds everything: admitted", sender.id)
+            self._outbox.send(sender, Admit(self.raftCurrentTerm))
+            self._SyncObj__newAppendEntriesTime = -1.0  # its answer says that it was
+
+    def _ask_for(self, member: str) -> None:
+        if member in self._asking:
+            return
+        mark = self._asking[member] = object()
+
+        def done(_result: Any, why: str | None) -> None:
+            if self._asking.get(member) is mark:
+                del self._asking[member]
+                if why is None:
+                    self._vouched.add(member)
+
+        self.read(done)
+
+    # acknowledgements
+
+    def _ack(self, to: Peer, *, reset: bool, success: bool, next_index: int | None = None) -> None:
+        after = self._journal.last_index + 1 if next_index is None else next_index
+        self._outbox.send(
+            to,
+            Ack(
+                self.raftCurrentTerm,
+                after,
+                reset,
+                success,
+                self._answers_us,
+                self._answers_round,
+                self._journal.admitted,
+            ),
+        )
+
+    # in place of the library's own methods
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> Any:
+        if command[:1] == NO_OP:
+            return b""
+        if command[:1] != REGULAR:
+            log.error("entry of unknown kind %r was committed; it changes nothing", command[:1])
+            return Failed(f"entry of unknown kind {command[:1]!r}")
+        try:
+            return self._apply_entry(command[1:])
+        except Exception as error:
+            # Whatever it is: every member gets the same, and the log must go on.
+            log.exception("a command could not be applied")
+            return Failed(f"{type(error).__name__}: {error}")
+
+    def _checkCommandsToApply(self) -> None:
+        for _ in range(min(len(self._queue), COMMANDS_PER_TICK_MAX)):
+            command, done = self._queue.popleft()
+            if not self.leads():
+                safely(done, None, "not the leader")
+                continue
+            index, term = self._journal.last_index + 1, self.raftCurrentTerm
+            self._journal.add(command, index, term)
+            self._SyncObj__commandsWaitingCommit[index].append((term, library_callback(done)))
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        journal, applied = self._journal, self.raftLastApplied
+        done = applied - journal.first_index
+        if done < self._compact_entries and not (done >= 64 and journal.size_bytes > 8 << 20):
+            return
+        if self._now() < self._compact_from:
+            return
+        before, last = journal[done - 1 : done + 1]
+        data = encode_snapshot(Snapshot(before, last, self._state()))
+        try:
+            self._store_snapshot(data)
+            # Only now: until here a crash finds the old journal whole.
+            journal.deleteEntriesTo(done - 1)
+        except DiskError as error:
+            if not journal.usable:
+                raise
+            # The journal is as it was, and continues the former snapshot as well as this one.
+            self._compact_from = self._now() + COMPACT_AGAIN_S
+            self._watch.compaction_error = str(error)
+            log.warning("no compaction now, again in %g s: %s", COMPACT_AGAIN_S, error)
+            return
+        self._watch.compaction_error = None
+        self._sender.store(data)
+
+    @property
+    def _sender(self) -> SnapshotSender:
+        sender: SnapshotSender = self.__dict__["_SyncObj__serializer"]
+        return sender
+
+
+__all__ = ["NO_OP", "REGULAR", "Diverged", "Entry", "Failed", "Node", "Timing"]

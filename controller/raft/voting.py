@@ -1,0 +1,251 @@
+"""Who becomes leader, and whose word counts for that?
+
+Beyond Raft's votes: a pre-vote comes before any term is raised; followers of a healthy leader vote for
+nobody; each voter counts once, and only as long as the link it voted on stands. After a try without a winner
+the next one follows soon, at a random time, and the tries grow apart until a leader is heard.
+
+A member that begins with an empty directory may have forgotten what it promised, so it has no vote until a
+leader admitted it (``journal.admit``). Two words of it count all the same: following, which endangers nobody,
+and its vote where *all* members vote for one candidate. No decision can be lacking there, so that is also how
+a new group begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from controller.raft.codec import PreVote, PreVoteAnswer, RequestVote, Vote
+from controller.raft.library import Outbox, Peer, library
+from controller.raft.timing import Timing
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from controller.raft.journal import Journal
+
+FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
+NEVER: Final = -1e9
+ANSWERS_MISSED_MAX: Final = 3
+"""A follower that left so many signs of life in a row unanswered is not asked to lead."""
+DOUBLINGS_MAX: Final = 32
+"""Of the wait between two tries: beyond any longest wait, and never beyond what a float holds."""
+
+
+class Voting(library.SyncObj):  # type: ignore[misc]
+    """The half of ``controller.raft.node.Node`` that elects."""
+
+    # What the library keeps under its own names.
+    _SyncObj__raftState: int
+    _SyncObj__raftElectionDeadline: float
+    _SyncObj__raftLeader: Peer | None
+    _SyncObj__connectedNodes: set[Peer]
+    _SyncObj__raftMatchIndex: dict[Peer, int]
+    _SyncObj__lastResponseTime: dict[Peer, float]
+
+    # Set by Node before the library is built.
+    _journal: Journal
+    _chance: Random
+    _timing: Timing
+    _outbox: Outbox
+    peers: dict[str, Peer]
+
+    def _begin_voting(self) -> None:
+        self._heard_leader = NEVER  # when the current leader last spoke
+        self._votes: tuple[int, dict[str, bool]] = (0, {})  # term -> voter: whether it is admitted
+        self._pre_votes: dict[str, bool] = {}
+        self._voters: set[str] = set()  # who made this member leader when it took all of them
+        self._forced = False
+        self._tries = 0  # since a leader was last heard
+        self._turns: dict[str, float] = {}  # since when each peer was asked to lead instead
+
+    def leads(self) -> bool:
+        return self._SyncObj__raftState == LEADER
+
+    def leader(self) -> str | None:
+        found = self._SyncObj__raftLeader
+        return None if found is None else str(found.id)
+
+    # standing for election
+
+    def _ask_beforehand(self) -> None:
+        """Pre-vote: when the silence is too long, ask who would vote before raising the term."""
+        now = self._now()
+        if self.leads() or self._forced or not self.peers or self._SyncObj__raftElectionDeadline >= now:
+            return
+        self._tries += 1
+        self._SyncObj__raftElectionDeadline = now + self._next_try_s()
+        self._SyncObj__raftLeader = None
+        self._pre_votes.clear()
+        _command, index, term = self._journal[-1]
+        for peer in self.peers.values():
+            self._outbox.send(peer, PreVote(self.raftCurrentTerm + 1, index, term))
+
+    def _next_try_s(self) -> float:
+        """Random, and soon at first: candidates that split the votes must not wait out a whole silence.
+        Doubled with each try, so that slow disks and links find time to answer."""
+        doubled = self._timing.retry_s * 2 ** min(self._tries, DOUBLINGS_MAX)
+        longest: float = min(doubled, self._timing.election_max_s)
+        return longest * (0.5 + 0.5 * self._chance.random())
+
+    def _patience_s(self) -> float:
+        """How long a follower waits for its leader's next word."""
+        timing = self._timing
+        return timing.election_min_s + (timing.election_max_s - timing.election_min_s) * self._chance.random()
+
+    def _stand(self, *, transfer: bool) -> None:
+        """Stand for election in the next tick."""
+        self._forced = True
+        self._outbox.transfer = transfer
+        self._SyncObj__raftElectionDeadline = -1.0
+
+    def _on_pre_vote_answer(self, sender: Peer, message: PreVoteAnswer) -> None:
+        if message.current_term > self.raftCurrentTerm:
+            self._step_down(message.current_term)
+            return
+        if not message.granted or message.term != self.raftCurrentTerm + 1 or self.leads():
+            return
+        if self._SyncObj__raftLeader is not None:
+            return  # one came back meanwhile
+        self._pre_votes[sender.id] = message.admitted
+        if self._elects(self._pre_votes):
+            self._pre_votes.clear()
+            self._stand(transfer=False)
+
+    def _on_vote(self, sender: Peer, message: Vote) -> None:
+        if message.term > self.raftCurrentTerm:
+            self._step_down(message.term)
+            return
+        if not message.granted or message.term != self.raftCurrentTerm:
+            return
+        if self._SyncObj__raftState != CANDIDATE:
+            return
+        if self._votes[0] != message.term:
+            self._votes = (message.term, {})
+        votes = self._votes[1]
+        votes[sender.id] = message.admitted
+        if self._elects(votes):
+            self._voters = set(votes) if len(votes) == len(self.peers) else set()
+            self._SyncObj__onBecomeLeader()
+
+    def _elects(self, votes: dict[str, bool]) -> bool:
+        """Whether these and the own vote are a majority of admitted members, or all members."""
+        if len(votes) == len(self.peers):
+            return True
+        return self._majority(sum(votes.values()) + self._journal.admitted)
+
+    def _take_votes_back(self, peer: str) -> None:
+        """The link to ``peer`` ended: it may come back without a memory of its vote, and vote again."""
+        self._pre_votes.pop(peer, None)
+        self._votes[1].pop(peer, None)
+        self._voters.discard(peer)
+        if self._forced and not self._SyncObj__connectedNodes:
+            # There is nobody left to stand before; who comes back is asked again.
+            self._forced = self._outbox.transfer = False
+            self._SyncObj__raftElectionDeadline = self._now() + self._next_try_s()
+
+    # handing leadership over
+
+    def _transfer_target(self, to: str | None) -> Peer | None:
+        """Who shall lead instead: the one asked last while its turn is not over, else who waited longest, of
+        equals the one that answered last."""
+        now, answered = self._now(), self._SyncObj__lastResponseTime
+        matched, linked = self._SyncObj__raftMatchIndex, self._SyncObj__connectedNodes
+        lately = now - ANSWERS_MISSED_MAX * self._timing.append_s
+        ready = [
+            peer
+            for peer in self.peers.values()
+            if to in (None, peer.id)
+            and peer in linked
+            and answered.get(peer, NEVER) > lately
+            and matched.get(peer, 0) == self._journal.last_index
+        ]
+        last, since = max(self._turns.items(), key=lambda turn: turn[1], default=("", NEVER))
+        if since > now - self._timing.election_min_s / 2:
+            # Two that are asked at once would take the votes from each other.
+            for peer in ready:
+                if peer.id == last:
+                    return peer
+        chosen = min(
+            ready, key=lambda peer: (self._turns.get(peer.id, NEVER), -answered[peer], peer.id), default=None
+        )
+        if chosen is not None:
+            self._turns[chosen.id] = now
+        return chosen
+
+    # voting
+
+    def _on_pre_vote(self, sender: Peer, message: PreVote) -> None:
+        granted = (
+            message.term > self.raftCurrentTerm
+            and not self._leader_is_well()
+            and self._reaches_as_far(message.last_log_term, message.last_log_index)
+        )
+        if granted:
+            # Make way, or two candidates that woke together take the votes from each other.
+            later = self._now() + self._timing.retry_s
+            self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, later)
+        answer = PreVoteAnswer(message.term, self.raftCurrentTerm, granted, self._journal.admitted)
+        self._outbox.send(sender, answer)
+
+    def _on_request_vote(self, sender: Peer, message: RequestVote) -> None:
+        if self._leader_is_well() and not message.transfer:
+            return
+        if message.term < self.raftCurrentTerm:
+            self._outbox.send(sender, Vote(self.raftCurrentTerm, granted=False))
+            return
+        vote = None if message.term > self.raftCurrentTerm else self._SyncObj__votedForNodeId
+        granted = vote in (None, sender.id) and self._reaches_as_far(
+            message.last_log_term, message.last_log_index
+        )
+        if message.term > self.raftCurrentTerm:
+            self._SyncObj__raftLeader = None
+            self._SyncObj__setState(FOLLOWER)
+            self._SyncObj__setCurrentTerm(message.term, sender.id if granted else None)
+        elif granted and vote is None:
+            self._SyncObj__setCurrentTerm(message.term, sender.id)
+        if granted:
+            self._SyncObj__raftElectionDeadline = self._now() + self._patience_s()
+        self._outbox.send(sender, Vote(message.term, granted, self._journal.admitted))
+
+    def _leader_is_well(self) -> bool:
+        """Whether this member, leader or follower, has recent word that the current leader works."""
+        since = self._now() - self._timing.election_min_s
+        if self.leads():
+            answered = self._SyncObj__lastResponseTime
+            return self._majority(1 + sum(answered.get(p, NEVER) > since for p in self.peers.values()))
+        return self._heard_leader > since
+
+    def _reaches_as_far(self, last_term: int, last_index: int) -> bool:
+        _command, index, term = self._journal[-1]
+        return (last_term, last_index) >= (term, index)
+
+    def _majority(self, count: int) -> bool:
+        return count * 2 > len(self.peers) + 1
+
+    def _step_down(self, term: int) -> None:
+        self._SyncObj__setCurrentTerm(term, None)
+        self._SyncObj__setState(FOLLOWER)
+        self._SyncObj__raftLeader = None
+
+    # in place of the library's own methods
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        """The library asks when it is built, and when this member becomes a candidate."""
+        return self._next_try_s() if self._forced else self._patience_s()
+
+    def _SyncObj__setState(self, state: int) -> None:
+        self._SyncObj__raftState = state
+        self._forced = False
+        if state != CANDIDATE:
+            self._outbox.transfer = False
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        self._tries = 0
+        # Its log reaches as far as that of a majority which forgot nothing, or of every member there is.
+        self._journal.admit()
+        super()._SyncObj__onBecomeLeader()

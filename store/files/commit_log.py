@@ -1,0 +1,431 @@
+"""Where do the bytes of all messages go, in which order, and which of them are safe on disk?
+
+Segments of equal size (``mappedFileSizeCommitLog``), one after the other; a physical offset is the start of
+the file plus the position in it, the same on every replica. A record never crosses a segment: what it
+leaves free is closed by a blank (store.record). Beyond ``end`` there are only zeros: every way that moves
+``end`` back, or leaves a torn write behind, erases those bytes before anything is appended, so that a crash
+cannot bring records back that were cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from model.errors import ConfigError, DiskError
+from runtime.env import Buffer, Env
+from store.files.health import Health
+from store.files.record import BLANK_BYTES, blank
+from store.files.segment import Segment, SegmentDir
+
+log = logging.getLogger(__name__)
+
+WRITING = "writing the CommitLog"
+ALLOCATING = "allocating a CommitLog segment"
+GROWN_BYTES = 8 << 20
+"""So many new bytes are worth a sync before its time: what is not settled is read again after a crash."""
+RESERVE_BYTES = 1 << 20
+"""Free bytes from which on a write that lacked space is allowed to try again."""
+
+
+class CommitLog:
+    """The log of one broker.
+
+    ``end`` is the offset after the last byte written (page cache), ``flushed`` the offset below which
+    everything is durable. Offsets are bytes. All calls are made on the event loop; ``sync`` and ``erase``
+    block.
+    """
+
+    def __init__(self, env: Env, path: str, segment_bytes: int, health: Health) -> None:
+        if "," in path:
+            raise ConfigError(f"storePathCommitLog={path}: one directory only")
+        self.end = 0
+        self.flushed = 0
+        self.generation = 0  # grows whenever ``end`` moves back: a sync begun before says nothing after
+        self.segment_bytes = segment_bytes
+        self.on_roll: Callable[[int, int], None] | None = None
+        self.forgotten: list[str] = []
+        """Files of segments that are no part of the log any more, oldest first: retention removes them."""
+        self._env = env
+        self._health = health
+        self._dir = SegmentDir(env.disk, path, segment_bytes)
+        self._tail: Segment | None = None
+        self._tail_end = 0  # where the tail segment ends; ``end`` may not pass it
+        self.on_grown: Callable[[], None] | None = None
+        self._grown_at = GROWN_BYTES
+        self._notice_at = 0  # where ``end`` is to be looked at: half a segment full, or GROWN_BYTES new ones
+        self._next: Segment | None = None
+        self._torn_until = 0
+        self._names_dirty = False
+        self._wake = asyncio.Event()
+
+    # -- what there is ---------------------------------------------------------------------------------
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first byte kept: the start of the oldest segment."""
+        return self._dir.segments[0].start if self._dir.segments else self.end
+
+    def segment_names(self) -> list[str]:
+        """File names of the segments, oldest first."""
+        return [segment.path.rpartition("/")[2] for segment in self._dir.segments]
+
+    @property
+    def room(self) -> int:
+        """Bytes the next record may take in this segment; what a blank needs is already off."""
+        return self.segment_bytes - self.end % self.segment_bytes - BLANK_BYTES
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return self._dir.segments
+
+    def read(self, offset: int, size_max: int) -> bytes:
+        """Raw bytes from ``offset``: never beyond ``end`` or the segment; b"" at the end.
+
+        Raises ValueError for an offset outside of the log, DiskError when the disk does.
+        """
+        if not self.min_offset <= offset <= self.end:
+            raise ValueError(f"offset {offset} is outside of the log [{self.min_offset}, {self.end}]")
+        in_segment = offset % self.segment_bytes
+        size = min(size_max, self.end - offset, self.segment_bytes - in_segment)
+        if size <= 0:
+            return b""
+        segment = self._dir.at(offset)
+        if segment is None:
+            raise DiskError(f"no segment holds offset {offset}")
+        return segment.read(size, in_segment)
+
+    def need_whole(self) -> None:
+        """Raise DiskError when the store broke, or was told to stop."""
+        if self._health.broken is not None:
+            raise DiskError(self._health.broken)
+
+    # -- writing ---------------------------------------------------------------------------------------
+
+    def append(self, chunks: Sequence[Buffer], size: int) -> None:
+        """Write ``chunks`` (``size`` bytes together) at ``end`` by one pwrite.
+
+        They must fit the segment. Raises DiskError; then ``end`` has not moved and the torn bytes are erased
+        now or before the next append.
+        """
+        if self._tail is None or self.end + size > self._tail_end or self._torn_until:
+            self._prepare(size)
+        tail = self._tail
+        assert tail is not None, "prepared above"
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if len(data) != size:
+            raise ValueError(f"the chunks have {len(data)} bytes, not {size}")
+        if self._health.broken is not None:
+            raise DiskError(self._health.broken)
+        try:
+            tail.write(data, self.end - tail.start)
+        except OSError as error:
+            self._torn_until = self.end + size
+            problem = self._health.failed(error, WRITING)
+            self._erase_torn()
+            raise problem from error
+        self.end += size
+        if self.end > self._notice_at:
+            self._notice()
+
+    def _notice(self) -> None:
+        if self.end > self._tail_end - self.segment_bytes // 2:
+            self._wake.set()
+        if self.end > self._grown_at:
+            self._grown_at = self.end + GROWN_BYTES
+            if self.on_grown is not None:
+                self.on_grown()
+        self._notice_at = min(self._tail_end, self._grown_at)
+
+    def _prepare(self, size: int) -> None:
+        """Make ``append`` of ``size`` bytes possible: a segment to write to, nothing torn at its end."""
+        if self._health.broken is not None:
+            raise DiskError(self._health.broken)
+        if self._torn_until and not self._erase_torn():
+            raise DiskError(self._health.writable or "torn bytes at the end of the log cannot be erased")
+        if self._tail is None or self.end == self._tail_end:
+            self._open_tail()
+        if self.end + size > self._tail_end:
+            raise ValueError(f"{size} bytes at {self.end} cross the end of the segment at {self._tail_end}")
+
+    def roll(self) -> None:
+        """Close this segment by a blank and go on in the next. Raises DiskError; then nothing has moved."""
+        left = self.segment_bytes - self.end % self.segment_bytes
+        if left == self.segment_bytes:
+            return
+        if self._torn_until or self._tail is None:
+            self._prepare(0)
+        old_end = self.end
+        following = self._take(old_end + left)
+        try:
+            self.append([blank(left)] if left >= BLANK_BYTES else [bytes(left)], min(left, BLANK_BYTES))
+        except DiskError:
+            self._next = following
+            raise
+        self.end = old_end + left
+        self._use(following)
+        if self.on_roll is not None:
+            self.on_roll(old_end, self.end)
+
+    def _open_tail(self) -> None:
+        start = self.end - self.end % self.segment_bytes
+        self._use(self._take(start))
+
+    def _use(self, segment: Segment) -> None:
+        if not self._dir.segments or self._dir.segments[-1].start < segment.start:
+            self._dir.segments.append(segment)
+        self._tail = segment
+        self._tail_end = segment.start + self.segment_bytes
+        self._grown_at = min(self._grown_at, self.end + GROWN_BYTES)
+        self._notice_at = min(self._grown_at, segment.start + self.segment_bytes // 2)
+
+    def _take(self, start: int) -> Segment:
+        """The segment that starts at ``start``: there already, allocated ahead, or allocated now."""
+        present = self._dir.at(start)
+        if present is not None:
+            return present
+        ready, self._next = self._next, None
+        if ready is not None and ready.start == start:
+            return ready
+        segment = self._dir.new(start)
+        try:
+            self._env.disk.makedirs(self._dir.path)
+            segment.create().allocate(self.segment_bytes)
+            # Before there is a next one: a log with a segment that is too short in its middle does not open.
+            segment.file.sync()
+        except OSError as error:
+            segment.retire()
+            raise self._health.failed(error, ALLOCATING) from error
+        self._health.room(ALLOCATING)
+        self._names_dirty = True
+        return segment
+
+    def _erase_torn(self) -> bool:
+        """Erase what a failed write left beyond ``end``; False when the disk still refuses."""
+        segment = self._dir.at(self.end)
+        if segment is not None:
+            try:
+                segment.erase(
+                    self.end - segment.start, min(self._torn_until - segment.start, self.segment_bytes)
+                )
+            except OSError as error:
+                self._health.failed(error, WRITING)
+                return False
+        self._torn_until = 0
+        return True
+
+    def retry_space(self) -> None:
+        """After a lack of space: lift the refusal once the file system has some again. Raises OSError."""
+        if self._torn_until and not self._erase_torn():
+            return
+        free = self._env.disk.usage(self._dir.path).free_bytes
+        if free >= RESERVE_BYTES:
+            self._health.room(WRITING)
+        if free >= self.segment_bytes:
+            self._health.room(ALLOCATING)
+        self._wake.set()
+
+    # -- segments ahead --------------------------------------------------------------------------------
+
+    async def allocate_ahead(self, stopped: Callable[[], bool]) -> None:
+        """Make the next segment once the tail is half full, off the loop, until ``stopped``."""
+        while not stopped():
+            await self._wake.wait()
+            self._wake.clear()
+            tail = self._tail
+            if stopped() or tail is None or self.end <= tail.start + self.segment_bytes // 2:
+                continue
+            start = tail.start + self.segment_bytes
+            if (self._next is not None and self._next.start == start) or self._dir.at(start) is not None:
+                continue
+            segment = self._dir.new(start)
+            try:
+                await self._env.offload(lambda segment=segment: self._make(segment))  # type: ignore[misc]
+            except OSError as error:
+                segment.retire()
+                self._health.failed(error, ALLOCATING)
+                continue
+            self._health.room(ALLOCATING)
+            self._adopt(segment)
+
+    def _make(self, segment: Segment) -> None:
+        segment.create().allocate(self.segment_bytes)
+        segment.file.sync()
+        self._dir.sync_dir()
+
+    def _adopt(self, segment: Segment) -> None:
+        """Keep a segment made ahead, unless the log went elsewhere while it was made."""
+        tail = self._tail
+        if self._dir.at(segment.start) is not None:
+            segment.retire()  # the loop needed it sooner and opened it itself
+        elif tail is not None and tail.start + self.segment_bytes == segment.start:
+            self._next = segment
+        else:
+            segment.retire()
+            self._env.disk.remove(segment.path)
+
+    def stop_allocating(self) -> None:
+        self._wake.set()
+
+    # -- syncing ---------------------------------------------------------------------------------------
+
+    def unsynced(self) -> list[Segment]:
+        """The segments that may hold bytes between ``flushed`` and ``end``."""
+        first = self.flushed - self.flushed % self.segment_bytes
+        return [s for s in self._dir.segments if first <= s.start < max(self.end, 1)]
+
+    def take_names_dirty(self) -> bool:
+        """Were segments made whose names are not durable yet? Asking takes the duty over."""
+        dirty, self._names_dirty = self._names_dirty, False
+        return dirty
+
+    def sync_names(self) -> None:
+        self._dir.sync_dir()
+
+    def sync(self) -> None:
+        """Make everything up to ``end`` durable now. Blocks; raises DiskError (then for ever broken)."""
+        if self._health.broken is not None:
+            raise DiskError(self._health.broken)
+        target = self.end
+        try:
+            if self.take_names_dirty():
+                self.sync_names()
+            for segment in self.unsynced():
+                segment.file.sync()
+        except OSError as error:
+            raise self._health.failed(error, "syncing the CommitLog", sync=True) from error
+        self.flushed = target
+
+    def overwrite(self, offset: int, data: Buffer) -> None:
+        """Put ``data`` in the place of bytes the log has already; the caller syncs. Raises DiskError."""
+        if not self.min_offset <= offset <= offset + len(data) <= self.end:
+            raise DiskError(f"[{offset}, {offset + len(data)}) is not in the log any more")
+        at = 0
+        try:
+            while at < len(data):
+                segment = self._dir.at(offset + at)
+                assert segment is not None, "the log has no gaps"
+                in_segment = offset + at - segment.start
+                part = memoryview(data)[at : at + self.segment_bytes - in_segment]
+                segment.write(part, in_segment)
+                at += len(part)
+        except OSError as error:
+            raise self._health.failed(error, WRITING) from error
+
+    def pinned(self, begin: int, until: int) -> list[Segment]:
+        """The segments that hold [``begin``, ``until``), open and pinned: the caller unpins them."""
+        found = [s for s in self._dir.segments if s.start < until and begin < s.start + self.segment_bytes]
+        for segment in found:
+            segment.create()
+            segment.pin()
+        return found
+
+    # -- moving back, dropping -------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Find the segments. Raises DiskError on a gap or a size that is not the configured one."""
+        self._dir.load()
+        gap = self._dir.gap()
+        if gap is not None:
+            raise DiskError(
+                f"{self._dir.path}: no segment between {self._dir.segments[gap - 1].start} and "
+                f"{self._dir.segments[gap].start}; mappedFileSizeCommitLog is {self.segment_bytes}"
+            )
+        for segment in list(self._dir.segments):
+            size = segment.file.size()
+            if size == self.segment_bytes:
+                continue
+            last = segment is self._dir.segments[-1]
+            if last and size < self.segment_bytes and not any(segment.file.pread(min(size, 4096), 0)):
+                log.warning("%s has %d bytes and no record: a crash cut its making short", segment.path, size)
+                self._dir.remove(segment)
+                continue
+            raise DiskError(
+                f"{segment.path} has {size} bytes; mappedFileSizeCommitLog says {self.segment_bytes}"
+            )
+        self.end = self.flushed = (
+            self._dir.segments[-1].start + self.segment_bytes if self._dir.segments else 0
+        )
+
+    def cut(self, offset: int, *, to_first_zeros: bool = False) -> None:
+        """Let the log end at ``offset``, durably: later segments go, newest first, then the rest of the
+        segment is erased and synced. Blocks. Raises DiskError.
+
+        ``to_first_zeros``: what lies behind is at most one stretch of bytes, so that the first block of zeros
+        ends it. A crash in between leaves a log that ends somewhere between ``offset`` and the old end.
+        """
+        self.generation += 1
+        until = max(self.end, self._torn_until)
+        try:
+            self._drop_next()
+            while self._dir.segments and self._dir.segments[-1].start > max(
+                offset, self._dir.segments[0].start
+            ):
+                self._dir.remove(self._dir.segments[-1])
+                self._dir.sync_dir()
+            segment = self._dir.at(offset)
+            if segment is not None:
+                segment.erase(
+                    offset - segment.start,
+                    min(until - segment.start, self.segment_bytes),
+                    to_first_zeros=to_first_zeros,
+                )
+                segment.file.sync()
+        except OSError as error:
+            raise self._health.failed(error, "cutting the CommitLog", sync=True) from error
+        self._torn_until = 0
+        self.end = offset
+        self.flushed = min(self.flushed, offset)
+        self._tail = segment
+        if segment is not None:
+            self._use(segment)
+
+    def reset(self, offset: int, aside: str | None = None) -> None:
+        """Drop every byte; the log is empty and goes on at ``offset``, the start of a segment. Blocks.
+
+        The segments move to the directory ``aside`` if one is given, the newest first: a crash in between
+        leaves a log that is only shorter.
+        """
+        if offset % self.segment_bytes:
+            raise ValueError(f"{offset} is not the start of a segment of {self.segment_bytes} bytes")
+        self.generation += 1
+        try:
+            self._drop_next()
+            while self.forgotten:
+                # Before a segment of that name is made again, with the old bytes behind its end.
+                with suppress(FileNotFoundError):
+                    self._env.disk.remove(self.forgotten[0])
+                self.forgotten.pop(0)
+            while self._dir.segments:
+                self._dir.remove(self._dir.segments[-1], aside)
+                if aside is not None:
+                    self._env.disk.sync_dir(aside)
+                self._dir.sync_dir()
+        except OSError as error:
+            raise self._health.failed(error, "emptying the CommitLog", sync=True) from error
+        self._torn_until = 0
+        self.end = self.flushed = offset
+        self._tail = None
+        self._tail_end = self._notice_at = 0
+
+    def _drop_next(self) -> None:
+        ready, self._next = self._next, None
+        if ready is not None:
+            ready.retire()
+            self._env.disk.remove(ready.path)
+
+    def forget_first(self) -> None:
+        """Take the oldest segment out of the log; its file is in ``forgotten`` from then on. Never the last
+        one."""
+        assert len(self._dir.segments) > 1, "the last segment stays"
+        segment = self._dir.segments.pop(0)
+        segment.retire()
+        self.forgotten.append(segment.path)
+
+    def close(self) -> None:
+        if self._next is not None:
+            self._next.retire()
+            self._next = None
+        self._dir.close()

@@ -1,0 +1,251 @@
+"""Which bytes of the log are damaged, where do good records go on, and what is known of the lost ones?
+
+A damaged range stays in the log: nothing behind it moves, and no queue offset in it is handed out again. The
+ranges are kept in ``damagedRanges`` under the store's root, a file RocketMQ does not look at:
+
+    {"crc": CRC-32 of the text of "ranges", "ranges": [{"begin", "until", "kind", "foundMs", "lost"}]}
+
+``lost`` holds one row a record known to have been there, from its queue entry or its readable head:
+[offset, size, topic, queue id, queue offset, tags code]. A range leaves the file when it was repaired, cut
+off or deleted with its segment.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from zlib import crc32
+
+from model.errors import DiskError
+from runtime.env import Disk, read_file, write_file
+from store.files.record import (
+    BLANK_BYTES,
+    HEAD,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    BadRecord,
+    Dispatch,
+    measure,
+)
+
+log = logging.getLogger(__name__)
+
+FILE_NAME: Final = "damagedRanges"
+RECORD_BYTES_MAX: Final = 128 << 20
+"""A size above this is not believed: nothing lets a client send such a record."""
+SECTOR_BYTES: Final = 512
+"""What a power failure loses, it loses in whole blocks of this size."""
+_BLOCK_BYTES: Final = 1 << 20
+_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
+
+
+class Lost(NamedTuple):
+    """A record that was in a damaged range: what its queue entry said. Offsets and sizes in bytes."""
+
+    offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    tags_code: int
+
+    def dispatch(self) -> Dispatch:
+        """The same for the dispatcher; it goes into no index, and has no store time."""
+        return Dispatch(*self, "", "", 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRange:
+    """Bytes [``begin``, ``until``); ``kind`` is the audit's word for what is wrong."""
+
+    begin: int
+    until: int
+    kind: str
+    found_ms: int = 0
+    lost: tuple[Lost, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "begin": self.begin,
+            "until": self.until,
+            "kind": self.kind,
+            "foundMs": self.found_ms,
+            "lost": [list(item) for item in self.lost],
+        }
+
+
+class DamageLedger:
+    """The damaged ranges of one store, oldest first, never overlapping; durable before a call returns.
+
+    ``on_change`` hears of ranges that are new. Calls that write raise DiskError.
+    """
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self.ranges: list[DamagedRange] = []
+        self.on_change: list[Callable[[], None]] = []
+        self._disk = disk
+        self._path = f"{root}/{FILE_NAME}"
+
+    def load(self) -> None:
+        """Read the file, else its ``.bak``. One that is damaged itself is forgotten: a scrub finds what it
+        said. Raises DiskError when it cannot be read."""
+        self.ranges = load_ranges(self._disk, self._path)
+
+    def at(self, offset: int) -> DamagedRange | None:
+        """The range that holds byte ``offset``, or None."""
+        index = bisect_right(self.ranges, offset, key=lambda item: item.begin) - 1
+        if index >= 0 and offset < self.ranges[index].until:
+            return self.ranges[index]
+        return None
+
+    def next_begin(self, offset: int, default: int) -> int:
+        """Where the first range behind ``offset`` begins; ``default`` when there is none before it."""
+        index = bisect_right(self.ranges, offset, key=lambda item: item.begin)
+        return min(self.ranges[index].begin, default) if index < len(self.ranges) else default
+
+    def overlaps(self, begin: int, until: int) -> bool:
+        """Is any byte of [``begin``, ``until``) damaged?"""
+        return any(item.begin < until and begin < item.until for item in self.ranges)
+
+    def note(self, found: Iterable[DamagedRange]) -> None:
+        """Add ranges; those that touch what is known become one with it."""
+        ranges = list(self.ranges)
+        for item in found:
+            near = [other for other in ranges if other.begin < item.until and item.begin < other.until]
+            lost = {one.offset: one for other in (item, *near) for one in other.lost}
+            merged = DamagedRange(
+                min([item.begin, *(other.begin for other in near)]),
+                max([item.until, *(other.until for other in near)]),
+                near[0].kind if near else item.kind,
+                near[0].found_ms if near else item.found_ms,
+                tuple(lost[offset] for offset in sorted(lost)),
+            )
+            ranges = sorted([*(r for r in ranges if r not in near), merged], key=lambda r: r.begin)
+        if ranges != self.ranges:
+            self._store(ranges)
+            for item in ranges:
+                log.error("the log is damaged in [%d, %d): %s", item.begin, item.until, item.kind)
+            for hook in self.on_change:
+                hook()
+
+    def clear(self, gone: DamagedRange) -> None:
+        """``gone`` is whole again."""
+        self._store([item for item in self.ranges if item.begin != gone.begin])
+
+    def truncate(self, offset: int) -> None:
+        """The log ends at ``offset`` now."""
+        kept = [
+            item
+            if item.until <= offset
+            else DamagedRange(
+                item.begin,
+                offset,
+                item.kind,
+                item.found_ms,
+                tuple(one for one in item.lost if one.offset + one.size <= offset),
+            )
+            for item in self.ranges
+            if item.begin < offset
+        ]
+        self._store(kept)
+
+    def drop_below(self, offset: int) -> None:
+        """The log starts at ``offset`` now."""
+        self._store([item for item in self.ranges if item.until > offset])
+
+    def _store(self, ranges: list[DamagedRange]) -> None:
+        if ranges == self.ranges:
+            return
+        try:
+            write_file(self._disk, self._path, encode_ranges(ranges))
+        except OSError as error:
+            raise DiskError(f"writing {self._path} failed: {error.strerror or error}") from error
+        self.ranges = ranges
+
+
+def encode_ranges(ranges: Iterable[DamagedRange]) -> bytes:
+    """The content of the file."""
+    text = json.dumps([item.to_json() for item in ranges], separators=(",", ":"))
+    return f'{{"crc":{crc32(text.encode())},"ranges":{text}}}\n'.encode()
+
+
+def load_ranges(disk: Disk, path: str) -> list[DamagedRange]:
+    """The ranges the file at ``path`` names; none when it is absent or damaged. Raises DiskError."""
+    if not disk.exists(path):
+        return []
+    try:
+        value = json.loads(read_file(disk, path))
+        rows = value["ranges"]
+        if crc32(json.dumps(rows, separators=(",", ":")).encode()) != value["crc"]:
+            raise ValueError("its CRC is another")
+        return [
+            DamagedRange(r["begin"], r["until"], r["kind"], r["foundMs"], tuple(Lost(*x) for x in r["lost"]))
+            for r in rows
+        ]
+    except OSError as error:
+        raise DiskError(f"reading {path} failed: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        log.error("%s is damaged (%s) and is forgotten; a scrub finds again what it said", path, error)
+        return []
+
+
+def resync(read: Callable[[int, int], bytes], base: int, at: int, size: int) -> int | None:
+    """Position of the next whole record, or right blank, behind position ``at`` of a segment; or None.
+
+    ``read(size, position)`` gives bytes of the segment, which starts at physical ``base`` and has ``size``
+    bytes. A candidate must carry magic, its own physical offset, parts that add up and the right CRC, so
+    that a body with the bytes of another record in it is not taken for one.
+    """
+    probe = at + 1
+    data, data_at = b"", 0
+    while probe + BLANK_BYTES <= size:
+        if not data_at <= probe or data_at + len(data) < probe + BLANK_BYTES:
+            data_at, data = probe, read(min(_BLOCK_BYTES, size - probe), probe)
+        places = [p for magic in _MAGICS if (p := data.find(magic, probe - data_at + 4)) >= 0]
+        if not places:
+            # Three bytes of a magic may stand at the end of this piece: look at them again in the next one.
+            probe = max(data_at + len(data) - BLANK_BYTES + 1, probe + 1)
+            continue
+        probe = data_at + min(places) - 4
+        if _is_whole(read, base, probe, size):
+            return probe
+        probe += 1
+    return None
+
+
+def _is_whole(read: Callable[[int, int], bytes], base: int, at: int, size: int) -> bool:
+    head = read(min(HEAD.size, size - at), at)
+    says, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:8], "big")
+    if magic == MAGIC_BLANK:
+        return at + says == size
+    if not RECORD_BYTES_MIN <= says <= min(size - at, RECORD_BYTES_MAX):
+        return False
+    if len(head) < HEAD.size or HEAD.unpack(head)[6] != base + at:
+        return False
+    try:
+        return measure(read(says, at), 0, base + at) == says
+    except BadRecord:
+        return False
+
+
+def lost_a_page(read: Callable[[int, int], bytes], begin: int, until: int) -> bool:
+    """Does [``begin``, ``until``) (positions in a segment) look like a write that a power failure cut short?
+
+    Then a block, or what of it was new, is zeros; rot changes bits and leaves the rest. Up to three of the
+    zeros may lie behind ``until``, where a record's size begins with them anyway.
+    """
+    at = begin
+    until += 3
+    while at < until:
+        stop = min(at - at % SECTOR_BYTES + SECTOR_BYTES, until)
+        # Fewer than four bytes of a record's start are zeros anyway: the high bytes of its size.
+        if stop % SECTOR_BYTES == 0 and stop - at >= 4 and not any(read(stop - at, at)):
+            return True
+        at = stop
+    return False

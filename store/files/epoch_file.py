@@ -1,0 +1,197 @@
+"""Which master wrote which part of the log?
+
+    line 1   number of entries
+    line 2   CRC-32 of the lines below, each with its line end, sign bit cleared (0 = not checked)
+    line n   EPOCH-STARTOFFSET, oldest first
+
+An epoch ends where the next one starts; the last has no end. An election without a write leaves an epoch of
+length zero: the next one starts at the same offset and takes its place. An empty list is written like any
+other, so that epochs that were cut do not come back. Every change is on disk when the call returns; ``.bak``
+holds the same (``store/files/sealed``). Source of the format: Apache RocketMQ 5.x, ``epochFileCheckpoint``;
+checked against files it wrote.
+
+``.classic`` beside it, keelmq's own, holds one such line: number of the last epoch when a broker without a
+Controller took up this log, and from where on what was written since belongs to no epoch. It says nothing
+once another epoch is the last.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+from typing import NamedTuple
+from zlib import crc32
+
+from model.errors import DiskError
+from runtime.env import Disk
+from store.files.sealed import one_bit_off, read_copies, write_copies
+
+log = logging.getLogger(__name__)
+
+
+class EpochEntry(NamedTuple):
+    """``start``: physical offset, bytes."""
+
+    epoch: int
+    start: int
+
+
+def encode(entries: list[EpochEntry]) -> bytes:
+    lines = "".join(f"{entry.epoch}-{entry.start}\n" for entry in entries).encode()
+    return b"%d\n%d\n%b" % (len(entries), crc32(lines) & 0x7FFFFFFF, lines)
+
+
+def decode(data: bytes) -> list[EpochEntry]:
+    """Raises DiskError when the text is not an epoch file or its CRC is another."""
+    try:
+        count, crc, *lines = data.decode().split("\n")
+        entries = [EpochEntry(int(e), int(s)) for e, s in (line.split("-") for line in lines if line)]
+        wrong = len(entries) != int(count) or int(crc) not in (
+            0,
+            crc32(encode(entries).split(b"\n", 2)[2]) & 0x7FFFFFFF,
+        )
+    except ValueError as error:
+        raise DiskError(f"not an epoch file: {error}") from None
+    if wrong:
+        raise DiskError("epoch file: count or CRC does not match its lines")
+    if any(b.epoch <= a.epoch or b.start < a.start for a, b in pairwise(entries)):
+        raise DiskError("epoch file: epochs or offsets do not grow")
+    return entries
+
+
+class EpochFile:
+    """The epochs of this replica's log. ``entries`` is oldest first; replaced, never changed in place."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.entries: list[EpochEntry] = []
+        self.doubt: str | None = None
+        """Why nothing is known of the epochs; None: ``entries`` is all there is to know."""
+        self.classic_from: int | None = None
+        """From where on, bytes, a log that has epochs was written without a Controller; None: nowhere."""
+        self._disk = disk
+        self._path = path
+        self._classic_path = path + ".classic"
+
+    @property
+    def last(self) -> EpochEntry | None:
+        return self.entries[-1] if self.entries else None
+
+    def load(self, *, may_doubt: bool = False) -> None:
+        """Read the file, or its ``.bak``; one flipped bit is turned back. When both are damaged beyond that
+        there are no entries and ``doubt``, or without ``may_doubt`` DiskError."""
+        self.entries, self.doubt = [], None
+        try:
+            found, whole = read_copies(self._disk, self._path, _mend)
+        except OSError as error:
+            raise DiskError(f"reading {self._path} failed: {error.strerror or error}") from error
+        except DiskError as error:
+            if not may_doubt:
+                raise
+            self.doubt = str(error)
+            log.error("the epochs are lost, a master must tell them: %s", error)
+            return
+        if found is not None:
+            self.entries = decode(found)
+            if not whole:
+                self._write(self.entries)
+        self.classic_from = self._load_classic()
+
+    def _load_classic(self) -> int | None:
+        last = self.last
+        try:
+            found, _ = read_copies(self._disk, self._classic_path, _mend)
+        except OSError as error:
+            raise DiskError(f"reading {self._classic_path} failed: {error.strerror or error}") from error
+        except DiskError as error:
+            log.error("when this log was left by the Controllers is lost: %s", error)
+            return last.start if last is not None else None
+        noted = decode(found)[-1:] if found is not None else []
+        return noted[0].start if noted and last is not None and noted[0].epoch == last.epoch else None
+
+    def leave(self, end: int) -> None:
+        """Note that what is written from ``end`` on, without a Controller, belongs to no epoch.
+
+        What was noted before stands, unless the log ends before it now. Raises DiskError.
+        """
+        last = self.last
+        if last is None or (self.classic_from is not None and self.classic_from <= end):
+            return
+        start = max(end, last.start)
+        try:
+            write_copies(self._disk, self._classic_path, encode([EpochEntry(last.epoch, start)]))
+        except OSError as error:
+            raise DiskError(f"writing {self._classic_path} failed: {error.strerror or error}") from error
+        self.classic_from = start
+
+    def labelled(self) -> None:
+        """All of the log belongs to the epochs now. Raises DiskError."""
+        if self.classic_from is None:
+            return
+        try:
+            for path in (self._classic_path, self._classic_path + ".bak"):
+                if self._disk.exists(path):
+                    self._disk.remove(path)
+            self._disk.sync_dir(self._path.rpartition("/")[0] or ".")
+        except OSError as error:
+            raise DiskError(f"removing {self._classic_path} failed: {error.strerror or error}") from error
+        self.classic_from = None
+
+    def trust(self, entries: list[EpochEntry]) -> None:
+        """End ``doubt``: these are the epochs."""
+        self._write(entries)
+        self.entries, self.doubt = list(entries), None
+        self.labelled()
+
+    def append(self, epoch: int, start: int) -> None:
+        """Record that ``epoch`` starts at ``start``; a no-op when it is the last one already.
+
+        An entry of the same start is replaced. Raises ValueError when epoch or start would go back,
+        DiskError when the disk refuses (then nothing changed).
+        """
+        last = self.last
+        if last == (epoch, start):
+            return
+        if last is not None and (epoch <= last.epoch or start < last.start):
+            raise ValueError(f"epoch {epoch} at {start} cannot follow epoch {last.epoch} at {last.start}")
+        kept = self.entries[:-1] if last is not None and last.start == start else self.entries
+        self._store([*kept, EpochEntry(epoch, start)])
+
+    def truncate_suffix(self, offset: int) -> None:
+        """Forget the epochs that start at or behind ``offset``."""
+        self._store([entry for entry in self.entries if entry.start < offset])
+
+    def truncate_prefix(self, offset: int) -> None:
+        """Forget the epochs that end at or below ``offset``, the log's new first byte; the last one stays."""
+        kept = [entry for entry, following in pairwise(self.entries) if following.start > offset]
+        self._store([*kept, *self.entries[-1:]])
+
+    def replace(self, entries: list[EpochEntry]) -> None:
+        """Take ``entries`` as they are."""
+        self._store(list(entries))
+
+    def _store(self, entries: list[EpochEntry]) -> None:
+        if entries == self.entries:
+            return
+        before = self.last
+        self._write(entries)
+        self.entries = entries
+        if before is not None and (not entries or entries[-1].epoch != before.epoch):
+            self.labelled()
+
+    def _write(self, entries: list[EpochEntry]) -> None:
+        try:
+            write_copies(self._disk, self._path, encode(entries))
+        except OSError as error:
+            raise DiskError(f"writing {self._path} failed: {error.strerror or error}") from error
+
+
+def _mend(data: bytes) -> bytes:
+    """``data`` with the bit turned back that makes it an epoch file. Raises DiskError."""
+    try:
+        decode(data)
+    except DiskError:
+        fixed = one_bit_off(data, lambda tried: (decode(tried), tried)[1])
+        if fixed is None:
+            raise
+        return fixed
+    return data

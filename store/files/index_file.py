@@ -1,0 +1,609 @@
+"""Which messages of a topic carry a key?
+
+    at  size  header field
+     0   8+8  store time of the first and last message, ms
+    16   8+8  physical offset of the first and last message, bytes
+    32     4  slots in use
+    36     4  entry count, starting at 1: entry 0 is never used
+
+    40 + 4 i                slot i: newest entry of the keys that hash there, 0 = none
+    40 + 4 slots + 20 k     entry k: key hash 4, physical offset 8, seconds since the first message 4,
+                            entry before it in the same slot 4
+
+The key is ``topic#key``, its hash |String.hashCode| of Java (0 when that is -2^31), its slot hash % slots.
+A file is named by the local time it was made, yyyyMMddHHmmssSSS. Only hashes are kept: who looks up reads
+the message.
+
+Slots and new entries of the current file stay in memory; a flush writes first what they point to, then the
+slots, then the header, each made durable before the next: a file that a crash left in between is mended on
+load. Source of the format: Apache RocketMQ 5.x, ``store/index``; checked against files it wrote.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Final
+
+from model.errors import DiskError
+from model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from runtime.env import Disk, File
+from store.files.key_hash import KeyHash
+from store.files.record import Dispatch
+
+log = logging.getLogger(__name__)
+
+HEADER: Final = struct.Struct(">qqqqii")
+HEADER_BYTES: Final = 40
+SLOT_BYTES: Final = 4
+ENTRY: Final = struct.Struct(">iqii")
+ENTRY_BYTES: Final = 20
+assert (HEADER.size, ENTRY.size) == (HEADER_BYTES, ENTRY_BYTES)
+_PAGE_SLOTS_SHIFT: Final = 10
+_PAGE_SLOTS: Final = 1 << _PAGE_SLOTS_SHIFT
+_FOREVER_MS: Final = 1 << 62
+_INT_MAX: Final = 0x7FFFFFFF
+_NAME_CHARS: Final = 17
+CHECKED_AT_ONCE: Final = 1 << 14
+"""Slots looked at between two turns of the loop: half a millisecond."""
+_PICTURE_BYTES: Final = 1 << 18
+"""Bytes of slots copied between two turns of the loop: a fifth of a millisecond."""
+LOOKED_AT_ONCE: Final = 128
+"""Entries of a key looked at between two turns of the loop: a third of a millisecond."""
+STILL_LOOKING: Final = -1
+
+
+class IndexFile:
+    """One file. ``count`` = number the next entry gets."""
+
+    def __init__(self, disk: Disk, path: str, slots: int, entries: int) -> None:
+        self.path = path
+        self.begin_timestamp_ms = 0
+        self.end_timestamp_ms = 0
+        self.begin_offset = 0
+        self.end_offset = 0
+        self.slots_used = 0
+        self.count = 1
+        self.slots = slots
+        self.entries_max = entries
+        self.pending = bytearray()  # entries from ``written`` up to ``count``
+        self.table: array[int] | None = None  # the slots in memory, while the file takes entries
+        self.dirty_pages: set[int] = set()
+        self._written = 1
+        self._in_flight: tuple[int, set[int]] = (0, set())  # bytes of entries, pages of slots
+        self._steps: list[list[tuple[int, bytes]]] = []  # what a flush writes at which offset; a sync each
+        self._cut = False
+        self._busy = False  # a flush runs off the loop
+        self._retired = False
+        self._disk = disk
+        self._file: File | None = None
+        self._entries_at = HEADER_BYTES + SLOT_BYTES * slots
+
+    @property
+    def file_bytes(self) -> int:
+        return self._entries_at + ENTRY_BYTES * self.entries_max
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            if self._retired:
+                raise OSError(errno.EBADF, "the file is closed", self.path)
+            self._file = self._disk.open(self.path)
+        return self._file
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.entries_max
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self.pending or self.dirty_pages)
+
+    def create(self) -> None:
+        """Make the file, sparse: 420 MB of zeros are not reserved. Raises OSError."""
+        self._file = self._disk.open(self.path, create=True)
+        self._file.truncate(self.file_bytes)
+        self.table = array("i", bytes(SLOT_BYTES)) * self.slots
+
+    def load(self) -> None:
+        """Read the header. Raises DiskError when the file cannot be an index of this shape."""
+        size = self.file.size()
+        if size != self.file_bytes:
+            raise DiskError(
+                f"{self.path} has {size} bytes, {self.file_bytes} by maxHashSlotNum and maxIndexNum"
+            )
+        (
+            self.begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.slots_used,
+            count,
+        ) = HEADER.unpack(self.file.pread(HEADER_BYTES, 0))
+        self.count = self._written = max(count, 1)
+        if not 1 <= self.count <= self.entries_max or self.begin_offset > self.end_offset:
+            raise DiskError(f"{self.path}: the header cannot be right")
+
+    def writable(self) -> array[int]:
+        """The slots in memory, mended: a crash may have left slots that point behind the last entry."""
+        if self.table is None:
+            table = self.read_slots()
+            self.take_slots(table, self.wrong_slots(table, 0, len(table)))
+        assert self.table is not None, "taken above"
+        return self.table
+
+    def read_slots(self) -> array[int]:
+        """The slots on disk. Changes nothing: may run off the loop. Raises OSError."""
+        table = array("i", self.file.pread(SLOT_BYTES * self.slots, HEADER_BYTES))
+        if sys.byteorder == "little":
+            table.byteswap()
+        return table
+
+    def wrong_slots(self, table: array[int], first: int, until: int) -> list[int]:
+        """Which of the slots ``first`` to ``until`` of ``table`` point behind the last entry."""
+        wrong: list[int] = []
+        for begin in range(first, until, CHECKED_AT_ONCE):
+            part = table[begin : min(begin + CHECKED_AT_ONCE, until)]
+            if max(part) >= self.count:
+                wrong += [begin + at for at, number in enumerate(part) if number >= self.count]
+        return wrong
+
+    def take_slots(self, table: array[int], wrong: list[int]) -> None:
+        """Keep what ``read_slots`` found, mended, unless the slots are in memory already. Raises OSError."""
+        if self.table is not None:
+            return
+        self.table = table
+        for slot in wrong:
+            number = table[slot]
+            while number >= self.count:
+                number = self._previous_on_disk(number)
+            self._set(slot, number)
+
+    def _previous_on_disk(self, number: int) -> int:
+        if number >= self.entries_max:
+            return 0
+        raw = self.file.pread(ENTRY_BYTES, self._entries_at + number * ENTRY_BYTES)
+        before = int(ENTRY.unpack(raw)[3])
+        return before if 0 <= before < number else 0
+
+    def _set(self, slot: int, number: int) -> None:
+        assert self.table is not None, "only a file in memory changes"
+        self.table[slot] = number
+        self.dirty_pages.add(slot >> _PAGE_SLOTS_SHIFT)
+
+    def add(self, items: Sequence[tuple[int, int, int]]) -> None:
+        """Add entries of (key hash, physical offset, store time in ms), oldest first; they must fit."""
+        table = self.table if self.table is not None else self.writable()
+        number = self.count
+        if number == 1:
+            _, self.begin_offset, self.begin_timestamp_ms = items[0]
+        slots, begin_ms, pack = self.slots, self.begin_timestamp_ms, ENTRY.pack
+        mark_dirty = self.dirty_pages.add
+        entries: list[bytes] = []
+        last_ms, seconds = -1, 0
+        for key_hash, offset, stored_ms in items:
+            if stored_ms != last_ms:
+                last_ms = stored_ms
+                seconds = min(max((stored_ms - begin_ms) // 1000, 0), _INT_MAX)
+            slot = key_hash % slots
+            before = table[slot]
+            entries.append(pack(key_hash, offset, seconds, before))
+            table[slot] = number
+            mark_dirty(slot >> _PAGE_SLOTS_SHIFT)
+            if not before:
+                self.slots_used += 1
+            number += 1
+        self.pending += b"".join(entries)
+        self.count = number
+        _, self.end_offset, self.end_timestamp_ms = items[-1]
+
+    def truncate(self, offset: int) -> None:
+        """Take back the entries of messages at or behind ``offset``."""
+        table = self.writable()
+        while self.count > 1:
+            key_hash, at, seconds, before = self.entry(self.count - 1)
+            if at < offset:
+                self.end_offset = at
+                self.end_timestamp_ms = self.begin_timestamp_ms + seconds * 1000
+                break
+            self.count -= 1
+            slot = key_hash % self.slots
+            if table[slot] == self.count:
+                self._set(slot, before)
+                self.slots_used -= not before
+        if self.count < self._written:
+            self.pending.clear()
+            self._written = self.count
+        else:
+            del self.pending[(self.count - self._written) * ENTRY_BYTES :]
+        self.dirty_pages.add(0)  # the header must be written even when no slot changed
+        self._cut = True
+
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """(key hash, physical offset, seconds since the first, entry before) of entry ``number``."""
+        if number >= self._written:
+            at = (number - self._written) * ENTRY_BYTES
+            key_hash, offset, seconds, before = ENTRY.unpack_from(self.pending, at)
+        else:
+            raw = self.file.pread(ENTRY_BYTES, self._entries_at + number * ENTRY_BYTES)
+            key_hash, offset, seconds, before = ENTRY.unpack(raw)
+        return key_hash, offset, seconds, before
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of entries with this hash, newest first, stored within [begin_ms, end_ms]
+        (to the second); STILL_LOOKING after each LOOKED_AT_ONCE entries: a key may have millions."""
+        number = self._newest(key_hash % self.slots)
+        looked_at = 0
+        while number > 0:
+            if looked_at == LOOKED_AT_ONCE:
+                looked_at = 0
+                yield STILL_LOOKING
+                if number >= self.count:  # a cut came meanwhile
+                    number = self._newest(key_hash % self.slots)
+                    continue
+            looked_at += 1
+            found, offset, seconds, before = self.entry(number)
+            stored_ms = self.begin_timestamp_ms + seconds * 1000
+            if stored_ms + 999 < begin_ms:
+                return
+            if found == key_hash and stored_ms <= end_ms:
+                yield offset
+            number = before if before < number else 0
+
+    def _newest(self, slot: int) -> int:
+        if self.table is not None:
+            number = self.table[slot]
+        else:
+            number = struct.unpack(">i", self.file.pread(SLOT_BYTES, HEADER_BYTES + slot * SLOT_BYTES))[0]
+        while number >= self.count and number:
+            number = self._previous_on_disk(number)
+        return int(number)
+
+    def holds_time(self, begin_ms: int, end_ms: int) -> bool:
+        return self.count > 1 and self.begin_timestamp_ms <= end_ms and self.end_timestamp_ms >= begin_ms
+
+    def picture(self) -> Iterator[None]:
+        """Copy what a flush has to write, a part with each step; then ``write_picture``, then ``end_flush``.
+
+        What is added in between leaves the file as a crash in a write does: the copied slots may point to it,
+        so its entries come last and are copied too, while the header tells of none of it.
+        """
+        pages, self.dirty_pages = self.dirty_pages, set()
+        header = HEADER.pack(
+            self.begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.slots_used,
+            self.count,
+        )
+        self._in_flight = (0, pages)
+        self._busy = True
+        self._cut = False
+        slots: list[tuple[int, bytes]] = []
+        copied = 0
+        for at, data in self._runs(sorted(pages)):
+            slots.append((HEADER_BYTES + at * SLOT_BYTES, data))
+            copied += len(data)
+            if copied >= _PICTURE_BYTES:
+                copied = 0
+                yield
+        entries = bytes(self.pending)
+        self._in_flight = (len(entries), pages)
+        entries_at = self._entries_at + self._written * ENTRY_BYTES
+        self._steps = [[(entries_at, entries)], slots, [(0, header)]]
+
+    def write_picture(self) -> None:
+        """Write what was copied. Blocks, may run off the loop; raises OSError."""
+        file = self.file
+        for step in self._steps:
+            for at, data in step:
+                file.pwrite(data, at)
+            file.sync()
+
+    def end_flush(self, done: bool) -> None:
+        """The write is over; what it failed to write, or wrote although a cut came meanwhile, is written
+        again next time."""
+        size, pages = self._in_flight
+        self._in_flight = (0, set())
+        self._steps = []
+        self._busy = False
+        if self._retired:
+            self.close()
+            return
+        if self._cut:
+            self.dirty_pages |= set(range((self.slots + _PAGE_SLOTS - 1) >> _PAGE_SLOTS_SHIFT))
+        elif done:
+            del self.pending[:size]
+            self._written += size // ENTRY_BYTES
+        else:
+            self.dirty_pages |= pages
+
+    def _runs(self, pages: list[int]) -> Iterator[tuple[int, bytes]]:
+        table = self.table
+        if table is None:
+            return
+        at = 0
+        while at < len(pages):
+            stop = at + 1
+            last = min(len(pages), at + _PICTURE_BYTES // (_PAGE_SLOTS * SLOT_BYTES))
+            while stop < last and pages[stop] == pages[stop - 1] + 1:
+                stop += 1
+            first = pages[at] * _PAGE_SLOTS
+            part = table[first : (pages[stop - 1] + 1) * _PAGE_SLOTS]
+            if sys.byteorder == "little":
+                part.byteswap()
+            yield first, part.tobytes()
+            at = stop
+
+    def close(self) -> None:
+        """Close the file, once no flush needs it any more."""
+        self._retired = True
+        if self._file is not None and not self._busy:
+            self._file.close()
+            self._file = None
+
+
+class Index:
+    """All index files of a store, oldest first; the last one takes entries."""
+
+    def __init__(self, disk: Disk, path: str, slots: int, entries: int, now_ms: Callable[[], int]) -> None:
+        self.path = path
+        self.files: list[IndexFile] = []
+        self.hash = KeyHash()
+        self._disk = disk
+        self._slots = slots
+        self._entries = entries
+        self._now_ms = now_ms
+        self.removed = False  # loading met a file that cannot be right
+        self._owed: list[tuple[int, int, int]] = []  # key hash, offset, store time: no file could be made for
+        self._full: list[IndexFile] = []  # full files whose last entries are not written yet
+        self._names_dirty = self._names_in_flight = False
+        self._flushing: list[IndexFile] = []
+        self._pictures = 0
+        self._copied = False  # is the picture of what a flush writes whole?
+
+    def load(self) -> None:
+        """Read the headers; a file that cannot be right is removed: the index is made from the log."""
+        for name in self._disk.listdir(self.path):
+            if len(name) != _NAME_CHARS or not name.isdigit():
+                continue
+            file = IndexFile(self._disk, f"{self.path}/{name}", self._slots, self._entries)
+            try:
+                file.load()
+            except DiskError as error:
+                log.warning("%s; removed", error)
+                file.close()
+                self._disk.remove(file.path)
+                self.removed = True
+            else:
+                self.files.append(file)
+
+    @property
+    def owes(self) -> bool:
+        """Are there messages no file could be made for?"""
+        return bool(self._owed)
+
+    @property
+    def slots(self) -> int:
+        """Slots of each file."""
+        return self._slots
+
+    def in_need(self) -> IndexFile | None:
+        """The file that takes the next entry, if its slots are not in memory yet."""
+        last = self.files[-1] if self.files else None
+        return None if last is None or last.is_full or last.table is not None else last
+
+    @property
+    def end_offset(self) -> int:
+        """Offset of the last message indexed, -1 when there is none: those up to here are skipped."""
+        return next((file.end_offset for file in reversed(self.files) if file.count > 1), -1)
+
+    @property
+    def end_timestamp_ms(self) -> int:
+        return self.files[-1].end_timestamp_ms if self.files else 0
+
+    def current(self) -> IndexFile:
+        """The file that takes the next entry, made when there is none with room. Raises OSError."""
+        last = self.files[-1] if self.files else None
+        if last is not None and not last.is_full:
+            last.writable()
+            return last
+        self._disk.makedirs(self.path)
+        file = IndexFile(self._disk, f"{self.path}/{self._name()}", self._slots, self._entries)
+        try:
+            file.create()
+        except OSError:
+            file.close()
+            if self._disk.exists(file.path):
+                self._disk.remove(file.path)
+            raise
+        if last is not None and last.is_dirty:
+            self._full.append(last)
+        self.files.append(file)
+        self._names_dirty = True
+        return file
+
+    def _name(self) -> str:
+        now_ms = self._now_ms()
+        while True:
+            moment = datetime.fromtimestamp(now_ms / 1000)
+            name = f"{moment:%Y%m%d%H%M%S}{now_ms % 1000:03}"
+            if not self._disk.exists(f"{self.path}/{name}"):
+                return name
+            now_ms += 1
+
+    def put_many(self, dispatches: Iterable[Dispatch]) -> None:
+        """Index messages, oldest first, under their unique key and each word of their keys. Rolled back
+        messages, and those indexed already, are skipped. Raises OSError when a new file cannot be made;
+        what found no place is kept and goes first at the next call."""
+        hash_of = self.hash
+        items = self._owed
+        seen = items[-1][1] if items else self.end_offset
+        self._owed = []
+        add = items.append
+        for offset, _, topic, _, _, _, uniq_key, keys, stored_ms, sys_flag in dispatches:
+            if offset <= seen or sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+                continue
+            if uniq_key:
+                add((hash_of(topic, uniq_key), offset, stored_ms))
+            if keys:
+                for word in keys.split(" "):
+                    if word:
+                        add((hash_of(topic, word), offset, stored_ms))
+        at = 0
+        while at < len(items):
+            try:
+                file = self.current()
+            except OSError:
+                self._owed = items[at:]
+                raise
+            part = items[at : at + file.entries_max - file.count]
+            file.add(part)
+            at += len(part)
+
+    def add_late(self, dispatches: Iterable[Dispatch]) -> None:
+        """Index messages behind which others were indexed already, as far as they are not in it yet.
+
+        Their entries carry the time of the newest one: a lookup goes from new to old, and ends at a time
+        before what was asked for. Raises OSError.
+        """
+        items = [
+            (self.hash(item.topic, key), item.offset, item.store_timestamp_ms)
+            for item in dispatches
+            for key in self.missing(item)
+        ]
+        for key_hash, offset, stored_ms in items:
+            file = self.current()
+            newest = (file.end_offset, file.end_timestamp_ms) if file.count > 1 else (offset, stored_ms)
+            file.add([(key_hash, offset, max(stored_ms, newest[1]))])
+            file.end_offset, file.end_timestamp_ms = newest  # still the last message dispatched
+
+    def missing(self, item: Dispatch) -> list[str]:
+        """Those of a message's keys it is not found by. Raises OSError.
+
+        Of a key with many newer messages it is taken to be: to look through all of them, for each message of
+        that key, would hold the loop for minutes.
+        """
+        if item.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return []
+        return [
+            key
+            for key in filter(None, (item.uniq_key, *item.keys.split(" ")))
+            if not any(
+                offset in (item.offset, STILL_LOOKING)
+                for offset in self.find(item.topic, key, 0, _FOREVER_MS)
+            )
+        ]
+
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Physical offsets of messages that may carry ``key``, newest first, and now and then STILL_LOOKING.
+        Raises OSError."""
+        key_hash = self.hash(topic, key)
+        for file in self.files[::-1]:
+            if file.holds_time(begin_ms, end_ms):
+                yield from file.find(key_hash, begin_ms, end_ms)
+
+    def truncate(self, offset: int) -> None:
+        """Forget messages at or behind ``offset``, durably. Blocks; raises OSError."""
+        self._drop_picture()
+        self._owed = [item for item in self._owed if item[1] < offset]
+        while self.files and (self.files[-1].begin_offset >= offset or self.files[-1].count <= 1):
+            file = self.files.pop()
+            file.close()
+            self._disk.remove(file.path)
+            self._disk.sync_dir(self.path)
+        self._full = [file for file in self._full if file in self.files]
+        if self.files and self.files[-1].end_offset >= offset:
+            self.files[-1].truncate(offset)
+            if not self._flushing:
+                self.begin_flush()()
+                self.end_flush(True)
+
+    def begin_flush(self) -> Callable[[], None]:
+        """``picture`` at once, and the call that writes it, perhaps off the loop. ``end_flush`` follows."""
+        for _ in self.picture():
+            pass
+        return self.write_picture
+
+    def picture(self) -> Iterator[None]:
+        """Copy what a flush has to write, a part with each step (see IndexFile.picture); one at a time.
+
+        Then ``write_picture`` if ``pictured``, then ``end_flush``.
+        """
+        self._pictures += 1
+        number = self._pictures
+        self._copied = False
+        self._flushing = [one for one in dict.fromkeys((*self._full, *self.files[-1:])) if one.is_dirty]
+        for file in tuple(self._flushing):
+            for _ in file.picture():
+                yield
+                if number != self._pictures:
+                    return
+        self._names_in_flight, self._names_dirty = self._names_dirty, False
+        self._copied = True
+
+    @property
+    def pictured(self) -> bool:
+        """Is the picture whole? Not when a cut came in between: that has written everything itself."""
+        return self._copied
+
+    def write_picture(self) -> None:
+        """Write what ``picture`` copied, durably. Blocks, may run off the loop; raises OSError."""
+        if self._names_in_flight:
+            self._disk.sync_dir(self.path)
+            self._disk.sync_dir(self.path.rpartition("/")[0])
+        for file in tuple(self._flushing):
+            file.write_picture()
+
+    def _drop_picture(self) -> None:
+        """Forget a picture that is not whole; nothing of it was written."""
+        if self._flushing and not self._copied:
+            self._pictures += 1
+            self.end_flush(False)
+
+    def end_flush(self, done: bool) -> None:
+        for file in self._flushing:
+            file.end_flush(done)
+        self._flushing = []
+        self._copied = False
+        self._names_dirty |= self._names_in_flight and not done
+        self._names_in_flight = False
+        if done:
+            for file in self._full:
+                if not file.is_dirty:
+                    file.table = None  # full and written: its slots need not stay in memory
+            self._full = [file for file in self._full if file.is_dirty]
+
+    def drop_below(self, log_min: int) -> list[str]:
+        """Take files whose last message lies below ``log_min`` off the list; returns their paths."""
+        gone: list[str] = []
+        while (
+            len(self.files) > 1 and self.files[0].end_offset < log_min and self.files[0] not in self._flushing
+        ):
+            file = self.files.pop(0)
+            self._full = [other for other in self._full if other is not file]
+            file.close()
+            gone.append(file.path)
+        return gone
+
+    def destroy(self) -> None:
+        """Drop every file. Raises OSError."""
+        self._drop_picture()
+        self._owed.clear()
+        for file in self.files:
+            file.close()
+        self.files.clear()
+        self._full.clear()
+        if self._disk.is_dir(self.path):
+            self._disk.rmtree(self.path)
+            self._disk.sync_dir(self.path.rpartition("/")[0])
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()

@@ -1,0 +1,1 @@
+"""What happens to records after the append: flush, dispatch, indexes, reads, retention."""

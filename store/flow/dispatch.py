@@ -1,0 +1,298 @@
+"""How do records that are confirmed become visible: in their queue, in the index, to those who wait?
+
+The master remembers what it appended, so that dispatch costs no second reading; a slave, and recovery,
+parse the log. A record is dispatched once its end is confirmed, in batches, from a callback of the loop;
+never before, because consumers must not see what a new master may cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from model.errors import DiskError
+from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
+from store.files.commit_log import CommitLog
+from store.files.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, ConsumeQueues, is_queue_name
+from store.files.damage import DamageLedger
+from store.files.health import Health
+from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, Dispatch, DispatchParser, decode, measure
+from store.flow.indexing import Indexer
+from store.flow.walker import READ_BYTES
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_MAX = 100_000
+"""Records kept in memory for dispatch; beyond that the log is parsed, as on a slave."""
+STEP_RECORDS = 4096
+FAR_ENTRIES = 4096
+"""A queue does not go on so far behind its end unless two records in a row say so."""
+
+WRITING_QUEUES = "writing a ConsumeQueue"
+
+OnArrive = Callable[[str, int, int, int], None]
+
+
+class Dispatcher:
+    """Keeps ``dispatched`` <= ``confirmed`` <= log.end (bytes), and brings the first to the second."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        indexer: Indexer,
+        parser: DispatchParser,
+        health: Health,
+        on_arrive: list[OnArrive],
+        damage: DamageLedger,
+    ) -> None:
+        self.confirmed = 0
+        self.dispatched = 0
+        self.last_timestamp_ms = 0  # store time of the last record dispatched
+        self._log = commit_log
+        self._queues = queues
+        self._indexer = indexer
+        self._parser = parser
+        self._health = health
+        self._on_arrive = on_arrive
+        self._damage = damage
+        self._far: dict[ConsumeQueue, int] = {}  # offsets no queue could go on at, the newest of each
+        self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
+        """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
+        self._remembered: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
+        self._remembered_count = 0
+        self._scheduled = False
+        self._stalled_at = -1  # the confirmed offset that ends inside of a record
+        self._waiters: list[asyncio.Future[None]] = []
+
+    # -- from the log ----------------------------------------------------------------------------------
+
+    def remember(self, start: int, end: int, dispatches: Sequence[Dispatch]) -> None:
+        """The bytes [start, end) were appended and hold ``dispatches``; none for a blank."""
+        if self._remembered_count < REMEMBERED_MAX:
+            self._remembered.append((start, end, dispatches))
+            self._remembered_count += len(dispatches) + 1
+
+    def confirm(self, offset: int) -> None:
+        """Let records that end at or below ``offset`` be dispatched soon. Never moves back."""
+        offset = min(offset, self._log.end)
+        if offset <= self.confirmed:
+            return
+        self.confirmed = offset
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def move_back(self, offset: int) -> None:
+        """The log was cut to ``offset``."""
+        self._remembered.clear()
+        self._remembered_count = 0
+        self.confirmed = min(self.confirmed, offset)
+        self.dispatched = min(self.dispatched, offset)
+        self._indexer.move_back(offset)
+        self._stalled_at = -1
+
+    def start_at(self, dispatched: int, confirmed: int) -> None:
+        """Where recovery found things."""
+        self._remembered.clear()
+        self._remembered_count = 0
+        self.dispatched = dispatched
+        self.confirmed = confirmed
+        self._stalled_at = -1
+
+    # -- dispatching -----------------------------------------------------------------------------------
+
+    @property
+    def is_level(self) -> bool:
+        """Is there no whole confirmed record left to dispatch?"""
+        return self.dispatched >= self.confirmed or self._stalled_at == self.confirmed
+
+    async def caught_up(self) -> None:
+        """Return when dispatch has reached ``confirmed``. Raises DiskError when it cannot."""
+        while not self.is_level:
+            if self._health.broken is not None:
+                raise DiskError(self._health.broken)
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            if not self._scheduled:
+                self._scheduled = True
+                asyncio.get_running_loop().call_soon(self._turn)
+            await waiter
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        try:
+            self.step()
+        except (DiskError, OSError) as error:
+            log.error("dispatch at %d failed: %s", self.dispatched, error)
+            self._health.broke(f"dispatch at {self.dispatched} failed: {error}")
+        if self.is_level or self._health.broken is not None:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        elif not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def run(self) -> None:
+        """Dispatch all that is confirmed, now, and tell nobody: recovery, off the loop. Raises DiskError,
+        OSError."""
+        hooks, self._on_arrive = self._on_arrive, []
+        try:
+            while not self.is_level:
+                if self._health.broken is not None:
+                    raise DiskError(self._health.broken)  # told to stop
+                self.step()
+        finally:
+            self._on_arrive = hooks
+
+    def step(self) -> None:
+        """Dispatch about STEP_RECORDS records. Raises DiskError, OSError."""
+        remembered = self._remembered
+        while remembered and remembered[0][1] <= self.dispatched:
+            self._remembered_count -= len(remembered.popleft()[2]) + 1
+        if remembered and remembered[0][0] <= self.dispatched:
+            self._step_remembered()
+        else:
+            self._step_parsed(min(self.confirmed, remembered[0][0]) if remembered else self.confirmed)
+
+    def _step_remembered(self) -> None:
+        remembered = self._remembered
+        confirmed = self.confirmed
+        batch: list[Dispatch] = []
+        at = self.dispatched
+        while remembered and len(batch) < STEP_RECORDS:
+            start, end, dispatches = remembered[0]
+            if start > at:
+                break
+            if end <= confirmed:
+                remembered.popleft()
+                self._remembered_count -= len(dispatches) + 1
+                batch += dispatches if start >= at else [d for d in dispatches if d.offset >= at]
+                at = end
+                continue
+            first = at
+            for item in dispatches:
+                if item.offset + item.size > confirmed:
+                    break
+                if item.offset >= first:
+                    batch.append(item)
+                    at = item.offset + item.size
+            if at == self.dispatched and not batch:
+                self._stalled_at = confirmed
+            break
+        self._deliver(batch, at)
+
+    def _step_parsed(self, until: int) -> None:
+        at = self.dispatched
+        if at >= until:
+            return
+        damaged = self._damage.at(at)
+        if damaged is not None:
+            if damaged.until > until:
+                self._stalled_at = self.confirmed
+            else:  # the lost records keep their places in their queues; readers pass over them
+                self._deliver([one.dispatch() for one in damaged.lost], damaged.until)
+            return
+        until = self._damage.next_begin(at, until)
+        data = self._log.read(at, min(READ_BYTES, until - at))
+        try:
+            found, end = self._parser.parse(data, at, until)
+        except BadRecord as bad:
+            end = _whole_until(data, at)
+            if end == at:
+                if not self.on_bad(at, until, bad):
+                    raise
+                return
+            found, end = self._parser.parse(data[: end - at], at, end)
+        if end == at and len(data) >= 8:
+            size = abs(HEAD.unpack_from(data.ljust(HEAD.size, b"\0"))[0])
+            if size > len(data) and at + size <= until:  # a record longer than one reading
+                found, end = self._parser.parse(self._log.read(at, size), at, until)
+        if end == at:
+            self._stalled_at = self.confirmed
+            return
+        self._deliver(found, end)
+
+    def _deliver(self, batch: list[Dispatch], end: int) -> None:
+        """Put ``batch`` into queues and index, then say who arrived."""
+        if batch:
+            arrived = self._put(batch)
+            self._indexer.take(batch, end)
+            self.last_timestamp_ms = batch[-1].store_timestamp_ms or self.last_timestamp_ms
+            self.dispatched = end
+            for (topic, queue_id, tags_code), max_offset in arrived.items():
+                for hook in self._on_arrive:
+                    hook(topic, queue_id, max_offset, tags_code)
+        else:
+            self._indexer.take((), end)
+            self.dispatched = end
+
+    def _put(self, batch: list[Dispatch]) -> dict[tuple[str, int, int], int]:
+        queues = self._queues
+        table = queues.table()
+        dirty = queues.dirty
+        pack = ENTRY.pack
+        arrived: dict[tuple[str, int, int], int] = {}
+        for offset, size, topic, queue_id, queue_offset, tags_code, _, _, _, sys_flag in batch:
+            if sys_flag & TRANSACTION_PREPARED:  # prepared and rolled back ones are in no queue
+                continue
+            queue = table.get((topic, queue_id))
+            if queue is None:
+                if not is_queue_name(topic, queue_id):
+                    log.error("record at %d: no queue can be named %r %d", offset, topic, queue_id)
+                    continue
+                queue = queues.open(topic, queue_id)
+            if queue_offset == queue.max_offset and offset >= queue.max_physical:
+                buffer = queue.buffer
+                buffer += pack(offset, size, tags_code)
+                queue.max_offset = queue_offset + 1
+                queue.max_physical = offset + size
+                if len(buffer) >= BUFFER_BYTES_MAX and self._health.writable is None:
+                    self._flush(queue)
+            elif self._is_far(queue, queue_offset, offset) or not queue.put(
+                queue_offset, offset, size, tags_code
+            ):
+                continue
+            if sys_flag & INNER_BATCH:  # the other messages of the record have its offset plus 1, 2, ...
+                queue.skip_to(queue_offset + messages_at(self._log, offset, size))
+            dirty[queue] = None
+            arrived[topic, queue_id, tags_code] = queue.max_offset
+        return arrived
+
+    def _is_far(self, queue: ConsumeQueue, queue_offset: int, offset: int) -> bool:
+        """Is this no offset the queue can go on at? Then the record's head rotted, and nothing is entered:
+        a scrub, or who compares replicas, sees it. A second record that goes on there is believed."""
+        near = queue.max_offset + FAR_ENTRIES if queue.max_offset else offset // RECORD_BYTES_MIN
+        if queue_offset <= max(near, FAR_ENTRIES):
+            return False
+        before, self._far[queue] = self._far.get(queue), queue_offset
+        log.error("record at %d: %s/%d goes on at %d?", offset, queue.topic, queue.queue_id, queue_offset)
+        return before != queue_offset - 1
+
+    def _flush(self, queue: ConsumeQueue) -> None:
+        try:
+            queue.flush()
+        except OSError as error:
+            self._health.failed(error, WRITING_QUEUES)
+
+
+def messages_at(commit_log: CommitLog, offset: int, size: int) -> int:
+    """How many queue offsets a record of ``size`` bytes takes: as many as its INNER_NUM says, else 1."""
+    record = decode(commit_log.read(offset, size), check_crc=False)
+    count = property_of(record.properties, INNER_NUM) or ""
+    return max(int(count), 1) if count.isascii() and count.isdigit() and len(count) < 6 else 1
+
+
+def _whole_until(data: bytes, offset: int) -> int:
+    """Where the first bytes of ``data`` that are no record lie; its first byte is physical ``offset``."""
+    at = 0
+    try:
+        while (size := measure(data, at, offset + at, False)) > 0:
+            at += size
+    except BadRecord:
+        return offset + at
+    return offset + at

@@ -1,0 +1,71 @@
+"""Which offset does the next message of each queue get? None is ever handed out twice.
+
+The queues say how far dispatch is; records behind that, and what is known of lost ones, say the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from model.message import INNER_BATCH, TRANSACTION_PREPARED
+from store.files.commit_log import CommitLog
+from store.files.consume_queue import ConsumeQueues
+from store.files.damage import DamageLedger
+from store.files.record import RECORD_BYTES_MIN, Dispatch
+from store.flow.dispatch import messages_at
+from store.flow.walker import Walker
+
+
+class QueueOffsets:
+    """``table``: (topic, queue id) -> offset of the next message; a queue that is not in it begins at 0."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, walker: Walker, damage: DamageLedger) -> None:
+        self.table: dict[tuple[str, int], int] = {}
+        self._log = log
+        self._queues = queues
+        self._walker = walker
+        self._damage = damage
+
+    def appended(self, dispatches: Iterable[Dispatch]) -> None:
+        """Records of one message each were appended."""
+        table = self.table
+        for _, _, topic, queue_id, queue_offset, _, _, _, _, sys_flag in dispatches:
+            if not sys_flag & TRANSACTION_PREPARED:
+                table[topic, queue_id] = queue_offset + 1
+
+    def remove_topic(self, topic: str) -> None:
+        for key in [key for key in self.table if key[0] == topic]:
+            del self.table[key]
+
+    def rebuild(self, dispatched: int) -> int:
+        """Make the table from the queues and every record from ``dispatched`` (bytes) on; returns the newest
+        store time among these records, ms, or 0."""
+        newest_ms = 0
+        table = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
+        for found, _ in self._walker.parsed(dispatched, self._log.end):
+            for item in found:
+                newest_ms = max(newest_ms, item.store_timestamp_ms)
+                if not item.sys_flag & TRANSACTION_PREPARED:
+                    key = (item.topic, item.queue_id)
+                    inner = item.sys_flag & INNER_BATCH
+                    count = messages_at(self._log, item.offset, item.size) if inner else 1
+                    table[key] = max(table.get(key, 0), item.queue_offset + count)
+        self.table = table
+        self._step_over_lost()
+        return newest_ms
+
+    def _step_over_lost(self) -> None:
+        """Hand out no queue offset a lost record may have had: of records nothing is known of, any queue
+        that nothing was appended to since may have held as many as there was room for."""
+        table = self.table
+        for item in self._damage.ranges:
+            for one in item.lost:
+                key = (one.topic, one.queue_id)
+                table[key] = max(table.get(key, 0), one.queue_offset + 1)
+            unknown = item.until - item.begin - sum(one.size for one in item.lost)
+            if unknown < RECORD_BYTES_MIN:
+                continue
+            ends = {(queue.topic, queue.queue_id): queue.max_physical for queue in self._queues}
+            for key in table:
+                if ends.get(key, 0) <= item.begin:
+                    table[key] += unknown // RECORD_BYTES_MIN

@@ -1,0 +1,308 @@
+"""What does a queue hold from an offset on, when was it stored, and which messages carry a key?"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from model.errors import DiskError
+from model.message import KEYS, LMQ_PREFIX, UNIQ_KEY, property_of
+from store.files.commit_log import CommitLog
+from store.files.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
+from store.files.damage import DamageLedger
+from store.files.index_file import STILL_LOOKING, Index
+from store.files.record import (
+    BLANK_BYTES,
+    HEAD,
+    RECORD_BYTES_MIN,
+    BadRecord,
+    blank,
+    decode,
+    measure,
+    store_timestamp_of,
+)
+from store.flow.multi_dispatch import places as light_places
+
+SCAN_ENTRIES_MAX: Final = 800
+"""Entries one get looks at when a filter wants few of them."""
+_SPAN_BYTES_MAX: Final = 1 << 20
+_STORE_TIME_BYTES: Final = 76
+_PLACE: Final = struct.Struct(">i8xi4xqq")
+assert _PLACE.size == 36, "what a record says of its place: size, queue id, queue offset, physical offset"
+
+log = logging.getLogger(__name__)
+
+
+class GetStatus(Enum):
+    """How a read of a queue ended; the broker maps them to response codes."""
+
+    FOUND = "FOUND"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    NO_MATCHED = "NO_MATCHED"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    NO_QUEUE = "NO_QUEUE"
+
+
+@dataclass(slots=True)
+class Got:
+    """``chunks`` together are ``count`` whole records in queue order; a chunk may hold several.
+
+    ``next_offset`` is where to read on, ``min_offset`` and ``max_offset`` what the queue holds (messages).
+    """
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    chunks: list[bytes]
+    count: int
+
+
+class Reader:
+    """Reads what was dispatched. Raises DiskError when the disk does."""
+
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, index: Index | None, damage: DamageLedger
+    ) -> None:
+        self.on_rot: list[Callable[[str, int, int], None]] = []
+        """Hear topic, queue id and queue offset of an entry whose record is not where the entry says."""
+        self._log = log
+        self._damage = damage
+        self._queues = queues
+        self._index = index
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        wanted: Callable[[int], bool] | None,
+    ) -> Got:
+        """Up to ``max_count`` records from queue offset ``offset``, ``max_bytes`` together (but always one),
+        of those whose tags code is ``wanted``."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return Got(GetStatus.NO_QUEUE, 0, 0, 0, [], 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0 or low == high:
+            return Got(GetStatus.NO_MESSAGE_IN_QUEUE, high, low, high, [], 0)
+        if offset < low:
+            return Got(GetStatus.OFFSET_TOO_SMALL, low, low, high, [], 0)
+        if offset == high:
+            return Got(GetStatus.OFFSET_OVERFLOW_ONE, high, low, high, [], 0)
+        if offset > high:
+            return Got(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high, [], 0)
+        places, following = self._places(queue, offset, max_count, max_bytes, wanted)
+        if following == offset:
+            return Got(GetStatus.OFFSET_FOUND_NULL, low, low, high, [], 0)
+        if places:
+            chunks = self._fetch(places)
+            if not self._are_right(queue, places, chunks):
+                places = self._right_ones(queue, places)
+                chunks = [self._exactly(at, size) for at, size, _ in places]
+            if places:
+                return Got(GetStatus.FOUND, following, low, high, chunks, len(places))
+        return Got(GetStatus.NO_MATCHED, following, low, high, [], 0)
+
+    def _are_right(
+        self, queue: ConsumeQueue, places: list[tuple[int, int, int]], chunks: list[bytes]
+    ) -> bool:
+        """Does each record say that it lies where, and is what, its entry names?"""
+        if queue.topic.startswith(LMQ_PREFIX):
+            return self._are_light(queue, places)
+        unpack = _PLACE.unpack_from
+        queue_id = queue.queue_id
+        rest = iter(chunks)
+        chunk, at = next(rest), 0
+        for offset, size, index in places:
+            if at == len(chunk):
+                chunk, at = next(rest), 0
+            if unpack(chunk, at) != (size, queue_id, index, offset):
+                return False
+            at += size
+        return True
+
+    def _are_light(self, queue: ConsumeQueue, places: list[tuple[int, int, int]]) -> bool:
+        """The same for a light queue: does each record name it, and its offset there?"""
+        for offset, size, index in places:
+            data = self._exactly(offset, size)
+            try:
+                if measure(data, 0, offset, False) != size:
+                    return False
+            except BadRecord:
+                return False
+            record = decode(data, check_crc=False)
+            if (queue.topic, index) not in light_places(record.topic, record.properties):
+                return False
+        return True
+
+    def _right_ones(
+        self, queue: ConsumeQueue, places: list[tuple[int, int, int]]
+    ) -> list[tuple[int, int, int]]:
+        kept: list[tuple[int, int, int]] = []
+        for place in places:
+            if self._are_right(queue, [place], [self._exactly(place[0], place[1])]):
+                kept.append(place)
+            else:
+                log.error("%s/%d %d: no such record at %d", queue.topic, queue.queue_id, place[2], place[0])
+                self._rotten(queue, place[2])
+        return kept
+
+    def _rotten(self, queue: ConsumeQueue, index: int) -> None:
+        for hook in self.on_rot:
+            hook(queue.topic, queue.queue_id, index)
+
+    def _places(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        wanted: Callable[[int], bool] | None,
+    ) -> tuple[list[tuple[int, int, int]], int]:
+        """(physical offset, size, queue offset) of the records to send, and the queue offset behind the last
+        looked at."""
+        places: list[tuple[int, int, int]] = []
+        total = 0
+        log_min, log_end, segment_bytes = self._log.min_offset, self._log.end, self._log.segment_bytes
+        damage = self._damage if self._damage.ranges else None
+        at = offset
+        stop = offset + max(SCAN_ENTRIES_MAX, max_count)
+        while at < stop and (
+            raw := queue.read(at, min(stop - at, 512 if wanted else max_count - len(places)))
+        ):
+            for physical, size, tags_code in ENTRY.iter_unpack(raw):
+                if size == PRE_BLANK_SIZE or physical < log_min or (wanted and not wanted(tags_code)):
+                    at += 1
+                    continue
+                if damage is not None and damage.overlaps(physical, physical + size):
+                    at += 1  # lost, until it is repaired
+                    continue
+                left = segment_bytes - physical % segment_bytes
+                if not RECORD_BYTES_MIN <= size <= left or physical + size > log_end:
+                    self._rotten(queue, at)
+                    at += 1
+                    continue
+                if places and total + size > max_bytes:
+                    return places, at
+                places.append((physical, size, at))
+                total += size
+                at += 1
+                if len(places) >= max_count:
+                    return places, at
+        return places, at
+
+    def _fetch(self, places: list[tuple[int, int, int]]) -> list[bytes]:
+        """The records at ``places``. Neighbours come in one piece; scattered ones that lie close are read at
+        once and sliced."""
+        first, (last, last_size, _) = places[0][0], places[-1]
+        span = last + last_size - first
+        segment_bytes = self._log.segment_bytes
+        total = sum(place[1] for place in places)
+        if total == span and first // segment_bytes == last // segment_bytes:
+            return [self._exactly(first, span)]
+        if (
+            total < span <= min(2 * total + 4096, _SPAN_BYTES_MAX)
+            and first // segment_bytes == last // segment_bytes
+        ):
+            data = self._exactly(first, span)
+            return [data[at - first : at - first + size] for at, size, _ in places]
+        chunks: list[bytes] = []
+        begin, end = places[0][0], places[0][0]
+        for at, size, _ in places:
+            if at != end or at % segment_bytes == 0:
+                if end > begin:
+                    chunks.append(self._exactly(begin, end - begin))
+                begin = at
+            end = at + size
+        chunks.append(self._exactly(begin, end - begin))
+        return chunks
+
+    def _exactly(self, offset: int, size: int) -> bytes:
+        data = self._log.read(offset, size)
+        if len(data) != size:
+            raise DiskError(f"a queue names {size} bytes at {offset}, the log has {len(data)}")
+        return data
+
+    def lookup(self, physical_offset: int) -> bytes | None:
+        """The record that starts there, or None: beyond the log, or no record."""
+        if not self._log.min_offset <= physical_offset < self._log.end:
+            return None
+        head = self._log.read(physical_offset, HEAD.size)
+        if len(head) < HEAD.size:
+            return None
+        size = HEAD.unpack_from(head)[0]
+        if not RECORD_BYTES_MIN <= size <= self._log.end - physical_offset:
+            return None
+        data = self._log.read(physical_offset, size)
+        try:
+            return data if measure(data, 0, physical_offset) == size else None
+        except BadRecord:
+            return None
+
+    def starts_record(self, offset: int) -> bool:
+        """Does a record or the blank of a segment start there?"""
+        head = self._log.read(offset, BLANK_BYTES)
+        left = self._log.segment_bytes - offset % self._log.segment_bytes
+        if head == blank(left):
+            return True
+        return self.lookup(offset) is not None
+
+    def store_time(self, physical_offset: int) -> int | None:
+        """Store timestamp (ms) of the record there, unchecked; None outside of the log."""
+        if not self._log.min_offset <= physical_offset < self._log.end:
+            return None
+        head = self._log.read(physical_offset, _STORE_TIME_BYTES)
+        return store_timestamp_of(head) if len(head) == _STORE_TIME_BYTES else None
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool) -> int:
+        """The first queue offset stored at or after ``timestamp_ms`` (the end when there is none);
+        ``upper``: the last one stored at or before it (the first kept when there is none)."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = queue.entry(middle)
+            stored = self.store_time(entry[0]) if entry and entry[1] != PRE_BLANK_SIZE else None
+            if stored is None or stored < timestamp_ms or (upper and stored == timestamp_ms):
+                low = middle + 1
+            else:
+                high = middle
+        return max(low - 1, queue.min_offset) if upper else low
+
+    def query(
+        self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
+    ) -> Iterator[list[bytes] | None]:
+        """The newest records of ``topic``, up to ``max_count``, that carry ``key`` as unique key or among
+        their keys, stored within [begin_ms, end_ms], in log order; each was read and compared.
+
+        None again and again while it looks, so that others can have a turn; then the records, once.
+        """
+        found: dict[int, bytes] = {}
+        for offset in self._index.find(topic, key, begin_ms, end_ms) if self._index is not None else ():
+            if len(found) >= max_count:
+                break
+            if offset == STILL_LOOKING:
+                yield None
+                continue
+            data = self.lookup(offset) if offset not in found else None
+            if data is None:
+                continue
+            record = decode(data, check_crc=False)
+            keys = (property_of(record.properties, KEYS) or "").split(" ")
+            if record.topic != topic or (key != property_of(record.properties, UNIQ_KEY) and key not in keys):
+                continue
+            if begin_ms <= record.store_timestamp_ms <= end_ms:
+                found[offset] = data
+        yield [found[offset] for offset in sorted(found)]

@@ -1,0 +1,109 @@
+"""Which old segments go, and when?
+
+Files older than ``fileReservedTime`` go at the hours of ``deleteWhen``, or at any time while the disk is
+fuller than ``diskMaxUsedSpaceRatio``; above ``diskSpaceCleanForciblyRatio`` the oldest goes whatever its
+age, and so it does while all segments together exceed ``commitLogMegabytesMax`` (0: no bound; ours);
+above ``diskSpaceWarningLevelRatio`` writes are refused as well. Never the last segment, never one that
+holds records not yet dispatched, at most FILES_PER_ROUND a round. Queues, index and epochs follow the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from model.config import StoreConfig
+from runtime.env import Env
+from store.files.commit_log import CommitLog
+from store.files.health import Health
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+ROUND_S = 10.0
+FILES_PER_ROUND = 10
+PAUSE_S = 0.1
+
+
+class Retention:
+    """Deletes old files of one store; ``round`` is called every ROUND_S seconds."""
+
+    def __init__(self, env: Env, config: StoreConfig, store: MessageStore, health: Health) -> None:
+        self._env = env
+        self._config = config
+        self._store = store
+        self._health = health
+
+    def used_percent(self) -> int:
+        """How full the file system of the store is."""
+        usage = self._env.disk.usage(self._store.root)
+        return 100 * (usage.total_bytes - usage.free_bytes) // max(usage.total_bytes, 1)
+
+    async def round(self) -> int:
+        """Delete what is due; returns how many segments went. Raises OSError, DiskError; what names deleted
+        bytes has followed the log's start all the same, if it could."""
+        percent = self.used_percent()
+        if percent > min(max(self._config.disk_warning_ratio, 35), 90):
+            self._health.full("ratio", f"the disk is full: {percent} % used")
+        else:
+            self._health.room("ratio")
+        gone = 0
+        try:
+            await self._remove_forgotten()
+            while gone < FILES_PER_ROUND and self._is_due(percent):
+                # From here on the log begins later, whether its file can be removed or not: what names the
+                # bytes before must follow it.
+                self._store.log.forget_first()
+                gone += 1
+                await self._remove_forgotten()
+                log.info("deleted the oldest segment; the log starts at %d", self._store.log.min_offset)
+                await asyncio.sleep(PAUSE_S)
+                percent = self.used_percent()
+        finally:
+            if gone:
+                await self._store.follow_log_start()
+        return gone
+
+    async def _remove_forgotten(self) -> None:
+        """Remove the files of segments the log has forgotten, oldest first.
+
+        One that stays for an error is tried again before any younger one goes: a gap between files would not
+        open at the next start. Raises OSError.
+        """
+        forgotten = self._store.log.forgotten
+        while forgotten:
+            path = forgotten[0]
+            await self._env.offload(lambda path=path: self._remove(path))  # type: ignore[misc]
+            if path in forgotten:
+                forgotten.remove(path)
+
+    def _remove(self, path: str) -> None:
+        if path not in self._store.log.forgotten:
+            return  # a reset took it over, and another file may have its name by now
+        with suppress(FileNotFoundError):  # removed, but that was not synced
+            self._env.disk.remove(path)
+        self._env.disk.sync_dir(path.rpartition("/")[0])
+
+    def _is_due(self, percent: int) -> bool:
+        commit_log: CommitLog = self._store.log
+        segments = commit_log.segments
+        if len(segments) < 2 or segments[1].start > min(self._store.dispatched, commit_log.flushed):
+            return False
+        if percent > min(max(self._config.disk_clean_forcibly_ratio, 30), 85):
+            return True
+        bytes_max = self._config.commit_log_megabytes_max << 20
+        if bytes_max and len(segments) * commit_log.segment_bytes > bytes_max:
+            return True
+        now_ms = self._env.now_ms()
+        # Read each time: the hours can be changed while the broker runs.
+        hours = {int(hour) for hour in self._config.delete_when.split(";")}
+        in_time = datetime.fromtimestamp(now_ms / 1000).hour in hours
+        if not (in_time or percent > self._config.disk_max_used_ratio):
+            return False
+        age_ms = now_ms - self._env.disk.mtime_ms(segments[0].path)
+        return age_ms > self._config.file_reserved_hours * 3_600_000

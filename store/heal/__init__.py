@@ -1,0 +1,1 @@
+"""How damage is found and mended while the broker runs."""

@@ -1,0 +1,1 @@
+"""What is read, verified and repaired in a store that no broker runs on."""

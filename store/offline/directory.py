@@ -1,0 +1,398 @@
+"""What does a store directory hold, without opening it as a broker would?
+
+Nothing is locked and nothing is changed; a broker may run on the directory meanwhile. Works on directories of
+RocketMQ 5.x and on those written here: sizes are taken from the files. ``store.offline.verify`` judges what
+is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from model import message as m
+from model.errors import DiskError
+from runtime.env import Disk, File, read_file
+from store.files import consume_queue as cq
+from store.files import index_file as ix
+from store.files.checkpoint import READ_BYTES as CHECKPOINT_BYTES
+from store.files.checkpoint import Checkpoint
+from store.files.damage import FILE_NAME, DamagedRange, load_ranges, resync
+from store.files.epoch_file import EpochEntry
+from store.files.epoch_file import decode as decode_epochs
+from store.files.record import (
+    BLANK_BYTES,
+    HEAD,
+    BadRecord,
+    Record,
+    decode,
+    measure,
+)
+from store.files.segment import NAME_DIGITS
+
+BLOCK_BYTES: Final = 4 << 20
+SIGNS: Final = ("commitlog", "checkpoint", "epochFileCheckpoint")
+"""A store has one of these from its first start on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A file of the CommitLog or of a queue: where it starts and how long it is, bytes."""
+
+    start: int
+    size: int
+    path: str
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes [``physical_offset``, ``until``) are not what they should be; ``kind`` is the audit's word."""
+
+    kind: str
+    physical_offset: int
+    until: int
+    file: str
+    text: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "physicalOffset": self.physical_offset,
+            "until": self.until,
+            "file": self.file,
+            "text": self.text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One entry of an index file."""
+
+    file: str
+    number: int
+    key_hash: int
+    physical_offset: int
+    seconds: int
+
+
+def must_be_store(disk: Disk, root: str) -> None:
+    """Raises DiskError unless ``root`` is the directory of a store: a wrong path is no empty, whole log."""
+    if not disk.is_dir(root):
+        raise DiskError(f"{root}: there is no such directory")
+    if not any(disk.exists(f"{root}/{name}") for name in SIGNS):
+        raise DiskError(f"{root} holds no store: it has none of {', '.join(SIGNS)}")
+
+
+class StoreDirectory:
+    """Reads one store. Raises DiskError when a file cannot be read."""
+
+    def __init__(self, disk: Disk, root: str) -> None:
+        self.root = root.rstrip("/") or "/"
+        self.progress: Callable[[int], None] = lambda size: None
+        """Hears how many bytes of the log were read on, for a progress bar."""
+        self.stopped_cleanly = not disk.exists(f"{self.root}/abort")
+        self._disk = disk
+        self._log_path = f"{self.root}/commitlog"
+        self._epoch_path = f"{self.root}/epochFileCheckpoint"
+        self._files: dict[str, File] = {}
+        must_be_store(disk, self.root)
+
+    def __enter__(self) -> StoreDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def read(self, path: str, size: int, at: int) -> bytes:
+        """Up to ``size`` bytes of a file of the store."""
+        try:
+            file = self._files.get(path)
+            if file is None:
+                if len(self._files) > 64:
+                    self.close()
+                file = self._files[path] = self._disk.open(path)
+            return file.pread(size, at)
+        except OSError as error:
+            raise DiskError(f"reading {path} failed: {error.strerror or error}") from error
+
+    def _listing(self, path: str) -> list[SegmentInfo]:
+        found: list[SegmentInfo] = []
+        for name in self._disk.listdir(path):
+            if len(name) == NAME_DIGITS and name.isdigit():
+                file = self._disk.open(f"{path}/{name}")
+                try:
+                    found.append(SegmentInfo(int(name), file.size(), f"{path}/{name}"))
+                finally:
+                    file.close()
+        return found
+
+    # -- CommitLog -------------------------------------------------------------------------------------
+
+    def segments(self) -> list[SegmentInfo]:
+        """The files of the CommitLog, oldest first."""
+        return self._listing(self._log_path)
+
+    def records(
+        self, begin: int = 0, end: int | None = None, *, check_crc: bool = True
+    ) -> Iterator[Record | Damage]:
+        """Records that start in [``begin``, ``end``) in log order, and what lies between them that is none.
+
+        Behind bytes that are no record the walk goes on at the next whole record, if there is one. A record
+        whose CRC or own offset is wrong comes as Damage.
+        """
+        for segment in self.segments():
+            if segment.end <= begin or (end is not None and segment.start >= end):
+                continue
+            for item in self.segment_records(segment, check_crc=check_crc):
+                at = item.physical_offset
+                if end is not None and at >= end:
+                    return
+                if at >= begin:
+                    yield item
+
+    def segment_records(self, segment: SegmentInfo, *, check_crc: bool = True) -> Iterator[Record | Damage]:
+        """All of one segment, as ``records``."""
+        window = _Window(self, segment)
+        at = 0
+        while at + BLANK_BYTES <= segment.size:
+            here = window.place(at)
+            offset = segment.start + at
+            try:
+                size = measure(window.data, here, offset, check_crc)
+            except BadRecord as bad:
+                head = HEAD.unpack_from(window.data.ljust(here + HEAD.size, b"\0"), here)
+                if bad.kind != "unreadable_region":  # its parts fit: the next record is where it says
+                    following: int | None = at + int(head[0])
+                else:
+                    following = resync(window.read, segment.start, at, segment.size)
+                if following is not None:
+                    yield Damage(bad.kind, offset, segment.start + following, segment.name, str(bad))
+                    at = following
+                    continue
+                until = window.data_end(at)
+                if until > at:
+                    if head[6] == offset and head[0] > 0:  # a record began here: it tells its own end
+                        until = max(until, min(at + int(head[0]), segment.size))
+                    yield Damage(bad.kind, offset, segment.start + until, segment.name, str(bad))
+                return
+            if size == 0:
+                if not window.grow(at):
+                    yield Damage(
+                        "unreadable_region", offset, segment.end, segment.name, "cut off by the file's end"
+                    )
+                    return
+                continue
+            if size < 0:
+                if at - size != segment.size:
+                    yield Damage(
+                        "unreadable_region", offset, segment.end, segment.name, "a blank of wrong length"
+                    )
+                return
+            yield decode(window.data, here, check_crc=False)
+            at += size
+
+    # -- what is made from it --------------------------------------------------------------------------
+
+    def queues(self) -> list[tuple[str, int]]:
+        """(topic, queue id) of every queue folder."""
+        root = f"{self.root}/consumequeue"
+        return [
+            (topic, int(name))
+            for topic in self._disk.listdir(root)
+            for name in sorted(self._disk.listdir(f"{root}/{topic}"))
+            if name.isdigit()
+        ]
+
+    def queue_files(self, topic: str, queue_id: int) -> list[SegmentInfo]:
+        """The files of one queue, oldest first."""
+        return self._listing(f"{self.root}/consumequeue/{topic}/{queue_id}")
+
+    def damaged(self) -> list[DamagedRange]:
+        """What the ledger of a keelmq broker says of this store."""
+        return load_ranges(self._disk, f"{self.root}/{FILE_NAME}")
+
+    def queue_entries(self, topic: str, queue_id: int) -> Iterator[tuple[int, int, int, int]]:
+        """(index, physical offset, size, tags code) of a queue up to its first empty entry; entries that
+        stand for no message are left out."""
+        for file in self.queue_files(topic, queue_id):
+            index = file.start // cq.ENTRY_BYTES
+            for at in range(0, file.size - cq.ENTRY_BYTES + 1, cq.ENTRY_BYTES * 4096):
+                raw = self.read(file.path, min(cq.ENTRY_BYTES * 4096, file.size - at), at)
+                for offset, size, tags_code in cq.ENTRY.iter_unpack(
+                    raw[: len(raw) - len(raw) % cq.ENTRY_BYTES]
+                ):
+                    if size <= 0:
+                        return
+                    if size != cq.PRE_BLANK_SIZE:
+                        yield index, offset, size, tags_code
+                    index += 1
+
+    def index_files(self) -> list[str]:
+        """Paths of the index files, oldest first."""
+        return [
+            f"{self.root}/index/{name}"
+            for name in self._disk.listdir(f"{self.root}/index")
+            if len(name) == 17 and name.isdigit()
+        ]
+
+    def index_entries(self, path: str, slots: int, entries_max: int) -> Iterator[IndexEntry]:
+        """The entries of one index file of ``slots`` slots, oldest first."""
+        count = ix.HEADER.unpack(self.read(path, ix.HEADER_BYTES, 0))[5]
+        base = ix.HEADER_BYTES + slots * ix.SLOT_BYTES
+        for number in range(1, min(count, entries_max)):
+            raw = self.read(path, ix.ENTRY_BYTES, base + number * ix.ENTRY_BYTES)
+            if len(raw) < ix.ENTRY_BYTES:
+                return
+            key_hash, offset, seconds, _ = ix.ENTRY.unpack(raw)
+            yield IndexEntry(path, number, key_hash, offset, seconds)
+
+    def epochs(self) -> list[EpochEntry]:
+        """The epochs; none when there is no file. Raises DiskError when it is damaged."""
+        if not self._disk.exists(self._epoch_path):
+            return []
+        return decode_epochs(read_file(self._disk, self._epoch_path))
+
+    def checkpoint(self) -> Checkpoint:
+        path = f"{self.root}/checkpoint"
+        return (
+            Checkpoint.decode(self.read(path, CHECKPOINT_BYTES, 0))
+            if self._disk.exists(path)
+            else Checkpoint()
+        )
+
+
+class _Window:
+    """A piece of a segment in memory (``data``), moved along."""
+
+    def __init__(self, store: StoreDirectory, segment: SegmentInfo) -> None:
+        self.segment = segment
+        self.data = b""
+        self._store = store
+        self._start = 0
+
+    def read(self, size: int, position: int) -> bytes:
+        """Bytes of the segment, past what is in ``data``."""
+        return self._store.read(self.segment.path, size, position)
+
+    def place(self, position: int) -> int:
+        """Where ``position`` is in ``data``; a new piece is read when fewer bytes than a head follow it."""
+        here = position - self._start
+        if here < 0 or len(self.data) - here < min(HEAD.size, self.segment.size - position):
+            self._load(position, BLOCK_BYTES)
+            here = 0
+        return here
+
+    def grow(self, position: int) -> bool:
+        """Read on until the record at ``position`` is in ``data``; False when the segment is too short."""
+        here = position - self._start
+        size = int.from_bytes(self.data[here : here + 4], "big")
+        if position + size > self.segment.size or size <= len(self.data) - here:
+            return False
+        self._load(position, max(size, BLOCK_BYTES))
+        return len(self.data) >= size
+
+    def _load(self, position: int, size: int) -> None:
+        self._store.progress(max(position - self._start, 0))
+        self._start = position
+        self.data = self._store.read(self.segment.path, min(size, self.segment.size - position), position)
+
+    def data_end(self, position: int) -> int:
+        """The position behind the last byte that is not zero, at or behind ``position``."""
+        end = position
+        for at in range(position, self.segment.size, BLOCK_BYTES):
+            block = self._store.read(self.segment.path, min(BLOCK_BYTES, self.segment.size - at), at)
+            kept = len(block.rstrip(b"\0"))
+            if kept:
+                end = at + kept
+        return end
+
+
+def dump(record: Record) -> dict[str, Any]:
+    """One record as JSON-ready values; ``bodyLen`` and ``bodySha256`` are of the decompressed body.
+
+    When no module for its compression is installed both are null and ``bodyUnread`` says why.
+    """
+    properties = m.decode_properties(record.properties)
+    offset_id = m.message_id(record.store_host, record.physical_offset)
+    try:
+        body: bytes | None = plain_body(record)
+        unread = ""
+    except ValueError as error:
+        body, unread = None, str(error)
+    values: dict[str, Any] = {
+        "topic": record.topic,
+        "queueId": record.queue_id,
+        "queueOffset": record.queue_offset,
+        "commitLogOffset": record.physical_offset,
+        "storeSize": record.size,
+        "sysFlag": record.sys_flag,
+        "flag": record.flag,
+        "bodyCRC": record.body_crc,
+        "msgId": properties.get(m.UNIQ_KEY, offset_id),
+        "offsetMsgId": offset_id,
+        "bornTimestamp": record.born_timestamp_ms,
+        "storeTimestamp": record.store_timestamp_ms,
+        "bornHost": "/" + m.decode_host(record.born_host),
+        "storeHost": "/" + m.decode_host(record.store_host),
+        "reconsumeTimes": record.reconsume_times,
+        "preparedTransactionOffset": record.prepared_transaction_offset,
+        "properties": properties,
+        "bodyLen": None if body is None else len(body),
+        "bodySha256": None if body is None else hashlib.sha256(body).hexdigest(),
+    }
+    if unread:
+        values["bodyUnread"] = unread
+    return values
+
+
+def plain_body(record: Record) -> bytes:
+    """The body as it was before the client compressed it. Raises ValueError when that cannot be undone."""
+    if not record.sys_flag & m.COMPRESSED:
+        return record.body
+    kind = record.sys_flag & m.COMPRESSION_MASK
+    if kind in (0, m.COMPRESSION_ZLIB):
+        try:
+            return zlib.decompress(record.body)
+        except zlib.error as error:
+            raise ValueError(f"zlib: {error}") from None
+    if kind == m.COMPRESSION_LZ4:
+        return _unpack(record.body, "lz4", "lz4.frame")
+    if kind == m.COMPRESSION_ZSTD:
+        return _unpack(record.body, "zstd", "zstandard")
+    raise ValueError(f"unknown compression {kind:#x}")
+
+
+def _unpack(body: bytes, name: str, module: str) -> bytes:
+    """By the module made for it, or by pyarrow, which the audit brings along."""
+    for candidate in (module, "pyarrow"):
+        try:
+            library: Any = importlib.import_module(candidate)
+        except ImportError:
+            continue
+        refusal: type[Exception] = getattr(library, "ZstdError", OSError)
+        try:
+            if candidate == "pyarrow":
+                return bytes(library.CompressedInputStream(library.BufferReader(body), name).read())
+            if name == "zstd":
+                return bytes(library.ZstdDecompressor().decompressobj().decompress(body))
+            return bytes(library.decompress(body))
+        except (OSError, RuntimeError, refusal) as error:
+            raise ValueError(f"{name}: {error}") from None
+    raise ValueError(f"{name}: neither {module} nor pyarrow is installed")

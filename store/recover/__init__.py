@@ -1,0 +1,1 @@
+"""What is true after a stop, and how the log is truncated."""

@@ -1,0 +1,155 @@
+"""How does a store end earlier than it did? For a role change, a torn tail, or to begin anew as a replica.
+
+In this order, so that a crash at any step leaves a store that opens, and ends between the old end and the
+new one: the checkpoint stops vouching for what goes, durably; the log is erased behind the cut, and synced;
+then the ledger, the queues and the index follow, which recovery would cut as well.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from model.errors import DiskError
+from runtime.env import Env, write_file
+from store.files.checkpoint import CheckpointFile
+from store.files.commit_log import CommitLog
+from store.files.consume_queue import ConsumeQueues
+from store.files.damage import DamageLedger
+from store.files.epoch_file import EpochFile
+from store.files.epoch_file import encode as encode_epochs
+from store.files.health import Health
+from store.files.index_file import Index
+from store.flow.dispatch import Dispatcher
+from store.flow.indexing import Indexer
+from store.flow.queue_offsets import QueueOffsets
+from store.flow.reading import Reader
+from store.flow.walker import Walker
+
+log = logging.getLogger(__name__)
+
+
+class Truncator:
+    """Cuts one open store. Every method blocks, and raises DiskError."""
+
+    def __init__(
+        self,
+        env: Env,
+        root: str,
+        commit_log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index | None,
+        indexer: Indexer,
+        dispatcher: Dispatcher,
+        walker: Walker,
+        reader: Reader,
+        damage: DamageLedger,
+        epochs: EpochFile,
+        checkpoint: CheckpointFile,
+        offsets: QueueOffsets,
+        health: Health,
+    ) -> None:
+        self._env = env
+        self._root = root
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._indexer = indexer
+        self._dispatcher = dispatcher
+        self._walker = walker
+        self._reader = reader
+        self._damage = damage
+        self._epochs = epochs
+        self._checkpoint = checkpoint
+        self._offsets = offsets
+        self._health = health
+
+    def truncate(self, offset: int) -> None:
+        """See MessageStore.truncate."""
+        commit_log = self._log
+        if offset == commit_log.end:
+            return
+        if not commit_log.min_offset <= offset < commit_log.end:
+            raise DiskError(f"cannot cut at {offset}: the log is [{commit_log.min_offset}, {commit_log.end})")
+        if offset % commit_log.segment_bytes and not self._is_boundary(offset):
+            raise DiskError(f"cannot cut at {offset}: no record starts there")
+        self._cut(offset)
+
+    def _is_boundary(self, offset: int) -> bool:
+        """Does a record, or the blank, start there? A last one whose bytes are not all there counts."""
+        dispatched = self._dispatcher.dispatched
+        if offset <= dispatched:
+            return offset == dispatched or self._reader.starts_record(offset)
+        return any(end == offset for _, end in self._walker.parsed(dispatched, offset, stop_bad=True))
+
+    def _cut(self, offset: int) -> None:
+        try:
+            self.invalidate(offset)  # first: after a crash it must not vouch for what comes next
+            self._log.cut(offset)
+            self._damage.truncate(offset)
+            self._queues.truncate(offset)
+            if self._index is not None:
+                self._index.truncate(offset)
+        except OSError as error:
+            raise self._health.failed(error, f"cutting the store at {offset}", sync=True) from error
+        self._dispatcher.move_back(offset)
+        self._offsets.rebuild(self._dispatcher.dispatched)
+        self._env.events.add("truncated", offset=offset)
+
+    def invalidate(self, offset: int) -> None:
+        """The checkpoint says nothing of bytes behind ``offset``, durably. Raises OSError."""
+        now = self._checkpoint.now
+        before = now.encode()
+        now.confirm_offset = min(now.confirm_offset, offset)
+        now.master_flushed_offset = min(now.master_flushed_offset, offset)
+        now.settled_offset = min(now.settled_offset, offset)
+        now.indexed_offset = min(now.indexed_offset, offset)
+        if now.encode() != before:
+            self._checkpoint.write(now.encode())
+
+    def truncate_partial_tail(self) -> int:
+        """Drop a record at the end that is not there as a whole; returns the new end."""
+        end = self._dispatcher.dispatched
+        for _, stop in self._walker.parsed(end, self._log.end, stop_bad=True):
+            end = stop
+        if end < self._log.end:
+            log.info("dropping the partial record [%d, %d)", end, self._log.end)
+            self._cut(end)
+        return self._log.end
+
+    def quarantine(self) -> str:
+        """See MessageStore.put_aside."""
+        disk = self._env.disk
+        names = set(self._log.segment_names())
+        number = 1
+        while True:
+            aside = f"{self._root}/.before-reseed" + (f"-{number}" if number > 1 else "")
+            if not names & set(disk.listdir(f"{aside}/commitlog")):
+                break
+            number += 1
+        try:
+            disk.makedirs(f"{aside}/commitlog")
+            disk.sync_dir(aside)
+            disk.sync_dir(self._root)
+            if self._epochs.entries and not disk.exists(f"{aside}/epochFileCheckpoint"):
+                write_file(disk, f"{aside}/epochFileCheckpoint", encode_epochs(self._epochs.entries))
+        except OSError as error:
+            raise self._health.failed(error, "putting the log aside") from error
+        self.reset(0, keep_epochs=False, aside=f"{aside}/commitlog")
+        return aside
+
+    def reset(self, offset: int, *, keep_epochs: bool, aside: str | None = None) -> None:
+        """See MessageStore.reset. The log's segments move to ``aside`` if given. Raises ValueError too."""
+        try:
+            self.invalidate(0)
+            self._log.reset(offset, aside)
+            self._damage.truncate(0)
+            self._queues.destroy()
+            if self._index is not None:
+                self._index.destroy()
+        except OSError as error:
+            raise self._health.failed(error, "emptying the store", sync=True) from error
+        if not keep_epochs:
+            self._epochs.replace([])
+        self._dispatcher.start_at(offset, offset)
+        self._indexer.start_at(offset)
+        self._offsets.table.clear()
