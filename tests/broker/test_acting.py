@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -60,18 +59,15 @@ def test_a_new_master_takes_what_it_kept_itself_where_it_is_further() -> None:
     assert offsets.to_json()["offsetTable"]["t@g"] == {0: 9, 1: 20}
 
 
-def test_an_offset_of_what_the_master_does_not_have_does_not_hold_up_the_others(tmp_path: Path) -> None:
+async def test_an_offset_of_what_the_master_does_not_have_does_not_hold_up_the_others(tmp_path: Path) -> None:
     """Its topic was deleted at the master, or its queues are fewer: nobody will ask for it."""
 
-    async def body() -> None:
-        keys = {"enableSlaveActingMaster": "true"}
-        async with pair(tmp_path, **keys) as (one, two), client_of(one) as client:
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
-            assert (await client.send("T")).code == 0
-            for name, queue_id in (("Gone", 0), ("T", 99), ("T", 0)):
-                two.offsets.keep("g", name, queue_id, 1)
-            two.acting.soon()
-            await eventually(lambda: one.offsets.get("g", "T", 0) == 1, "the master has what it lacked")
-            await eventually(lambda: two.offsets.kept() == [], "nothing is kept to be offered again")
-
-    asyncio.run(body())
+    keys = {"enableSlaveActingMaster": "true"}
+    async with pair(tmp_path, **keys) as (one, two), client_of(one) as client:
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        assert (await client.send("T")).code == 0
+        for name, queue_id in (("Gone", 0), ("T", 99), ("T", 0)):
+            two.offsets.keep("g", name, queue_id, 1)
+        two.acting.soon()
+        await eventually(lambda: one.offsets.get("g", "T", 0) == 1, "the master has what it lacked")
+        await eventually(lambda: two.offsets.kept() == [], "nothing is kept to be offered again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -22,151 +21,134 @@ from tests.broker.helpers import (
 )
 
 
-def test_what_mqadmin_asks_is_answered(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            sent = [await client.send("T", b"m%d" % n, properties="KEYS\x01k1 k2\x02") for n in range(5)]
-            await broker.store.caught_up()
-            await client.call(
-                Request.UPDATE_CONSUMER_OFFSET,
-                {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "2"},
-            )
-            queue = queue_key("T", "broker-t", 0)
-            stats = bodies.loads((await client.call(Request.GET_TOPIC_STATS_INFO, {"topic": "T"})).body)
-            assert (stats["offsetTable"][queue]["minOffset"], stats["offsetTable"][queue]["maxOffset"]) == (
-                0,
-                5,
-            )
-            progress = bodies.loads(
-                (await client.call(Request.GET_CONSUME_STATS, {"consumerGroup": "cg"})).body
-            )
-            assert progress["offsetTable"][queue]["brokerOffset"] == 5
-            assert progress["offsetTable"][queue]["consumerOffset"] == 2
-            by_who = await client.call(Request.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
-            assert bodies.loads(by_who.body) == {"groupList": ["cg"]}
-            runtime = bodies.loads((await client.call(Request.GET_BROKER_RUNTIME_INFO)).body)["table"]
-            assert runtime["commitLogMaxOffset"] == str(broker.store.log.end)
-            assert runtime["brokerVersionDesc"]
-            listed = await client.call(Request.GET_ALL_TOPIC_CONFIG)
-            assert "T" in bodies.loads(listed.body)["topicConfigTable"]
-            ha = bodies.loads((await client.call(Request.GET_BROKER_HA_STATUS)).body)
-            assert (ha["master"], ha["masterCommitLogMaxOffset"]) == (True, broker.store.log.end)
-            seen = await client.call(Request.VIEW_MESSAGE_BY_ID, {"offset": "0", "topic": "T"})
-            assert [r.body for r in records(seen.body)] == [b"m0"]
-            query = {
-                "topic": "T",
-                "key": "k2",
-                "maxNum": "10",
-                "beginTimestamp": "0",
-                "endTimestamp": str(2**62),
-            }
-            assert len(records((await client.call(Request.QUERY_MESSAGE, query)).body)) == 5
-            unique = {**query, "key": sent[3].ext["transactionId"], "_UNIQUE_KEY_QUERY": "true"}
-            assert [r.body for r in records((await client.call(Request.QUERY_MESSAGE, unique)).body)] == [
-                b"m3"
-            ]
-            assert (await client.call(Request.GET_BROKER_EPOCH_CACHE)).code == 1
-            assert (await client.call(987654)).code == 3
-
-    asyncio.run(body())
+async def test_what_mqadmin_asks_is_answered(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        sent = [await client.send("T", b"m%d" % n, properties="KEYS\x01k1 k2\x02") for n in range(5)]
+        await broker.store.caught_up()
+        await client.call(
+            Request.UPDATE_CONSUMER_OFFSET,
+            {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "2"},
+        )
+        queue = queue_key("T", "broker-t", 0)
+        stats = bodies.loads((await client.call(Request.GET_TOPIC_STATS_INFO, {"topic": "T"})).body)
+        assert (stats["offsetTable"][queue]["minOffset"], stats["offsetTable"][queue]["maxOffset"]) == (
+            0,
+            5,
+        )
+        progress = bodies.loads((await client.call(Request.GET_CONSUME_STATS, {"consumerGroup": "cg"})).body)
+        assert progress["offsetTable"][queue]["brokerOffset"] == 5
+        assert progress["offsetTable"][queue]["consumerOffset"] == 2
+        by_who = await client.call(Request.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"})
+        assert bodies.loads(by_who.body) == {"groupList": ["cg"]}
+        runtime = bodies.loads((await client.call(Request.GET_BROKER_RUNTIME_INFO)).body)["table"]
+        assert runtime["commitLogMaxOffset"] == str(broker.store.log.end)
+        assert runtime["brokerVersionDesc"]
+        listed = await client.call(Request.GET_ALL_TOPIC_CONFIG)
+        assert "T" in bodies.loads(listed.body)["topicConfigTable"]
+        ha = bodies.loads((await client.call(Request.GET_BROKER_HA_STATUS)).body)
+        assert (ha["master"], ha["masterCommitLogMaxOffset"]) == (True, broker.store.log.end)
+        seen = await client.call(Request.VIEW_MESSAGE_BY_ID, {"offset": "0", "topic": "T"})
+        assert [r.body for r in records(seen.body)] == [b"m0"]
+        query = {
+            "topic": "T",
+            "key": "k2",
+            "maxNum": "10",
+            "beginTimestamp": "0",
+            "endTimestamp": str(2**62),
+        }
+        assert len(records((await client.call(Request.QUERY_MESSAGE, query)).body)) == 5
+        unique = {**query, "key": sent[3].ext["transactionId"], "_UNIQUE_KEY_QUERY": "true"}
+        assert [r.body for r in records((await client.call(Request.QUERY_MESSAGE, unique)).body)] == [b"m3"]
+        assert (await client.call(Request.GET_BROKER_EPOCH_CACHE)).code == 1
+        assert (await client.call(987654)).code == 3
 
 
-def test_a_reset_moves_the_group_and_tells_its_consumers(tmp_path: Path) -> None:
-    async def body() -> None:
-        told: list[Command] = []
+async def test_a_reset_moves_the_group_and_tells_its_consumers(tmp_path: Path) -> None:
+    told: list[Command] = []
 
-        async def handler(connection: Connection, request: Command) -> None:
-            told.append(request)
+    async def handler(connection: Connection, request: Command) -> None:
+        told.append(request)
 
-        async with running(tmp_path) as broker, client_of(broker, handler) as client:
-            for _ in range(5):
-                await client.send("T")
-            await broker.store.caught_up()
-            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
-            reset = {
-                "topic": "T",
-                "group": "cg",
-                "timestamp": "0",
-                "isForce": "true",
-                "queueId": "0",
-                "offset": "3",
-            }
-            answer = await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, reset)
-            assert answer.code == 0
-            assert broker.offsets.get("cg", "T", 0) == 3
-            await eventually(
-                lambda: any(c.code == Request.RESET_CONSUMER_CLIENT_OFFSET for c in told),
-                "the consumer is told",
-            )
-
-    asyncio.run(body())
-
-
-def test_live_keys_change_and_others_are_refused_with_a_reason(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
+    async with running(tmp_path) as broker, client_of(broker, handler) as client:
+        for _ in range(5):
             await client.send("T")
-            answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n")
-            assert answer.code == 0
-            assert (await client.send("T")).code == 16
-            answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, b"listenPort=1\n")
-            assert (answer.code, "listenPort" in (answer.remark or "")) == (29, True)
-            text = (await client.call(Request.GET_BROKER_CONFIG)).body.decode()
-            assert "brokerPermission=4\n" in text
+        await broker.store.caught_up()
+        await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
+        reset = {
+            "topic": "T",
+            "group": "cg",
+            "timestamp": "0",
+            "isForce": "true",
+            "queueId": "0",
+            "offset": "3",
+        }
+        answer = await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        assert answer.code == 0
+        assert broker.offsets.get("cg", "T", 0) == 3
+        await eventually(
+            lambda: any(c.code == Request.RESET_CONSUMER_CLIENT_OFFSET for c in told),
+            "the consumer is told",
+        )
 
-    asyncio.run(body())
+
+async def test_live_keys_change_and_others_are_refused_with_a_reason(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send("T")
+        answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=4\n")
+        assert answer.code == 0
+        assert (await client.send("T")).code == 16
+        answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, b"listenPort=1\n")
+        assert (answer.code, "listenPort" in (answer.remark or "")) == (29, True)
+        text = (await client.call(Request.GET_BROKER_CONFIG)).body.decode()
+        assert "brokerPermission=4\n" in text
 
 
-def test_a_change_of_a_group_names_the_attributes_it_changes_and_keeps_the_others(tmp_path: Path) -> None:
+async def test_a_change_of_a_group_names_the_attributes_it_changes_and_keeps_the_others(
+    tmp_path: Path,
+) -> None:
     """As mqadmin updateSubGroup --attributes sends it: "+" sets, "-" takes away."""
 
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
+    async with running(tmp_path) as broker, client_of(broker) as client:
 
-            async def put(**members: object) -> int:
-                raw = json.dumps({"groupName": "g", **members}).encode()
-                return (await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, raw)).code
+        async def put(**members: object) -> int:
+            raw = json.dumps({"groupName": "g", **members}).encode()
+            return (await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, raw)).code
 
-            policy = {"type": "EXPONENTIAL"}
-            assert await put(attributes={"+a": "1", "+b": "2"}, groupRetryPolicy=policy) == 0
-            assert await put(attributes={"-a": "", "+c": "3"}, groupRetryPolicy=policy) == 0
-            assert await put(attributes={"d": "4"}) == 29
-            answer = await client.call(Request.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
-            one = bodies.loads(answer.body)
-            assert (one["attributes"], one["groupRetryPolicy"]) == ({"b": "2", "c": "3"}, policy)
-            topic = {"topicName": "L", "attributes": {"+message.type": "FIFO"}}
-            raw = json.dumps({"topicConfigList": [topic]}).encode()
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, raw)).code == 0
-            one = bodies.loads((await client.call(Request.GET_TOPIC_CONFIG, {"topic": "L"})).body)
-            assert one["attributes"] == {"message.type": "FIFO"}
-
-    asyncio.run(body())
+        policy = {"type": "EXPONENTIAL"}
+        assert await put(attributes={"+a": "1", "+b": "2"}, groupRetryPolicy=policy) == 0
+        assert await put(attributes={"-a": "", "+c": "3"}, groupRetryPolicy=policy) == 0
+        assert await put(attributes={"d": "4"}) == 29
+        answer = await client.call(Request.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
+        one = bodies.loads(answer.body)
+        assert (one["attributes"], one["groupRetryPolicy"]) == ({"b": "2", "c": "3"}, policy)
+        topic = {"topicName": "L", "attributes": {"+message.type": "FIFO"}}
+        raw = json.dumps({"topicConfigList": [topic]}).encode()
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, raw)).code == 0
+        one = bodies.loads((await client.call(Request.GET_TOPIC_CONFIG, {"topic": "L"})).body)
+        assert one["attributes"] == {"message.type": "FIFO"}
 
 
-def test_a_topic_can_be_made_changed_and_deleted(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            ext = {
-                "topic": "Made",
-                "defaultTopic": "TBW102",
-                "readQueueNums": "2",
-                "writeQueueNums": "2",
-                "perm": "6",
-                "topicFilterType": "SINGLE_TAG",
-                "order": "false",
-                "attributes": "+message.type=NORMAL",
-            }
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
-            one = bodies.loads((await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).body)
-            assert (one["writeQueueNums"], one["attributes"]) == (2, {"message.type": "NORMAL"})
-            assert (await client.send("Made", queue_id=1)).code == 0
-            assert (await client.send("Made", queue_id=2)).code == 29
-            bad = await client.call(Request.UPDATE_AND_CREATE_TOPIC, {**ext, "topic": "TBW102"})
-            assert bad.code == 29
-            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "Made"})).code == 0
-            assert (await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).code == 17
-
-    asyncio.run(body())
+async def test_a_topic_can_be_made_changed_and_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        ext = {
+            "topic": "Made",
+            "defaultTopic": "TBW102",
+            "readQueueNums": "2",
+            "writeQueueNums": "2",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+            "attributes": "+message.type=NORMAL",
+        }
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+        one = bodies.loads((await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).body)
+        assert (one["writeQueueNums"], one["attributes"]) == (2, {"message.type": "NORMAL"})
+        assert (await client.send("Made", queue_id=1)).code == 0
+        assert (await client.send("Made", queue_id=2)).code == 29
+        bad = await client.call(Request.UPDATE_AND_CREATE_TOPIC, {**ext, "topic": "TBW102"})
+        assert bad.code == 29
+        assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "Made"})).code == 0
+        assert (await client.call(Request.GET_TOPIC_CONFIG, {"topic": "Made"})).code == 17
 
 
 @pytest.mark.parametrize(
@@ -181,58 +163,49 @@ def test_a_topic_can_be_made_changed_and_deleted(tmp_path: Path) -> None:
         ({"queueId": "-1", "offset": "-1"}, Response.SUCCESS),
     ],
 )
-def test_a_reset_leads_nowhere_beyond_the_messages_there_are(
+async def test_a_reset_leads_nowhere_beyond_the_messages_there_are(
     tmp_path: Path, changes: dict[str, str], code: int
 ) -> None:
     """An offset beyond the end would skip what is sent next."""
 
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            for _ in range(5):
-                await client.send("T")
-            await broker.store.caught_up()
-            ext = {"topic": "T", "group": "cg", "timestamp": "-1", "isForce": "true", **changes}
-            assert (await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, ext)).code == code
-            if code != Response.SUCCESS:
-                assert broker.offsets.entries() == []
-            else:
-                assert broker.offsets.get("cg", "T", 0) == (3 if changes["offset"] == "3" else 5)
-
-    asyncio.run(body())
-
-
-def test_a_slave_clones_no_offsets_that_the_master_would_take_back(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for _ in range(5):
             await client.send("T")
-            broker.offsets.commit("from", "T", 0, 1)
-            ext = {"srcGroup": "from", "destGroup": "to", "topic": "T"}
-            broker.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
-            assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == Response.SYSTEM_ERROR
-            assert broker.offsets.get("to", "T", 0) is None
-            broker.role_state.set("master", broker_id=2, epoch=1, master_address=None)
-            assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == 0
-            assert broker.offsets.get("to", "T", 0) == 1
-
-    asyncio.run(body())
+        await broker.store.caught_up()
+        ext = {"topic": "T", "group": "cg", "timestamp": "-1", "isForce": "true", **changes}
+        assert (await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, ext)).code == code
+        if code != Response.SUCCESS:
+            assert broker.offsets.entries() == []
+        else:
+            assert broker.offsets.get("cg", "T", 0) == (3 if changes["offset"] == "3" else 5)
 
 
-def test_a_group_is_behind_by_all_it_has_not_committed_of_what_it_reads(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            for _ in range(5):
-                await client.send("T")
-                await client.send("Former")
-            await broker.store.caught_up()
-            broker.offsets.commit("cg", "Former", 0, 1)
+async def test_a_slave_clones_no_offsets_that_the_master_would_take_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send("T")
+        broker.offsets.commit("from", "T", 0, 1)
+        ext = {"srcGroup": "from", "destGroup": "to", "topic": "T"}
+        broker.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
+        assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == Response.SYSTEM_ERROR
+        assert broker.offsets.get("to", "T", 0) is None
+        broker.role_state.set("master", broker_id=2, epoch=1, master_address=None)
+        assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == 0
+        assert broker.offsets.get("to", "T", 0) == 1
 
-            async def behind() -> int:
-                answer = await client.call(Request.GET_CONSUME_STATS, {"consumerGroup": "cg"})
-                table = bodies.loads(answer.body)["offsetTable"]
-                return sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
 
-            assert await behind() == 4
-            await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
-            assert await behind() == 5
+async def test_a_group_is_behind_by_all_it_has_not_committed_of_what_it_reads(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for _ in range(5):
+            await client.send("T")
+            await client.send("Former")
+        await broker.store.caught_up()
+        broker.offsets.commit("cg", "Former", 0, 1)
 
-    asyncio.run(body())
+        async def behind() -> int:
+            answer = await client.call(Request.GET_CONSUME_STATS, {"consumerGroup": "cg"})
+            table = bodies.loads(answer.body)["offsetTable"]
+            return sum(queue["brokerOffset"] - queue["consumerOffset"] for queue in table.values())
+
+        assert await behind() == 4
+        await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
+        assert await behind() == 5

@@ -3,7 +3,6 @@ settings, and get no piece of its log for repairs; clients notice nothing."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -70,44 +69,41 @@ def seen(broker: Broker) -> object:
     return bodies.dumps(list(tables)), broker.config.to_mapping(), broker.store.log.end
 
 
-def test_strangers_change_nothing_and_signed_requests_do(tmp_path: Path) -> None:
-    async def body() -> None:
-        (tmp_path / "store").mkdir()
-        async with (
-            running(tmp_path / "store", peerCredentialsFile=key_file(tmp_path)) as broker,
-            client_of(broker) as client,
-        ):
-            await client.send("T")
-            await client.pull_until("T", 0, 1, group="cg")
-            offset = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "1"}
-            assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, offset)).code == 0
-            await eventually(lambda: broker.store.dispatched == broker.store.log.end, "dispatched")
-            handled = {Request(code) for code in broker.handlers}
-            assert handled - PEER_CODES == OF_CLIENTS | READS, "a new code: is it open to strangers?"
+async def test_strangers_change_nothing_and_signed_requests_do(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    async with (
+        running(tmp_path / "store", peerCredentialsFile=key_file(tmp_path)) as broker,
+        client_of(broker) as client,
+    ):
+        await client.send("T")
+        await client.pull_until("T", 0, 1, group="cg")
+        offset = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, offset)).code == 0
+        await eventually(lambda: broker.store.dispatched == broker.store.log.end, "dispatched")
+        handled = {Request(code) for code in broker.handlers}
+        assert handled - PEER_CODES == OF_CLIENTS | READS, "a new code: is it open to strangers?"
+        before = seen(broker)
+        for credentials in (None, WRONG):
+            stranger = RemotingClient(broker.env, "stranger", credentials=credentials)
+            for code in sorted(handled & PEER_CODES):
+                ext, data = CHANGES.get(code, ({}, b""))
+                answer = await stranger.call(client.address, Command(code, ext, data))
+                assert answer.code == Response.NO_PERMISSION, Request(code).name
+                assert seen(broker) == before, Request(code).name
+            await stranger.close()
+        operator = RemotingClient(broker.env, "operator", credentials=KEY)
+        for change, (ext, data) in CHANGES.items():
             before = seen(broker)
-            for credentials in (None, WRONG):
-                stranger = RemotingClient(broker.env, "stranger", credentials=credentials)
-                for code in sorted(handled & PEER_CODES):
-                    ext, data = CHANGES.get(code, ({}, b""))
-                    answer = await stranger.call(client.address, Command(code, ext, data))
-                    assert answer.code == Response.NO_PERMISSION, Request(code).name
-                    assert seen(broker) == before, Request(code).name
-                await stranger.close()
-            operator = RemotingClient(broker.env, "operator", credentials=KEY)
-            for change, (ext, data) in CHANGES.items():
-                before = seen(broker)
-                answer = await operator.call(client.address, Command(change, ext, data))
-                assert answer.code == 0, (Request(change).name, answer.remark)
-                assert seen(broker) != before, Request(change).name
-            assert broker.config.broker_permission == 4
-            assert broker.topics.get("New") is not None
-            assert broker.topics.get("T") is None
-            await operator.close()
-
-    asyncio.run(body())
+            answer = await operator.call(client.address, Command(change, ext, data))
+            assert answer.code == 0, (Request(change).name, answer.remark)
+            assert seen(broker) != before, Request(change).name
+        assert broker.config.broker_permission == 4
+        assert broker.topics.get("New") is not None
+        assert broker.topics.get("T") is None
+        await operator.close()
 
 
-def test_a_broker_signs_nothing_that_a_client_gets(tmp_path: Path) -> None:
+async def test_a_broker_signs_nothing_that_a_client_gets(tmp_path: Path) -> None:
     """A signature says nothing of the code: a client could ask for something else with it."""
     heard: list[Command] = []
 
@@ -115,27 +111,24 @@ def test_a_broker_signs_nothing_that_a_client_gets(tmp_path: Path) -> None:
         heard.append(request)
         return None
 
-    async def body() -> None:
-        async with (
-            running(tmp_path, peerCredentialsFile=key_file(tmp_path)) as broker,
-            client_of(broker, hear) as one,
-            client_of(broker) as two,
-        ):
-            for number, client in enumerate((one, two)):
-                consumer = {
-                    "groupName": "cg",
-                    "consumeType": "CONSUME_PASSIVELY",
-                    "messageModel": "CLUSTERING",
-                    "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-                    "subscriptionDataSet": [],
-                }
-                beat = {"clientID": f"c{number}", "consumerDataSet": [consumer], "producerDataSet": []}
-                assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(beat))).code == 0
-            await eventually(lambda: heard, "a notice to the first consumer")
-        assert {request.code for request in heard} == {Request.NOTIFY_CONSUMER_IDS_CHANGED}
-        assert all(SIGNATURE not in request.ext for request in heard)
-
-    asyncio.run(body())
+    async with (
+        running(tmp_path, peerCredentialsFile=key_file(tmp_path)) as broker,
+        client_of(broker, hear) as one,
+        client_of(broker) as two,
+    ):
+        for number, client in enumerate((one, two)):
+            consumer = {
+                "groupName": "cg",
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "subscriptionDataSet": [],
+            }
+            beat = {"clientID": f"c{number}", "consumerDataSet": [consumer], "producerDataSet": []}
+            assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(beat))).code == 0
+        await eventually(lambda: heard, "a notice to the first consumer")
+    assert {request.code for request in heard} == {Request.NOTIFY_CONSUMER_IDS_CHANGED}
+    assert all(SIGNATURE not in request.ext for request in heard)
 
 
 def test_beyond_loopback_it_wants_a_key_or_to_be_told_to_trust(tmp_path: Path) -> None:

@@ -40,64 +40,55 @@ async def copied(path: Path, **keys: str) -> AsyncIterator[tuple[Broker, Broker,
         yield one, two, client
 
 
-def test_a_topic_created_right_before_a_failover_exists_on_the_new_master(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with copied(tmp_path) as (one, two, client):
-            for number in range(20):
-                answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic(f"T{number}"))
-                assert answer.code == 0
-                assert two.topics.table[f"T{number}"] == one.topics.table[f"T{number}"]
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            assert two.topics.table["T19"].write_queues == 3
-
-    asyncio.run(body())
+async def test_a_topic_created_right_before_a_failover_exists_on_the_new_master(tmp_path: Path) -> None:
+    async with copied(tmp_path) as (one, two, client):
+        for number in range(20):
+            answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic(f"T{number}"))
+            assert answer.code == 0
+            assert two.topics.table[f"T{number}"] == one.topics.table[f"T{number}"]
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        assert two.topics.table["T19"].write_queues == 3
 
 
-def test_changes_and_deletions_of_topics_and_groups_are_on_the_slave_when_they_are_answered(
+async def test_changes_and_deletions_of_topics_and_groups_are_on_the_slave_when_they_are_answered(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with copied(tmp_path) as (one, two, client):
-            group = bodies.dumps({"groupName": "readers", "retryMaxTimes": 3})
-            listed = bodies.dumps({"topicConfigList": [{"topicName": "L1"}, {"topicName": "L2"}]})
-            steps = [
-                (Request.UPDATE_AND_CREATE_TOPIC, topic("T"), b""),
-                (Request.UPDATE_AND_CREATE_TOPIC, topic("T", 5), b""),
-                (Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, listed),
-                (Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group),
-                (Request.DELETE_TOPIC_IN_BROKER, {"topic": "L1"}, b""),
-                (Request.DELETE_SUBSCRIPTIONGROUP, {"groupName": "readers", "cleanOffset": "true"}, b""),
-            ]
-            for code, ext, data in steps:
-                assert (await client.call(code, ext, data)).code == 0
-                assert two.topics.table == one.topics.table
-                assert two.groups.table == one.groups.table
-            assert "L1" not in two.topics.table
-            assert "readers" not in two.groups.table
-
-    asyncio.run(body())
+    async with copied(tmp_path) as (one, two, client):
+        group = bodies.dumps({"groupName": "readers", "retryMaxTimes": 3})
+        listed = bodies.dumps({"topicConfigList": [{"topicName": "L1"}, {"topicName": "L2"}]})
+        steps = [
+            (Request.UPDATE_AND_CREATE_TOPIC, topic("T"), b""),
+            (Request.UPDATE_AND_CREATE_TOPIC, topic("T", 5), b""),
+            (Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, listed),
+            (Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group),
+            (Request.DELETE_TOPIC_IN_BROKER, {"topic": "L1"}, b""),
+            (Request.DELETE_SUBSCRIPTIONGROUP, {"groupName": "readers", "cleanOffset": "true"}, b""),
+        ]
+        for code, ext, data in steps:
+            assert (await client.call(code, ext, data)).code == 0
+            assert two.topics.table == one.topics.table
+            assert two.groups.table == one.groups.table
+        assert "L1" not in two.topics.table
+        assert "readers" not in two.groups.table
 
 
-def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with copied(tmp_path, slaveTimeout="200") as (one, two, client):
-            table = one.context.copies
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
-            # The slave's log follows on, but it asks for no tables any more.
-            two.client.drop(one.config.address)
-            two.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
-            answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
-            assert answer.code == Response.SYSTEM_ERROR
-            assert "in-sync slaves [2]" in (answer.remark or "")
-            one.ha.adopt(frozenset({1}), 3)
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
-            assert table.revision > 0
-
-    asyncio.run(body())
+async def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp_path: Path) -> None:
+    async with copied(tmp_path, slaveTimeout="200") as (one, two, client):
+        table = one.context.copies
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
+        # The slave's log follows on, but it asks for no tables any more.
+        two.client.drop(one.config.address)
+        two.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
+        answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
+        assert answer.code == Response.SYSTEM_ERROR
+        assert "in-sync slaves [2]" in (answer.remark or "")
+        one.ha.adopt(frozenset({1}), 3)
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        assert table.revision > 0
 
 
-def test_a_member_that_has_not_asked_for_the_tables_yet_is_waited_for_like_the_others(
+async def test_a_member_that_has_not_asked_for_the_tables_yet_is_waited_for_like_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an election a slave is in the set once its log is level; its first question may come later."""
@@ -110,254 +101,215 @@ def test_a_member_that_has_not_asked_for_the_tables_yet_is_waited_for_like_the_o
 
     monkeypatch.setattr(MetadataSync, "once", late)
 
-    async def body() -> None:
-        async with pair(tmp_path, slaveTimeout="200") as (one, two), client_of(one) as client:
-            answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
-            assert "T" not in two.topics.table
-            assert answer.code == Response.SYSTEM_ERROR
-            assert "in-sync slaves [2]" in (answer.remark or "")
-            assert not await one.drain(2, 0.05), "nor is it fit to take over"
-            one.resume()
-            asking.set()
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
-            assert "T" in two.topics.table
+    async with pair(tmp_path, slaveTimeout="200") as (one, two), client_of(one) as client:
+        answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
+        assert "T" not in two.topics.table
+        assert answer.code == Response.SYSTEM_ERROR
+        assert "in-sync slaves [2]" in (answer.remark or "")
+        assert not await one.drain(2, 0.05), "nor is it fit to take over"
+        one.resume()
+        asking.set()
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        assert "T" in two.topics.table
+        assert await one.drain(2, 5.0)
+        one.resume()
+
+
+async def test_a_planned_change_waits_for_what_consumers_committed_before_it(tmp_path: Path) -> None:
+    async with copied(tmp_path) as (one, two, client):
+        for number in range(8):
+            await client.send("T", b"m%d" % number)
+        await eventually(lambda: two.store.log.end == one.store.log.end, "the slave has the log")
+        for offset in range(1, 9):
+            # The slave got the one before just now, so this one would wait for others to travel with it.
+            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", offset))
+            assert two.offsets.get("readers", "T", 0) != offset
             assert await one.drain(2, 5.0)
+            assert two.offsets.get("readers", "T", 0) == offset
             one.resume()
 
-    asyncio.run(body())
 
-
-def test_a_planned_change_waits_for_what_consumers_committed_before_it(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with copied(tmp_path) as (one, two, client):
-            for number in range(8):
-                await client.send("T", b"m%d" % number)
-            await eventually(lambda: two.store.log.end == one.store.log.end, "the slave has the log")
-            for offset in range(1, 9):
-                # The slave got the one before just now, so this one would wait for others to travel with it.
-                await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", offset))
-                assert two.offsets.get("readers", "T", 0) != offset
-                assert await one.drain(2, 5.0)
-                assert two.offsets.get("readers", "T", 0) == offset
-                one.resume()
-
-    asyncio.run(body())
-
-
-def test_consumer_offsets_survive_a_failover_and_do_not_go_back_when_it_comes_after_the_bound(
+async def test_consumer_offsets_survive_a_failover_and_do_not_go_back_when_it_comes_after_the_bound(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with copied(tmp_path) as (one, two, client):
-            for number in range(10):
-                await client.send("T", b"m%d" % number)
-            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 10))
-            await eventually(lambda: two.offsets.get("readers", "T", 0) == 10, "the offset is copied")
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            async with client_of(two) as other:
-                asked = {"consumerGroup": "readers", "topic": "T", "queueId": "0"}
-                answer = await other.call(Request.QUERY_CONSUMER_OFFSET, asked)
-                assert (answer.code, answer.ext["offset"]) == (0, "10")
-            # And the way back: the former master takes what was committed at its successor.
-            await one.follow(1, 2, two.config.address, two.config.ha_address)
-            async with client_of(two) as other:
-                await other.send("T", b"m10")
-                await other.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 11))
-            await eventually(lambda: one.offsets.get("readers", "T", 0) == 11, "copied back")
-
-    asyncio.run(body())
+    async with copied(tmp_path) as (one, two, client):
+        for number in range(10):
+            await client.send("T", b"m%d" % number)
+        await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 10))
+        await eventually(lambda: two.offsets.get("readers", "T", 0) == 10, "the offset is copied")
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        async with client_of(two) as other:
+            asked = {"consumerGroup": "readers", "topic": "T", "queueId": "0"}
+            answer = await other.call(Request.QUERY_CONSUMER_OFFSET, asked)
+            assert (answer.code, answer.ext["offset"]) == (0, "10")
+        # And the way back: the former master takes what was committed at its successor.
+        await one.follow(1, 2, two.config.address, two.config.ha_address)
+        async with client_of(two) as other:
+            await other.send("T", b"m10")
+            await other.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 11))
+        await eventually(lambda: one.offsets.get("readers", "T", 0) == 11, "copied back")
 
 
-def test_a_reset_of_offsets_is_on_the_slave_when_it_is_answered(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with copied(tmp_path) as (_, two, client):
-            await client.send("T")
-            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 1))
-            ext = {"topic": "T", "group": "readers", "timestamp": "0", "isForce": "true", "offset": "0"}
-            answer = await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, {**ext, "queueId": "0"})
-            assert answer.code == 0
-            assert two.offsets.get("readers", "T", 0) == 0
-
-    asyncio.run(body())
+async def test_a_reset_of_offsets_is_on_the_slave_when_it_is_answered(tmp_path: Path) -> None:
+    async with copied(tmp_path) as (_, two, client):
+        await client.send("T")
+        await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 1))
+        ext = {"topic": "T", "group": "readers", "timestamp": "0", "isForce": "true", "offset": "0"}
+        answer = await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, {**ext, "queueId": "0"})
+        assert answer.code == 0
+        assert two.offsets.get("readers", "T", 0) == 0
 
 
-def test_after_an_unclean_election_no_consumer_offset_lies_beyond_its_queue(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with copied(tmp_path) as (one, two, client):
-            for number in range(5):
-                await client.send("T", b"m%d" % number)
-            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 5))
-            await eventually(lambda: two.offsets.get("readers", "T", 0) == 5, "the offset is copied")
-            await one.fence()
-            await two.fence()
-            # Two messages of the five never reached the broker that leads now.
-            fourth = log_records(two)[3]
-            two.store.truncate(fourth.physical_offset)
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            assert two.offsets.get("readers", "T", 0) == 3
-
-    asyncio.run(body())
+async def test_after_an_unclean_election_no_consumer_offset_lies_beyond_its_queue(tmp_path: Path) -> None:
+    async with copied(tmp_path) as (one, two, client):
+        for number in range(5):
+            await client.send("T", b"m%d" % number)
+        await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 5))
+        await eventually(lambda: two.offsets.get("readers", "T", 0) == 5, "the offset is copied")
+        await one.fence()
+        await two.fence()
+        # Two messages of the five never reached the broker that leads now.
+        fourth = log_records(two)[3]
+        two.store.truncate(fourth.physical_offset)
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        assert two.offsets.get("readers", "T", 0) == 3
 
 
-def test_only_changed_entries_travel_and_dropped_ones_disappear(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            for group in ("one", "two"):
-                broker.offsets.commit(group, "T", 0, 1)
-            ask = {"brokerId": "7", "run": "none", "seen": "-1", "waitMs": "1000"}
-            first = await client.call(Request.KEELMQ_COPY_TABLES, ask)
-            assert set(json.loads(first.body.replace(b"{0:", b'{"0":'))["offsets"]["offsetTable"]) == {
-                "T@one",
-                "T@two",
-            }
-            ask |= {"run": first.ext["run"], "seen": first.ext["revision"]}
-            waiting = asyncio.ensure_future(client.call(Request.KEELMQ_COPY_TABLES, ask))
-            await asyncio.sleep(0.05)
-            assert not waiting.done(), "nothing changed"
-            broker.offsets.commit("one", "T", 0, 2)
-            broker.offsets.drop_group("two")
-            second = bodies.loads_object((await waiting).body)
-            assert set(second) == {"offsets"}
-            assert second["offsets"]["part"] is True
-            assert {k: dict(v) for k, v in second["offsets"]["offsetTable"].items()} == {
-                "T@one": {"0": 2},
-                "T@two": {},
-            }
-
-    asyncio.run(body())
+async def test_only_changed_entries_travel_and_dropped_ones_disappear(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for group in ("one", "two"):
+            broker.offsets.commit(group, "T", 0, 1)
+        ask = {"brokerId": "7", "run": "none", "seen": "-1", "waitMs": "1000"}
+        first = await client.call(Request.KEELMQ_COPY_TABLES, ask)
+        assert set(json.loads(first.body.replace(b"{0:", b'{"0":'))["offsets"]["offsetTable"]) == {
+            "T@one",
+            "T@two",
+        }
+        ask |= {"run": first.ext["run"], "seen": first.ext["revision"]}
+        waiting = asyncio.ensure_future(client.call(Request.KEELMQ_COPY_TABLES, ask))
+        await asyncio.sleep(0.05)
+        assert not waiting.done(), "nothing changed"
+        broker.offsets.commit("one", "T", 0, 2)
+        broker.offsets.drop_group("two")
+        second = bodies.loads_object((await waiting).body)
+        assert set(second) == {"offsets"}
+        assert second["offsets"]["part"] is True
+        assert {k: dict(v) for k, v in second["offsets"]["offsetTable"].items()} == {
+            "T@one": {"0": 2},
+            "T@two": {},
+        }
 
 
-def test_of_a_master_that_does_not_know_the_question_whole_tables_are_copied(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path, slaveSyncMetadataPeriod="50") as (one, two), client_of(one) as client:
-            del one.handlers[int(Request.KEELMQ_COPY_TABLES)]
-            two.metadata.soon()
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code in (0, 1)
-            await eventually(lambda: two.topics.get("T") is not None, "copied the old way")
-
-    asyncio.run(body())
+async def test_of_a_master_that_does_not_know_the_question_whole_tables_are_copied(tmp_path: Path) -> None:
+    async with pair(tmp_path, slaveSyncMetadataPeriod="50") as (one, two), client_of(one) as client:
+        del one.handlers[int(Request.KEELMQ_COPY_TABLES)]
+        two.metadata.soon()
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code in (0, 1)
+        await eventually(lambda: two.topics.get("T") is not None, "copied the old way")
 
 
-def test_a_question_with_nonsense_is_refused_and_moves_nothing(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            for ext in (
-                {},
-                {"brokerId": "x", "run": "r", "seen": "0", "waitMs": "1"},
-                {"brokerId": "1", "run": "r", "seen": "0", "waitMs": "99999999"},
-            ):
-                assert (await client.call(Request.KEELMQ_COPY_TABLES, ext)).code != 0
-            # A receipt for what was never told is none.
-            forged = {"brokerId": "1", "run": "r", "seen": "999999", "waitMs": "0"}
-            assert (await client.call(Request.KEELMQ_COPY_TABLES, forged)).code == 0
-            assert broker.context.copies.status()["slaves"]["1"]["seen"] == -1
-
-    asyncio.run(body())
+async def test_a_question_with_nonsense_is_refused_and_moves_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for ext in (
+            {},
+            {"brokerId": "x", "run": "r", "seen": "0", "waitMs": "1"},
+            {"brokerId": "1", "run": "r", "seen": "0", "waitMs": "99999999"},
+        ):
+            assert (await client.call(Request.KEELMQ_COPY_TABLES, ext)).code != 0
+        # A receipt for what was never told is none.
+        forged = {"brokerId": "1", "run": "r", "seen": "999999", "waitMs": "0"}
+        assert (await client.call(Request.KEELMQ_COPY_TABLES, forged)).code == 0
+        assert broker.context.copies.status()["slaves"]["1"]["seen"] == -1
 
 
-def test_a_broker_that_is_not_master_answers_no_question(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with copied(tmp_path) as (_, two, _client), client_of(two) as client:
-            ask = {"brokerId": "7", "run": "none", "seen": "-1", "waitMs": "0"}
-            answer = await client.call(Request.KEELMQ_COPY_TABLES, ask)
-            assert answer.code == Response.SYSTEM_ERROR
-
-    asyncio.run(body())
+async def test_a_broker_that_is_not_master_answers_no_question(tmp_path: Path) -> None:
+    async with copied(tmp_path) as (_, two, _client), client_of(two) as client:
+        ask = {"brokerId": "7", "run": "none", "seen": "-1", "waitMs": "0"}
+        answer = await client.call(Request.KEELMQ_COPY_TABLES, ask)
+        assert answer.code == Response.SYSTEM_ERROR
 
 
-def test_a_deleted_topic_does_not_come_back_with_its_last_messages_or_the_next_master(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with copied(tmp_path) as (one, two, client):
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
-            assert (await client.send("T")).code == 0
-            await two.fence()
-            # This one is stored, and waits for the slave while its topic is deleted.
-            end = one.store.log.end
-            sent = asyncio.create_task(client.send("T"))
-            await eventually(lambda: one.store.log.end > end, "the message is stored")
-            deleted = asyncio.create_task(client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
-            await eventually(lambda: "T" not in one.topics.table, "the topic is deleted")
-            assert one.topics.first_offset("T", 0) == 1, "a failover may take the second back"
-            await two.follow(2, 1, one.config.address, one.config.ha_address)
-            assert ((await sent).code, (await deleted).code) == (0, 0)
-            await one.store.caught_up()
-            assert one.store.max_queue_offset("T", 0) == one.topics.first_offset("T", 0) == 2
-            assert "T" not in one.topics.table
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            await two.store.caught_up()
-            assert "T" not in two.topics.table
-
-    asyncio.run(body())
-
-
-def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_was_not_told(
+async def test_a_deleted_topic_does_not_come_back_with_its_last_messages_or_the_next_master(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with copied(tmp_path) as (one, two, client):
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
-            assert (await client.send("T")).code == 0
-            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
-            two.client.drop(one.config.address)
-            two.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
-            assert (await client.send("T", default_topic="TBW102")).code == 0
-            assert "T" not in two.topics.table
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            await two.store.caught_up()
-            assert "T" in two.topics.table
-
-    asyncio.run(body())
-
-
-def test_a_deleted_topic_does_not_come_back_with_a_restart(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            assert (await client.send("T")).code == 0
-            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
-        async with running(tmp_path) as broker:
-            assert "T" not in broker.topics.table
-
-    asyncio.run(body())
+    async with copied(tmp_path) as (one, two, client):
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        assert (await client.send("T")).code == 0
+        await two.fence()
+        # This one is stored, and waits for the slave while its topic is deleted.
+        end = one.store.log.end
+        sent = asyncio.create_task(client.send("T"))
+        await eventually(lambda: one.store.log.end > end, "the message is stored")
+        deleted = asyncio.create_task(client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
+        await eventually(lambda: "T" not in one.topics.table, "the topic is deleted")
+        assert one.topics.first_offset("T", 0) == 1, "a failover may take the second back"
+        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        assert ((await sent).code, (await deleted).code) == (0, 0)
+        await one.store.caught_up()
+        assert one.store.max_queue_offset("T", 0) == one.topics.first_offset("T", 0) == 2
+        assert "T" not in one.topics.table
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.store.caught_up()
+        assert "T" not in two.topics.table
 
 
-def test_a_name_given_again_begins_empty(tmp_path: Path) -> None:
+async def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_was_not_told(
+    tmp_path: Path,
+) -> None:
+    async with copied(tmp_path) as (one, two, client):
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        assert (await client.send("T")).code == 0
+        assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        two.client.drop(one.config.address)
+        two.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
+        assert (await client.send("T", default_topic="TBW102")).code == 0
+        assert "T" not in two.topics.table
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.store.caught_up()
+        assert "T" in two.topics.table
+
+
+async def test_a_deleted_topic_does_not_come_back_with_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        assert (await client.send("T")).code == 0
+        assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+    async with running(tmp_path) as broker:
+        assert "T" not in broker.topics.table
+
+
+async def test_a_name_given_again_begins_empty(tmp_path: Path) -> None:
     """Deleting a topic and making it anew is how operators empty it; its queues and their offsets go on."""
 
-    async def body() -> None:
-        async with copied(tmp_path) as (one, two, client):
-            made = topic("T", 1)
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, made)).code == 0
-            for _ in range(3):
-                await client.send("T", b"old")
-            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("g", "T", 3))
-            await one.store.caught_up()
-            assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
-            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, made)).code == 0
-            assert (await client.send("T", b"new")).ext["queueOffset"] == "3"
-            await eventually(lambda: two.topics.version == one.topics.version, "the slave has the table")
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            await two.store.caught_up()
-            async with client_of(two) as other:
-                queue = {"consumerGroup": "g", "topic": "T", "queueId": "0"}
-                assert (await other.call(Request.QUERY_CONSUMER_OFFSET, queue)).ext["offset"] == "3"
-                assert (await other.call(Request.GET_MIN_OFFSET, queue)).ext["offset"] == "3"
-                by_time = await other.call(Request.SEARCH_OFFSET_BY_TIMESTAMP, {**queue, "timestamp": "0"})
-                assert by_time.ext["offset"] == "3"
-                moved = await other.pull("T", 0)
-                assert (moved.code, moved.ext["nextBeginOffset"]) == (Response.PULL_OFFSET_MOVED, "3")
-                found = await other.pull("T", 3)
-                assert [record.body for record in records(found.body)] == [b"new"]
-                assert found.ext["minOffset"] == "3"
-                stats = bodies.loads(
-                    (await other.call(Request.GET_CONSUME_STATS, {**queue, "topic": "T"})).body
-                )
-                assert [q["consumerOffset"] for q in stats["offsetTable"].values()] == [3]
-                back = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
-                await other.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, back)
-                assert two.offsets.get("g", "T", 0) == 3
-
-    asyncio.run(body())
+    async with copied(tmp_path) as (one, two, client):
+        made = topic("T", 1)
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, made)).code == 0
+        for _ in range(3):
+            await client.send("T", b"old")
+        await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("g", "T", 3))
+        await one.store.caught_up()
+        assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, made)).code == 0
+        assert (await client.send("T", b"new")).ext["queueOffset"] == "3"
+        await eventually(lambda: two.topics.version == one.topics.version, "the slave has the table")
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.store.caught_up()
+        async with client_of(two) as other:
+            queue = {"consumerGroup": "g", "topic": "T", "queueId": "0"}
+            assert (await other.call(Request.QUERY_CONSUMER_OFFSET, queue)).ext["offset"] == "3"
+            assert (await other.call(Request.GET_MIN_OFFSET, queue)).ext["offset"] == "3"
+            by_time = await other.call(Request.SEARCH_OFFSET_BY_TIMESTAMP, {**queue, "timestamp": "0"})
+            assert by_time.ext["offset"] == "3"
+            moved = await other.pull("T", 0)
+            assert (moved.code, moved.ext["nextBeginOffset"]) == (Response.PULL_OFFSET_MOVED, "3")
+            found = await other.pull("T", 3)
+            assert [record.body for record in records(found.body)] == [b"new"]
+            assert found.ext["minOffset"] == "3"
+            stats = bodies.loads((await other.call(Request.GET_CONSUME_STATS, {**queue, "topic": "T"})).body)
+            assert [q["consumerOffset"] for q in stats["offsetTable"].values()] == [3]
+            back = {"topic": "T", "group": "g", "timestamp": "0", "isForce": "true"}
+            await other.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, back)
+            assert two.offsets.get("g", "T", 0) == 3

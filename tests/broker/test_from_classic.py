@@ -63,148 +63,129 @@ async def equal(controllers: FakeControllers, brokers: list[Broker]) -> None:
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_classic_group_goes_on_under_controllers_where_its_logs_end(tmp_path: Path, behind: bool) -> None:
-    async def run() -> None:
-        async with classic_pair(tmp_path) as (master, _):
-            await send(master, *(f"m{n}" for n in range(200)))
-        if behind:
-            await classic_alone(tmp_path / "1", "which the slave lacks")
-        async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
-            await equal(controllers, brokers)
-            assert [e for e in brokers[1].env.events if e.name in ("truncated", "reseeding")] == []
-            assert brokers[1].store.epochs.entries == [EpochEntry(1, 0)]
-            # From now on it is a replica like any other.
-            for broker in brokers:
-                await broker.stop()
-            async with controlled(tmp_path, controllers, "2", "1") as others:
-                await equal(controllers, others)
-
-    asyncio.run(run())
-
-
-def test_a_classic_slave_with_other_bytes_keeps_them_under_controllers(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with classic_pair(tmp_path) as (master, _):
-            await send(master, "common")
-        await classic_alone(tmp_path / "1", "one end", "and more than the slave has")
-        await classic_alone(tmp_path / "2", "two end")
-        async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
-            slave = brokers[1]
-            await eventually(lambda: slave.ha.needs_reseed is not None, "it tells")
-            assert b"two end" in log_of(slave)
-            assert slave.store.epochs.entries == []
-            assert controllers.group.members == [brokers[0].role.broker_id]
-
-    asyncio.run(run())
+async def test_a_classic_group_goes_on_under_controllers_where_its_logs_end(
+    tmp_path: Path, behind: bool
+) -> None:
+    async with classic_pair(tmp_path) as (master, _):
+        await send(master, *(f"m{n}" for n in range(200)))
+    if behind:
+        await classic_alone(tmp_path / "1", "which the slave lacks")
+    async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
+        await equal(controllers, brokers)
+        assert [e for e in brokers[1].env.events if e.name in ("truncated", "reseeding")] == []
+        assert brokers[1].store.epochs.entries == [EpochEntry(1, 0)]
+        # From now on it is a replica like any other.
+        for broker in brokers:
+            await broker.stop()
+        async with controlled(tmp_path, controllers, "2", "1") as others:
+            await equal(controllers, others)
 
 
-def test_a_classic_slave_that_is_longer_than_the_first_master_keeps_what_it_has(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with classic_pair(tmp_path) as (master, _):
-            await send(master, "common")
-        await classic_alone(tmp_path / "2", "only here")
-        async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
-            slave = brokers[1]
-            await eventually(lambda: slave.ha.needs_reseed is not None, "it tells")
-            assert b"only here" in log_of(slave)
-            assert controllers.group.members == [brokers[0].role.broker_id]
+async def test_a_classic_slave_with_other_bytes_keeps_them_under_controllers(tmp_path: Path) -> None:
+    async with classic_pair(tmp_path) as (master, _):
+        await send(master, "common")
+    await classic_alone(tmp_path / "1", "one end", "and more than the slave has")
+    await classic_alone(tmp_path / "2", "two end")
+    async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
+        slave = brokers[1]
+        await eventually(lambda: slave.ha.needs_reseed is not None, "it tells")
+        assert b"two end" in log_of(slave)
+        assert slave.store.epochs.entries == []
+        assert controllers.group.members == [brokers[0].role.broker_id]
 
-    asyncio.run(run())
+
+async def test_a_classic_slave_that_is_longer_than_the_first_master_keeps_what_it_has(tmp_path: Path) -> None:
+    async with classic_pair(tmp_path) as (master, _):
+        await send(master, "common")
+    await classic_alone(tmp_path / "2", "only here")
+    async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
+        slave = brokers[1]
+        await eventually(lambda: slave.ha.needs_reseed is not None, "it tells")
+        assert b"only here" in log_of(slave)
+        assert controllers.group.members == [brokers[0].role.broker_id]
 
 
-def test_what_was_written_in_a_time_without_controllers_is_told_from_other_bytes_of_the_same_epoch(
+async def test_what_was_written_in_a_time_without_controllers_is_told_from_other_bytes_of_the_same_epoch(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        async with FakeControllers() as controllers:
-            async with controlled(tmp_path, controllers, "1", "2") as brokers:
-                await equal(controllers, brokers)
-            await classic_alone(tmp_path / "1", "one")
-            await classic_alone(tmp_path / "2", "two")
-            async with controlled(tmp_path, controllers, "1", "2") as brokers:
-                slave = brokers[1]
-                await eventually(lambda: slave.ha.needs_reseed is not None, "it tells")
-                assert b"twotwo" in log_of(slave)
-                assert controllers.group.members == [brokers[0].role.broker_id]
-
-    asyncio.run(run())
+    async with FakeControllers() as controllers:
+        async with controlled(tmp_path, controllers, "1", "2") as brokers:
+            await equal(controllers, brokers)
+        await classic_alone(tmp_path / "1", "one")
+        await classic_alone(tmp_path / "2", "two")
+        async with controlled(tmp_path, controllers, "1", "2") as brokers:
+            slave = brokers[1]
+            await eventually(lambda: slave.ha.needs_reseed is not None, "it tells")
+            assert b"twotwo" in log_of(slave)
+            assert controllers.group.members == [brokers[0].role.broker_id]
 
 
 @pytest.mark.parametrize("anew", [True, False])
-def test_a_group_that_lived_without_controllers_for_a_while_goes_on_with_them(
+async def test_a_group_that_lived_without_controllers_for_a_while_goes_on_with_them(
     tmp_path: Path, anew: bool
 ) -> None:
     """Also a replica that was down in that time and has an end nobody else has: it is cut where the time
     without Controllers began, not where its own log ends. ``anew``: whether the Controllers give a new epoch
     to a master that was restarted; real ones do not, and then its log tells nothing of that place."""
 
-    async def run() -> None:
-        async with FakeControllers() as controllers:
-            async with controlled(tmp_path, controllers, "1", "2", "3") as brokers:
-                await equal(controllers, brokers)
-                since = brokers[0].store.log.end
-                await brokers[2].fence()
-                put(brokers[2], "never acknowledged")
-            async with classic_pair(tmp_path) as (master, slave):
-                assert master.store.epochs.classic_from == slave.store.epochs.classic_from == since
-                await send(master, *(f"c{n}" for n in range(20)))
-            async with classic_pair(tmp_path) as (master, _):
-                await send(master, "a second start changes nothing")
-                assert master.store.epochs.classic_from == since
-            controllers.group.epoch += anew
-            async with controlled(tmp_path, controllers, "1", "2", "3") as brokers:
-                if not anew:
-                    await eventually(lambda: brokers[2].ha.needs_reseed is not None, "it tells")
-                    assert b"never acknowledged" in log_of(brokers[2])
-                await equal(controllers, brokers if anew else brokers[:2])
-                assert brokers[0].store.epochs.entries[-1].start == since
-                assert [b.store.epochs.classic_from for b in brokers] == [None] * 3
-                assert brokers[0].store.epochs.entries[0].start == 0
-                assert [e for e in brokers[1].env.events if e.name == "truncated"] == []
-
-    asyncio.run(run())
+    async with FakeControllers() as controllers:
+        async with controlled(tmp_path, controllers, "1", "2", "3") as brokers:
+            await equal(controllers, brokers)
+            since = brokers[0].store.log.end
+            await brokers[2].fence()
+            put(brokers[2], "never acknowledged")
+        async with classic_pair(tmp_path) as (master, slave):
+            assert master.store.epochs.classic_from == slave.store.epochs.classic_from == since
+            await send(master, *(f"c{n}" for n in range(20)))
+        async with classic_pair(tmp_path) as (master, _):
+            await send(master, "a second start changes nothing")
+            assert master.store.epochs.classic_from == since
+        controllers.group.epoch += anew
+        async with controlled(tmp_path, controllers, "1", "2", "3") as brokers:
+            if not anew:
+                await eventually(lambda: brokers[2].ha.needs_reseed is not None, "it tells")
+                assert b"never acknowledged" in log_of(brokers[2])
+            await equal(controllers, brokers if anew else brokers[:2])
+            assert brokers[0].store.epochs.entries[-1].start == since
+            assert [b.store.epochs.classic_from for b in brokers] == [None] * 3
+            assert brokers[0].store.epochs.entries[0].start == 0
+            assert [e for e in brokers[1].env.events if e.name == "truncated"] == []
 
 
-def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_replica_that_holds_the_log(
+async def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_replica_that_holds_the_log(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
-            await equal(controllers, brokers)
-            async with client_of(brokers[0]) as client:
-                await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 1))
-            before = brokers[1]
-            await eventually(lambda: before.offsets.get("cg", "T", 0) == 1, "the offset is copied")
-        for name in ("brokerIdentity", "brokerIdentity.crc"):
-            (tmp_path / "2" / name).unlink(missing_ok=True)
-        async with FakeControllers() as controllers:
-            async with controlled(tmp_path, controllers, "new"):
-                controllers.group.epoch = 6
-            async with controlled(tmp_path, controllers, "new", "2") as brokers:
-                slave = brokers[1]
-                await eventually(lambda: slave.ha.needs_reseed is not None, "the slave does not follow")
-                await asyncio.sleep(0.5)
-                assert "T" in slave.topics.table
-                assert slave.offsets.get("cg", "T", 0) == 1
-
-    asyncio.run(run())
+    async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
+        await equal(controllers, brokers)
+        async with client_of(brokers[0]) as client:
+            await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("cg", "T", 1))
+        before = brokers[1]
+        await eventually(lambda: before.offsets.get("cg", "T", 0) == 1, "the offset is copied")
+    for name in ("brokerIdentity", "brokerIdentity.crc"):
+        (tmp_path / "2" / name).unlink(missing_ok=True)
+    async with FakeControllers() as controllers:
+        async with controlled(tmp_path, controllers, "new"):
+            controllers.group.epoch = 6
+        async with controlled(tmp_path, controllers, "new", "2") as brokers:
+            slave = brokers[1]
+            await eventually(lambda: slave.ha.needs_reseed is not None, "the slave does not follow")
+            await asyncio.sleep(0.5)
+            assert "T" in slave.topics.table
+            assert slave.offsets.get("cg", "T", 0) == 1
 
 
-def test_a_replica_is_filled_from_a_log_whose_first_epoch_begins_behind_its_first_byte(
+async def test_a_replica_is_filled_from_a_log_whose_first_epoch_begins_behind_its_first_byte(
     tmp_path: Path,
 ) -> None:
     """As a real broker leaves it that was switched from classic to Controllers: its first epoch starts where
     the log ended then."""
 
-    async def run() -> None:
-        await classic_alone(tmp_path / "1", *(f"m{n}" for n in range(50)))
-        async with FakeControllers() as controllers:
-            async with controlled(tmp_path, controllers, "1") as (broker,):
-                entries = [EpochEntry(1, broker.store.log.end)]
-                await send(broker, "first of the epoch")
-                await broker.fence()
-                broker.store.epochs.replace(entries)
-            async with controlled(tmp_path, controllers, "1", "empty") as brokers:
-                await equal(controllers, brokers)
-
-    asyncio.run(run())
+    await classic_alone(tmp_path / "1", *(f"m{n}" for n in range(50)))
+    async with FakeControllers() as controllers:
+        async with controlled(tmp_path, controllers, "1") as (broker,):
+            entries = [EpochEntry(1, broker.store.log.end)]
+            await send(broker, "first of the epoch")
+            await broker.fence()
+            broker.store.epochs.replace(entries)
+        async with controlled(tmp_path, controllers, "1", "empty") as brokers:
+            await equal(controllers, brokers)

@@ -3,7 +3,6 @@ are taken again, without a hand's turn, once there is space."""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from pathlib import Path
 
@@ -46,39 +45,36 @@ class Disk:
             raise OSError(errno.ENOSPC, "No space left on device", file.path)
 
 
-def test_a_producer_hears_that_the_disk_is_full_and_is_served_again_when_there_is_space(
+async def test_a_producer_hears_that_the_disk_is_full_and_is_served_again_when_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
     monkeypatch.setattr(commit_log, "RESERVE_BYTES", 1)
 
-    async def body() -> None:
-        keys = {"mappedFileSizeCommitLog": str(SEGMENT), "flushIntervalConsumeQueue": "20"}
-        async with running(tmp_path, **keys) as broker, client_of(broker) as client:
-            assert (await client.send("T", BODY)).code == 0
-            disk.full = True
-            sent = 1
-            while (answer := await client.send("T", BODY)).code == 0:
-                sent += 1
-                assert sent < 100, "the disk is full and every message is taken"
-            assert answer.code == 14
-            remark = answer.remark or ""
-            assert remark.startswith(
-                "service not available now. It may be caused by one of the following reasons: "
-                "the broker's disk is full ["
-            )
-            assert remark.endswith("], messages are put to the slave, message store has been shut down, etc.")
-            for properties in ("", "DELAY\x011\x02"):
-                assert (await client.send("T", BODY, properties=properties)).code == 14
-            found = await client.pull_until("T", 0, sent)
-            assert [record.queue_offset for record in found] == list(range(sent))
-            end = broker.store.log.end
-            assert broker.store.confirmed == end
-            assert len(log_records(broker)) <= sent
+    keys = {"mappedFileSizeCommitLog": str(SEGMENT), "flushIntervalConsumeQueue": "20"}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
+        assert (await client.send("T", BODY)).code == 0
+        disk.full = True
+        sent = 1
+        while (answer := await client.send("T", BODY)).code == 0:
+            sent += 1
+            assert sent < 100, "the disk is full and every message is taken"
+        assert answer.code == 14
+        remark = answer.remark or ""
+        assert remark.startswith(
+            "service not available now. It may be caused by one of the following reasons: "
+            "the broker's disk is full ["
+        )
+        assert remark.endswith("], messages are put to the slave, message store has been shut down, etc.")
+        for properties in ("", "DELAY\x011\x02"):
+            assert (await client.send("T", BODY, properties=properties)).code == 14
+        found = await client.pull_until("T", 0, sent)
+        assert [record.queue_offset for record in found] == list(range(sent))
+        end = broker.store.log.end
+        assert broker.store.confirmed == end
+        assert len(log_records(broker)) <= sent
 
-            disk.full = False
-            await eventually(lambda: broker.store.writable is None, "writes are taken again")
-            assert (await client.send("T", BODY)).code == 0
-            assert len(await client.pull_until("T", 0, sent + 1)) == sent + 1
-
-    asyncio.run(body())
+        disk.full = False
+        await eventually(lambda: broker.store.writable is None, "writes are taken again")
+        assert (await client.send("T", BODY)).code == 0
+        assert len(await client.pull_until("T", 0, sent + 1)) == sent + 1

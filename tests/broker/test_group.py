@@ -15,224 +15,188 @@ from model.errors import Refused
 from tests.broker.helpers import client_of, eventually, log_records, pair, running
 
 
-def test_an_answer_means_the_slave_has_the_message(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as client:
-            for number in range(20):
-                assert (await client.send("T", b"m%d" % number)).code == 0
-                assert two.store.log.end == one.store.log.end
-            assert log_records(two) == log_records(one)
-
-    asyncio.run(body())
+async def test_an_answer_means_the_slave_has_the_message(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        for number in range(20):
+            assert (await client.send("T", b"m%d" % number)).code == 0
+            assert two.store.log.end == one.store.log.end
+        assert log_records(two) == log_records(one)
 
 
-def test_a_slave_serves_confirmed_messages_and_wakes_its_waiting_consumers(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as producer, client_of(two) as consumer:
-            await producer.send("T", b"first")
-            await eventually(lambda: two.topics.get("T") is not None, "the slave has the topic")
-            assert [r.body for r in await consumer.pull_until("T", 0, 1)] == [b"first"]
-            waiting = asyncio.ensure_future(consumer.pull_until("T", 1, 1))
-            await eventually(lambda: two.status()["heldPulls"] == 1, "the pull is held")
-            await producer.send("T", b"second")
-            assert [r.body for r in await waiting] == [b"second"]
-
-    asyncio.run(body())
+async def test_a_slave_serves_confirmed_messages_and_wakes_its_waiting_consumers(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as producer, client_of(two) as consumer:
+        await producer.send("T", b"first")
+        await eventually(lambda: two.topics.get("T") is not None, "the slave has the topic")
+        assert [r.body for r in await consumer.pull_until("T", 0, 1)] == [b"first"]
+        waiting = asyncio.ensure_future(consumer.pull_until("T", 1, 1))
+        await eventually(lambda: two.status()["heldPulls"] == 1, "the pull is held")
+        await producer.send("T", b"second")
+        assert [r.body for r in await waiting] == [b"second"]
 
 
-def test_topics_groups_and_offsets_reach_the_slave(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as client:
-            await client.send("T")
-            await client.pull_until("T", 0, 1, group="readers")
-            ext = {"consumerGroup": "readers", "topic": "T", "queueId": "0", "commitOffset": "1"}
-            assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 0
-            await client.send("T", properties="DELAY\x011\x02")
-            await eventually(lambda: two.offsets.get("readers", "T", 0) == 1, "the offset is copied")
-            await eventually(lambda: two.delays.table == {1: 1}, "the delay offset is copied")
-            assert two.topics.table == one.topics.table
-            assert two.topics.version == one.topics.version
-            assert two.groups.table == one.groups.table
-
-    asyncio.run(body())
+async def test_topics_groups_and_offsets_reach_the_slave(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        await client.send("T")
+        await client.pull_until("T", 0, 1, group="readers")
+        ext = {"consumerGroup": "readers", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 0
+        await client.send("T", properties="DELAY\x011\x02")
+        await eventually(lambda: two.offsets.get("readers", "T", 0) == 1, "the offset is copied")
+        await eventually(lambda: two.delays.table == {1: 1}, "the delay offset is copied")
+        assert two.topics.table == one.topics.table
+        assert two.topics.version == one.topics.version
+        assert two.groups.table == one.groups.table
 
 
-def test_the_successor_goes_on_where_the_master_ended(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(two) as client:
-            async with client_of(one) as old:
-                for number in range(5):
-                    await old.send("T", b"m%d" % number)
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            answer = await client.send("T", b"m5")
-            assert (answer.code, answer.ext["queueOffset"]) == (0, "5")
-            assert [r.body for r in await client.pull_until("T", 0, 6)] == [b"m%d" % n for n in range(6)]
-            assert two.topics.version.state_version == 2
-            await one.follow(1, 2, two.config.address, two.config.ha_address)
-            await eventually(lambda: one.store.log.end == two.store.log.end, "the old master is level again")
-            assert log_records(one) == log_records(two)
-
-    asyncio.run(body())
+async def test_the_successor_goes_on_where_the_master_ended(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(two) as client:
+        async with client_of(one) as old:
+            for number in range(5):
+                await old.send("T", b"m%d" % number)
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        answer = await client.send("T", b"m5")
+        assert (answer.code, answer.ext["queueOffset"]) == (0, "5")
+        assert [r.body for r in await client.pull_until("T", 0, 6)] == [b"m%d" % n for n in range(6)]
+        assert two.topics.version.state_version == 2
+        await one.follow(1, 2, two.config.address, two.config.ha_address)
+        await eventually(lambda: one.store.log.end == two.store.log.end, "the old master is level again")
+        assert log_records(one) == log_records(two)
 
 
-def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(
+async def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
-            await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
-            monkeypatch.setattr(one.context.copies, "changed", lambda name: None)
-            assert (await client.send("JustMade", b"kept")).code == 0
-            assert two.topics.get("JustMade") is None
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            await eventually(lambda: two.topics.get("JustMade") is not None, "its log names the topic")
-            async with client_of(two) as other:
-                assert [r.body for r in await other.pull_until("JustMade", 0, 1)] == [b"kept"]
-
-    asyncio.run(body())
+    async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
+        await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
+        monkeypatch.setattr(one.context.copies, "changed", lambda name: None)
+        assert (await client.send("JustMade", b"kept")).code == 0
+        assert two.topics.get("JustMade") is None
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        await eventually(lambda: two.topics.get("JustMade") is not None, "its log names the topic")
+        async with client_of(two) as other:
+            assert [r.body for r in await other.pull_until("JustMade", 0, 1)] == [b"kept"]
 
 
-def test_a_demoted_master_closes_connections_instead_of_saying_ok(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as client:
-            await client.send("T")
-            await two.fence()
-            connection = await client.connection()
-            sending = asyncio.ensure_future(client.send("T", b"in between"))
-            await eventually(lambda: one.status()["parked"] == 1, "the answer waits for the slave")
-            await one.fence()
-            result = (await asyncio.gather(sending, return_exceptions=True))[0]
-            assert isinstance(result, Exception), "neither yes nor no"
-            assert connection.closed
-
-    asyncio.run(body())
+async def test_a_demoted_master_closes_connections_instead_of_saying_ok(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        await client.send("T")
+        await two.fence()
+        connection = await client.connection()
+        sending = asyncio.ensure_future(client.send("T", b"in between"))
+        await eventually(lambda: one.status()["parked"] == 1, "the answer waits for the slave")
+        await one.fence()
+        result = (await asyncio.gather(sending, return_exceptions=True))[0]
+        assert isinstance(result, Exception), "neither yes nor no"
+        assert connection.closed
 
 
-def test_a_delayed_message_survives_the_change_of_master(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as client:
-            assert (await client.send("T", b"later", properties="DELAY\x011\x02")).code == 0
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            await eventually(lambda: two.topics.get("T") is not None, "the message was delivered")
-            async with client_of(two) as other:
-                assert [r.body for r in await other.pull_until("T", 0, 1)] == [b"later"]
-
-    asyncio.run(body())
+async def test_a_delayed_message_survives_the_change_of_master(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        assert (await client.send("T", b"later", properties="DELAY\x011\x02")).code == 0
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        await eventually(lambda: two.topics.get("T") is not None, "the message was delivered")
+        async with client_of(two) as other:
+            assert [r.body for r in await other.pull_until("T", 0, 1)] == [b"later"]
 
 
-def test_a_delayed_message_the_old_master_delivered_unnoted_is_not_delivered_again(
+async def test_a_delayed_message_the_old_master_delivered_unnoted_is_not_delivered_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        never = "3600000"
-        async with pair(tmp_path, slaveSyncMetadataPeriod=never) as (one, two), client_of(one) as client:
-            await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
-            monkeypatch.setattr(one.context.copies, "changed", lambda name: None)
-            for number in range(3):
-                answer = await client.send("T", b"m%d" % number, properties="DELAY\x011\x02")
-                assert answer.code == 0
-            await client.pull_until("T", 0, 3)
-            # A fourth is due only after the change of master.
-            assert (await client.send("T", b"m3", properties="DELAY\x011\x02")).code == 0
-            await eventually(lambda: one.delays.table.get(1) == 3, "the old master noted them")
-            await eventually(lambda: two.store.log.end == one.store.log.end, "the copies are on the slave")
-            assert two.delays.table == {}
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            await eventually(lambda: two.delays.table.get(1) == 4, "all are delivered")
-            async with client_of(two) as other:
-                found = await other.pull_until("T", 0, 4)
-                assert [record.body for record in found] == [b"m0", b"m1", b"m2", b"m3"]
-                assert two.store.max_queue_offset("T", 0) == 4
-
-    asyncio.run(body())
+    never = "3600000"
+    async with pair(tmp_path, slaveSyncMetadataPeriod=never) as (one, two), client_of(one) as client:
+        await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
+        monkeypatch.setattr(one.context.copies, "changed", lambda name: None)
+        for number in range(3):
+            answer = await client.send("T", b"m%d" % number, properties="DELAY\x011\x02")
+            assert answer.code == 0
+        await client.pull_until("T", 0, 3)
+        # A fourth is due only after the change of master.
+        assert (await client.send("T", b"m3", properties="DELAY\x011\x02")).code == 0
+        await eventually(lambda: one.delays.table.get(1) == 3, "the old master noted them")
+        await eventually(lambda: two.store.log.end == one.store.log.end, "the copies are on the slave")
+        assert two.delays.table == {}
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        await eventually(lambda: two.delays.table.get(1) == 4, "all are delivered")
+        async with client_of(two) as other:
+            found = await other.pull_until("T", 0, 4)
+            assert [record.body for record in found] == [b"m0", b"m1", b"m2", b"m3"]
+            assert two.store.max_queue_offset("T", 0) == 4
 
 
-def test_a_delayed_message_that_is_due_while_replicas_are_missing_is_delivered_once_they_are_back(
+async def test_a_delayed_message_that_is_due_while_replicas_are_missing_is_delivered_once_they_are_back(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with pair(tmp_path, minInSyncReplicas="2") as (one, _), client_of(one) as client:
-            assert (await client.send("T", b"later", properties="DELAY\x011\x02")).code == 0
-            one.ha.adopt(frozenset({1}), 3)
-            assert (await client.send("T", b"now")).code != 0
-            await asyncio.sleep(1.3)
-            assert one.store.max_queue_offset("T", 0) == 0
-            one.ha.adopt(frozenset({1, 2}), 4)
-            assert [record.body for record in await client.pull_until("T", 0, 1)] == [b"later"]
-            await eventually(lambda: one.delays.table == {1: 1}, "it is noted")
-            assert one.store.max_queue_offset("T", 0) == 1
-
-    asyncio.run(body())
+    async with pair(tmp_path, minInSyncReplicas="2") as (one, _), client_of(one) as client:
+        assert (await client.send("T", b"later", properties="DELAY\x011\x02")).code == 0
+        one.ha.adopt(frozenset({1}), 3)
+        assert (await client.send("T", b"now")).code != 0
+        await asyncio.sleep(1.3)
+        assert one.store.max_queue_offset("T", 0) == 0
+        one.ha.adopt(frozenset({1, 2}), 4)
+        assert [record.body for record in await client.pull_until("T", 0, 1)] == [b"later"]
+        await eventually(lambda: one.delays.table == {1: 1}, "it is noted")
+        assert one.store.max_queue_offset("T", 0) == 1
 
 
-def test_an_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as client:
-            await client.send("T")
-            sends = [asyncio.ensure_future(client.send("T", b"%d" % n)) for n in range(50)]
-            await asyncio.sleep(0)
-            await one.stop()
-            answers = await asyncio.gather(*sends, return_exceptions=True)
-            acked = {
-                int(a.ext["queueOffset"]) for a in answers if not isinstance(a, BaseException) and a.code == 0
-            }
-            assert acked <= {r.queue_offset for r in log_records(two)}
-
-    asyncio.run(body())
+async def test_an_orderly_stop_answers_what_is_under_way(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        await client.send("T")
+        sends = [asyncio.ensure_future(client.send("T", b"%d" % n)) for n in range(50)]
+        await asyncio.sleep(0)
+        await one.stop()
+        answers = await asyncio.gather(*sends, return_exceptions=True)
+        acked = {
+            int(a.ext["queueOffset"]) for a in answers if not isinstance(a, BaseException) and a.code == 0
+        }
+        assert acked <= {r.queue_offset for r in log_records(two)}
 
 
-def test_an_orderly_stop_hands_on_what_consumers_committed(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
-            for number in range(3):
-                await client.send("T", b"m%d" % number)
-            await eventually(lambda: two.topics.get("T") is not None, "the slave has the topic")
-            for offset in (1, 2):
-                ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
-                assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 0
-            assert two.offsets.get("cg", "T", 0) != 2, "it waits for others to travel with it"
-            await one.stop()
-            assert two.offsets.get("cg", "T", 0) == 2
-
-    asyncio.run(body())
+async def test_an_orderly_stop_hands_on_what_consumers_committed(tmp_path: Path) -> None:
+    async with pair(tmp_path, slaveSyncMetadataPeriod="3600000") as (one, two), client_of(one) as client:
+        for number in range(3):
+            await client.send("T", b"m%d" % number)
+        await eventually(lambda: two.topics.get("T") is not None, "the slave has the topic")
+        for offset in (1, 2):
+            ext = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": str(offset)}
+            assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 0
+        assert two.offsets.get("cg", "T", 0) != 2, "it waits for others to travel with it"
+        await one.stop()
+        assert two.offsets.get("cg", "T", 0) == 2
 
 
-def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_writes(
+async def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body() -> None:
-        async with running(tmp_path / "one") as one:
-            await one.fence()
-            begun, go_on = asyncio.Event(), asyncio.Event()
-            seen: list[Refused | None] = []
-            become, drained = one.ha.become_master, one._drained
+    async with running(tmp_path / "one") as one:
+        await one.fence()
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        seen: list[Refused | None] = []
+        become, drained = one.ha.become_master, one._drained
 
-            async def slow(*role: Any) -> None:
-                begun.set()
-                await go_on.wait()
-                await become(*role)
+        async def slow(*role: Any) -> None:
+            begun.set()
+            await go_on.wait()
+            await become(*role)
 
-            async def draining(transfer_target: int | None, timeout_s: float) -> bool:
-                go_on.set()
-                await promotion
-                seen.append(one.context.refuse_write())
-                return await drained(transfer_target, timeout_s)
+        async def draining(transfer_target: int | None, timeout_s: float) -> bool:
+            go_on.set()
+            await promotion
+            seen.append(one.context.refuse_write())
+            return await drained(transfer_target, timeout_s)
 
-            monkeypatch.setattr(one.ha, "become_master", slow)
-            monkeypatch.setattr(one, "_drained", draining)
-            promotion = asyncio.ensure_future(one.lead(1, 1, frozenset({1}), 1, None))
-            await begun.wait()
-            await one.stop()
-            assert [refused is not None for refused in seen] == [True]
-
-    asyncio.run(body())
+        monkeypatch.setattr(one.ha, "become_master", slow)
+        monkeypatch.setattr(one, "_drained", draining)
+        promotion = asyncio.ensure_future(one.lead(1, 1, frozenset({1}), 1, None))
+        await begun.wait()
+        await one.stop()
+        assert [refused is not None for refused in seen] == [True]
 
 
-def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
+async def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two slaves are level when the stop begins. Then one stalls; the other is enough for an answer."""
@@ -245,112 +209,100 @@ def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
         if self._store.root not in stalled:
             report(self, always=always)
 
-    async def body() -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            one, two, three = [
-                await stack.enter_async_context(running(tmp_path / name, **keys)) for name in ("1", "2", "3")
-            ]
-            for slave in (two, three):
-                await slave.fence()
-            await one.lead(1, 1, frozenset({1}), 1, None)
-            for broker_id, slave in ((2, two), (3, three)):
-                await slave.follow(broker_id, 1, one.config.address, one.config.ha_address)
-            await eventually(lambda: len(one.ha.slaves()) == 2, "both are connected")
-            one.ha.adopt(frozenset({1, 2, 3}), 2)
-            client = await stack.enter_async_context(client_of(one))
-            assert (await client.send("T", b"first")).code == 0
-            await eventually(lambda: {s["lagBytes"] for s in one.ha.slaves()} == {0}, "both are level")
+    async with contextlib.AsyncExitStack() as stack:
+        one, two, three = [
+            await stack.enter_async_context(running(tmp_path / name, **keys)) for name in ("1", "2", "3")
+        ]
+        for slave in (two, three):
+            await slave.fence()
+        await one.lead(1, 1, frozenset({1}), 1, None)
+        for broker_id, slave in ((2, two), (3, three)):
+            await slave.follow(broker_id, 1, one.config.address, one.config.ha_address)
+        await eventually(lambda: len(one.ha.slaves()) == 2, "both are connected")
+        one.ha.adopt(frozenset({1, 2, 3}), 2)
+        client = await stack.enter_async_context(client_of(one))
+        assert (await client.send("T", b"first")).code == 0
+        await eventually(lambda: {s["lagBytes"] for s in one.ha.slaves()} == {0}, "both are level")
 
-            async def step_down_for(transfer_target: int) -> None:
-                targets.append(transfer_target)
+        async def step_down_for(transfer_target: int) -> None:
+            targets.append(transfer_target)
 
-            monkeypatch.setattr(one.role, "yield_to", step_down_for)
-            monkeypatch.setattr(MasterLink, "report", stalling)
-            stalled.update({two.store.root, three.store.root})
-            answer = asyncio.ensure_future(client.send("T", b"second"))
-            await eventually(lambda: len(one.pending_acks) == 1, "it waits for a second replica")
-            stop = asyncio.ensure_future(one.stop())
-            await asyncio.sleep(0.05)
-            one.resume()  # the end of an earlier handover's wait
-            assert one.context.refuse_write() is not None
-            stalled.remove(three.store.root)
-            assert (await answer).code == 0
-            await stop
-            assert targets == [3], "who has what was answered"
-
-    asyncio.run(body())
+        monkeypatch.setattr(one.role, "yield_to", step_down_for)
+        monkeypatch.setattr(MasterLink, "report", stalling)
+        stalled.update({two.store.root, three.store.root})
+        answer = asyncio.ensure_future(client.send("T", b"second"))
+        await eventually(lambda: len(one.pending_acks) == 1, "it waits for a second replica")
+        stop = asyncio.ensure_future(one.stop())
+        await asyncio.sleep(0.05)
+        one.resume()  # the end of an earlier handover's wait
+        assert one.context.refuse_write() is not None
+        stalled.remove(three.store.root)
+        assert (await answer).code == 0
+        await stop
+        assert targets == [3], "who has what was answered"
 
 
-def test_a_slave_that_lost_its_epochs_learns_them_though_what_is_confirmed_ends_inside_of_a_record(
+async def test_a_slave_that_lost_its_epochs_learns_them_though_what_is_confirmed_ends_inside_of_a_record(
     tmp_path: Path,
 ) -> None:
     """Its acknowledgements end where a piece of the stream did, and what is confirmed may, too."""
 
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as client:
-            for number in range(3):
-                await client.send("T", b"m%d" % number)
-            await eventually(lambda: two.store.dispatched == one.store.log.end, "the slave has all")
-            await two.fence()
-            last = log_records(two)[-1]
-            two.store._dispatcher.start_at(last.physical_offset, two.store.log.end - 7)
-            two.store.epochs.entries, two.store.epochs.doubt = [], "both copies are damaged"
-            await two.follow(2, 1, one.config.address, one.config.ha_address)
-            await eventually(lambda: two.ha.follows and log_records(two) == log_records(one), "it goes on")
-            assert two.store.epochs.entries == one.store.epochs.entries
-
-    asyncio.run(body())
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        for number in range(3):
+            await client.send("T", b"m%d" % number)
+        await eventually(lambda: two.store.dispatched == one.store.log.end, "the slave has all")
+        await two.fence()
+        last = log_records(two)[-1]
+        two.store._dispatcher.start_at(last.physical_offset, two.store.log.end - 7)
+        two.store.epochs.entries, two.store.epochs.doubt = [], "both copies are damaged"
+        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        await eventually(lambda: two.ha.follows and log_records(two) == log_records(one), "it goes on")
+        assert two.store.epochs.entries == one.store.epochs.entries
 
 
-def test_a_slave_whose_master_does_not_know_the_secret_says_so_in_its_health(tmp_path: Path) -> None:
-    async def body() -> None:
-        path = tmp_path / "secret"
-        path.write_text("what the brokers share")
-        async with (
-            running(tmp_path / "one") as one,
-            running(tmp_path / "two", haSecretFile=str(path)) as two,
-        ):
-            await one.lead(1, 1, frozenset({1}), 1, None)
-            await two.follow(2, 1, one.config.address, one.config.ha_address)
-            await eventually(lambda: two.ha.unproven is not None, "it tells")
-            assert two.health() == (
-                "does not follow its master: the master has no haSecretFile, so it cannot prove that it is of"
-                " this group"
-            )
-            assert two.status()["life"]["following"]["state"] == "unproven"
-            assert one.status()["turnedAway"] > 0
-            assert one.status()["slaves"] == []
-
-    asyncio.run(body())
+async def test_a_slave_whose_master_does_not_know_the_secret_says_so_in_its_health(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("what the brokers share")
+    async with (
+        running(tmp_path / "one") as one,
+        running(tmp_path / "two", haSecretFile=str(path)) as two,
+    ):
+        await one.lead(1, 1, frozenset({1}), 1, None)
+        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        await eventually(lambda: two.ha.unproven is not None, "it tells")
+        assert two.health() == (
+            "does not follow its master: the master has no haSecretFile, so it cannot prove that it is of"
+            " this group"
+        )
+        assert two.status()["life"]["following"]["state"] == "unproven"
+        assert one.status()["turnedAway"] > 0
+        assert one.status()["slaves"] == []
 
 
-def test_a_broker_whose_log_cannot_be_continued_says_so_and_with_auto_reseed_starts_anew(
+async def test_a_broker_whose_log_cannot_be_continued_says_so_and_with_auto_reseed_starts_anew(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        keys = {"slaveSyncMetadataPeriod": "30"}
-        async with running(tmp_path / "one", **keys) as one, running(tmp_path / "two", **keys) as two:
-            async with client_of(two) as client:
-                await two.lead(2, 7, frozenset({2}), 1, None)
-                await client.send("Elsewhere", b"another history")
-            await two.fence()
-            await one.lead(1, 8, frozenset({1}), 1, None)
-            async with client_of(one) as client:
-                for number in range(5):
-                    await client.send("T", b"m%d" % number)
-            await two.follow(2, 8, one.config.address, one.config.ha_address)
-            await eventually(lambda: two.ha.needs_reseed is not None, "it tells")
-            assert (two.health() or "").startswith("needs a re-seed: no consistent point")
-            kept = log_records(two)
-            two.config.auto_reseed = True
-            await eventually(lambda: two.store.log.end == one.store.log.end, "it copied the master's log")
-            assert log_records(two) == log_records(one)
-            assert two.health() is None
-            (aside,) = two.status()["life"]["following"]["putAside"]
-            segment = (Path(aside) / "commitlog" / f"{0:020d}").read_bytes()
-            assert kept[0].body in segment
-            async with client_of(two) as client:
-                await eventually(lambda: two.topics.get("T") is not None, "the tables came, too")
-                assert len(await client.pull_until("T", 0, 5)) == 5
-
-    asyncio.run(body())
+    keys = {"slaveSyncMetadataPeriod": "30"}
+    async with running(tmp_path / "one", **keys) as one, running(tmp_path / "two", **keys) as two:
+        async with client_of(two) as client:
+            await two.lead(2, 7, frozenset({2}), 1, None)
+            await client.send("Elsewhere", b"another history")
+        await two.fence()
+        await one.lead(1, 8, frozenset({1}), 1, None)
+        async with client_of(one) as client:
+            for number in range(5):
+                await client.send("T", b"m%d" % number)
+        await two.follow(2, 8, one.config.address, one.config.ha_address)
+        await eventually(lambda: two.ha.needs_reseed is not None, "it tells")
+        assert (two.health() or "").startswith("needs a re-seed: no consistent point")
+        kept = log_records(two)
+        two.config.auto_reseed = True
+        await eventually(lambda: two.store.log.end == one.store.log.end, "it copied the master's log")
+        assert log_records(two) == log_records(one)
+        assert two.health() is None
+        (aside,) = two.status()["life"]["following"]["putAside"]
+        segment = (Path(aside) / "commitlog" / f"{0:020d}").read_bytes()
+        assert kept[0].body in segment
+        async with client_of(two) as client:
+            await eventually(lambda: two.topics.get("T") is not None, "the tables came, too")
+            assert len(await client.pull_until("T", 0, 5)) == 5

@@ -342,14 +342,11 @@ def test_a_topic_that_becomes_read_only_is_noticed_at_once() -> None:
     assert len(side.fast(frame(2))) == 1
 
 
-def test_answers_wait_for_replication() -> None:
-    async def body() -> None:
-        side = Side()
-        side.replicated = 0
-        assert side.fast(frame(1)) == []
-        assert side.connection.written == []
-        side.replicated = side.store.log.end
-        side.pending_acks.replicated(side.store.log.end)
-        assert len(side.connection.written) == 1
-
-    asyncio.run(body())
+async def test_answers_wait_for_replication() -> None:
+    side = Side()
+    side.replicated = 0
+    assert side.fast(frame(1)) == []
+    assert side.connection.written == []
+    side.replicated = side.store.log.end
+    side.pending_acks.replicated(side.store.log.end)
+    assert len(side.connection.written) == 1

@@ -64,143 +64,128 @@ def test_a_lease_given_up_does_not_come_back_with_a_late_answer() -> None:
     assert lease.holds()
 
 
-def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_how_far_its_log_is(
+async def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_how_far_its_log_is(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        async with FakeControllers() as controllers:
-            controllers.lease_ms, controllers.term = 60_000, 1
-            async with Life(tmp_path, controllers) as life:
-                await life.becomes("master", 1)
-                ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
-                life.host.drains = False
-                with pytest.raises(Refused, match="whole log"):
-                    await life.role.hand_over_to(ask)
-                await until(lambda: life.host.calls[-2:] == [("drain", 2), ("resume",)], "it serves on")
-                assert life.ha.entitled()
-                with pytest.raises(Refused, match="not master of epoch 2"):
-                    await life.role.hand_over_to(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
-                life.host.drains, controllers.lease_ms = True, 0
-                assert await life.role.hand_over_to(ask) == life.store.log.end
-                assert not life.ha.entitled()
-
-    asyncio.run(body())
+    async with FakeControllers() as controllers:
+        controllers.lease_ms, controllers.term = 60_000, 1
+        async with Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
+            life.host.drains = False
+            with pytest.raises(Refused, match="whole log"):
+                await life.role.hand_over_to(ask)
+            await until(lambda: life.host.calls[-2:] == [("drain", 2), ("resume",)], "it serves on")
+            assert life.ha.entitled()
+            with pytest.raises(Refused, match="not master of epoch 2"):
+                await life.role.hand_over_to(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
+            life.host.drains, controllers.lease_ms = True, 0
+            assert await life.role.hand_over_to(ask) == life.store.log.end
+            assert not life.ha.entitled()
 
 
-def test_a_handover_that_a_newer_epoch_overtook_takes_nothing_from_that(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with FakeControllers() as controllers:
-            controllers.lease_ms = 60_000
-            async with Life(tmp_path, controllers) as life:
-                await life.becomes("master", 1)
+async def test_a_handover_that_a_newer_epoch_overtook_takes_nothing_from_that(tmp_path: Path) -> None:
+    async with FakeControllers() as controllers:
+        controllers.lease_ms = 60_000
+        async with Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
 
-                async def overtaken(transfer_target: int, timeout_s: float) -> bool:
-                    controllers.group.epoch = 2
-                    await life.becomes("master", 2)
-                    await until(life.role.lease.holds, "the lease of epoch 2")
-                    life.host.calls.clear()
-                    return life.host.drains
+            async def overtaken(transfer_target: int, timeout_s: float) -> bool:
+                controllers.group.epoch = 2
+                await life.becomes("master", 2)
+                await until(life.role.lease.holds, "the lease of epoch 2")
+                life.host.calls.clear()
+                return life.host.drains
 
-                life.host.drain = overtaken  # type: ignore[method-assign]
-                ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
-                with pytest.raises(Refused, match="not master of epoch 1 any more"):
-                    await life.role.hand_over_to(ask)
-                assert life.role.lease.holds(), "that of epoch 2, which nobody asked to end"
-                assert ("resume",) not in life.host.calls
-
-    asyncio.run(body())
+            life.host.drain = overtaken  # type: ignore[method-assign]
+            ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
+            with pytest.raises(Refused, match="not master of epoch 1 any more"):
+                await life.role.hand_over_to(ask)
+            assert life.role.lease.holds(), "that of epoch 2, which nobody asked to end"
+            assert ("resume",) not in life.host.calls
 
 
-def test_a_master_whose_first_lease_is_late_says_so_when_it_comes_though_it_held_one_before(
+async def test_a_master_whose_first_lease_is_late_says_so_when_it_comes_though_it_held_one_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A registration of the group's address waits for that word."""
 
-    async def body() -> None:
-        async with FakeControllers() as controllers:
-            controllers.lease_ms = 60_000
-            async with Life(tmp_path, controllers) as life:
-                await life.becomes("master", 1)
-                await until(life.role.lease.holds, "the lease of epoch 1")
-                ask = life.role._controllers.ask_lease
-                silent = True
+    async with FakeControllers() as controllers:
+        controllers.lease_ms = 60_000
+        async with Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            await until(life.role.lease.holds, "the lease of epoch 1")
+            ask = life.role._controllers.ask_lease
+            silent = True
 
-                async def late(ext: dict[str, str], timeout_s: float) -> tuple[float, int | None, int | None]:
-                    if silent and ext["leaseEpoch"] == "2":
-                        raise ConnectionError("the Controllers elect a leader of their own")
-                    return await ask(ext, timeout_s)
+            async def late(ext: dict[str, str], timeout_s: float) -> tuple[float, int | None, int | None]:
+                if silent and ext["leaseEpoch"] == "2":
+                    raise ConnectionError("the Controllers elect a leader of their own")
+                return await ask(ext, timeout_s)
 
-                monkeypatch.setattr(life.role._controllers, "ask_lease", late)
-                controllers.group.epoch = 2
-                await life.becomes("master", 2)
-                assert not life.role.lease.holds()
-                life.changes.clear()
-                silent = False
-                await until(life.role.lease.holds, "the lease of epoch 2")
-                assert life.changes == [("master", 2)]
-
-    asyncio.run(body())
+            monkeypatch.setattr(life.role._controllers, "ask_lease", late)
+            controllers.group.epoch = 2
+            await life.becomes("master", 2)
+            assert not life.role.lease.holds()
+            life.changes.clear()
+            silent = False
+            await until(life.role.lease.holds, "the lease of epoch 2")
+            assert life.changes == [("master", 2)]
 
 
-def test_the_end_of_one_handovers_wait_reopens_no_writes_during_another(
+async def test_the_end_of_one_handovers_wait_reopens_no_writes_during_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(role, "RESUME_S", 0.02)
 
-    async def body() -> None:
-        async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
-            await life.becomes("master", 1)
-            ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
-            drain, seen = life.host.drain, []
+    async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+        await life.becomes("master", 1)
+        ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
+        drain, seen = life.host.drain, []
 
-            async def slow_drain(transfer_target: int, timeout_s: float) -> bool:
-                await asyncio.sleep(0.1)  # the timer of the first one would have rung by then
-                seen.append(("resume",) in life.host.calls)
-                return await drain(transfer_target, timeout_s)
+        async def slow_drain(transfer_target: int, timeout_s: float) -> bool:
+            await asyncio.sleep(0.1)  # the timer of the first one would have rung by then
+            seen.append(("resume",) in life.host.calls)
+            return await drain(transfer_target, timeout_s)
 
+        await life.role.hand_over_to(ask)
+        life.host.drain = slow_drain  # type: ignore[method-assign]
+        await life.role.hand_over_to(ask)
+        assert seen == [False]
+        life.host.drains = False
+        with pytest.raises(Refused, match="whole log"):
             await life.role.hand_over_to(ask)
-            life.host.drain = slow_drain  # type: ignore[method-assign]
-            await life.role.hand_over_to(ask)
-            assert seen == [False]
-            life.host.drains = False
-            with pytest.raises(Refused, match="whole log"):
-                await life.role.hand_over_to(ask)
-            assert seen == [False, False]
-            assert ("resume",) not in life.host.calls, "the transfer target of the second one may still come"
-            await until(lambda: ("resume",) in life.host.calls, "nobody came")
-            # A new role ends the wait as well, and so does the end of the broker.
-            life.host.drains, life.host.drain = True, drain  # type: ignore[method-assign]
-            await life.role.hand_over_to(ask)
-            controllers.group.epoch = 2
-            await life.becomes("master", 2)
-            await life.role.hand_over_to(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
-            life.host.calls.clear()
-            await life.role.stop()
-            await asyncio.sleep(0.1)
-            assert life.host.calls == []
-
-    asyncio.run(body())
+        assert seen == [False, False]
+        assert ("resume",) not in life.host.calls, "the transfer target of the second one may still come"
+        await until(lambda: ("resume",) in life.host.calls, "nobody came")
+        # A new role ends the wait as well, and so does the end of the broker.
+        life.host.drains, life.host.drain = True, drain  # type: ignore[method-assign]
+        await life.role.hand_over_to(ask)
+        controllers.group.epoch = 2
+        await life.becomes("master", 2)
+        await life.role.hand_over_to(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
+        life.host.calls.clear()
+        await life.role.stop()
+        await asyncio.sleep(0.1)
+        assert life.host.calls == []
 
 
 @pytest.mark.parametrize(("lease_ms", "settles"), [(None, False), (60_000, True)])
-def test_a_view_of_controllers_without_leases_settles_no_proposal_in_doubt(
+async def test_a_view_of_controllers_without_leases_settles_no_proposal_in_doubt(
     tmp_path: Path, lease_ms: int | None, settles: bool
 ) -> None:
-    async def body() -> None:
-        async with FakeControllers() as controllers:
-            controllers.lease_ms = lease_ms
-            async with Life(tmp_path, controllers) as life:
-                asked: list[float | None] = []
+    async with FakeControllers() as controllers:
+        controllers.lease_ms = lease_ms
+        async with Life(tmp_path, controllers) as life:
+            asked: list[float | None] = []
 
-                def adopt(members: object, set_epoch: int, asked_ms: float | None = None) -> None:
-                    asked.append(asked_ms)
+            def adopt(members: object, set_epoch: int, asked_ms: float | None = None) -> None:
+                asked.append(asked_ms)
 
-                await life.becomes("master", 1)
-                life.ha.adopt = adopt  # type: ignore[method-assign]
-                await until(lambda: len(asked) >= 2, "views come")
-                assert [one is not None for one in asked] == [settles] * len(asked)
-
-    asyncio.run(body())
+            await life.becomes("master", 1)
+            life.ha.adopt = adopt  # type: ignore[method-assign]
+            await until(lambda: len(asked) >= 2, "views come")
+            assert [one is not None for one in asked] == [settles] * len(asked)
 
 
 def test_a_controller_without_leases_is_told_once_and_asks_for_nothing() -> None:
@@ -226,23 +211,20 @@ def test_a_master_of_a_real_controller_serves_and_warns_once(
     assert sum("grant no leases" in record.message for record in caplog.records) == 1
 
 
-def test_a_master_asks_for_leases_and_loses_its_own_without_answers(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with FakeControllers() as controllers:
+async def test_a_master_asks_for_leases_and_loses_its_own_without_answers(tmp_path: Path) -> None:
+    async with FakeControllers() as controllers:
+        controllers.lease_ms = 200
+        async with Life(tmp_path, controllers, controller_heartbeat_timeout_ms=250) as life:
+            await life.becomes("master")
+            assert life.ha.entitled()
+            asked = [ext for _, ext in controllers.beats if "leaseEpoch" in ext]
+            assert asked[0]["leaseEpoch"] == "1"
+            assert (asked[0]["leases"], asked[0]["allAckInSyncStateSet"]) == ("true", "true")
+            controllers.lease_ms = 0
+            await until(lambda: not life.ha.entitled(), "the lease ends")
+            assert life.role.role == "master"
             controllers.lease_ms = 200
-            async with Life(tmp_path, controllers, controller_heartbeat_timeout_ms=250) as life:
-                await life.becomes("master")
-                assert life.ha.entitled()
-                asked = [ext for _, ext in controllers.beats if "leaseEpoch" in ext]
-                assert asked[0]["leaseEpoch"] == "1"
-                assert (asked[0]["leases"], asked[0]["allAckInSyncStateSet"]) == ("true", "true")
-                controllers.lease_ms = 0
-                await until(lambda: not life.ha.entitled(), "the lease ends")
-                assert life.role.role == "master"
-                controllers.lease_ms = 200
-                await until(life.ha.entitled, "it is granted again")
-
-    asyncio.run(body())
+            await until(life.ha.entitled, "it is granted again")
 
 
 def test_a_lease_of_a_former_leader_says_nothing_to_a_master_that_makes_way_for_a_newer_one() -> None:
@@ -258,20 +240,17 @@ def test_a_lease_of_a_former_leader_says_nothing_to_a_master_that_makes_way_for_
     assert lease.holds()
 
 
-def test_a_master_that_made_way_for_nobody_serves_on_as_soon_as_a_lease_says_so(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with FakeControllers() as controllers:
-            controllers.lease_ms = 60_000
-            async with Life(tmp_path, controllers) as life:
-                await life.becomes("master", 1)
-                ext = {"brokerId": "2", "masterEpoch": "1", "term": "7"}
-                controllers.term = 6
-                await life.role.hand_over_to(Command(Request.CONTROLLER_ELECT_MASTER, ext))
-                asked = len(controllers.beats)
-                await until(lambda: len(controllers.beats) > asked + 3, "it asks")
-                assert ("resume",) not in life.host.calls, "a former leader knows nothing of the election"
-                controllers.term = 7
-                await until(lambda: ("resume",) in life.host.calls, "nobody is being elected")
-                assert life.role.lease.holds()
-
-    asyncio.run(body())
+async def test_a_master_that_made_way_for_nobody_serves_on_as_soon_as_a_lease_says_so(tmp_path: Path) -> None:
+    async with FakeControllers() as controllers:
+        controllers.lease_ms = 60_000
+        async with Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            ext = {"brokerId": "2", "masterEpoch": "1", "term": "7"}
+            controllers.term = 6
+            await life.role.hand_over_to(Command(Request.CONTROLLER_ELECT_MASTER, ext))
+            asked = len(controllers.beats)
+            await until(lambda: len(controllers.beats) > asked + 3, "it asks")
+            assert ("resume",) not in life.host.calls, "a former leader knows nothing of the election"
+            controllers.term = 7
+            await until(lambda: ("resume",) in life.host.calls, "nobody is being elected")
+            assert life.role.lease.holds()

@@ -85,64 +85,55 @@ def _compare(env: FaultyEnv, store: MessageStore, peer: Peer) -> LogCompare:
 
 @pytest.mark.parametrize("happens", [_quarantine, _cut, _retain])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_log_cut_or_deleted_while_a_replica_is_asked_only_ends_the_pass(
+async def test_a_log_cut_or_deleted_while_a_replica_is_asked_only_ends_the_pass(
     happens: Callable[[MessageStore], None], nth: int
 ) -> None:
     """1: digests are asked for; 2: the step that differs; 3: a record of it; 4: the next one."""
 
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, segment_bytes=SEGMENT) as store:
-            await fill(store, 600)
-            assert len(store.log.segments) > 1
-            peer = Peer(store, happens, nth)
-            compare = _compare(env, store, peer)
-            await compare.once()
-            assert peer.asked >= nth
-
-    asyncio.run(run())
+    env = FaultyEnv()
+    async with opened(env, segment_bytes=SEGMENT) as store:
+        await fill(store, 600)
+        assert len(store.log.segments) > 1
+        peer = Peer(store, happens, nth)
+        compare = _compare(env, store, peer)
+        await compare.once()
+        assert peer.asked >= nth
 
 
-def test_the_comparison_outlives_what_it_does_not_expect_of_the_log() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            compare = _compare(env, store, Peer(store, lambda _: None, 0))
-            errors: list[Any] = [ValueError("outside of the log"), OSError("no")]
+async def test_the_comparison_outlives_what_it_does_not_expect_of_the_log() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        compare = _compare(env, store, Peer(store, lambda _: None, 0))
+        errors: list[Any] = [ValueError("outside of the log"), OSError("no")]
 
-            async def once() -> bool:
-                raise errors.pop()
+        async def once() -> bool:
+            raise errors.pop()
 
-            compare.once = once  # type: ignore[method-assign]
-            assert await compare._turn() is not None
-            assert await compare._turn() is not None
-            assert not errors
-
-    asyncio.run(run())
+        compare.once = once  # type: ignore[method-assign]
+        assert await compare._turn() is not None
+        assert await compare._turn() is not None
+        assert not errors
 
 
-def test_a_difference_no_replica_gave_the_bytes_of_is_looked_at_again() -> None:
+async def test_a_difference_no_replica_gave_the_bytes_of_is_looked_at_again() -> None:
     """By default there is one pass a start: it is not over because a replica was busy for a moment."""
 
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            await fill(store, 20)
-            peer = Peer(store, lambda _: None, 0)
-            compare = _compare(env, store, peer)
-            fetch = peer.fetch
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 20)
+        peer = Peer(store, lambda _: None, 0)
+        compare = _compare(env, store, peer)
+        fetch = peer.fetch
 
-            async def busy(address: str, begin: int, until: int) -> bytes:
-                raise PeerError("busy")
+        async def busy(address: str, begin: int, until: int) -> bytes:
+            raise PeerError("busy")
 
-            peer.fetch = busy  # type: ignore[method-assign]
-            assert not await compare.once()
-            assert compare.passes == 0
-            peer.fetch = fetch  # type: ignore[method-assign]
-            await compare.once()
-            assert compare.passes == 1
-
-    asyncio.run(run())
+        peer.fetch = busy  # type: ignore[method-assign]
+        assert not await compare.once()
+        assert compare.passes == 0
+        peer.fetch = fetch  # type: ignore[method-assign]
+        await compare.once()
+        assert compare.passes == 1
 
 
 class Others:
@@ -182,65 +173,59 @@ class Others:
         (2, "2", "3", 3, True, False),  # an election between the two
     ],
 )
-def test_only_replicas_settled_in_our_epoch_outvote_our_record(
+async def test_only_replicas_settled_in_our_epoch_outvote_our_record(
     mine: int | None, epoch: str | None, later: str | None, nth: int, together: bool, outvoted: bool
 ) -> None:
-    async def run() -> None:
-        env, theirs = FaultyEnv(), FaultyEnv()
-        async with opened(env) as store, opened(theirs) as other:
-            for number in range(9):
-                one = message(b"%d" % number)
-                store.put(one)
-                other.put(replace(one, body=b"x") if number == 4 else one)
-            for each in (store, other):
-                each.confirm(each.log.end)
-                await each.caught_up()
-            assert store.log.end == other.log.end
-            ha = SimpleNamespace(settled=mine)
-            client = cast(RemotingClient, Others(other, epoch, later, nth, ha if together else None))
-            config = SimpleNamespace(
-                broker_name="g",
-                address="one",
-                group_address=None,
-                enable_controller_mode=True,
-                scrub_megabytes_per_s=0,
-                check_on_start_megabytes_per_s=0,
-            )
-            role_state = SimpleNamespace(master_address=None)
-            fake = SimpleNamespace(env=env, config=config, store=store, role_state=role_state, ha=ha)
-            context = cast(BrokerContext, fake)
+    env, theirs = FaultyEnv(), FaultyEnv()
+    async with opened(env) as store, opened(theirs) as other:
+        for number in range(9):
+            one = message(b"%d" % number)
+            store.put(one)
+            other.put(replace(one, body=b"x") if number == 4 else one)
+        for each in (store, other):
+            each.confirm(each.log.end)
+            await each.caught_up()
+        assert store.log.end == other.log.end
+        ha = SimpleNamespace(settled=mine)
+        client = cast(RemotingClient, Others(other, epoch, later, nth, ha if together else None))
+        config = SimpleNamespace(
+            broker_name="g",
+            address="one",
+            group_address=None,
+            enable_controller_mode=True,
+            scrub_megabytes_per_s=0,
+            check_on_start_megabytes_per_s=0,
+        )
+        role_state = SimpleNamespace(master_address=None)
+        fake = SimpleNamespace(env=env, config=config, store=store, role_state=role_state, ha=ha)
+        context = cast(BrokerContext, fake)
 
-            async def members() -> list[str]:
-                return ["one", "two", "three"]
+        async def members() -> list[str]:
+            return ["one", "two", "three"]
 
-            compare = LogCompare(context, client, LogRepair(context, client, members))
-            await compare.once()
-            bodies = [r.body for r in records_in(store.log.read(0, store.log.end))]
-            assert bodies[4] == (b"x" if outvoted else b"4")
-
-    asyncio.run(run())
+        compare = LogCompare(context, client, LogRepair(context, client, members))
+        await compare.once()
+        bodies = [r.body for r in records_in(store.log.read(0, store.log.end))]
+        assert bodies[4] == (b"x" if outvoted else b"4")
 
 
-def test_a_slave_vouches_for_its_log_in_the_epoch_its_master_is_in(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two):
-            ext = {"brokerName": "broker-t", "offset": "0", "size": "1"}
-            asked = Command(int(Request.KEELMQ_LOG_DIGESTS), ext)
-            await eventually(lambda: two.ha.settled == 1, "it follows")
-            for broker in (one, two):
-                answer = await broker.compare.digests(cast(Any, None), asked)
-                assert answer is not None
-                assert answer.ext["epoch"] == "1"
-            await two.follow(2, 2, one.config.address, one.config.ha_address)
-            assert two.ha.settled is None  # its master may be cut by another before it leads again
-            for handler in (two.compare.digests, two.repair.read):
-                with pytest.raises(Refused, match="may still be cut"):
-                    await handler(cast(Any, None), asked)
-            await one.lead(1, 2, frozenset({1}), 2, None)
-            assert one.ha.settled == 2
-            await eventually(lambda: two.ha.settled == 2, "it heard of the election from its master")
-            await one.fence()
-            assert one.ha.settled is None
-            await eventually(lambda: two.ha.settled is None, "the link is gone")
-
-    asyncio.run(body())
+async def test_a_slave_vouches_for_its_log_in_the_epoch_its_master_is_in(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two):
+        ext = {"brokerName": "broker-t", "offset": "0", "size": "1"}
+        asked = Command(int(Request.KEELMQ_LOG_DIGESTS), ext)
+        await eventually(lambda: two.ha.settled == 1, "it follows")
+        for broker in (one, two):
+            answer = await broker.compare.digests(cast(Any, None), asked)
+            assert answer is not None
+            assert answer.ext["epoch"] == "1"
+        await two.follow(2, 2, one.config.address, one.config.ha_address)
+        assert two.ha.settled is None  # its master may be cut by another before it leads again
+        for handler in (two.compare.digests, two.repair.read):
+            with pytest.raises(Refused, match="may still be cut"):
+                await handler(cast(Any, None), asked)
+        await one.lead(1, 2, frozenset({1}), 2, None)
+        assert one.ha.settled == 2
+        await eventually(lambda: two.ha.settled == 2, "it heard of the election from its master")
+        await one.fence()
+        assert one.ha.settled is None
+        await eventually(lambda: two.ha.settled is None, "the link is gone")

@@ -34,54 +34,48 @@ def _rot(broker: Broker, offset: int) -> None:
 
 
 @pytest.mark.parametrize("who", ["slave", "master"])
-def test_a_replica_repairs_itself_from_the_other_and_serves_again(tmp_path: Path, who: str) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as client:
-            for number in range(20):
-                assert (await client.send("T", b"m%d" % number)).code == 0
-            await eventually(lambda: two.store.dispatched == one.store.log.end, "all is dispatched")
-            whole = log_records(one)
-            rotten = two if who == "slave" else one
+async def test_a_replica_repairs_itself_from_the_other_and_serves_again(tmp_path: Path, who: str) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        for number in range(20):
+            assert (await client.send("T", b"m%d" % number)).code == 0
+        await eventually(lambda: two.store.dispatched == one.store.log.end, "all is dispatched")
+        whole = log_records(one)
+        rotten = two if who == "slave" else one
 
-            async def members() -> list[str]:
-                return [one.config.address, two.config.address]
+        async def members() -> list[str]:
+            return [one.config.address, two.config.address]
 
-            rotten.repair.members = members
-            _rot(rotten, whole[7].physical_offset + 88)
-            scrub_all(rotten.store)
-            assert [item["kind"] for item in rotten.status()["damaged"]] == ["crc_mismatch"]
-            await eventually(lambda: not rotten.status()["damaged"], "it is repaired")
-            assert rotten.status()["repaired"] == 1
-            assert log_records(rotten) == whole
-
-    asyncio.run(body())
+        rotten.repair.members = members
+        _rot(rotten, whole[7].physical_offset + 88)
+        scrub_all(rotten.store)
+        assert [item["kind"] for item in rotten.status()["damaged"]] == ["crc_mismatch"]
+        await eventually(lambda: not rotten.status()["damaged"], "it is repaired")
+        assert rotten.status()["repaired"] == 1
+        assert log_records(rotten) == whole
 
 
-def test_nothing_is_given_that_is_not_confirmed_whole_and_of_the_group(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as client:
-            for number in range(5):
-                await client.send("T", b"m%d" % number)
-            end = one.store.confirmed
-            last = log_records(one)[-1]
+async def test_nothing_is_given_that_is_not_confirmed_whole_and_of_the_group(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        for number in range(5):
+            await client.send("T", b"m%d" % number)
+        end = one.store.confirmed
+        last = log_records(one)[-1]
 
-            async def ask(offset: int, size: int, name: str = "broker-t") -> tuple[int, str, bytes]:
-                ext = {"brokerName": name, "offset": str(offset), "size": str(size)}
-                answer = await client.call(Request.READ_LOG_RANGE, ext)
-                return answer.code, answer.remark or "", answer.body
+        async def ask(offset: int, size: int, name: str = "broker-t") -> tuple[int, str, bytes]:
+            ext = {"brokerName": name, "offset": str(offset), "size": str(size)}
+            answer = await client.call(Request.READ_LOG_RANGE, ext)
+            return answer.code, answer.remark or "", answer.body
 
-            assert (await ask(0, end))[2] == one.store.log.read(0, end)
-            assert "confirmed" in (await ask(0, end + 1))[1]
-            assert "confirmed" in (await ask(-1, 10))[1]
-            assert "expected 1 to" in (await ask(0, 0))[1]
-            assert "group broker-t" in (await ask(0, 10, "another"))[1]
-            _rot(one, last.physical_offset + 88)
-            scrub_all(one.store)
-            assert "damaged here" in (await ask(last.physical_offset + 5, 10))[1]
-            assert (await ask(0, last.physical_offset))[0] == 0
-            assert two.status()["damaged"] == []
-
-    asyncio.run(body())
+        assert (await ask(0, end))[2] == one.store.log.read(0, end)
+        assert "confirmed" in (await ask(0, end + 1))[1]
+        assert "confirmed" in (await ask(-1, 10))[1]
+        assert "expected 1 to" in (await ask(0, 0))[1]
+        assert "group broker-t" in (await ask(0, 10, "another"))[1]
+        _rot(one, last.physical_offset + 88)
+        scrub_all(one.store)
+        assert "damaged here" in (await ask(last.physical_offset + 5, 10))[1]
+        assert (await ask(0, last.physical_offset))[0] == 0
+        assert two.status()["damaged"] == []
 
 
 def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody_can(tmp_path: Path) -> None:
@@ -121,28 +115,25 @@ def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody
     assert link.whole_until(900) == 900
 
 
-def test_the_repair_outlives_whatever_breaks_one_round_of_it(tmp_path: Path) -> None:
-    async def body() -> None:
-        env = OsEnv()
-        damage = DamageLedger(env.disk, str(tmp_path))
-        damage.note([DamagedRange(500, 600, "body_crc")])
-        errors: list[Exception] = [ValueError("outside of the log"), OSError("no"), PeerError("nonsense")]
-        context = cast(BrokerContext, SimpleNamespace(env=env, store=SimpleNamespace(damage=damage)))
-        repair = LogRepair(context, cast(Any, None), cast(Any, None))
-        rounds = 0
+async def test_the_repair_outlives_whatever_breaks_one_round_of_it(tmp_path: Path) -> None:
+    env = OsEnv()
+    damage = DamageLedger(env.disk, str(tmp_path))
+    damage.note([DamagedRange(500, 600, "body_crc")])
+    errors: list[Exception] = [ValueError("outside of the log"), OSError("no"), PeerError("nonsense")]
+    context = cast(BrokerContext, SimpleNamespace(env=env, store=SimpleNamespace(damage=damage)))
+    repair = LogRepair(context, cast(Any, None), cast(Any, None))
+    rounds = 0
 
-        async def once() -> int:
-            nonlocal rounds
-            rounds += 1
-            if errors:
-                repair.soon()
-                raise errors.pop()
-            return 0
+    async def once() -> int:
+        nonlocal rounds
+        rounds += 1
+        if errors:
+            repair.soon()
+            raise errors.pop()
+        return 0
 
-        repair.once = once  # type: ignore[method-assign]
-        task = asyncio.create_task(repair.run())
-        await eventually(lambda: rounds > 3 or task.done(), "it goes on")
-        assert not task.done()
-        task.cancel()
-
-    asyncio.run(body())
+    repair.once = once  # type: ignore[method-assign]
+    task = asyncio.create_task(repair.run())
+    await eventually(lambda: rounds > 3 or task.done(), "it goes on")
+    assert not task.done()
+    task.cancel()

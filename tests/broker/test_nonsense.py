@@ -72,15 +72,14 @@ def test_no_request_makes_a_processor_fail(tmp_path: Path, caplog: pytest.LogCap
     assert [record.message for record in caplog.records if record.exc_info] == []
 
 
-def test_heartbeats_of_very_many_groups_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body() -> None:
-        monkeypatch.setattr("broker.requests.heartbeats.CLIENTS_MAX", 3)
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            codes = []
-            for number in range(8):
-                data = {"clientID": "c", "producerDataSet": [{"groupName": f"p{number}"}]}
-                codes.append((await client.call(Request.HEART_BEAT, {}, bodies.dumps(data))).code)
-            assert codes[0] == 0
-            assert codes[-1] == 2
-
-    asyncio.run(body())
+async def test_heartbeats_of_very_many_groups_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.requests.heartbeats.CLIENTS_MAX", 3)
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        codes = []
+        for number in range(8):
+            data = {"clientID": "c", "producerDataSet": [{"groupName": f"p{number}"}]}
+            codes.append((await client.call(Request.HEART_BEAT, {}, bodies.dumps(data))).code)
+        assert codes[0] == 0
+        assert codes[-1] == 2

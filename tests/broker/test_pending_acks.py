@@ -125,37 +125,31 @@ def test_a_disk_faster_than_the_slaves_changes_nothing() -> None:
     run(body)
 
 
-def test_slow_slaves_and_a_slow_disk_are_told_apart_with_the_full_header() -> None:
-    async def body() -> None:
-        marks = Marks()
-        pending_acks = parking_of(marks, flushDiskType="SYNC_FLUSH", slaveTimeout="20", syncFlushTimeout="40")
-        connection = FakeConnection()
-        pending_acks.park(conn(connection), answer(1), 10)
-        pending_acks.park(conn(connection), answer(2), 20)
-        marks.replicated = 10
-        pending_acks.replicated(10)
-        await eventually(lambda: not len(pending_acks), "all deadlines are over")
-        found = {a.opaque: a for a in answers_in(connection.data)}
-        assert (found[1].code, found[2].code) == (10, 12)
-        assert all(a.ext == {"msgId": "A", "queueId": "0"} for a in found.values())
-
-    asyncio.run(body())
+async def test_slow_slaves_and_a_slow_disk_are_told_apart_with_the_full_header() -> None:
+    marks = Marks()
+    pending_acks = parking_of(marks, flushDiskType="SYNC_FLUSH", slaveTimeout="20", syncFlushTimeout="40")
+    connection = FakeConnection()
+    pending_acks.park(conn(connection), answer(1), 10)
+    pending_acks.park(conn(connection), answer(2), 20)
+    marks.replicated = 10
+    pending_acks.replicated(10)
+    await eventually(lambda: not len(pending_acks), "all deadlines are over")
+    found = {a.opaque: a for a in answers_in(connection.data)}
+    assert (found[1].code, found[2].code) == (10, 12)
+    assert all(a.ext == {"msgId": "A", "queueId": "0"} for a in found.values())
 
 
-def test_an_answer_after_its_deadline_does_not_delay_those_behind_it() -> None:
-    async def body() -> None:
-        marks = Marks()
-        pending_acks = parking_of(marks, slaveTimeout="30")
-        late, later = FakeConnection(), FakeConnection("127.0.0.1:40001")
-        pending_acks.park(conn(late), answer(1), 10)
-        await eventually(lambda: late.written, "its time is over")
-        pending_acks.park(conn(later), answer(2), 20)
-        marks.replicated = 20
-        pending_acks.replicated(20)
-        assert [a.code for a in answers_in(late.data)] == [12]
-        assert [a.code for a in answers_in(later.data)] == [0]
-
-    asyncio.run(body())
+async def test_an_answer_after_its_deadline_does_not_delay_those_behind_it() -> None:
+    marks = Marks()
+    pending_acks = parking_of(marks, slaveTimeout="30")
+    late, later = FakeConnection(), FakeConnection("127.0.0.1:40001")
+    pending_acks.park(conn(late), answer(1), 10)
+    await eventually(lambda: late.written, "its time is over")
+    pending_acks.park(conn(later), answer(2), 20)
+    marks.replicated = 20
+    pending_acks.replicated(20)
+    assert [a.code for a in answers_in(late.data)] == [12]
+    assert [a.code for a in answers_in(later.data)] == [0]
 
 
 def test_after_a_demotion_nothing_parked_leaves_and_the_connections_end() -> None:

@@ -217,56 +217,50 @@ def test_delay_offsets_keep_bare_levels_as_keys() -> None:
 # Files
 
 
-def test_a_torn_file_is_read_from_its_backup_and_two_torn_ones_are_left_alone(tmp_path: Path) -> None:
-    async def body() -> None:
-        content: dict[str, Any] = {"a": 1}
-        tasks = Tasks("t")
-        path = tmp_path / "config" / "x.json"
-        file = ConfigFile(OsEnv(), str(path), lambda: content, tasks, delay_s=0.001)
-        assert file.load() is None
+async def test_a_torn_file_is_read_from_its_backup_and_two_torn_ones_are_left_alone(tmp_path: Path) -> None:
+    content: dict[str, Any] = {"a": 1}
+    tasks = Tasks("t")
+    path = tmp_path / "config" / "x.json"
+    file = ConfigFile(OsEnv(), str(path), lambda: content, tasks, delay_s=0.001)
+    assert file.load() is None
+    file.changed()
+    await file.flush()
+    content["a"] = 2
+    file.changed()
+    await file.flush()
+    assert json.loads(path.read_text()) | {"keelmqCrc32": ""} == {"a": 2, "keelmqCrc32": ""}
+    path.write_bytes(b'{"a":')
+    assert file.load() == {"a": 2}
+    backup = tmp_path / "config" / "x.json.bak"
+    for one in (path, backup):
+        one.write_bytes(b'{"a":')
+    assert file.load() is None
+    assert file.lost is not None
+    file.changed()
+    await file.flush()
+    assert path.read_bytes() == b'{"a":'  # nothing is put in its place before it was copied
+    file.found()
+    await file.flush()
+    assert json.loads(backup.read_text())["a"] == 2
+    await tasks.cancel()
+
+
+async def test_changes_that_come_together_are_written_together(tmp_path: Path) -> None:
+    written = 0
+
+    def content() -> dict[str, Any]:
+        nonlocal written
+        written += 1
+        return {"n": written}
+
+    tasks = Tasks("t")
+    file = ConfigFile(OsEnv(), str(tmp_path / "x.json"), content, tasks, delay_s=0.02)
+    for _ in range(50):
         file.changed()
-        await file.flush()
-        content["a"] = 2
-        file.changed()
-        await file.flush()
-        assert json.loads(path.read_text()) | {"keelmqCrc32": ""} == {"a": 2, "keelmqCrc32": ""}
-        path.write_bytes(b'{"a":')
-        assert file.load() == {"a": 2}
-        backup = tmp_path / "config" / "x.json.bak"
-        for one in (path, backup):
-            one.write_bytes(b'{"a":')
-        assert file.load() is None
-        assert file.lost is not None
-        file.changed()
-        await file.flush()
-        assert path.read_bytes() == b'{"a":'  # nothing is put in its place before it was copied
-        file.found()
-        await file.flush()
-        assert json.loads(backup.read_text())["a"] == 2
-        await tasks.cancel()
-
-    asyncio.run(body())
-
-
-def test_changes_that_come_together_are_written_together(tmp_path: Path) -> None:
-    async def body() -> None:
-        written = 0
-
-        def content() -> dict[str, Any]:
-            nonlocal written
-            written += 1
-            return {"n": written}
-
-        tasks = Tasks("t")
-        file = ConfigFile(OsEnv(), str(tmp_path / "x.json"), content, tasks, delay_s=0.02)
-        for _ in range(50):
-            file.changed()
-        await eventually((tmp_path / "x.json").exists, "the file is written")
-        await asyncio.sleep(0.05)
-        assert written == 1
-        await tasks.cancel()
-
-    asyncio.run(body())
+    await eventually((tmp_path / "x.json").exists, "the file is written")
+    await asyncio.sleep(0.05)
+    assert written == 1
+    await tasks.cancel()
 
 
 # Locks

@@ -20,130 +20,120 @@ from tests.broker.helpers import eventually
 
 
 @pytest.mark.parametrize("error", [ValueError("a message that is none"), RuntimeError("nobody foresaw this")])
-def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(
+async def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     monkeypatch.setattr(delay, "STEP_S", 0)
 
-    async def body() -> None:
-        store = SimpleNamespace(log=SimpleNamespace(end=0), dispatched=0)
-        config = SimpleNamespace(delay_levels="1s 5s")
-        service = DelayService(
-            cast(BrokerContext, SimpleNamespace(store=store, config=config)),
-            DelayOffsets(lambda: 0),
-            cast(Any, None),
-        )
-        looks: list[int] = []
-        steps: list[int] = []
+    store = SimpleNamespace(log=SimpleNamespace(end=0), dispatched=0)
+    config = SimpleNamespace(delay_levels="1s 5s")
+    service = DelayService(
+        cast(BrokerContext, SimpleNamespace(store=store, config=config)),
+        DelayOffsets(lambda: 0),
+        cast(Any, None),
+    )
+    looks: list[int] = []
+    steps: list[int] = []
 
-        def look_back(level: int) -> None:
-            looks.append(level)
-            if looks == [1]:
-                raise OSError("a page that cannot be read")
+    def look_back(level: int) -> None:
+        looks.append(level)
+        if looks == [1]:
+            raise OSError("a page that cannot be read")
 
-        def step(level: int) -> bool:
-            steps.append(level)
-            if steps == [2]:
-                raise error
-            return False
+    def step(level: int) -> bool:
+        steps.append(level)
+        if steps == [2]:
+            raise error
+        return False
 
-        service._skip_delivered = look_back  # type: ignore[method-assign]
-        service.step = step  # type: ignore[method-assign]
-        task = asyncio.create_task(service.run())
-        await eventually(lambda: task.done() or len(steps) >= 5, "levels are delivered")
-        assert not task.done()
-        task.cancel()
-        assert looks == [1, 2, 1], "each level looks back until it could, and once"
-        assert steps[:5] == [2, 1, 2, 1, 2]
-
-    asyncio.run(body())
+    service._skip_delivered = look_back  # type: ignore[method-assign]
+    service.step = step  # type: ignore[method-assign]
+    task = asyncio.create_task(service.run())
+    await eventually(lambda: task.done() or len(steps) >= 5, "levels are delivered")
+    assert not task.done()
+    task.cancel()
+    assert looks == [1, 2, 1], "each level looks back until it could, and once"
+    assert steps[:5] == [2, 1, 2, 1, 2]
 
 
 @pytest.mark.parametrize(
     "error", [ValueError("an operation that is none"), RuntimeError("nobody foresaw this")]
 )
-def test_transactions_are_looked_at_again_after_an_operation_that_cannot_be_read(error: Exception) -> None:
-    async def body() -> None:
-        store = SimpleNamespace(
-            min_queue_offset=lambda topic, queue_id: 0, dispatched=0, log=SimpleNamespace(end=0)
-        )
-        context = SimpleNamespace(
-            store=store,
-            offsets=SimpleNamespace(get=lambda group, topic, queue_id: None),
-            config=SimpleNamespace(transaction_check_interval_ms=0),
-            refuse_write=lambda: None,
-        )
-        service = Transactions(cast(BrokerContext, context), cast(Any, None))
-        reads: list[int] = []
-        checks: list[int] = []
+async def test_transactions_are_looked_at_again_after_an_operation_that_cannot_be_read(
+    error: Exception,
+) -> None:
+    store = SimpleNamespace(
+        min_queue_offset=lambda topic, queue_id: 0, dispatched=0, log=SimpleNamespace(end=0)
+    )
+    context = SimpleNamespace(
+        store=store,
+        offsets=SimpleNamespace(get=lambda group, topic, queue_id: None),
+        config=SimpleNamespace(transaction_check_interval_ms=0),
+        refuse_write=lambda: None,
+    )
+    service = Transactions(cast(BrokerContext, context), cast(Any, None))
+    reads: list[int] = []
+    checks: list[int] = []
 
-        def read() -> None:
-            reads.append(1)
-            if len(reads) == 1:
-                raise error
+    def read() -> None:
+        reads.append(1)
+        if len(reads) == 1:
+            raise error
 
-        service._read_ops = read  # type: ignore[method-assign]
+    service._read_ops = read  # type: ignore[method-assign]
 
-        async def check() -> None:
-            checks.append(1)
+    async def check() -> None:
+        checks.append(1)
 
-        service.check = check  # type: ignore[method-assign]
-        task = asyncio.create_task(service.run())
-        await eventually(lambda: task.done() or bool(checks), "halves are looked at")
-        assert not task.done()
-        task.cancel()
-
-    asyncio.run(body())
-
-
-def test_a_master_that_hands_on_a_table_that_is_none_is_asked_again() -> None:
-    async def body() -> None:
-        class Client:
-            async def call(self, address: str, command: Command, timeout_s: float) -> Command:
-                return command.reply(ext={"run": "r", "revision": "1"}, body=dumps({"topics": {}}))
-
-        def adopt(table: dict[str, Any]) -> bool:
-            raise KeyError("dataVersion")
-
-        table = SimpleNamespace(adopt=adopt)
-        context = SimpleNamespace(
-            env=OsEnv(),
-            config=SimpleNamespace(slave_metadata_ms=1000),
-            role_state=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
-            ha=SimpleNamespace(on_agreed=[], agreed=True),
-            topics=table,
-            groups=table,
-            offsets=table,
-        )
-        sync = MetadataSync(cast(BrokerContext, context), cast(Any, table), cast(Any, Client()))
-        assert await sync.once() is False
-
-    asyncio.run(body())
+    service.check = check  # type: ignore[method-assign]
+    task = asyncio.create_task(service.run())
+    await eventually(lambda: task.done() or bool(checks), "halves are looked at")
+    assert not task.done()
+    task.cancel()
 
 
-def test_a_slave_goes_on_copying_tables_after_an_error_that_nobody_foresaw() -> None:
-    async def body() -> None:
-        asked: list[str] = []
+async def test_a_master_that_hands_on_a_table_that_is_none_is_asked_again() -> None:
+    class Client:
+        async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+            return command.reply(ext={"run": "r", "revision": "1"}, body=dumps({"topics": {}}))
 
-        class Client:
-            async def call(self, address: str, command: Command, timeout_s: float) -> Command:
-                asked.append(address)
-                raise RuntimeError("nobody foresaw this")
+    def adopt(table: dict[str, Any]) -> bool:
+        raise KeyError("dataVersion")
 
-        context = SimpleNamespace(
-            env=OsEnv(),
-            config=SimpleNamespace(slave_metadata_ms=1000),
-            role_state=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
-            ha=SimpleNamespace(on_agreed=[], agreed=True),
-            topics=SimpleNamespace(adopt=None),
-            groups=SimpleNamespace(adopt=None),
-            offsets=SimpleNamespace(adopt=None),
-        )
-        offsets = DelayOffsets(lambda: 0)
-        sync = MetadataSync(cast(BrokerContext, context), offsets, cast(Any, Client()))
-        task = asyncio.create_task(sync.run())
-        await eventually(lambda: task.done() or len(asked) >= 3, "the master is asked again")
-        assert not task.done()
-        task.cancel()
+    table = SimpleNamespace(adopt=adopt)
+    context = SimpleNamespace(
+        env=OsEnv(),
+        config=SimpleNamespace(slave_metadata_ms=1000),
+        role_state=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
+        ha=SimpleNamespace(on_agreed=[], agreed=True),
+        topics=table,
+        groups=table,
+        offsets=table,
+    )
+    sync = MetadataSync(cast(BrokerContext, context), cast(Any, table), cast(Any, Client()))
+    assert await sync.once() is False
 
-    asyncio.run(body())
+
+async def test_a_slave_goes_on_copying_tables_after_an_error_that_nobody_foresaw() -> None:
+    asked: list[str] = []
+
+    class Client:
+        async def call(self, address: str, command: Command, timeout_s: float) -> Command:
+            asked.append(address)
+            raise RuntimeError("nobody foresaw this")
+
+    context = SimpleNamespace(
+        env=OsEnv(),
+        config=SimpleNamespace(slave_metadata_ms=1000),
+        role_state=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
+        ha=SimpleNamespace(on_agreed=[], agreed=True),
+        topics=SimpleNamespace(adopt=None),
+        groups=SimpleNamespace(adopt=None),
+        offsets=SimpleNamespace(adopt=None),
+    )
+    offsets = DelayOffsets(lambda: 0)
+    sync = MetadataSync(cast(BrokerContext, context), offsets, cast(Any, Client()))
+    task = asyncio.create_task(sync.run())
+    await eventually(lambda: task.done() or len(asked) >= 3, "the master is asked again")
+    assert not task.done()
+    task.cancel()

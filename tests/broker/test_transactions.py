@@ -58,189 +58,159 @@ def of_topic(broker: Broker, topic: str) -> list[Record]:
     return [record for record in log_records(broker) if record.topic == topic]
 
 
-def test_a_half_message_is_invisible_until_it_is_committed(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            half = await begin(client, queue_id=2)
-            assert half.ext["queueId"] == "2"
-            (stored,) = log_records(broker)
-            assert (stored.topic, stored.queue_id, stored.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0)
-            assert property_of(stored.properties, "REAL_TOPIC") == "T"
-            assert property_of(stored.properties, "__transactionId__") == half.ext["transactionId"]
-            assert (await client.pull("T", 0, queue_id=2)).code == 19
+async def test_a_half_message_is_invisible_until_it_is_committed(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        half = await begin(client, queue_id=2)
+        assert half.ext["queueId"] == "2"
+        (stored,) = log_records(broker)
+        assert (stored.topic, stored.queue_id, stored.sys_flag) == ("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0)
+        assert property_of(stored.properties, "REAL_TOPIC") == "T"
+        assert property_of(stored.properties, "__transactionId__") == half.ext["transactionId"]
+        assert (await client.pull("T", 0, queue_id=2)).code == 19
+        assert (await end(client, half, COMMIT)).code == 0
+        (seen,) = await client.pull_until("T", 0, 1, queue_id=2)
+        assert (seen.body, seen.sys_flag) == (b"half", 8)
+        assert seen.prepared_transaction_offset == stored.physical_offset
+        assert property_of(seen.properties, "REAL_TOPIC") is None
+        (op,) = of_topic(broker, "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+        assert (op.body, property_of(op.properties, "TAGS")) == (b"0,", "d")
+
+
+async def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
+        half = await begin(client)
+        assert (await end(client, half, ROLLBACK)).code == 0
+        assert (await end(client, half, COMMIT)).code == 0, "it has ended: nothing more to do"
+        await eventually(lambda: (broker.offsets.get(GROUP, HALVES, 0) or 0) >= 1, "progress is noted")
+        assert of_topic(broker, "T") == []
+
+
+async def test_a_commit_that_comes_twice_is_carried_out_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        half = await begin(client)
+        for _ in range(3):
             assert (await end(client, half, COMMIT)).code == 0
-            (seen,) = await client.pull_until("T", 0, 1, queue_id=2)
-            assert (seen.body, seen.sys_flag) == (b"half", 8)
-            assert seen.prepared_transaction_offset == stored.physical_offset
-            assert property_of(seen.properties, "REAL_TOPIC") is None
-            (op,) = of_topic(broker, "RMQ_SYS_TRANS_OP_HALF_TOPIC")
-            assert (op.body, property_of(op.properties, "TAGS")) == (b"0,", "d")
-
-    asyncio.run(body())
+        assert len(of_topic(broker, "T")) == 1
 
 
-def test_what_is_rolled_back_is_never_seen(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
-            half = await begin(client)
-            assert (await end(client, half, ROLLBACK)).code == 0
-            assert (await end(client, half, COMMIT)).code == 0, "it has ended: nothing more to do"
-            await eventually(lambda: (broker.offsets.get(GROUP, HALVES, 0) or 0) >= 1, "progress is noted")
-            assert of_topic(broker, "T") == []
-
-    asyncio.run(body())
-
-
-def test_a_commit_that_comes_twice_is_carried_out_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            half = await begin(client)
-            for _ in range(3):
-                assert (await end(client, half, COMMIT)).code == 0
-            assert len(of_topic(broker, "T")) == 1
-
-    asyncio.run(body())
+async def test_an_end_that_crosses_the_question_counts(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
+        half = await begin(client)
+        await eventually(
+            lambda: len(of_topic(broker, "RMQ_SYS_TRANS_HALF_TOPIC")) >= 3, "it is asked about twice"
+        )
+        for _ in range(2):
+            assert (await end(client, half, COMMIT)).code == 0
+        await client.pull_until("T", 0, 1)
+        asked = len(of_topic(broker, "RMQ_SYS_TRANS_HALF_TOPIC"))
+        await eventually(
+            lambda: broker.offsets.get(GROUP, "RMQ_SYS_TRANS_HALF_TOPIC", 0) == asked, "all have ended"
+        )
+        assert len(of_topic(broker, "T")) == 1
 
 
-def test_an_end_that_crosses_the_question_counts(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
-            half = await begin(client)
-            await eventually(
-                lambda: len(of_topic(broker, "RMQ_SYS_TRANS_HALF_TOPIC")) >= 3, "it is asked about twice"
-            )
-            for _ in range(2):
-                assert (await end(client, half, COMMIT)).code == 0
-            await client.pull_until("T", 0, 1)
-            asked = len(of_topic(broker, "RMQ_SYS_TRANS_HALF_TOPIC"))
-            await eventually(
-                lambda: broker.offsets.get(GROUP, "RMQ_SYS_TRANS_HALF_TOPIC", 0) == asked, "all have ended"
-            )
-            assert len(of_topic(broker, "T")) == 1
-
-    asyncio.run(body())
-
-
-def test_a_commit_without_enough_replicas_is_refused_and_carried_out_when_they_are_back(
+async def test_a_commit_without_enough_replicas_is_refused_and_carried_out_when_they_are_back(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        keys = SOON | {"transactionCheckMax": "30", "minInSyncReplicas": "2"}
-        async with pair(tmp_path, **keys) as (one, two), client_of(one) as client:
-            half = await begin(client)
-            one.ha.adopt(frozenset({1}), 3)
-            assert (await end(client, half, COMMIT)).code != 0
-            # Long enough for 50 looks: if each counted as a question, the half would be given up by now.
-            await asyncio.sleep(1.0)
-            assert of_topic(one, "T") == []
-            one.ha.adopt(frozenset({1, 2}), 4)
-            assert (await end(client, half, COMMIT)).code == 0
-            assert [record.body for record in await client.pull_until("T", 0, 1)] == [b"half"]
-            await eventually(lambda: two.store.log.end == one.store.log.end, "the slave has it")
-            assert len(of_topic(two, "T")) == 1
-
-    asyncio.run(body())
+    keys = SOON | {"transactionCheckMax": "30", "minInSyncReplicas": "2"}
+    async with pair(tmp_path, **keys) as (one, two), client_of(one) as client:
+        half = await begin(client)
+        one.ha.adopt(frozenset({1}), 3)
+        assert (await end(client, half, COMMIT)).code != 0
+        # Long enough for 50 looks: if each counted as a question, the half would be given up by now.
+        await asyncio.sleep(1.0)
+        assert of_topic(one, "T") == []
+        one.ha.adopt(frozenset({1, 2}), 4)
+        assert (await end(client, half, COMMIT)).code == 0
+        assert [record.body for record in await client.pull_until("T", 0, 1)] == [b"half"]
+        await eventually(lambda: two.store.log.end == one.store.log.end, "the slave has it")
+        assert len(of_topic(two, "T")) == 1
 
 
 @pytest.mark.parametrize("wrong", ["group", "offset", "place"])
-def test_an_end_that_does_not_fit_its_half_is_refused(tmp_path: Path, wrong: str) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            plain = await client.send("T", b"plain")
-            half = await begin(client)
-            if wrong == "offset":
-                half.ext["queueOffset"] = "7"
-            if wrong == "place":
-                half.ext["msgId"] = plain.ext["msgId"]
-            answer = await end(client, half, COMMIT, "other" if wrong == "group" else "pg")
-            assert answer.code == 1
-            assert len(of_topic(broker, "T")) == 1
-
-    asyncio.run(body())
+async def test_an_end_that_does_not_fit_its_half_is_refused(tmp_path: Path, wrong: str) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        plain = await client.send("T", b"plain")
+        half = await begin(client)
+        if wrong == "offset":
+            half.ext["queueOffset"] = "7"
+        if wrong == "place":
+            half.ext["msgId"] = plain.ext["msgId"]
+        answer = await end(client, half, COMMIT, "other" if wrong == "group" else "pg")
+        assert answer.code == 1
+        assert len(of_topic(broker, "T")) == 1
 
 
-def test_a_producer_is_asked_as_the_real_broker_asks_and_its_answer_counts(tmp_path: Path) -> None:
-    async def body() -> None:
-        asked: list[Command] = []
+async def test_a_producer_is_asked_as_the_real_broker_asks_and_its_answer_counts(tmp_path: Path) -> None:
+    asked: list[Command] = []
 
-        async def handler(connection: Connection, request: Command) -> None:
-            asked.append(request)
-            header = EndTransactionHeader(
-                "pg",
-                int(request.ext["tranStateTableOffset"]),
-                int(request.ext["commitLogOffset"]),
-                COMMIT,
-                request.ext["msgId"],
-                request.ext["transactionId"],
-                from_check=True,
-            )
-            connection.oneway(Command(int(Request.END_TRANSACTION), header.to_ext()))
+    async def handler(connection: Connection, request: Command) -> None:
+        asked.append(request)
+        header = EndTransactionHeader(
+            "pg",
+            int(request.ext["tranStateTableOffset"]),
+            int(request.ext["commitLogOffset"]),
+            COMMIT,
+            request.ext["msgId"],
+            request.ext["transactionId"],
+            from_check=True,
+        )
+        connection.oneway(Command(int(Request.END_TRANSACTION), header.to_ext()))
 
-        async with running(tmp_path, **SOON) as broker, client_of(broker, handler) as client:
-            await client.call(Request.HEART_BEAT, {}, heartbeat("c", "", producer="pg"))
-            half = await begin(client)
-            assert (await end(client, half, UNKNOWN)).code == 0
-            (seen,) = await client.pull_until("T", 0, 1)
-            assert seen.body == b"half"
-            _, real, _ = golden_exchanges("tx.jsonl")["check_transaction_state"]
-            assert (asked[0].code, asked[0].flag & 2) == (real.code, 2)
-            assert set(asked[0].ext) == set(real.ext)
-            shown, theirs = decode(asked[0].body), decode(real.body)
-            assert shown.topic == "T"
-            assert shown.queue_offset == int(asked[0].ext["tranStateTableOffset"])
-            assert shown.physical_offset == int(asked[0].ext["commitLogOffset"])
-            names = set(re.findall(r"(?:^|\x02)([^\x01\x02]+)\x01", theirs.properties)) - {
-                "TAGS",
-                "KEYS",
-            }
-            assert names <= set(re.findall(r"(?:^|\x02)([^\x01\x02]+)\x01", shown.properties))
-            assert property_of(shown.properties, "TRANSACTION_CHECK_TIMES") == "1"
-            await asyncio.sleep(0.1)
-            assert len(of_topic(broker, "T")) == 1, "asked until it ended, then no more"
-            assert (await end(client, half, COMMIT)).code == 0, "late word about the first copy"
-            assert len(of_topic(broker, "T")) == 1
-
-    asyncio.run(body())
+    async with running(tmp_path, **SOON) as broker, client_of(broker, handler) as client:
+        await client.call(Request.HEART_BEAT, {}, heartbeat("c", "", producer="pg"))
+        half = await begin(client)
+        assert (await end(client, half, UNKNOWN)).code == 0
+        (seen,) = await client.pull_until("T", 0, 1)
+        assert seen.body == b"half"
+        _, real, _ = golden_exchanges("tx.jsonl")["check_transaction_state"]
+        assert (asked[0].code, asked[0].flag & 2) == (real.code, 2)
+        assert set(asked[0].ext) == set(real.ext)
+        shown, theirs = decode(asked[0].body), decode(real.body)
+        assert shown.topic == "T"
+        assert shown.queue_offset == int(asked[0].ext["tranStateTableOffset"])
+        assert shown.physical_offset == int(asked[0].ext["commitLogOffset"])
+        names = set(re.findall(r"(?:^|\x02)([^\x01\x02]+)\x01", theirs.properties)) - {
+            "TAGS",
+            "KEYS",
+        }
+        assert names <= set(re.findall(r"(?:^|\x02)([^\x01\x02]+)\x01", shown.properties))
+        assert property_of(shown.properties, "TRANSACTION_CHECK_TIMES") == "1"
+        await asyncio.sleep(0.1)
+        assert len(of_topic(broker, "T")) == 1, "asked until it ended, then no more"
+        assert (await end(client, half, COMMIT)).code == 0, "late word about the first copy"
+        assert len(of_topic(broker, "T")) == 1
 
 
-def test_a_transaction_nobody_ends_is_given_up_and_kept_aside(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path, transactionCheckMax="2", **SOON) as broker, client_of(broker) as client:
-            await begin(client)
-            await eventually(lambda: of_topic(broker, "TRANS_CHECK_MAX_TIME_TOPIC") != [], "it is given up")
-            assert len(of_topic(broker, "TRANS_CHECK_MAX_TIME_TOPIC")) == 1
-            assert of_topic(broker, "T") == []
-
-    asyncio.run(body())
+async def test_a_transaction_nobody_ends_is_given_up_and_kept_aside(tmp_path: Path) -> None:
+    async with running(tmp_path, transactionCheckMax="2", **SOON) as broker, client_of(broker) as client:
+        await begin(client)
+        await eventually(lambda: of_topic(broker, "TRANS_CHECK_MAX_TIME_TOPIC") != [], "it is given up")
+        assert len(of_topic(broker, "TRANS_CHECK_MAX_TIME_TOPIC")) == 1
+        assert of_topic(broker, "T") == []
 
 
-def test_a_successor_carries_out_the_end_and_remembers_what_ended(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
-            ended, open_ = await begin(old, body=b"ended"), await begin(old, body=b"open")
-            assert (await end(old, ended, COMMIT)).code == 0
-            assert (await end(new, open_, COMMIT)).code == 11
-            await one.fence()
-            await two.lead(2, 2, frozenset({2}), 3, None)
-            assert (await end(new, open_, COMMIT)).code == 0
-            await eventually(lambda: len(of_topic(two, "T")) == 2, "both are there")
-            assert [r.body for r in of_topic(two, "T")] == [b"ended", b"open"]
-
-    asyncio.run(body())
+async def test_a_successor_carries_out_the_end_and_remembers_what_ended(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
+        ended, open_ = await begin(old, body=b"ended"), await begin(old, body=b"open")
+        assert (await end(old, ended, COMMIT)).code == 0
+        assert (await end(new, open_, COMMIT)).code == 11
+        await one.fence()
+        await two.lead(2, 2, frozenset({2}), 3, None)
+        assert (await end(new, open_, COMMIT)).code == 0
+        await eventually(lambda: len(of_topic(two, "T")) == 2, "both are there")
+        assert [r.body for r in of_topic(two, "T")] == [b"ended", b"open"]
 
 
-def test_halves_survive_a_restart(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            half = await begin(client)
-            done = await begin(client)
-            await end(client, done, COMMIT)
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            assert (await end(client, half, COMMIT)).code == 0
-            assert (await end(client, done, COMMIT)).code == 0
-            assert len(of_topic(broker, "T")) == 2, "what ended before the restart has ended"
-
-    asyncio.run(body())
+async def test_halves_survive_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        half = await begin(client)
+        done = await begin(client)
+        await end(client, done, COMMIT)
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        assert (await end(client, half, COMMIT)).code == 0
+        assert (await end(client, done, COMMIT)).code == 0
+        assert len(of_topic(broker, "T")) == 2, "what ended before the restart has ended"
 
 
 def given_up(broker: Broker) -> set[bytes]:
@@ -248,144 +218,125 @@ def given_up(broker: Broker) -> set[bytes]:
 
 
 @pytest.mark.parametrize("how", ["told", "asked"])
-def test_an_end_the_successor_holds_but_cannot_confirm_yet_is_not_carried_out_again(
+async def test_an_end_the_successor_holds_but_cannot_confirm_yet_is_not_carried_out_again(
     tmp_path: Path, how: str
 ) -> None:
-    async def body() -> None:
-        async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
-            half = await begin(old)
-            await eventually(lambda: two.store.dispatched == one.store.log.end, "the half is confirmed")
-            two.store.confirm = lambda offset: None  # type: ignore[method-assign]
-            assert (await end(old, half, COMMIT)).code == 0
-            await one.fence()
-            del two.store.confirm
-            asked: list[int] = []
-            transactions = two._transactions
-            ask, is_due = transactions._ask, transactions._is_due
-            transactions._ask = lambda half: (asked.append(half.queue_offset), ask(half))[1]  # type: ignore
-            transactions._is_due = lambda half: how == "asked" or is_due(half)  # type: ignore[method-assign]
-            await two.lead(2, 2, frozenset({1, 2}), 3, None)  # the other member is away: nothing is confirmed
-            assert two.store.dispatched < two.store.log.end
-            again = asyncio.create_task(end(new, half, COMMIT)) if how == "told" else None
-            await asyncio.sleep(0.2)
-            two.ha.adopt(frozenset({2}), 4)
-            if again is not None:
-                assert (await again).code == 0
-            await eventually(
-                lambda: two.offsets.get(GROUP, HALVES, 0) == 1, "the half has ended for the successor, too"
-            )
-            assert [record.body for record in of_topic(two, "T")] == [b"half"]
-            assert asked == []
-
-    asyncio.run(body())
+    async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
+        half = await begin(old)
+        await eventually(lambda: two.store.dispatched == one.store.log.end, "the half is confirmed")
+        two.store.confirm = lambda offset: None  # type: ignore[method-assign]
+        assert (await end(old, half, COMMIT)).code == 0
+        await one.fence()
+        del two.store.confirm
+        asked: list[int] = []
+        transactions = two._transactions
+        ask, is_due = transactions._ask, transactions._is_due
+        transactions._ask = lambda half: (asked.append(half.queue_offset), ask(half))[1]  # type: ignore
+        transactions._is_due = lambda half: how == "asked" or is_due(half)  # type: ignore[method-assign]
+        await two.lead(2, 2, frozenset({1, 2}), 3, None)  # the other member is away: nothing is confirmed
+        assert two.store.dispatched < two.store.log.end
+        again = asyncio.create_task(end(new, half, COMMIT)) if how == "told" else None
+        await asyncio.sleep(0.2)
+        two.ha.adopt(frozenset({2}), 4)
+        if again is not None:
+            assert (await again).code == 0
+        await eventually(
+            lambda: two.offsets.get(GROUP, HALVES, 0) == 1, "the half has ended for the successor, too"
+        )
+        assert [record.body for record in of_topic(two, "T")] == [b"half"]
+        assert asked == []
 
 
-def test_an_end_the_successor_cannot_judge_in_time_is_refused(tmp_path: Path) -> None:
-    async def body() -> None:
-        keys = {"slaveTimeout": "50"}
-        async with pair(tmp_path, **keys) as (one, two), client_of(one) as old, client_of(two) as new:
-            half = await begin(old)
-            await eventually(lambda: two.store.dispatched == one.store.log.end, "the half is confirmed")
-            two.store.confirm = lambda offset: None  # type: ignore[method-assign]
-            assert (await end(old, half, COMMIT)).code == 0
-            await one.fence()
-            del two.store.confirm
-            await two.lead(2, 2, frozenset({1, 2}), 3, None)
-            assert (await end(new, half, COMMIT)).code == 2
-            assert len(of_topic(two, "T")) == 1
-
-    asyncio.run(body())
+async def test_an_end_the_successor_cannot_judge_in_time_is_refused(tmp_path: Path) -> None:
+    keys = {"slaveTimeout": "50"}
+    async with pair(tmp_path, **keys) as (one, two), client_of(one) as old, client_of(two) as new:
+        half = await begin(old)
+        await eventually(lambda: two.store.dispatched == one.store.log.end, "the half is confirmed")
+        two.store.confirm = lambda offset: None  # type: ignore[method-assign]
+        assert (await end(old, half, COMMIT)).code == 0
+        await one.fence()
+        del two.store.confirm
+        await two.lead(2, 2, frozenset({1, 2}), 3, None)
+        assert (await end(new, half, COMMIT)).code == 2
+        assert len(of_topic(two, "T")) == 1
 
 
 @pytest.mark.parametrize("spare", [0, 10, 60])
-def test_a_half_with_no_room_for_the_count_of_questions_holds_nobody_up(tmp_path: Path, spare: int) -> None:
-    async def body() -> None:
-        async with running(tmp_path, transactionCheckMax="3", **SOON) as broker, client_of(broker) as client:
-            await end(client, await begin(client, body=b"probe"), COMMIT)
-            stored = of_topic(broker, HALVES)[0].properties
-            room = PROPERTIES_BYTES_MAX - spare - len(stored.encode())
-            answer = await client.send("T", b"long", properties=HALF + f"f\x01{'x' * (room - 3)}\x02")
-            assert answer.code == 0, answer.remark
-            await begin(client, body=b"behind")
-            await eventually(lambda: given_up(broker) == {b"long", b"behind"}, "both are given up in the end")
-
-    asyncio.run(body())
-
-
-def test_a_half_to_be_asked_about_late_holds_nobody_up(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path, transactionCheckMax="2", **SOON) as broker, client_of(broker) as client:
-            late = HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013600\x02"
-            half = await client.send("T", b"late", properties=late)
-            await begin(client, body=b"behind")
-            await eventually(lambda: given_up(broker) == {b"behind"}, "the one behind is asked about")
-            _, *rest = [record for record in of_topic(broker, HALVES) if record.body == b"late"]
-            left = [property_of(one.properties, "CHECK_IMMUNITY_TIME_IN_SECONDS") or "" for one in rest]
-            assert left, "it is written anew"
-            assert all(3000 < int(one) <= 3600 for one in left), "it keeps what is left of its time"
-            assert all(property_of(one.properties, "TRANSACTION_CHECK_TIMES") is None for one in rest)
-            assert (await end(client, half, COMMIT)).code == 0, "the first copy's end counts for the newest"
-            assert [record.body for record in of_topic(broker, "T")] == [b"late"]
-
-    asyncio.run(body())
+async def test_a_half_with_no_room_for_the_count_of_questions_holds_nobody_up(
+    tmp_path: Path, spare: int
+) -> None:
+    async with running(tmp_path, transactionCheckMax="3", **SOON) as broker, client_of(broker) as client:
+        await end(client, await begin(client, body=b"probe"), COMMIT)
+        stored = of_topic(broker, HALVES)[0].properties
+        room = PROPERTIES_BYTES_MAX - spare - len(stored.encode())
+        answer = await client.send("T", b"long", properties=HALF + f"f\x01{'x' * (room - 3)}\x02")
+        assert answer.code == 0, answer.remark
+        await begin(client, body=b"behind")
+        await eventually(lambda: given_up(broker) == {b"long", b"behind"}, "both are given up in the end")
 
 
-def test_what_is_stored_moves_on_although_the_longest_body_was_lowered(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await client.send("T", b"d" * 5000, properties="DELAY\x011\x02")
-            half = await begin(client, body=b"t" * 5000)
-        async with running(tmp_path, maxMessageSize="1000") as broker, client_of(broker) as client:
-            assert (await client.send("T", b"n" * 5000)).code == 13, "new ones are refused"
-            assert (await end(client, half, COMMIT)).code == 0
-            await eventually(lambda: len(of_topic(broker, "T")) == 2, "the delayed one is delivered, too")
-            assert {record.body[:1] for record in of_topic(broker, "T")} == {b"d", b"t"}
+async def test_a_half_to_be_asked_about_late_holds_nobody_up(tmp_path: Path) -> None:
+    async with running(tmp_path, transactionCheckMax="2", **SOON) as broker, client_of(broker) as client:
+        late = HALF + "CHECK_IMMUNITY_TIME_IN_SECONDS\x013600\x02"
+        half = await client.send("T", b"late", properties=late)
+        await begin(client, body=b"behind")
+        await eventually(lambda: given_up(broker) == {b"behind"}, "the one behind is asked about")
+        _, *rest = [record for record in of_topic(broker, HALVES) if record.body == b"late"]
+        left = [property_of(one.properties, "CHECK_IMMUNITY_TIME_IN_SECONDS") or "" for one in rest]
+        assert left, "it is written anew"
+        assert all(3000 < int(one) <= 3600 for one in left), "it keeps what is left of its time"
+        assert all(property_of(one.properties, "TRANSACTION_CHECK_TIMES") is None for one in rest)
+        assert (await end(client, half, COMMIT)).code == 0, "the first copy's end counts for the newest"
+        assert [record.body for record in of_topic(broker, "T")] == [b"late"]
 
-    asyncio.run(body())
+
+async def test_what_is_stored_moves_on_although_the_longest_body_was_lowered(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await client.send("T", b"d" * 5000, properties="DELAY\x011\x02")
+        half = await begin(client, body=b"t" * 5000)
+    async with running(tmp_path, maxMessageSize="1000") as broker, client_of(broker) as client:
+        assert (await client.send("T", b"n" * 5000)).code == 13, "new ones are refused"
+        assert (await end(client, half, COMMIT)).code == 0
+        await eventually(lambda: len(of_topic(broker, "T")) == 2, "the delayed one is delivered, too")
+        assert {record.body[:1] for record in of_topic(broker, "T")} == {b"d", b"t"}
 
 
-def test_others_have_their_turn_while_very_many_halves_are_asked_about(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await asyncio.gather(*(begin(client) for _ in range(200)))
-            await broker.store.caught_up()
-            transactions = broker._transactions
-            asked = 0
-            ask = transactions._ask
+async def test_others_have_their_turn_while_very_many_halves_are_asked_about(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await asyncio.gather(*(begin(client) for _ in range(200)))
+        await broker.store.caught_up()
+        transactions = broker._transactions
+        asked = 0
+        ask = transactions._ask
 
-            def counted(half: Record) -> None:
-                nonlocal asked
-                asked += 1
-                ask(half)
+        def counted(half: Record) -> None:
+            nonlocal asked
+            asked += 1
+            ask(half)
 
-            transactions._ask = counted  # type: ignore[method-assign]
-            transactions._is_due = lambda half: True  # type: ignore[method-assign]
-            looking = asyncio.create_task(transactions.check())
-            turns = [0]
-            while not looking.done():
-                await asyncio.sleep(0)
-                turns.append(asked)
+        transactions._ask = counted  # type: ignore[method-assign]
+        transactions._is_due = lambda half: True  # type: ignore[method-assign]
+        looking = asyncio.create_task(transactions.check())
+        turns = [0]
+        while not looking.done():
+            await asyncio.sleep(0)
+            turns.append(asked)
+        await looking
+        assert asked == 200
+        assert max(after - before for before, after in itertools.pairwise(turns)) <= 32
+
+
+async def test_a_look_at_halves_ends_with_the_role(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await asyncio.gather(*(begin(client) for _ in range(100)))
+        await broker.store.caught_up()
+        transactions = broker._transactions
+        transactions._is_due = lambda half: True  # type: ignore[method-assign]
+        looking = asyncio.create_task(transactions.check())
+        await asyncio.sleep(0)  # its first turn
+        await broker.fence()
+        with pytest.raises(Refused):
             await looking
-            assert asked == 200
-            assert max(after - before for before, after in itertools.pairwise(turns)) <= 32
-
-    asyncio.run(body())
-
-
-def test_a_look_at_halves_ends_with_the_role(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with running(tmp_path) as broker, client_of(broker) as client:
-            await asyncio.gather(*(begin(client) for _ in range(100)))
-            await broker.store.caught_up()
-            transactions = broker._transactions
-            transactions._is_due = lambda half: True  # type: ignore[method-assign]
-            looking = asyncio.create_task(transactions.check())
-            await asyncio.sleep(0)  # its first turn
-            await broker.fence()
-            with pytest.raises(Refused):
-                await looking
-            written = len(of_topic(broker, HALVES))
-            assert 100 < written < 200
-            assert broker.offsets.get(GROUP, HALVES, 0) is None
-
-    asyncio.run(body())
+        written = len(of_topic(broker, HALVES))
+        assert 100 < written < 200
+        assert broker.offsets.get(GROUP, HALVES, 0) is None

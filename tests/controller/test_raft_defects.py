@@ -65,39 +65,38 @@ def test_a_leader_that_was_paused_answers_no_read_that_waited_for_it() -> None:
         assert sum(read_of_a_paused_leader(seed) for seed in range(4)) > 0
 
 
-def test_a_member_that_ran_out_of_descriptors_listens_on() -> None:
-    async def main() -> None:
-        end = End("n1", members(), SECRET)
-        await end.transport.start()
-        held: list[int] = []  # filled one by one, so it has them all when the call below fails
-        knocking = [socket.socket() for _ in range(5)]
-        port = int(end.transport.addresses["n1"].rpartition(":")[2])
-        try:
-            with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
-                held.extend(iter(partial(os.dup, knocking[0].fileno()), -1))
-            for one in knocking:
-                one.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    one.connect(("127.0.0.1", port))
-            await asyncio.sleep(0.3)
-        finally:
-            for descriptor in held:
-                os.close(descriptor)
-            for one in knocking:
-                one.close()
-        try:
-            member = await Stranger.to(end)
-            key, _ = await asyncio.wait_for(member.shake(end, SECRET), 20)
-            member.writer.write(frame(key, 1, b"through"))
-            await wait_for(lambda: end.heard == [("n0", b"through")])
-            member.writer.close()
-        finally:
-            await end.transport.stop()
-
-    asyncio.run(main())
+async def test_a_member_that_ran_out_of_descriptors_listens_on() -> None:
+    end = End("n1", members(), SECRET)
+    await end.transport.start()
+    held: list[int] = []  # filled one by one, so it has them all when the call below fails
+    knocking = [socket.socket() for _ in range(5)]
+    port = int(end.transport.addresses["n1"].rpartition(":")[2])
+    try:
+        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+            held.extend(iter(partial(os.dup, knocking[0].fileno()), -1))
+        for one in knocking:
+            one.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                one.connect(("127.0.0.1", port))
+        await asyncio.sleep(0.3)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        for one in knocking:
+            one.close()
+    try:
+        member = await Stranger.to(end)
+        key, _ = await asyncio.wait_for(member.shake(end, SECRET), 20)
+        member.writer.write(frame(key, 1, b"through"))
+        await wait_for(lambda: end.heard == [("n0", b"through")])
+        member.writer.close()
+    finally:
+        await end.transport.stop()
 
 
-def test_a_name_that_takes_long_to_resolve_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_takes_long_to_resolve_holds_up_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = threading.Event()
     resolve = socket.getaddrinfo
     asked = threading.Event()
@@ -110,22 +109,19 @@ def test_a_name_that_takes_long_to_resolve_holds_up_nobody_else(monkeypatch: pyt
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
 
-    async def main() -> None:
-        addresses = {**members(), "n2": "n2.invalid:9000"}
-        one, two = End("n0", addresses, SECRET), End("n1", addresses, SECRET)
-        try:
-            await two.transport.start()
-            await one.transport.start()
-            await wait_for(lambda: asked.is_set() and one.ups and two.ups)
-            assert one.transport.send("n1", b"meanwhile")
-            await wait_for(lambda: two.heard == [("n0", b"meanwhile")])
-            assert not found.is_set()
-        finally:
-            found.set()
-            await one.transport.stop()
-            await two.transport.stop()
-
-    asyncio.run(main())
+    addresses = {**members(), "n2": "n2.invalid:9000"}
+    one, two = End("n0", addresses, SECRET), End("n1", addresses, SECRET)
+    try:
+        await two.transport.start()
+        await one.transport.start()
+        await wait_for(lambda: asked.is_set() and one.ups and two.ups)
+        assert one.transport.send("n1", b"meanwhile")
+        await wait_for(lambda: two.heard == [("n0", b"meanwhile")])
+        assert not found.is_set()
+    finally:
+        found.set()
+        await one.transport.stop()
+        await two.transport.stop()
 
 
 def test_a_commit_index_is_not_kept_so_it_cannot_be_ahead_of_the_entries() -> None:

@@ -74,207 +74,176 @@ def test_a_negative_report_is_refused() -> None:
         ReportReader().feed(encode_report(-1))
 
 
-def test_slaves_copy_what_the_master_has_and_gets_and_serve_all_of_it() -> None:
-    async def run() -> None:
-        slaves = Node(1), Node(2)
-        async with classic(*slaves, data=b"0123456789" * 1000) as master:
-            await until(lambda: all(s.store.log.end == 10_000 for s in slaves))
-            master.store.grow(b"abcdefghij")
-            await until(lambda: all(s.store.confirmed == 10_010 for s in slaves))
-            assert {bytes(s.store.log.data) for s in slaves} == {bytes(master.store.log.data)}
-            await until(lambda: [e["ackOffset"] for e in master.ha.slaves()] == [10_010, 10_010])
-            assert master.ha.members == {0, 1, 2}
-
-    asyncio.run(run())
+async def test_slaves_copy_what_the_master_has_and_gets_and_serve_all_of_it() -> None:
+    slaves = Node(1), Node(2)
+    async with classic(*slaves, data=b"0123456789" * 1000) as master:
+        await until(lambda: all(s.store.log.end == 10_000 for s in slaves))
+        master.store.grow(b"abcdefghij")
+        await until(lambda: all(s.store.confirmed == 10_010 for s in slaves))
+        assert {bytes(s.store.log.data) for s in slaves} == {bytes(master.store.log.data)}
+        await until(lambda: [e["ackOffset"] for e in master.ha.slaves()] == [10_010, 10_010])
+        assert master.ha.members == {0, 1, 2}
 
 
-def test_an_answer_waits_for_in_sync_replicas_of_connected_slaves() -> None:
-    async def run() -> None:
-        one, two = Node(1), Node(2)
-        async with classic(one, in_sync_replicas=3, min_in_sync_replicas=2) as master:
-            await until(lambda: len(master.ha.members) == 2)
-            master.store.grow(b"0123456789")
-            await until(lambda: one.store.log.end == 10)
-            await asyncio.sleep(0.05)
-            assert master.ha.replicated < 10, "one slave of two has it"
-            assert master.store.confirmed == 10, (
-                "as in the original, consumers of a classic group wait for nobody"
-            )
-            assert master.ha.refuse() is None
-            await two.ha.start()
-            await two.ha.become_slave(2, 0, master.address)
-            await until(lambda: master.ha.replicated == 10)
-            await two.ha.stop()
-            await one.ha.stop()
-            await until(lambda: len(master.ha.members) == 1)
-            refused = master.ha.refuse()
-            assert refused is not None
-            assert refused.code == 1
-
-    asyncio.run(run())
+async def test_an_answer_waits_for_in_sync_replicas_of_connected_slaves() -> None:
+    one, two = Node(1), Node(2)
+    async with classic(one, in_sync_replicas=3, min_in_sync_replicas=2) as master:
+        await until(lambda: len(master.ha.members) == 2)
+        master.store.grow(b"0123456789")
+        await until(lambda: one.store.log.end == 10)
+        await asyncio.sleep(0.05)
+        assert master.ha.replicated < 10, "one slave of two has it"
+        assert master.store.confirmed == 10, (
+            "as in the original, consumers of a classic group wait for nobody"
+        )
+        assert master.ha.refuse() is None
+        await two.ha.start()
+        await two.ha.become_slave(2, 0, master.address)
+        await until(lambda: master.ha.replicated == 10)
+        await two.ha.stop()
+        await one.ha.stop()
+        await until(lambda: len(master.ha.members) == 1)
+        refused = master.ha.refuse()
+        assert refused is not None
+        assert refused.code == 1
 
 
-def test_an_async_master_waits_for_nobody() -> None:
-    async def run() -> None:
-        async with classic(broker_role="ASYNC_MASTER", in_sync_replicas=2) as master:
-            master.store.grow(b"0123456789")
-            assert master.ha.replicated == 10
-
-    asyncio.run(run())
+async def test_an_async_master_waits_for_nobody() -> None:
+    async with classic(broker_role="ASYNC_MASTER", in_sync_replicas=2) as master:
+        master.store.grow(b"0123456789")
+        assert master.ha.replicated == 10
 
 
-def test_the_bytes_on_the_port_are_the_originals() -> None:
-    async def run() -> None:
-        async with classic(data=b"0123456789" * 500, ha_heartbeat_ms=50) as master:
-            reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_port)
-            writer.write(struct.pack(">q", 4000))
-            # To the end of the segment (4096 bytes), then the rest, then heartbeats with the next offset.
-            assert struct.unpack(">qi", await reader.readexactly(12)) == (4000, 96)
-            assert await reader.readexactly(96) == (b"0123456789" * 500)[4000:4096]
-            assert struct.unpack(">qi", await reader.readexactly(12)) == (4096, 904)
-            await reader.readexactly(904)
-            assert struct.unpack(">qi", await reader.readexactly(12)) == (5000, 0)
-            writer.close()
-
-    asyncio.run(run())
+async def test_the_bytes_on_the_port_are_the_originals() -> None:
+    async with classic(data=b"0123456789" * 500, ha_heartbeat_ms=50) as master:
+        reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_port)
+        writer.write(struct.pack(">q", 4000))
+        # To the end of the segment (4096 bytes), then the rest, then heartbeats with the next offset.
+        assert struct.unpack(">qi", await reader.readexactly(12)) == (4000, 96)
+        assert await reader.readexactly(96) == (b"0123456789" * 500)[4000:4096]
+        assert struct.unpack(">qi", await reader.readexactly(12)) == (4096, 904)
+        await reader.readexactly(904)
+        assert struct.unpack(">qi", await reader.readexactly(12)) == (5000, 0)
+        writer.close()
 
 
 @pytest.mark.parametrize(("last_file", "begin"), [(True, 4096), (False, 0)])
-def test_an_empty_slave_gets_the_whole_log_or_as_the_original_does_the_last_segment(
+async def test_an_empty_slave_gets_the_whole_log_or_as_the_original_does_the_last_segment(
     last_file: bool, begin: int
 ) -> None:
-    async def run() -> None:
-        async with classic(data=b"0123456789" * 500, sync_from_last_file=last_file) as master:
-            reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_port)
-            writer.write(struct.pack(">q", 0))
-            offset, _ = struct.unpack(">qi", await reader.readexactly(12))
-            assert offset == begin
-            writer.close()
-
-    asyncio.run(run())
+    async with classic(data=b"0123456789" * 500, sync_from_last_file=last_file) as master:
+        reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_port)
+        writer.write(struct.pack(">q", 0))
+        offset, _ = struct.unpack(">qi", await reader.readexactly(12))
+        assert offset == begin
+        writer.close()
 
 
-def test_a_slave_of_a_master_that_deleted_its_range_or_has_another_log_says_so() -> None:
-    async def run() -> None:
-        behind, ahead = Node(1), Node(2)
-        behind.store.grow(b"0123456789")
-        ahead.store.grow(b"x" * 50_000)
-        async with classic(data=b"0123456789" * 1000) as master:
-            del master.store.log.data[:4096]
-            master.store.log.min_offset = 4096
-            for slave in (behind, ahead):
-                await slave.ha.start()
-                await slave.ha.become_slave(slave.id, 0, master.address)
-                await until(lambda s=slave: s.ha.needs_reseed is not None)  # type: ignore[misc]
-            assert "is gone there" in (behind.ha.needs_reseed or "")
-            assert "not the log we copied" in (ahead.ha.needs_reseed or "")
-            assert ahead.store.log.end == 50_000
-            assert behind.ha.status()["following"]["state"] == State.NEEDS_RESEED
-            await behind.ha.stop()
-            await ahead.ha.stop()
-
-    asyncio.run(run())
+async def test_a_slave_of_a_master_that_deleted_its_range_or_has_another_log_says_so() -> None:
+    behind, ahead = Node(1), Node(2)
+    behind.store.grow(b"0123456789")
+    ahead.store.grow(b"x" * 50_000)
+    async with classic(data=b"0123456789" * 1000) as master:
+        del master.store.log.data[:4096]
+        master.store.log.min_offset = 4096
+        for slave in (behind, ahead):
+            await slave.ha.start()
+            await slave.ha.become_slave(slave.id, 0, master.address)
+            await until(lambda s=slave: s.ha.needs_reseed is not None)  # type: ignore[misc]
+        assert "is gone there" in (behind.ha.needs_reseed or "")
+        assert "not the log we copied" in (ahead.ha.needs_reseed or "")
+        assert ahead.store.log.end == 50_000
+        assert behind.ha.status()["following"]["state"] == State.NEEDS_RESEED
+        await behind.ha.stop()
+        await ahead.ha.stop()
 
 
-def test_a_slave_whose_master_lost_the_end_of_its_log_and_wrote_on_does_not_continue_it() -> None:
+async def test_a_slave_whose_master_lost_the_end_of_its_log_and_wrote_on_does_not_continue_it() -> None:
     """The master wrote other bytes where the slave has what only it still holds, and is beyond it by now:
     from the slave's end on, the stream begins in the middle of a record."""
 
-    async def run() -> None:
-        slave = Node(1, auto_reseed=True)
-        slave.store.grow(b"0123456789" * 300 + b"the end, lost there.")
-        slave.store.confirm(slave.store.log.end)
-        async with classic(slave, data=b"0123456789" * 300 + b"what was written since" * 100):
-            await until(lambda: slave.ha.needs_reseed is not None)
-            assert "differs from the master's at 3000" in (slave.ha.needs_reseed or "")
-            await asyncio.sleep(0.3)
-            assert slave.store.log.end == 3020, "nothing is added to it, nothing is cut from it"
-            assert not slave.ha.follows
-
-    asyncio.run(run())
+    slave = Node(1, auto_reseed=True)
+    slave.store.grow(b"0123456789" * 300 + b"the end, lost there.")
+    slave.store.confirm(slave.store.log.end)
+    async with classic(slave, data=b"0123456789" * 300 + b"what was written since" * 100):
+        await until(lambda: slave.ha.needs_reseed is not None)
+        assert "differs from the master's at 3000" in (slave.ha.needs_reseed or "")
+        await asyncio.sleep(0.3)
+        assert slave.store.log.end == 3020, "nothing is added to it, nothing is cut from it"
+        assert not slave.ha.follows
 
 
-def test_where_a_slave_says_it_ends_acknowledges_nothing_before_it_has_compared() -> None:
+async def test_where_a_slave_says_it_ends_acknowledges_nothing_before_it_has_compared() -> None:
     """The master wrote on where it had lost its end, and answers wait for a slave. The one that comes holds
     other bytes there, as far back as it does not look."""
 
-    async def run() -> None:
-        slave = Node(1)
-        slave.store.grow(b"0123456789" * 300 + b"the end, lost there." * 60)
-        assert slave.store.log.end % slave.config.segment_bytes < 1000
-        async with classic(slave, data=b"0123456789" * 300, in_sync_replicas=2) as master:
-            answered: list[int] = []
-            master.ha.on_replicated.append(answered.append)
-            master.store.grow(b"what was written since" * 100)
-            await until(lambda: slave.ha.needs_reseed is not None)
-            await asyncio.sleep(0.1)
-            assert answered == []
-
-    asyncio.run(run())
+    slave = Node(1)
+    slave.store.grow(b"0123456789" * 300 + b"the end, lost there." * 60)
+    assert slave.store.log.end % slave.config.segment_bytes < 1000
+    async with classic(slave, data=b"0123456789" * 300, in_sync_replicas=2) as master:
+        answered: list[int] = []
+        master.ha.on_replicated.append(answered.append)
+        master.store.grow(b"what was written since" * 100)
+        await until(lambda: slave.ha.needs_reseed is not None)
+        await asyncio.sleep(0.1)
+        assert answered == []
 
 
 @pytest.mark.parametrize("lost", [1, 10, 2000])
-def test_a_slave_that_is_longer_than_its_master_says_so(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slave_that_is_longer_than_its_master_says_so(
+    lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ha.tail.COMPARE_WAIT_MS", 150)
 
-    async def run() -> None:
-        slave = Node(1)
-        slave.store.grow(b"0123456789" * 300)
-        async with classic(slave, data=(b"0123456789" * 300)[:-lost], in_sync_replicas=2) as master:
-            await until(lambda: slave.ha.needs_reseed is not None)
-            assert slave.store.log.end == 3000
-            master.store.grow(b"x" * 5000)
-            await asyncio.sleep(0.3)
-            assert slave.ha.needs_reseed is not None, "also when the master is beyond it by now"
-            assert slave.store.log.end == 3000
-            assert master.ha.replicated == 0
-
-    asyncio.run(run())
+    slave = Node(1)
+    slave.store.grow(b"0123456789" * 300)
+    async with classic(slave, data=(b"0123456789" * 300)[:-lost], in_sync_replicas=2) as master:
+        await until(lambda: slave.ha.needs_reseed is not None)
+        assert slave.store.log.end == 3000
+        master.store.grow(b"x" * 5000)
+        await asyncio.sleep(0.3)
+        assert slave.ha.needs_reseed is not None, "also when the master is beyond it by now"
+        assert slave.store.log.end == 3000
+        assert master.ha.replicated == 0
 
 
 @pytest.mark.parametrize("end", [10, 4095, 4096, 4097, 9000])
-def test_a_slave_that_comes_back_goes_on_where_it_was(end: int) -> None:
-    async def run() -> None:
-        slave, data = Node(1), b"0123456789" * 1000
-        slave.store.grow(data[:end])
-        # To one that says 0 such a master would send the last segment only.
-        async with classic(slave, data=data, in_sync_replicas=2, sync_from_last_file=True) as master:
-            # What is cut off as half a record comes again.
-            await until(lambda: slave.store.log.end == 10_000)
-            assert bytes(slave.store.log.data) == data
-            await until(lambda: master.ha.replicated == 10_000)
-            await slave.ha.become_fenced()
-            await slave.ha.become_slave(1, 0, master.address)
-            await until(lambda: slave.ha.follows)
-            await until(lambda: [s["ackOffset"] for s in master.ha.slaves()] == [10_000])
-
-    asyncio.run(run())
+async def test_a_slave_that_comes_back_goes_on_where_it_was(end: int) -> None:
+    slave, data = Node(1), b"0123456789" * 1000
+    slave.store.grow(data[:end])
+    # To one that says 0 such a master would send the last segment only.
+    async with classic(slave, data=data, in_sync_replicas=2, sync_from_last_file=True) as master:
+        # What is cut off as half a record comes again.
+        await until(lambda: slave.store.log.end == 10_000)
+        assert bytes(slave.store.log.data) == data
+        await until(lambda: master.ha.replicated == 10_000)
+        await slave.ha.become_fenced()
+        await slave.ha.become_slave(1, 0, master.address)
+        await until(lambda: slave.ha.follows)
+        await until(lambda: [s["ackOffset"] for s in master.ha.slaves()] == [10_000])
 
 
-def test_a_stray_connection_moves_no_ack_of_a_classic_master() -> None:
+async def test_a_stray_connection_moves_no_ack_of_a_classic_master() -> None:
     """What it says was never sent to it, or lies beyond the log: the link ends."""
 
-    async def run() -> None:
-        async with classic(data=b"0123456789" * 10, in_sync_replicas=2) as master:
-            for first in (b"GET / HTTP/1.1\r\n\r\n", struct.pack(">q", -5), struct.pack(">q", 10_000)):
-                _, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_port)
-                writer.write(first)
-                await until(lambda: not master.ha.slaves())
-                writer.close()
-            reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_port)
-            writer.write(struct.pack(">q", 100))
-            await until(lambda: master.ha.slaves())
-            writer.write(struct.pack(">q", 100))
-            await until(lambda: master.ha.replicated == 100)
-            writer.write(struct.pack(">q", 110))
-            while await reader.read(1000):
-                pass
+    async with classic(data=b"0123456789" * 10, in_sync_replicas=2) as master:
+        for first in (b"GET / HTTP/1.1\r\n\r\n", struct.pack(">q", -5), struct.pack(">q", 10_000)):
+            _, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_port)
+            writer.write(first)
             await until(lambda: not master.ha.slaves())
-            master.store.grow(b"0123456789")
-            assert master.ha.replicated == 100
             writer.close()
-
-    asyncio.run(run())
+        reader, writer = await asyncio.open_connection("127.0.0.1", master.config.ha_port)
+        writer.write(struct.pack(">q", 100))
+        await until(lambda: master.ha.slaves())
+        writer.write(struct.pack(">q", 100))
+        await until(lambda: master.ha.replicated == 100)
+        writer.write(struct.pack(">q", 110))
+        while await reader.read(1000):
+            pass
+        await until(lambda: not master.ha.slaves())
+        master.store.grow(b"0123456789")
+        assert master.ha.replicated == 100
+        writer.close()
 
 
 @given(st.lists(st.tuples(st.sampled_from(["grow", "join", "ack", "leave"]), st.integers(1, 4)), max_size=40))

@@ -26,44 +26,35 @@ def group_of(theirs: bytes, ours: bytes) -> Group:
 
 
 @pytest.mark.parametrize("end", [10, 4090, 6000, 10_000, 12_280, 20_480])
-def test_a_log_with_the_same_end_takes_over_the_epochs_and_goes_on(end: int) -> None:
-    async def run() -> None:
-        async with group_of(DATA, DATA[:end]) as group:
-            await group.elect(1)
-            group.master.store.grow(b"more......")
-            await group.full()
-            group.assert_identical()
-            assert group.nodes[2].store.cuts == []
-
-    asyncio.run(run())
+async def test_a_log_with_the_same_end_takes_over_the_epochs_and_goes_on(end: int) -> None:
+    async with group_of(DATA, DATA[:end]) as group:
+        await group.elect(1)
+        group.master.store.grow(b"more......")
+        await group.full()
+        group.assert_identical()
+        assert group.nodes[2].store.cuts == []
 
 
 @pytest.mark.parametrize("end", [10, 4090, 20_480])
-def test_a_log_with_another_end_acknowledges_nothing_of_it_and_is_kept(end: int) -> None:
+async def test_a_log_with_another_end_acknowledges_nothing_of_it_and_is_kept(end: int) -> None:
     """20,480: it ends with a segment, where a classic link compares nothing."""
 
-    async def run() -> None:
-        ours = DATA[: end - 10] + b"otherbytes"
-        async with group_of(DATA, ours) as group:
-            await group.elect(1)
-            await until(lambda: group.nodes[2].ha.needs_reseed is not None)
-            assert bytes(group.nodes[2].store.log.data) == ours
-            assert group.nodes[2].store.epochs.entries == []
-            assert group.members == {1}
-            assert not group.nodes[2].ha.agreed
-
-    asyncio.run(run())
+    ours = DATA[: end - 10] + b"otherbytes"
+    async with group_of(DATA, ours) as group:
+        await group.elect(1)
+        await until(lambda: group.nodes[2].ha.needs_reseed is not None)
+        assert bytes(group.nodes[2].store.log.data) == ours
+        assert group.nodes[2].store.epochs.entries == []
+        assert group.members == {1}
+        assert not group.nodes[2].ha.agreed
 
 
-def test_a_log_that_is_longer_than_the_masters_is_kept() -> None:
-    async def run() -> None:
-        async with group_of(DATA, DATA + b"0123456789") as group:
-            await group.elect(1)
-            await until(lambda: group.nodes[2].ha.needs_reseed is not None)
-            group.master.store.grow(b"9876543210" * 2000)
-            await asyncio.sleep(0.3)
-            assert group.nodes[2].ha.needs_reseed is not None, "also when the master is beyond it by now"
-            assert group.nodes[2].store.log.end == len(DATA) + 10
-            assert group.members == {1}
-
-    asyncio.run(run())
+async def test_a_log_that_is_longer_than_the_masters_is_kept() -> None:
+    async with group_of(DATA, DATA + b"0123456789") as group:
+        await group.elect(1)
+        await until(lambda: group.nodes[2].ha.needs_reseed is not None)
+        group.master.store.grow(b"9876543210" * 2000)
+        await asyncio.sleep(0.3)
+        assert group.nodes[2].ha.needs_reseed is not None, "also when the master is beyond it by now"
+        assert group.nodes[2].store.log.end == len(DATA) + 10
+        assert group.members == {1}

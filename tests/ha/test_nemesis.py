@@ -149,42 +149,34 @@ async def tell(group: Group, seed: int, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_elections_and_cuts_lose_nothing_acknowledged(seed: int) -> None:
-    async def run() -> None:
-        async with Group(Node(1), Node(2), Node(3)) as group:
-            await tell(group, seed, 60)
-
-    asyncio.run(run())
+async def test_random_elections_and_cuts_lose_nothing_acknowledged(seed: int) -> None:
+    async with Group(Node(1), Node(2), Node(3)) as group:
+        await tell(group, seed, 60)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_with_the_store_on_disk(seed: int, tmp_path: Path) -> None:
-    async def run() -> None:
-        nodes = []
-        for broker_id in (1, 2, 3):
-            settings: dict[str, Any] = {
-                "store_path": str(tmp_path / str(broker_id)),
-                "segment_bytes": 65536,
-                "flush_disk_type": "SYNC_FLUSH" if seed % 2 else "ASYNC_FLUSH",
-            }
-            store = MessageStore(OsEnv(), BrokerConfig(**settings), controller_mode=True)
-            await store.open()
-            nodes.append(Node(broker_id, store, **settings))
-        try:
-            async with Group(*nodes) as group:
-                await tell(group, seed, 60)
-                for node in nodes:
-                    await node.store.caught_up()
-                    assert node.store.dispatched == node.store.log.end
-                counts = {node.store.max_queue_offset("T", 0) for node in nodes}
-                assert len(counts) == 1
-                assert counts.pop() > 10
-                queues = [
-                    b"".join(node.store.get("T", 0, 0, 1 << 20, 1 << 26, None).chunks) for node in nodes
-                ]
-                assert queues[0] == queues[1] == queues[2]
-        finally:
+async def test_the_same_with_the_store_on_disk(seed: int, tmp_path: Path) -> None:
+    nodes = []
+    for broker_id in (1, 2, 3):
+        settings: dict[str, Any] = {
+            "store_path": str(tmp_path / str(broker_id)),
+            "segment_bytes": 65536,
+            "flush_disk_type": "SYNC_FLUSH" if seed % 2 else "ASYNC_FLUSH",
+        }
+        store = MessageStore(OsEnv(), BrokerConfig(**settings), controller_mode=True)
+        await store.open()
+        nodes.append(Node(broker_id, store, **settings))
+    try:
+        async with Group(*nodes) as group:
+            await tell(group, seed, 60)
             for node in nodes:
-                await node.store.close()
-
-    asyncio.run(run())
+                await node.store.caught_up()
+                assert node.store.dispatched == node.store.log.end
+            counts = {node.store.max_queue_offset("T", 0) for node in nodes}
+            assert len(counts) == 1
+            assert counts.pop() > 10
+            queues = [b"".join(node.store.get("T", 0, 0, 1 << 20, 1 << 26, None).chunks) for node in nodes]
+            assert queues[0] == queues[1] == queues[2]
+    finally:
+        for node in nodes:
+            await node.store.close()

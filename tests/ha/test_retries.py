@@ -68,7 +68,7 @@ def test_a_master_that_says_one_thing_right_and_fails_is_asked_ever_more_seldom(
     ("first_ms", "steady_ms", "aside"),
     [(0, 10_000_000, slave.RESEEDS_MAX), (10_000_000, 10_000_000, 1), (0, 0, LINKS)],
 )
-def test_a_master_whose_every_copy_has_a_gap_fills_no_disk(
+async def test_a_master_whose_every_copy_has_a_gap_fills_no_disk(
     monkeypatch: pytest.MonkeyPatch, first_ms: int, steady_ms: int, aside: int
 ) -> None:
     """The second log is put aside after a wait, the third after a longer one, a fourth not at all. One that
@@ -79,32 +79,29 @@ def test_a_master_whose_every_copy_has_a_gap_fills_no_disk(
     monkeypatch.setattr(slave, "RETRY_MAX_MS", 4)
     links = 0
 
-    async def run() -> None:
-        async def gaps(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal links
-            links += 1
-            await reader.read(16)
-            end = node.store.log.end
-            writer.write(encode_master_handshake(10_000, ((1, 0),)))
-            writer.write(encode_transfer_header(end, 10, 1, 0, 0) + b"0123456789")
-            writer.write(encode_transfer_header(end + 20, 10, 1, 0, 0) + b"0123456789")
-            await writer.drain()
-            await reader.read()
-            writer.close()
+    async def gaps(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal links
+        links += 1
+        await reader.read(16)
+        end = node.store.log.end
+        writer.write(encode_master_handshake(10_000, ((1, 0),)))
+        writer.write(encode_transfer_header(end, 10, 1, 0, 0) + b"0123456789")
+        writer.write(encode_transfer_header(end + 20, 10, 1, 0, 0) + b"0123456789")
+        await writer.drain()
+        await reader.read()
+        writer.close()
 
-        node, port = Node(2, auto_reseed=True), free_port()
-        server = await asyncio.start_server(gaps, "127.0.0.1", port)
-        async with server:
-            await node.ha.start()
-            await node.ha.become_slave(2, 1, f"127.0.0.1:{port}")
-            await until(lambda: links >= 2 * LINKS, "it is asked on")
-            following = node.ha.status()["following"]
-            await node.ha.stop()
-        if aside < LINKS:
-            assert len(node.store.put_asides) == aside
-            assert following["state"] == slave.State.NEEDS_RESEED
-            assert ("put aside later" if aside == 1 else "3 logs were") in following["reason"]
-        else:
-            assert len(node.store.put_asides) >= LINKS
-
-    asyncio.run(run())
+    node, port = Node(2, auto_reseed=True), free_port()
+    server = await asyncio.start_server(gaps, "127.0.0.1", port)
+    async with server:
+        await node.ha.start()
+        await node.ha.become_slave(2, 1, f"127.0.0.1:{port}")
+        await until(lambda: links >= 2 * LINKS, "it is asked on")
+        following = node.ha.status()["following"]
+        await node.ha.stop()
+    if aside < LINKS:
+        assert len(node.store.put_asides) == aside
+        assert following["state"] == slave.State.NEEDS_RESEED
+        assert ("put aside later" if aside == 1 else "3 logs were") in following["reason"]
+    else:
+        assert len(node.store.put_asides) >= LINKS

@@ -272,15 +272,12 @@ def test_the_same_broker_connecting_again_replaces_its_former_connection() -> No
     with_master(test, b"0123456789")
 
 
-def test_a_connection_that_says_nothing_is_closed() -> None:
-    async def run() -> None:
-        async with Group(Node(1, ha_housekeeping_ms=200)) as group:
-            await group.elect(1)
-            slave = await RawSlave.connect(group.master)
-            assert await slave.hung_up()
-            slave.close()
-
-    asyncio.run(run())
+async def test_a_connection_that_says_nothing_is_closed() -> None:
+    async with Group(Node(1, ha_housekeeping_ms=200)) as group:
+        await group.elect(1)
+        slave = await RawSlave.connect(group.master)
+        assert await slave.hung_up()
+        slave.close()
 
 
 # The slave's side: a master written by hand
@@ -452,85 +449,70 @@ def test_a_real_master_without_our_newest_epoch_cuts_nothing_that_was_confirmed(
 
 
 @pytest.mark.parametrize("foreign", [True, False])
-def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
+async def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
     rocketmq_peer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # AutoSwitchHAConnection goes on under the old epoch's number; who believes that cuts all of it one day.
     monkeypatch.setattr(link_module, "ANEW_MS", 200)
 
-    async def run() -> None:
-        node = Node(2, ha_heartbeat_ms=50, ha_housekeeping_ms=60_000)
-        script = encode_master_handshake(20, [(1, 0)]) + frame(0, b"0123456789" * 3, confirmed=30)
-        async with RawMaster(script) as master, Group(node):
-            node.ha.expect_master(rocketmq_peer=rocketmq_peer)
-            await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
-            await until(lambda: node.store.log.end == 30)
-            master.script = encode_master_handshake(30, [(1, 0), (2, 20)]) + frame(20, b"0123456789", 2, 20)
-            await node.ha.become_slave(2, 2, f"127.0.0.1:{master.port}")
-            await asyncio.sleep(1)
-            assert master.connections == (2 if rocketmq_peer else 1)
-            assert node.store.epochs.entries == ([(1, 0), (2, 20)] if rocketmq_peer else [(1, 0)])
-            assert bytes(node.store.log.data) == b"0123456789" * 3
-            await node.ha.become_fenced()
-
-    asyncio.run(run())
+    node = Node(2, ha_heartbeat_ms=50, ha_housekeeping_ms=60_000)
+    script = encode_master_handshake(20, [(1, 0)]) + frame(0, b"0123456789" * 3, confirmed=30)
+    async with RawMaster(script) as master, Group(node):
+        node.ha.expect_master(rocketmq_peer=rocketmq_peer)
+        await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+        await until(lambda: node.store.log.end == 30)
+        master.script = encode_master_handshake(30, [(1, 0), (2, 20)]) + frame(20, b"0123456789", 2, 20)
+        await node.ha.become_slave(2, 2, f"127.0.0.1:{master.port}")
+        await asyncio.sleep(1)
+        assert master.connections == (2 if rocketmq_peer else 1)
+        assert node.store.epochs.entries == ([(1, 0), (2, 20)] if rocketmq_peer else [(1, 0)])
+        assert bytes(node.store.log.data) == b"0123456789" * 3
+        await node.ha.become_fenced()
 
 
-def test_a_silent_slave_is_left_and_a_real_one_is_given_the_time_its_kind_takes() -> None:
-    async def run() -> None:
-        async with Group(Node(1, ha_heartbeat_ms=50, ha_housekeeping_ms=200)) as group:
-            await group.elect(1)
-            real, ours = await RawSlave.connect(group.master), await RawSlave.connect(group.master)
-            await real.greet(2, prompt=False)
-            await ours.greet(3, prompt=True)
-            assert await ours.hung_up()
-            await asyncio.sleep(0.5)
-            assert [slave["id"] for slave in group.master.ha.slaves()] == [2]
-            real.close()
-            ours.close()
-
-    asyncio.run(run())
+async def test_a_silent_slave_is_left_and_a_real_one_is_given_the_time_its_kind_takes() -> None:
+    async with Group(Node(1, ha_heartbeat_ms=50, ha_housekeeping_ms=200)) as group:
+        await group.elect(1)
+        real, ours = await RawSlave.connect(group.master), await RawSlave.connect(group.master)
+        await real.greet(2, prompt=False)
+        await ours.greet(3, prompt=True)
+        assert await ours.hung_up()
+        await asyncio.sleep(0.5)
+        assert [slave["id"] for slave in group.master.ha.slaves()] == [2]
+        real.close()
+        ours.close()
 
 
-def test_a_real_master_is_given_the_time_its_kind_takes_between_heartbeats() -> None:
-    async def run() -> None:
-        node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)
-        async with RawMaster(HELLO) as master, Group(node):
-            node.ha.expect_master(rocketmq_peer=True)
-            await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
-            await asyncio.sleep(1)
-            assert master.connections == 1
-            await node.ha.become_fenced()
-
-    asyncio.run(run())
+async def test_a_real_master_is_given_the_time_its_kind_takes_between_heartbeats() -> None:
+    node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)
+    async with RawMaster(HELLO) as master, Group(node):
+        node.ha.expect_master(rocketmq_peer=True)
+        await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+        await asyncio.sleep(1)
+        assert master.connections == 1
+        await node.ha.become_fenced()
 
 
-def test_a_master_that_falls_silent_is_left() -> None:
-    async def run() -> None:
-        node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)
-        async with RawMaster(HELLO) as master, Group(node):
-            await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
-            await until(lambda: master.connections >= 2, "it connects again")
-            assert "nothing from the master" in str(node.ha.status()["following"]["reason"])
-            await node.ha.become_fenced()
-
-    asyncio.run(run())
+async def test_a_master_that_falls_silent_is_left() -> None:
+    node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)
+    async with RawMaster(HELLO) as master, Group(node):
+        await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+        await until(lambda: master.connections >= 2, "it connects again")
+        assert "nothing from the master" in str(node.ha.status()["following"]["reason"])
+        await node.ha.become_fenced()
 
 
-def test_a_fenced_slave_appends_nothing_more() -> None:
-    async def run() -> None:
-        async with Group(Node(1), Node(2)) as group:
-            await group.elect(1)
-            await group.full()
-            group.master.store.grow(b"0123456789")
-            node = group.nodes[2]
-            stopping = asyncio.ensure_future(node.ha.become_fenced())
-            await asyncio.sleep(0)
-            end = node.store.log.end
-            group.master.store.grow(b"0123456789")
-            await stopping
-            await asyncio.sleep(0.05)
-            assert node.store.log.end == end
-            assert node.ha.status()["following"] is None
-
-    asyncio.run(run())
+async def test_a_fenced_slave_appends_nothing_more() -> None:
+    async with Group(Node(1), Node(2)) as group:
+        await group.elect(1)
+        await group.full()
+        group.master.store.grow(b"0123456789")
+        node = group.nodes[2]
+        stopping = asyncio.ensure_future(node.ha.become_fenced())
+        await asyncio.sleep(0)
+        end = node.store.log.end
+        group.master.store.grow(b"0123456789")
+        await stopping
+        await asyncio.sleep(0.05)
+        assert node.store.log.end == end
+        assert node.ha.status()["following"] is None

@@ -46,91 +46,84 @@ def log_on_disk(store: Path, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("ours", ["master", "slave"])
-def test_a_real_broker_and_ours_replicate_the_classic_way(
+async def test_a_real_broker_and_ours_replicate_the_classic_way(
     ours: str, real_rocketmq: Path, tmp_path: Path
 ) -> None:
-    async def body() -> None:
-        env = OsEnv(seed=1)
-        namesrv_port = free_port()
-        namesrv = NameServer(env, NamesrvConfig(listen_port=namesrv_port))
-        names = f"127.0.0.1:{namesrv_port}"
-        await namesrv.start()
-        real_port = free_port()
-        real = rocketmq.broker_node(
-            tmp_path / "real",
-            real_port,
-            names,
-            brokerName="broker-t",
-            brokerId=1 if ours == "master" else 0,
-            brokerRole="SLAVE" if ours == "master" else "SYNC_MASTER",
+    env = OsEnv(seed=1)
+    namesrv_port = free_port()
+    namesrv = NameServer(env, NamesrvConfig(listen_port=namesrv_port))
+    names = f"127.0.0.1:{namesrv_port}"
+    await namesrv.start()
+    real_port = free_port()
+    real = rocketmq.broker_node(
+        tmp_path / "real",
+        real_port,
+        names,
+        brokerName="broker-t",
+        brokerId=1 if ours == "master" else 0,
+        brokerRole="SLAVE" if ours == "master" else "SYNC_MASTER",
+        inSyncReplicas=2,
+        mappedFileSizeCommitLog=SEGMENT,
+        registerNameServerPeriod=10000,
+        **rocketmq.QUICK_BROKER,
+    )
+    role = {"brokerId": 0} if ours == "master" else {"brokerId": 1, "brokerRole": "SLAVE"}
+    broker = Broker(
+        env,
+        config_for(
+            tmp_path / "ours",
+            namesrvAddr=names,
             inSyncReplicas=2,
-            mappedFileSizeCommitLog=SEGMENT,
-            registerNameServerPeriod=10000,
-            **rocketmq.QUICK_BROKER,
-        )
-        role = {"brokerId": 0} if ours == "master" else {"brokerId": 1, "brokerRole": "SLAVE"}
-        broker = Broker(
-            env,
-            config_for(
-                tmp_path / "ours",
-                namesrvAddr=names,
-                inSyncReplicas=2,
-                registerNameServerPeriod="500",
-                slaveSyncMetadataPeriod="500",
-                slaveTimeout="20000",
-                **role,
-            ),
-        )
-        client = RemotingClient(env, "test")
-        master = broker.config.address if ours == "master" else f"127.0.0.1:{real_port}"
-        try:
-            await broker.start()
-            real.start()
-            await within(
-                "both are registered", lambda: len(namesrv.status()["brokers"].get("broker-t", {})) == 2
-            )
-            if ours == "master":
-                await within("the real slave is connected", lambda: len(broker.ha.members) == 2)
-            else:
-                await within(
-                    "our slave follows", lambda: broker.ha.status()["following"]["state"] == "following"
-                )
-            made = await client.call(master, Command(int(Request.UPDATE_AND_CREATE_TOPIC), topic("T")), 20)
-            assert made.code == 0, made.remark
-            # inSyncReplicas=2: each answer waited for the other kind of broker.
-            await send_all(client, master)
-            # A real broker is silent for 5 s; that must not end the link.
-            links = [entry["id"] for entry in broker.ha.slaves()]
-            await asyncio.sleep(7)
-            assert [entry["id"] for entry in broker.ha.slaves()] == links
-            if ours == "slave":
-                assert broker.ha.status()["following"]["state"] == "following"
-            if ours == "slave":
-                # With a log of its own it compares the end of it first, and goes on.
-                config = broker.config
-                await broker.stop()
-                broker = Broker(env, config)
-                await broker.start()
-                await within("our slave is back", lambda: broker.ha.follows)
-                await send_all(client, master)
-            end = broker.store.log.end
-            if ours == "slave":
-                assert broker.topics.get("T") is not None or await _copied(broker)
-                await within("all is dispatched", lambda: broker.store.dispatched == broker.store.log.end)
-                assert sum(broker.store.max_queue_offset("T", queue) for queue in range(3)) == 2 * COUNT
-            broker.store.sync_to(end)
-            await within("our log is on disk", lambda: broker.store.log.flushed >= end)
-            assert log_on_disk(tmp_path / "ours", end) == log_on_disk(tmp_path / "real" / "store", end)
-            assert end > COUNT * 100
-        except AssertionError as error:
-            raise AssertionError(f"{error}\n{real.tail()}") from None
-        finally:
-            await client.close()
+            registerNameServerPeriod="500",
+            slaveSyncMetadataPeriod="500",
+            slaveTimeout="20000",
+            **role,
+        ),
+    )
+    client = RemotingClient(env, "test")
+    master = broker.config.address if ours == "master" else f"127.0.0.1:{real_port}"
+    try:
+        await broker.start()
+        real.start()
+        await within("both are registered", lambda: len(namesrv.status()["brokers"].get("broker-t", {})) == 2)
+        if ours == "master":
+            await within("the real slave is connected", lambda: len(broker.ha.members) == 2)
+        else:
+            await within("our slave follows", lambda: broker.ha.status()["following"]["state"] == "following")
+        made = await client.call(master, Command(int(Request.UPDATE_AND_CREATE_TOPIC), topic("T")), 20)
+        assert made.code == 0, made.remark
+        # inSyncReplicas=2: each answer waited for the other kind of broker.
+        await send_all(client, master)
+        # A real broker is silent for 5 s; that must not end the link.
+        links = [entry["id"] for entry in broker.ha.slaves()]
+        await asyncio.sleep(7)
+        assert [entry["id"] for entry in broker.ha.slaves()] == links
+        if ours == "slave":
+            assert broker.ha.status()["following"]["state"] == "following"
+        if ours == "slave":
+            # With a log of its own it compares the end of it first, and goes on.
+            config = broker.config
             await broker.stop()
-            await asyncio.get_running_loop().run_in_executor(None, real.stop, signal.SIGKILL)
-            await namesrv.stop()
-
-    asyncio.run(body())
+            broker = Broker(env, config)
+            await broker.start()
+            await within("our slave is back", lambda: broker.ha.follows)
+            await send_all(client, master)
+        end = broker.store.log.end
+        if ours == "slave":
+            assert broker.topics.get("T") is not None or await _copied(broker)
+            await within("all is dispatched", lambda: broker.store.dispatched == broker.store.log.end)
+            assert sum(broker.store.max_queue_offset("T", queue) for queue in range(3)) == 2 * COUNT
+        broker.store.sync_to(end)
+        await within("our log is on disk", lambda: broker.store.log.flushed >= end)
+        assert log_on_disk(tmp_path / "ours", end) == log_on_disk(tmp_path / "real" / "store", end)
+        assert end > COUNT * 100
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{real.tail()}") from None
+    finally:
+        await client.close()
+        await broker.stop()
+        await asyncio.get_running_loop().run_in_executor(None, real.stop, signal.SIGKILL)
+        await namesrv.stop()
 
 
 async def _copied(broker: Broker) -> bool:

@@ -387,32 +387,26 @@ def same(here: Stored, there: Stored, names: tuple[str, ...] = (*MESSAGES, "comm
 
 
 @pytest.mark.parametrize(("one", "other"), [("rocketmq", "keelmq"), ("keelmq", "rocketmq")])
-def test_a_store_goes_over_and_back_and_says_the_same(
+async def test_a_store_goes_over_and_back_and_says_the_same(
     real_rocketmq: Path, tmp_path: Path, one: str, other: str
 ) -> None:
-    async def run() -> None:
-        async with served(one, tmp_path) as peer:
-            pending = await fill(peer)
-            first = await peer.look(NUMBERS)
-        async with served(other, tmp_path) as peer:
-            same(first, await peer.look(NUMBERS, first.end))
-            await go_on(peer, pending, 0)
-            second = await peer.look(NUMBERS)
-        async with served(one, tmp_path) as peer:
-            same(second, await peer.look(NUMBERS, second.end))
-            await go_on(peer, pending, 1)
-
-    asyncio.run(run())
+    async with served(one, tmp_path) as peer:
+        pending = await fill(peer)
+        first = await peer.look(NUMBERS)
+    async with served(other, tmp_path) as peer:
+        same(first, await peer.look(NUMBERS, first.end))
+        await go_on(peer, pending, 0)
+        second = await peer.look(NUMBERS)
+    async with served(one, tmp_path) as peer:
+        same(second, await peer.look(NUMBERS, second.end))
+        await go_on(peer, pending, 1)
 
 
-def test_the_store_of_a_killed_real_broker_is_served_whole(real_rocketmq: Path, tmp_path: Path) -> None:
-    async def run() -> None:
-        async with served("rocketmq", tmp_path, kill=True) as peer:
-            pending = await fill(peer)
-            first = await peer.look(NUMBERS)
-        async with served("keelmq", tmp_path) as peer:
-            # A real broker writes consumer offsets down 10 s after its start for the first time.
-            same(first, await peer.look(NUMBERS, first.end), MESSAGES)
-            await go_on(peer, pending, 0, killed=True)
-
-    asyncio.run(run())
+async def test_the_store_of_a_killed_real_broker_is_served_whole(real_rocketmq: Path, tmp_path: Path) -> None:
+    async with served("rocketmq", tmp_path, kill=True) as peer:
+        pending = await fill(peer)
+        first = await peer.look(NUMBERS)
+    async with served("keelmq", tmp_path) as peer:
+        # A real broker writes consumer offsets down 10 s after its start for the first time.
+        same(first, await peer.look(NUMBERS, first.end), MESSAGES)
+        await go_on(peer, pending, 0, killed=True)

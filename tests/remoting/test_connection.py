@@ -117,33 +117,27 @@ def test_frames_of_any_size_survive_any_cut_of_the_stream(
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.binary(max_size=300), steps=st.lists(st.integers(1, 50), min_size=1, max_size=5))
-def test_arbitrary_bytes_end_the_connection_or_wait_for_more_and_never_raise(
+async def test_arbitrary_bytes_end_the_connection_or_wait_for_more_and_never_raise(
     data: bytes, steps: list[int]
 ) -> None:
     async def handler(_: Connection, command: Command) -> Command:
         return command.reply()
 
-    async def work() -> None:
-        owner = Owner("test", handler, frame_bytes_max=2000, idle_s=60)
-        connection, transport = Connection(owner), Transport()
-        connection.connection_made(transport)
-        await feed(connection, data, steps)
-        assert connection.closed == bool(transport.ended)
-        connection.connection_lost(None)
-
-    asyncio.run(work())
+    owner = Owner("test", handler, frame_bytes_max=2000, idle_s=60)
+    connection, transport = Connection(owner), Transport()
+    connection.connection_made(transport)
+    await feed(connection, data, steps)
+    assert connection.closed == bool(transport.ended)
+    connection.connection_lost(None)
 
 
-def test_a_length_alone_reserves_no_memory() -> None:
-    async def work() -> None:
-        owner = Owner("test", None, frame_bytes_max=16 * 1024 * 1024, idle_s=60)
-        connection, transport = Connection(owner), Transport()
-        connection.connection_made(transport)
-        begun = (16 * 1024 * 1024 - 4).to_bytes(4, "big") + (100).to_bytes(4, "big")
-        assert await feed(connection, begun + bytes(50), [58]) <= 64 * 1024
-        assert not transport.ended
-
-    asyncio.run(work())
+async def test_a_length_alone_reserves_no_memory() -> None:
+    owner = Owner("test", None, frame_bytes_max=16 * 1024 * 1024, idle_s=60)
+    connection, transport = Connection(owner), Transport()
+    connection.connection_made(transport)
+    begun = (16 * 1024 * 1024 - 4).to_bytes(4, "big") + (100).to_bytes(4, "big")
+    assert await feed(connection, begun + bytes(50), [58]) <= 64 * 1024
+    assert not transport.ended
 
 
 def test_a_mistake_in_the_fast_path_costs_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -164,16 +158,13 @@ def test_a_mistake_in_the_fast_path_costs_its_connection_only(caplog: pytest.Log
     assert "our own" in caplog.text
 
 
-def test_numbers_of_calls_start_again_before_they_leave_32_bits() -> None:
-    async def work() -> None:
-        connection, transport = Connection(Owner("t", None, frame_bytes_max=2000, idle_s=60)), Transport()
-        connection.connection_made(transport)
-        connection._opaque = 2**31 - 2
-        connection.oneway(Command(1))
-        connection.oneway(Command(1))
-        await asyncio.sleep(0)
-        data = b"".join(transport.written)
-        middle = frame_end(data, 0, len(data))
-        assert [decode(data[:middle]).opaque, decode(data[middle:]).opaque] == [2**31 - 1, 1]
-
-    asyncio.run(work())
+async def test_numbers_of_calls_start_again_before_they_leave_32_bits() -> None:
+    connection, transport = Connection(Owner("t", None, frame_bytes_max=2000, idle_s=60)), Transport()
+    connection.connection_made(transport)
+    connection._opaque = 2**31 - 2
+    connection.oneway(Command(1))
+    connection.oneway(Command(1))
+    await asyncio.sleep(0)
+    data = b"".join(transport.written)
+    middle = frame_end(data, 0, len(data))
+    assert [decode(data[:middle]).opaque, decode(data[middle:]).opaque] == [2**31 - 1, 1]

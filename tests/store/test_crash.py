@@ -118,7 +118,7 @@ def test_a_torn_last_record_is_cut_wherever_it_was_torn() -> None:
         assert not any(node.cache[start:]), kept
 
 
-def test_queue_offsets_of_unconfirmed_records_are_not_used_again() -> None:
+async def test_queue_offsets_of_unconfirmed_records_are_not_used_again() -> None:
     """Records that no consumer may see yet keep their places, those with long topics (v2) too."""
     long = "%RETRY%" + "g" * 140
 
@@ -130,21 +130,18 @@ def test_queue_offsets_of_unconfirmed_records_are_not_used_again() -> None:
             store.put(message(f"late{number}"))
             store.put(message(f"late{number}", topic=long))
 
-    async def run() -> None:
-        env = FaultyEnv()
-        await abandoned(env, work, controller_mode=True)
-        async with opened(FaultyEnv(env.disk.killed()), controller_mode=True) as store:
-            assert store.max_queue_offset("T", 0) == 4
-            assert store.confirmed < store.log.end
-            assert (store.next_offset("T", 0), store.next_offset(long, 0)) == (9, 5)
-            store.confirm(store.log.end)
-            await store.caught_up()
-            assert [r.queue_offset for r in records_of(store)] == list(range(9))
-
-    asyncio.run(run())
+    env = FaultyEnv()
+    await abandoned(env, work, controller_mode=True)
+    async with opened(FaultyEnv(env.disk.killed()), controller_mode=True) as store:
+        assert store.max_queue_offset("T", 0) == 4
+        assert store.confirmed < store.log.end
+        assert (store.next_offset("T", 0), store.next_offset(long, 0)) == (9, 5)
+        store.confirm(store.log.end)
+        await store.caught_up()
+        assert [r.queue_offset for r in records_of(store)] == list(range(9))
 
 
-def test_the_confirm_offset_is_never_recovered_beyond_the_log() -> None:
+async def test_the_confirm_offset_is_never_recovered_beyond_the_log() -> None:
     async def work(store: MessageStore) -> None:
         puts = await fill(store, 20, queues=1)
         store.log.sync()
@@ -152,98 +149,86 @@ def test_the_confirm_offset_is_never_recovered_beyond_the_log() -> None:
         store.checkpoint.write(store.checkpoint.now.encode())
         assert puts
 
-    async def run() -> None:
-        env = FaultyEnv()
-        await abandoned(env, work, controller_mode=True, flush_queue_interval_ms=3_600_000)
-        async with opened(FaultyEnv(env.disk.crash()), controller_mode=True) as store:
-            assert store.confirmed == store.log.end == store.dispatched
-
-    asyncio.run(run())
+    env = FaultyEnv()
+    await abandoned(env, work, controller_mode=True, flush_queue_interval_ms=3_600_000)
+    async with opened(FaultyEnv(env.disk.crash()), controller_mode=True) as store:
+        assert store.confirmed == store.log.end == store.dispatched
 
 
-def test_a_failed_sync_is_for_ever() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        store = MessageStore(env, config(flush_interval_ms=3_600_000))
-        await store.open()
-        await fill(store, 3)
-        errors: list[DiskError] = []
-        store.on_broken.append(errors.append)
-        flushed = store.log.flushed
-        env.disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
+async def test_a_failed_sync_is_for_ever() -> None:
+    env = FaultyEnv()
+    store = MessageStore(env, config(flush_interval_ms=3_600_000))
+    await store.open()
+    await fill(store, 3)
+    errors: list[DiskError] = []
+    store.on_broken.append(errors.append)
+    flushed = store.log.flushed
+    env.disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
+    store.sync_to(store.log.end)
+    await until(lambda: bool(errors))
+    env.disk.fail = lambda what, path: None
+    store.sync_to(store.log.end)
+    await asyncio.sleep(0.02)
+    assert store.log.flushed == flushed
+    assert "syncing the CommitLog failed" in (store.writable or "")
+    with pytest.raises(DiskError):
+        store.put(message())
+    assert len(errors) == 1
+    await store.close()
+    assert env.disk.exists("/store/abort")
+
+
+async def test_a_sync_covers_only_what_was_written_before_it_began() -> None:
+    env = FaultyEnv()
+    async with opened(env, flush_interval_ms=3_600_000) as store:
+        first = store.put(message("first"))[0]
+        flushed: list[int] = []
+        store.on_flush.append(flushed.append)
+        gate = asyncio.Event()
+        plain = env.offload
+
+        async def slow(call: Callable[[], object]) -> object:
+            result = await plain(call)
+            await gate.wait()
+            return result
+
+        env.offload = slow  # type: ignore[method-assign,assignment]
         store.sync_to(store.log.end)
-        await until(lambda: bool(errors))
-        env.disk.fail = lambda what, path: None
+        await asyncio.sleep(0.01)
+        second = store.put(message("second"))[0]
         store.sync_to(store.log.end)
-        await asyncio.sleep(0.02)
-        assert store.log.flushed == flushed
-        assert "syncing the CommitLog failed" in (store.writable or "")
-        with pytest.raises(DiskError):
-            store.put(message())
-        assert len(errors) == 1
-        await store.close()
-        assert env.disk.exists("/store/abort")
-
-    asyncio.run(run())
+        gate.set()
+        env.offload = plain  # type: ignore[method-assign]
+        await until(lambda: store.log.flushed == store.log.end)
+        assert flushed == [first.size, first.size + second.size]
 
 
-def test_a_sync_covers_only_what_was_written_before_it_began() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, flush_interval_ms=3_600_000) as store:
-            first = store.put(message("first"))[0]
-            flushed: list[int] = []
-            store.on_flush.append(flushed.append)
-            gate = asyncio.Event()
-            plain = env.offload
+async def test_a_sync_that_was_under_way_during_a_cut_proves_nothing() -> None:
+    env = FaultyEnv()
+    async with opened(env, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000) as store:
+        puts = await fill(store, 10)
+        gates = [asyncio.Event(), asyncio.Event()]
+        waiting = list(gates)
+        plain = env.offload
 
-            async def slow(call: Callable[[], object]) -> object:
-                result = await plain(call)
-                await gate.wait()
-                return result
+        async def slow(call: Callable[[], object]) -> object:
+            result = await plain(call)
+            await waiting.pop(0).wait()
+            return result
 
-            env.offload = slow  # type: ignore[method-assign,assignment]
-            store.sync_to(store.log.end)
-            await asyncio.sleep(0.01)
-            second = store.put(message("second"))[0]
-            store.sync_to(store.log.end)
-            gate.set()
-            env.offload = plain  # type: ignore[method-assign]
-            await until(lambda: store.log.flushed == store.log.end)
-            assert flushed == [first.size, first.size + second.size]
-
-    asyncio.run(run())
-
-
-def test_a_sync_that_was_under_way_during_a_cut_proves_nothing() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000) as store:
-            puts = await fill(store, 10)
-            gates = [asyncio.Event(), asyncio.Event()]
-            waiting = list(gates)
-            plain = env.offload
-
-            async def slow(call: Callable[[], object]) -> object:
-                result = await plain(call)
-                await waiting.pop(0).wait()
-                return result
-
-            env.offload = slow  # type: ignore[method-assign,assignment]
-            store.sync_to(store.log.end)
-            await asyncio.sleep(0.01)
-            store.truncate(puts[2].physical_offset)
-            await fill(store, 8)  # the log ends where it did, with other bytes
-            store.sync_to(store.log.end)
-            gates[0].set()
-            await asyncio.sleep(0.01)
-            assert waiting == []  # the next sync has begun, and only that one will prove anything
-            assert store.log.flushed <= puts[2].physical_offset
-            env.offload = plain  # type: ignore[method-assign]
-            gates[1].set()
-            await until(lambda: store.log.flushed == store.log.end)
-
-    asyncio.run(run())
+        env.offload = slow  # type: ignore[method-assign,assignment]
+        store.sync_to(store.log.end)
+        await asyncio.sleep(0.01)
+        store.truncate(puts[2].physical_offset)
+        await fill(store, 8)  # the log ends where it did, with other bytes
+        store.sync_to(store.log.end)
+        gates[0].set()
+        await asyncio.sleep(0.01)
+        assert waiting == []  # the next sync has begun, and only that one will prove anything
+        assert store.log.flushed <= puts[2].physical_offset
+        env.offload = plain  # type: ignore[method-assign]
+        gates[1].set()
+        await until(lambda: store.log.flushed == store.log.end)
 
 
 def test_segments_left_behind_by_a_roll_are_synced_too() -> None:
@@ -257,29 +242,26 @@ def test_segments_left_behind_by_a_roll_are_synced_too() -> None:
     assert len(bodies) == 200
 
 
-def test_a_full_disk_changes_nothing_and_passes() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            await fill(store, 3, queues=1)
-            end = store.log.end
-            env.disk.fail = lambda what, path: no_space(what, path)
-            env.disk.free_bytes = 0
-            with pytest.raises(DiskError, match="No space"):
-                store.put(message("lost"))
-            assert (store.log.end, store.next_offset("T", 0)) == (end, 3)
-            assert "No space" in (store.writable or "")
-            await asyncio.sleep(0.03)
-            assert store.writable is not None
-            env.disk.fail = lambda what, path: None
-            env.disk.free_bytes = 1 << 30
-            await until(lambda: store.writable is None)
-            assert store.put(message("found"))[0].queue_offset == 3
-            store.confirm(store.log.end)
-            await store.caught_up()
-            assert records_of(store)[-1].body == b"found"
-
-    asyncio.run(run())
+async def test_a_full_disk_changes_nothing_and_passes() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 3, queues=1)
+        end = store.log.end
+        env.disk.fail = lambda what, path: no_space(what, path)
+        env.disk.free_bytes = 0
+        with pytest.raises(DiskError, match="No space"):
+            store.put(message("lost"))
+        assert (store.log.end, store.next_offset("T", 0)) == (end, 3)
+        assert "No space" in (store.writable or "")
+        await asyncio.sleep(0.03)
+        assert store.writable is not None
+        env.disk.fail = lambda what, path: None
+        env.disk.free_bytes = 1 << 30
+        await until(lambda: store.writable is None)
+        assert store.put(message("found"))[0].queue_offset == 3
+        store.confirm(store.log.end)
+        await store.caught_up()
+        assert records_of(store)[-1].body == b"found"
 
 
 def test_what_a_failed_write_left_behind_does_not_come_back_after_a_crash() -> None:
@@ -327,21 +309,18 @@ def test_no_room_for_the_next_segment_refuses_and_recovers() -> None:
     asyncio.run(run())
 
 
-def test_another_write_error_breaks_the_store() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        store = MessageStore(env, config())
-        await store.open()
-        await fill(store, 1)
-        env.disk.fail = lambda what, path: errno.EIO if what == "pwrite" and "commitlog" in path else None
-        with pytest.raises(DiskError):
-            store.put(message())
-        env.disk.fail = lambda what, path: None
-        with pytest.raises(DiskError, match="Input/output"):
-            store.put(message())
-        await store.close()
-
-    asyncio.run(run())
+async def test_another_write_error_breaks_the_store() -> None:
+    env = FaultyEnv()
+    store = MessageStore(env, config())
+    await store.open()
+    await fill(store, 1)
+    env.disk.fail = lambda what, path: errno.EIO if what == "pwrite" and "commitlog" in path else None
+    with pytest.raises(DiskError):
+        store.put(message())
+    env.disk.fail = lambda what, path: None
+    with pytest.raises(DiskError, match="Input/output"):
+        store.put(message())
+    await store.close()
 
 
 def test_queue_entries_that_could_not_be_written_are_kept_and_written_later() -> None:
@@ -359,142 +338,119 @@ def test_queue_entries_that_could_not_be_written_are_kept_and_written_later() ->
     assert len(records_on(asyncio.run(run()))[1]) == 50
 
 
-def test_a_clean_stop_leaves_no_abort_and_scans_little(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_clean_stop_leaves_no_abort_and_scans_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "LOOK_BACK_BYTES", SEGMENT)
 
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            await fill(store, 200)
-        assert not env.disk.exists("/store/abort")
-        async with opened(FaultyEnv(env.disk.crash())) as store:
-            assert store.recovered is not None
-            assert store.recovered.clean
-            assert store.recovered.start > 0
-            assert len(records_of(store)) == 100
-
-    asyncio.run(run())
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 200)
+    assert not env.disk.exists("/store/abort")
+    async with opened(FaultyEnv(env.disk.crash())) as store:
+        assert store.recovered is not None
+        assert store.recovered.clean
+        assert store.recovered.start > 0
+        assert len(records_of(store)) == 100
 
 
-def test_a_stop_with_more_queues_than_it_syncs_one_by_one_is_clean_too(
+async def test_a_stop_with_more_queues_than_it_syncs_one_by_one_is_clean_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(housekeeping, "CLOSE_QUEUES", 10)
 
-    async def run() -> None:
-        env = FaultyEnv()
-        whole = env.disk.sync_all
-        at_once: list[str] = []
+    env = FaultyEnv()
+    whole = env.disk.sync_all
+    at_once: list[str] = []
 
-        def watched(path: str) -> None:
-            at_once.append(path)
-            whole(path)
+    def watched(path: str) -> None:
+        at_once.append(path)
+        whole(path)
 
-        monkeypatch.setattr(env.disk, "sync_all", watched)
-        async with opened(env, flush_queue_interval_ms=3_600_000) as store:
-            await fill(store, 120, queues=40)
-        assert at_once == ["/store/consumequeue"]
-        assert not env.disk.exists("/store/abort")
-        async with opened(FaultyEnv(env.disk.crash()), flush_queue_interval_ms=3_600_000) as store:
-            assert store.recovered is not None
-            assert store.recovered.clean
-            assert [store.max_queue_offset("T", queue) for queue in range(40)] == [3] * 40
-
-    asyncio.run(run())
+    monkeypatch.setattr(env.disk, "sync_all", watched)
+    async with opened(env, flush_queue_interval_ms=3_600_000) as store:
+        await fill(store, 120, queues=40)
+    assert at_once == ["/store/consumequeue"]
+    assert not env.disk.exists("/store/abort")
+    async with opened(FaultyEnv(env.disk.crash()), flush_queue_interval_ms=3_600_000) as store:
+        assert store.recovered is not None
+        assert store.recovered.clean
+        assert [store.max_queue_offset("T", queue) for queue in range(40)] == [3] * 40
 
 
-def test_a_stop_whose_one_sync_fails_is_not_a_clean_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_whose_one_sync_fails_is_not_a_clean_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(housekeeping, "CLOSE_QUEUES", 10)
 
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, flush_queue_interval_ms=3_600_000) as store:
-            await fill(store, 120, queues=40)
-            env.disk.fail = lambda what, path: (
-                errno.EIO if what == "sync" and "consumequeue" in path else None
-            )
-        assert env.disk.exists("/store/abort")
-        async with opened(FaultyEnv(env.disk.crash())) as store:
-            assert [store.max_queue_offset("T", queue) for queue in range(40)] == [3] * 40
-
-    asyncio.run(run())
+    env = FaultyEnv()
+    async with opened(env, flush_queue_interval_ms=3_600_000) as store:
+        await fill(store, 120, queues=40)
+        env.disk.fail = lambda what, path: errno.EIO if what == "sync" and "consumequeue" in path else None
+    assert env.disk.exists("/store/abort")
+    async with opened(FaultyEnv(env.disk.crash())) as store:
+        assert [store.max_queue_offset("T", queue) for queue in range(40)] == [3] * 40
 
 
-def test_an_unclean_start_goes_back_only_as_far_as_the_checkpoint_says(
+async def test_an_unclean_start_goes_back_only_as_far_as_the_checkpoint_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recovery, "LOOK_BACK_BYTES", SEGMENT)
 
-    async def run() -> None:
-        env = FaultyEnv()
+    env = FaultyEnv()
 
-        async def work(store: MessageStore) -> None:
-            for _ in range(20):
-                await fill(store, 20, queues=1)
-                env.clock_ms += 10_000
-            await store._housekeeping.flush_index()
-            store.log.sync()
-            await store._housekeeping.flush_queues()
-            for _ in range(2):
-                await store._housekeeping.write_checkpoint()
+    async def work(store: MessageStore) -> None:
+        for _ in range(20):
+            await fill(store, 20, queues=1)
+            env.clock_ms += 10_000
+        await store._housekeeping.flush_index()
+        store.log.sync()
+        await store._housekeeping.flush_queues()
+        for _ in range(2):
+            await store._housekeeping.write_checkpoint()
 
-        await abandoned(env, work, flush_queue_interval_ms=3_600_000)
-        async with opened(FaultyEnv(env.disk.crash())) as store:
-            assert store.recovered is not None
-            assert store.recovered.start > 2 * SEGMENT
-            assert len(records_of(store)) == 400
-            for number in (0, 7, 19):
-                assert len(store.query("T", f"U{number}", 64, 0, 1 << 62)) == 20
-
-    asyncio.run(run())
+    await abandoned(env, work, flush_queue_interval_ms=3_600_000)
+    async with opened(FaultyEnv(env.disk.crash())) as store:
+        assert store.recovered is not None
+        assert store.recovered.start > 2 * SEGMENT
+        assert len(records_of(store)) == 400
+        for number in (0, 7, 19):
+            assert len(store.query("T", f"U{number}", 64, 0, 1 << 62)) == 20
 
 
-def test_a_store_without_log_drops_queues_that_speak_of_one() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            await fill(store, 10)
-        for path in [path for path in env.disk.nodes if "commitlog" in path]:
-            env.disk.remove(path)
-        async with opened(env) as store:
-            assert list(store.queues()) == []
-            assert store.log.end == 0
-
-    asyncio.run(run())
+async def test_a_store_without_log_drops_queues_that_speak_of_one() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 10)
+    for path in [path for path in env.disk.nodes if "commitlog" in path]:
+        env.disk.remove(path)
+    async with opened(env) as store:
+        assert list(store.queues()) == []
+        assert store.log.end == 0
 
 
-def test_a_missing_or_odd_segment_stops_the_start_with_words() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            await fill(store, 300)
-        with pytest.raises(DiskError, match="mappedFileSizeCommitLog is 4096"):
-            await MessageStore(env, config(segment_bytes=4096)).open()
-        env.disk.remove(f"/store/commitlog/{SEGMENT:020}")
-        with pytest.raises(DiskError, match="no segment between 0"):
-            await MessageStore(env, config()).open()
-
-    asyncio.run(run())
+async def test_a_missing_or_odd_segment_stops_the_start_with_words() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 300)
+    with pytest.raises(DiskError, match="mappedFileSizeCommitLog is 4096"):
+        await MessageStore(env, config(segment_bytes=4096)).open()
+    env.disk.remove(f"/store/commitlog/{SEGMENT:020}")
+    with pytest.raises(DiskError, match="no segment between 0"):
+        await MessageStore(env, config()).open()
 
 
-def test_epochs_behind_the_recovered_end_are_forgotten() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
+async def test_epochs_behind_the_recovered_end_are_forgotten() -> None:
+    env = FaultyEnv()
 
-        async def work(store: MessageStore) -> None:
-            store.epochs.append(1, 0)
-            await fill(store, 10)
-            store.log.sync()
-            store.epochs.append(2, store.log.end)
-            await fill(store, 10)
-            store.epochs.append(3, store.log.end)
+    async def work(store: MessageStore) -> None:
+        store.epochs.append(1, 0)
+        await fill(store, 10)
+        store.log.sync()
+        store.epochs.append(2, store.log.end)
+        await fill(store, 10)
+        store.epochs.append(3, store.log.end)
 
-        await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
-        async with opened(FaultyEnv(env.disk.crash())) as store:
-            assert [entry.epoch for entry in store.epochs.entries] == [1, 2]
-            assert store.epochs.entries[-1].start == store.log.end
-
-    asyncio.run(run())
+    await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
+    async with opened(FaultyEnv(env.disk.crash())) as store:
+        assert [entry.epoch for entry in store.epochs.entries] == [1, 2]
+        assert store.epochs.entries[-1].start == store.log.end
 
 
 def test_recovery_with_the_crc_property_notices_a_damaged_header() -> None:
@@ -511,11 +467,8 @@ def test_recovery_with_the_crc_property_notices_a_damaged_header() -> None:
     assert len(records_on(disk, append_prop_crc=True)[1]) == 2
 
 
-def test_zeros_of_a_body_are_not_taken_for_a_torn_tail() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        await abandoned(env, lambda store: store.put(message(bytes(100), properties="")) and None)
-        async with opened(FaultyEnv(env.disk.killed())) as store:
-            assert store.log.end == len(encode(message(bytes(100), properties=""), 0, 0, 0))
-
-    asyncio.run(run())
+async def test_zeros_of_a_body_are_not_taken_for_a_torn_tail() -> None:
+    env = FaultyEnv()
+    await abandoned(env, lambda store: store.put(message(bytes(100), properties="")) and None)
+    async with opened(FaultyEnv(env.disk.killed())) as store:
+        assert store.log.end == len(encode(message(bytes(100), properties=""), 0, 0, 0))

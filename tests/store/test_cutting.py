@@ -77,7 +77,7 @@ def test_a_crash_during_a_cut_leaves_a_prefix(
     assert [int(body.split(b":")[0]) for body in bodies] == list(range(len(bodies)))
 
 
-def test_a_cut_takes_the_recorded_confirm_offset_back_before_the_log() -> None:
+async def test_a_cut_takes_the_recorded_confirm_offset_back_before_the_log() -> None:
     async def work(store: MessageStore) -> None:
         puts = await fill(store, 20, queues=1)
         store.log.sync()
@@ -87,13 +87,10 @@ def test_a_cut_takes_the_recorded_confirm_offset_back_before_the_log() -> None:
             store.put(message("unconfirmed"))
         store.log.sync()
 
-    async def run() -> None:
-        env = FaultyEnv()
-        await abandoned(env, work, controller_mode=True, flush_queue_interval_ms=3_600_000)
-        async with opened(FaultyEnv(env.disk.crash()), controller_mode=True) as store:
-            assert len(records_of(store)) == 5
-
-    asyncio.run(run())
+    env = FaultyEnv()
+    await abandoned(env, work, controller_mode=True, flush_queue_interval_ms=3_600_000)
+    async with opened(FaultyEnv(env.disk.crash()), controller_mode=True) as store:
+        assert len(records_of(store)) == 5
 
 
 def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:

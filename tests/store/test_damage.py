@@ -126,7 +126,7 @@ def _flip(disk: FaultyDisk, path: str, byte: int, mask: int = 1) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("number", [0, 1, 45, 46, 118, 119])
-def test_a_record_destroyed_anywhere_leaves_all_others_and_its_offset(number: int, clean: bool) -> None:
+async def test_a_record_destroyed_anywhere_leaves_all_others_and_its_offset(number: int, clean: bool) -> None:
     disk, places = _written()
     topic, queue_id, queue_offset, at, size = places[number]
     path = f"/store/commitlog/{at - at % SEGMENT:020}"
@@ -136,23 +136,20 @@ def test_a_record_destroyed_anywhere_leaves_all_others_and_its_offset(number: in
     if not clean:
         disk.open("/store/abort", create=True)
 
-    async def run() -> None:
-        async with opened(FaultyEnv(disk)) as store:
-            assert served(store) == set(places) - {places[number]}
-            if number > 100 or not clean:  # after a clean stop only the last segment is read
-                assert store.damage.overlaps(at, at + size)
-            following = max(row[2] for row in places if row[1] == queue_id) + 1
-            assert store.next_offset(topic, queue_id) == following
-            put = store.put(message("new", queue_id=queue_id))[0]
-            assert put.queue_offset == following > queue_offset
-            store.confirm(store.log.end)
-            await store.caught_up()
-            assert records_of(store, topic, queue_id)[-1].body == b"new"
-
-    asyncio.run(run())
+    async with opened(FaultyEnv(disk)) as store:
+        assert served(store) == set(places) - {places[number]}
+        if number > 100 or not clean:  # after a clean stop only the last segment is read
+            assert store.damage.overlaps(at, at + size)
+        following = max(row[2] for row in places if row[1] == queue_id) + 1
+        assert store.next_offset(topic, queue_id) == following
+        put = store.put(message("new", queue_id=queue_id))[0]
+        assert put.queue_offset == following > queue_offset
+        store.confirm(store.log.end)
+        await store.caught_up()
+        assert records_of(store, topic, queue_id)[-1].body == b"new"
 
 
-def test_offsets_of_records_nothing_is_known_of_are_not_handed_out_either() -> None:
+async def test_offsets_of_records_nothing_is_known_of_are_not_handed_out_either() -> None:
     disk, places = _written()
     *_, at, size = places[-1]
     path = f"/store/commitlog/{at - at % SEGMENT:020}"
@@ -162,27 +159,21 @@ def test_offsets_of_records_nothing_is_known_of_are_not_handed_out_either() -> N
         disk.remove(name)
     disk.open("/store/abort", create=True)
 
-    async def run() -> None:
-        async with opened(FaultyEnv(disk)) as store:
-            assert store.damage.overlaps(at, at + size)
-            assert all(store.next_offset("T", row[1]) > row[2] for row in places)
-
-    asyncio.run(run())
+    async with opened(FaultyEnv(disk)) as store:
+        assert store.damage.overlaps(at, at + size)
+        assert all(store.next_offset("T", row[1]) > row[2] for row in places)
 
 
-def test_a_pull_passes_over_damage_and_does_not_stall() -> None:
+async def test_a_pull_passes_over_damage_and_does_not_stall() -> None:
     disk, places = _written()
     for row in places[2:6]:
         _flip(disk, FIRST, row[3] + 100)
     disk.open("/store/abort", create=True)
 
-    async def run() -> None:
-        async with opened(FaultyEnv(disk)) as store:
-            got = store.get("T", 0, 1, 1, 1 << 20)
-            assert (got.count, decode(got.chunks[0]).queue_offset, got.next_offset) == (1, 3, 4)
-            assert len(records_of(store)) == 58
-
-    asyncio.run(run())
+    async with opened(FaultyEnv(disk)) as store:
+        got = store.get("T", 0, 1, 1, 1 << 20)
+        assert (got.count, decode(got.chunks[0]).queue_offset, got.next_offset) == (1, 3, 4)
+        assert len(records_of(store)) == 58
 
 
 @pytest.mark.parametrize("byte", range(20))

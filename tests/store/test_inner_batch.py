@@ -43,55 +43,49 @@ async def _check(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("how", ["promoted", "clean", "killed", "undispatched", "power", "recut"])
-def test_offsets_behind_an_inner_batch_are_never_given_out_again(how: str) -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        disk: FaultyDisk = env.disk
-        store = MessageStore(env, config())
-        await store.open()
-        await _filled(store, confirm=how != "undispatched")
-        if how == "recut":
-            end = store.log.end
-            _append(store, body="cut off", queue_offset=1 + INNER)
-            store.confirm(store.log.end)
-            await store.caught_up()
-            store.truncate(end)
-        if how in ("promoted", "recut"):
-            store.rebuild_queue_offsets()
-            await _check(store)
-            await store.close()
-            return
-        if how == "clean":
-            await store.close()
-        elif how == "power":
-            store.log.sync()
-            disk = disk.crash()
-        else:
-            disk = disk.killed()
-        async with opened(FaultyEnv(disk), controller_mode=how == "undispatched") as again:
-            if how == "undispatched":
-                assert again.next_offset("T", 0) == 1 + INNER
-                again.confirm(again.log.end)
-                await again.caught_up()
-            await _check(again)
-
-    asyncio.run(run())
+async def test_offsets_behind_an_inner_batch_are_never_given_out_again(how: str) -> None:
+    env = FaultyEnv()
+    disk: FaultyDisk = env.disk
+    store = MessageStore(env, config())
+    await store.open()
+    await _filled(store, confirm=how != "undispatched")
+    if how == "recut":
+        end = store.log.end
+        _append(store, body="cut off", queue_offset=1 + INNER)
+        store.confirm(store.log.end)
+        await store.caught_up()
+        store.truncate(end)
+    if how in ("promoted", "recut"):
+        store.rebuild_queue_offsets()
+        await _check(store)
+        await store.close()
+        return
+    if how == "clean":
+        await store.close()
+    elif how == "power":
+        store.log.sync()
+        disk = disk.crash()
+    else:
+        disk = disk.killed()
+    async with opened(FaultyEnv(disk), controller_mode=how == "undispatched") as again:
+        if how == "undispatched":
+            assert again.next_offset("T", 0) == 1 + INNER
+            again.confirm(again.log.end)
+            await again.caught_up()
+        await _check(again)
 
 
-def test_a_count_that_cannot_be_one_is_one() -> None:
-    async def run() -> None:
-        async with opened(FaultyEnv()) as store:
-            for number, text in enumerate(("x", "", "-3", "999999999", "0")):
-                one = message(
-                    "b", sys_flag=INNER_BATCH, properties=encode_properties({"TAGS": "A", "INNER_NUM": text})
-                )
-                store.append_raw(store.log.end, encode(one, number, store.log.end, 1))
-            store.confirm(store.log.end)
-            await store.caught_up()
-            assert store.max_queue_offset("T", 0) == 5
-            assert not INNER_BATCH & TRANSACTION_PREPARED
-
-    asyncio.run(run())
+async def test_a_count_that_cannot_be_one_is_one() -> None:
+    async with opened(FaultyEnv()) as store:
+        for number, text in enumerate(("x", "", "-3", "999999999", "0")):
+            one = message(
+                "b", sys_flag=INNER_BATCH, properties=encode_properties({"TAGS": "A", "INNER_NUM": text})
+            )
+            store.append_raw(store.log.end, encode(one, number, store.log.end, 1))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        assert store.max_queue_offset("T", 0) == 5
+        assert not INNER_BATCH & TRANSACTION_PREPARED
 
 
 def test_the_batch_queues_of_a_real_broker_stay_as_they_are() -> None:

@@ -54,60 +54,54 @@ def _check(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("how", ["served", "clean", "killed", "power", "queues_removed", "undispatched"])
-def test_light_queues_are_the_same_after_every_way_to_make_them(how: str) -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        store = MessageStore(env, config(**LIGHT))
-        await store.open()
-        disk: FaultyDisk = env.disk
-        if how == "undispatched":
-            store.put([_light("1", f"{A},{B}"), _light("2", A)])
-            store.rebuild_queue_offsets()
-            assert [store.next_offset(name, 0) for name in (A, B)] == [2, 1]
-            store.put(_light("3", f"{B},{A}"))
-            disk = disk.killed()
+async def test_light_queues_are_the_same_after_every_way_to_make_them(how: str) -> None:
+    env = FaultyEnv()
+    store = MessageStore(env, config(**LIGHT))
+    await store.open()
+    disk: FaultyDisk = env.disk
+    if how == "undispatched":
+        store.put([_light("1", f"{A},{B}"), _light("2", A)])
+        store.rebuild_queue_offsets()
+        assert [store.next_offset(name, 0) for name in (A, B)] == [2, 1]
+        store.put(_light("3", f"{B},{A}"))
+        disk = disk.killed()
+    else:
+        await _fill(store)
+        _check(store)
+        if how == "served":
+            await store.close()
+            return
+        if how in ("clean", "queues_removed"):
+            await store.close()
+            if how == "queues_removed":
+                disk.rmtree("/store/consumequeue")
+        elif how == "power":
+            store.log.sync()
+            disk = disk.crash()
         else:
-            await _fill(store)
-            _check(store)
-            if how == "served":
-                await store.close()
-                return
-            if how in ("clean", "queues_removed"):
-                await store.close()
-                if how == "queues_removed":
-                    disk.rmtree("/store/consumequeue")
-            elif how == "power":
-                store.log.sync()
-                disk = disk.crash()
-            else:
-                disk = disk.killed()
-        async with opened(FaultyEnv(disk), **LIGHT) as again:
-            if how == "undispatched":
-                assert (_bodies(again, A), _bodies(again, B)) == ([b"1", b"2", b"3"], [b"1", b"3"])
-                return
-            _check(again)
-            again.put(_light("4", A))
-            again.confirm(again.log.end)
-            await again.caught_up()
-            assert _bodies(again, A)[-1] == b"4"
-
-    asyncio.run(run())
+            disk = disk.killed()
+    async with opened(FaultyEnv(disk), **LIGHT) as again:
+        if how == "undispatched":
+            assert (_bodies(again, A), _bodies(again, B)) == ([b"1", b"2", b"3"], [b"1", b"3"])
+            return
+        _check(again)
+        again.put(_light("4", A))
+        again.confirm(again.log.end)
+        await again.caught_up()
+        assert _bodies(again, A)[-1] == b"4"
 
 
-def test_a_slave_and_a_foreign_log_give_the_same_queues() -> None:
-    async def run() -> None:
-        async with opened(FaultyEnv(), **LIGHT) as master, opened(FaultyEnv(), **LIGHT) as slave:
-            await _fill(master)
-            slave.append_raw(0, master.log.read(0, master.log.end))
-            slave.confirm(slave.log.end)
-            await slave.caught_up()
-            slave.rebuild_queue_offsets()  # as a promotion does
-            _check(slave)
-            slave.truncate(_offset_of(master, "T", 3))
-            assert _bodies(slave, A) == [b"1", b"2"]
-            assert [slave.next_offset(name, 0) for name in (A, B)] == [2, 1]
-
-    asyncio.run(run())
+async def test_a_slave_and_a_foreign_log_give_the_same_queues() -> None:
+    async with opened(FaultyEnv(), **LIGHT) as master, opened(FaultyEnv(), **LIGHT) as slave:
+        await _fill(master)
+        slave.append_raw(0, master.log.read(0, master.log.end))
+        slave.confirm(slave.log.end)
+        await slave.caught_up()
+        slave.rebuild_queue_offsets()  # as a promotion does
+        _check(slave)
+        slave.truncate(_offset_of(master, "T", 3))
+        assert _bodies(slave, A) == [b"1", b"2"]
+        assert [slave.next_offset(name, 0) for name in (A, B)] == [2, 1]
 
 
 def _offset_of(store: MessageStore, topic: str, index: int) -> int:
@@ -115,42 +109,33 @@ def _offset_of(store: MessageStore, topic: str, index: int) -> int:
     return decode(chunk).physical_offset
 
 
-def test_offsets_a_producer_made_up_are_replaced_and_other_names_ignored() -> None:
-    async def run() -> None:
-        async with opened(FaultyEnv(), **LIGHT) as store:
-            store.put(_light("1", f"Other,{A},%LMQ%x/y", INNER_MULTI_QUEUE_OFFSET="7,8,9"))
-            store.confirm(store.log.end)
-            await store.caught_up()
-            record = decode(store.get(A, 0, 0, 1, 1 << 20).chunks[0])
-            found = decode_properties(record.properties)
-            assert (found["INNER_MULTI_DISPATCH"], found["INNER_MULTI_QUEUE_OFFSET"]) == (A, "0")
-            assert store.max_queue_offset("Other", 0) == 0
-            assert sorted(topic for topic, _ in store.queues()) == [A, "T"]
-
-    asyncio.run(run())
+async def test_offsets_a_producer_made_up_are_replaced_and_other_names_ignored() -> None:
+    async with opened(FaultyEnv(), **LIGHT) as store:
+        store.put(_light("1", f"Other,{A},%LMQ%x/y", INNER_MULTI_QUEUE_OFFSET="7,8,9"))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        record = decode(store.get(A, 0, 0, 1, 1 << 20).chunks[0])
+        found = decode_properties(record.properties)
+        assert (found["INNER_MULTI_DISPATCH"], found["INNER_MULTI_QUEUE_OFFSET"]) == (A, "0")
+        assert store.max_queue_offset("Other", 0) == 0
+        assert sorted(topic for topic, _ in store.queues()) == [A, "T"]
 
 
 @pytest.mark.parametrize(("names", "offsets"), [(f"{A},{B}", "1"), (A, "x"), (A, "-1"), ("T", "5")])
-def test_what_a_foreign_record_says_wrongly_makes_no_queue(names: str, offsets: str) -> None:
-    async def run() -> None:
-        async with opened(FaultyEnv(), **LIGHT) as store:
-            one = _light("1", names, INNER_MULTI_QUEUE_OFFSET=offsets)
-            store.append_raw(0, encode(one, 0, 0, 1_700_000_000_000))
-            store.confirm(store.log.end)
-            await store.caught_up()
-            assert list(store.queues()) == [("T", 0)]
-            assert store.max_queue_offset("T", 0) == 1
-
-    asyncio.run(run())
+async def test_what_a_foreign_record_says_wrongly_makes_no_queue(names: str, offsets: str) -> None:
+    async with opened(FaultyEnv(), **LIGHT) as store:
+        one = _light("1", names, INNER_MULTI_QUEUE_OFFSET=offsets)
+        store.append_raw(0, encode(one, 0, 0, 1_700_000_000_000))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        assert list(store.queues()) == [("T", 0)]
+        assert store.max_queue_offset("T", 0) == 1
 
 
-def test_without_the_keys_there_are_no_light_queues() -> None:
-    async def run() -> None:
-        async with opened(FaultyEnv()) as store:
-            await _fill(store)
-            assert list(store.queues()) == [("T", 0)]
-
-    asyncio.run(run())
+async def test_without_the_keys_there_are_no_light_queues() -> None:
+    async with opened(FaultyEnv()) as store:
+        await _fill(store)
+        assert list(store.queues()) == [("T", 0)]
 
 
 def test_verify_knows_light_queues() -> None:
@@ -164,18 +149,15 @@ def test_verify_knows_light_queues() -> None:
     assert verdict["damage"] == []
 
 
-def test_a_record_of_light_queues_is_repaired_from_another_replica() -> None:
-    async def run() -> None:
-        async with opened(FaultyEnv(), **LIGHT) as store:
-            await _fill(store)
-            entry = store._queues.open("T", 0).entry(1)
-            assert entry is not None
-            offset, size, _ = entry
-            right = store.log.read(offset, size)
-            store.log.overwrite(offset, right[:88] + bytes([right[88] ^ 1]) + right[89:])
-            store.repairer.note(offset, BadRecord("crc_mismatch", ""))
-            [wanted] = store.repairer.wanted()
-            await store.repairer.mend(wanted, wanted.before + right + wanted.behind)
-            _check(store)
-
-    asyncio.run(run())
+async def test_a_record_of_light_queues_is_repaired_from_another_replica() -> None:
+    async with opened(FaultyEnv(), **LIGHT) as store:
+        await _fill(store)
+        entry = store._queues.open("T", 0).entry(1)
+        assert entry is not None
+        offset, size, _ = entry
+        right = store.log.read(offset, size)
+        store.log.overwrite(offset, right[:88] + bytes([right[88] ^ 1]) + right[89:])
+        store.repairer.note(offset, BadRecord("crc_mismatch", ""))
+        [wanted] = store.repairer.wanted()
+        await store.repairer.mend(wanted, wanted.before + right + wanted.behind)
+        _check(store)

@@ -39,53 +39,47 @@ class SmallDisk(FaultyDisk):
         return path in self.nodes and len(self.nodes[path].cache) > 0
 
 
-def test_a_full_disk_refuses_messages_but_not_an_election_and_serves_again_with_space() -> None:
-    async def run() -> None:
-        env = FaultyEnv(SmallDisk(8 * MIB))
-        disk = env.disk
-        assert isinstance(disk, SmallDisk)
-        async with opened(env, disk_reserve_megabytes=4) as store:
-            await fill(store, 20)
-            assert disk.exists("/store/reserve")
-            disk.others = disk.capacity  # somebody else fills the disk
-            disk.check("pread", "")
-            await until(lambda: store.writable is not None)
-            assert "role changes" in (store.writable or "")
-            assert not disk.exists("/store/reserve")
-            with pytest.raises(DiskError, match="role changes"):
-                store.put(message("refused"))
-            disk.others -= 4 * MIB  # what the reserve gave back
-            store.epochs.append(7, store.log.end)
-            write_file(disk, "/store/topics.json", b"{}")
-            assert len(records_of(store)) == 10
-            await asyncio.sleep(0.05)
-            assert store.writable is not None  # its own reserve is no reason to go on
-            disk.others = 0
-            disk.check("pread", "")
-            await until(lambda: store.writable is None)
-            assert disk.exists("/store/reserve")
-            store.put(message("taken"))
-
-    asyncio.run(run())
+async def test_a_full_disk_refuses_messages_but_not_an_election_and_serves_again_with_space() -> None:
+    env = FaultyEnv(SmallDisk(8 * MIB))
+    disk = env.disk
+    assert isinstance(disk, SmallDisk)
+    async with opened(env, disk_reserve_megabytes=4) as store:
+        await fill(store, 20)
+        assert disk.exists("/store/reserve")
+        disk.others = disk.capacity  # somebody else fills the disk
+        disk.check("pread", "")
+        await until(lambda: store.writable is not None)
+        assert "role changes" in (store.writable or "")
+        assert not disk.exists("/store/reserve")
+        with pytest.raises(DiskError, match="role changes"):
+            store.put(message("refused"))
+        disk.others -= 4 * MIB  # what the reserve gave back
+        store.epochs.append(7, store.log.end)
+        write_file(disk, "/store/topics.json", b"{}")
+        assert len(records_of(store)) == 10
+        await asyncio.sleep(0.05)
+        assert store.writable is not None  # its own reserve is no reason to go on
+        disk.others = 0
+        disk.check("pread", "")
+        await until(lambda: store.writable is None)
+        assert disk.exists("/store/reserve")
+        store.put(message("taken"))
 
 
-def test_a_segment_that_finds_no_space_gives_the_reserve_free() -> None:
-    async def run() -> None:
-        env = FaultyEnv(SmallDisk(1 << 40))
-        disk = env.disk
-        assert isinstance(disk, SmallDisk)
-        async with opened(env, disk_reserve_megabytes=1) as store:
-            await fill(store, 5)
-            disk.fail = lambda what, path: errno.ENOSPC if what == "allocate" else None
-            with pytest.raises(DiskError, match="No space"):
-                await _until_full(store)
-            assert not disk.exists("/store/reserve")
-            assert store.writable is not None
-            disk.fail = lambda what, path: None
-            await until(lambda: store.writable is None and disk.exists("/store/reserve"))
-            await fill(store, 5)
-
-    asyncio.run(run())
+async def test_a_segment_that_finds_no_space_gives_the_reserve_free() -> None:
+    env = FaultyEnv(SmallDisk(1 << 40))
+    disk = env.disk
+    assert isinstance(disk, SmallDisk)
+    async with opened(env, disk_reserve_megabytes=1) as store:
+        await fill(store, 5)
+        disk.fail = lambda what, path: errno.ENOSPC if what == "allocate" else None
+        with pytest.raises(DiskError, match="No space"):
+            await _until_full(store)
+        assert not disk.exists("/store/reserve")
+        assert store.writable is not None
+        disk.fail = lambda what, path: None
+        await until(lambda: store.writable is None and disk.exists("/store/reserve"))
+        await fill(store, 5)
 
 
 async def _until_full(store: MessageStore) -> None:
@@ -93,11 +87,8 @@ async def _until_full(store: MessageStore) -> None:
         await fill(store, 1)
 
 
-def test_without_a_reserve_there_is_no_file() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            await fill(store, 1)
-            assert not env.disk.exists("/store/reserve")
-
-    asyncio.run(run())
+async def test_without_a_reserve_there_is_no_file() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 1)
+        assert not env.disk.exists("/store/reserve")

@@ -141,235 +141,205 @@ def starts(raw: list[bytes]) -> list[int]:
     return [int.from_bytes(record[28:36], "big") for record in raw]
 
 
-def test_a_replica_with_another_history_mends_nothing() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store, opened(FaultyEnv(now_ms=1_800_000_000_000)) as other:
-            for one in (store, other):
-                for number in range(9):
-                    one.put(message(f"{number}".rjust(50)))
-                one.confirm(one.log.end)
-                await one.caught_up()
-            node = env.disk.nodes["/store/commitlog/" + "0" * 20]
-            good = bytes(node.cache)
-            at = 4 * (store.log.end // 9) + 95
-            node.cache[at] ^= 1
-            scrub_all(store)
-            (wanted,) = store.repairer.wanted()
-            assert (wanted.before, wanted.behind) != (b"", b"")
-            with pytest.raises(BadRecord, match="not ours"):
-                await store.repairer.mend(wanted, read_log(other, wanted.begin, wanted.until))
-            with pytest.raises(BadRecord, match="CRC"):
-                await store.repairer.mend(wanted, read_log(store, wanted.begin, wanted.until))
-            with pytest.raises(BadRecord, match="bytes came"):
-                await store.repairer.mend(wanted, b"short")
-            assert len(store.damage.ranges) == 1
-            await store.repairer.mend(wanted, good[wanted.begin : wanted.until])
-            assert bytes(node.cache) == good
-            assert len(records_of(store)) == 9
-
-    asyncio.run(run())
-
-
-def test_a_crash_between_a_repair_and_its_note_is_seen_at_the_next_start() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            put = [store.put(message(f"{number}".rjust(50)))[0] for number in range(9)][4]
-            store.confirm(store.log.end)
-            await store.caught_up()
+async def test_a_replica_with_another_history_mends_nothing() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store, opened(FaultyEnv(now_ms=1_800_000_000_000)) as other:
+        for one in (store, other):
+            for number in range(9):
+                one.put(message(f"{number}".rjust(50)))
+            one.confirm(one.log.end)
+            await one.caught_up()
         node = env.disk.nodes["/store/commitlog/" + "0" * 20]
-        node.cache[put.physical_offset + 95] ^= 1
-        async with opened(env) as store:
-            assert [item.begin for item in store.damage.ranges] == [put.physical_offset]
-        node.cache[put.physical_offset + 95] ^= 1
-        async with opened(env) as store:
-            assert store.damage.ranges == []
-            assert len(records_of(store)) == 9
+        good = bytes(node.cache)
+        at = 4 * (store.log.end // 9) + 95
+        node.cache[at] ^= 1
+        scrub_all(store)
+        (wanted,) = store.repairer.wanted()
+        assert (wanted.before, wanted.behind) != (b"", b"")
+        with pytest.raises(BadRecord, match="not ours"):
+            await store.repairer.mend(wanted, read_log(other, wanted.begin, wanted.until))
+        with pytest.raises(BadRecord, match="CRC"):
+            await store.repairer.mend(wanted, read_log(store, wanted.begin, wanted.until))
+        with pytest.raises(BadRecord, match="bytes came"):
+            await store.repairer.mend(wanted, b"short")
+        assert len(store.damage.ranges) == 1
+        await store.repairer.mend(wanted, good[wanted.begin : wanted.until])
+        assert bytes(node.cache) == good
+        assert len(records_of(store)) == 9
 
-    asyncio.run(run())
+
+async def test_a_crash_between_a_repair_and_its_note_is_seen_at_the_next_start() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        put = [store.put(message(f"{number}".rjust(50)))[0] for number in range(9)][4]
+        store.confirm(store.log.end)
+        await store.caught_up()
+    node = env.disk.nodes["/store/commitlog/" + "0" * 20]
+    node.cache[put.physical_offset + 95] ^= 1
+    async with opened(env) as store:
+        assert [item.begin for item in store.damage.ranges] == [put.physical_offset]
+    node.cache[put.physical_offset + 95] ^= 1
+    async with opened(env) as store:
+        assert store.damage.ranges == []
+        assert len(records_of(store)) == 9
 
 
-def test_repair_gives_a_record_back_its_place_in_queue_and_index_even_when_its_entry_was_lost() -> None:
+async def test_repair_gives_a_record_back_its_place_in_queue_and_index_even_when_its_entry_was_lost() -> None:
     good = replica()
 
-    async def run() -> None:
-        async with opened(FaultyEnv(copy_of(good)), **KEYS) as peer:
-            disk = copy_of(good)
-            (target,) = [r for r in records_of(peer, "T", 1) if r.queue_offset == 5]
-            path = f"/store/commitlog/{target.physical_offset - target.physical_offset % SEGMENT:020}"
-            at = target.physical_offset % SEGMENT
-            disk.nodes[path].cache[at : at + target.size] = b"\xee" * target.size
-            disk.nodes[path].sync()
-            for name in [n for n in disk.nodes if "consumequeue" in n or "/index/" in n or "checkpoint" in n]:
-                disk.remove(name)
-            disk.open("/store/abort", create=True)
-            async with opened(FaultyEnv(disk), **KEYS) as store:
-                assert [r.queue_offset for r in records_of(store, "T", 1)] == [*range(5), *range(6, 12)]
-                assert store.query("T", "U5.1", 9, 0, 1 << 62) == []
-                assert await mend_from(store, peer) == 1
-                assert everything(store) == everything(peer)
-                assert store.query("T", "U5.1", 9, 0, 1 << 62) == peer.query("T", "U5.1", 9, 0, 1 << 62) != []
-            async with opened(FaultyEnv(disk), **KEYS) as store:
-                assert everything(store) == everything(peer)
-                assert store.query("T", "U5.1", 9, 0, 1 << 62) != []
-
-    asyncio.run(run())
-
-
-def test_a_slave_that_copied_a_damaged_log_dispatches_the_rest_and_mends_it_later() -> None:
-    good = replica()
-
-    async def run() -> None:
-        async with opened(FaultyEnv(good), **KEYS) as master, opened(FaultyEnv(), **KEYS) as slave:
-            raw = bytearray(read_log(master, 0, SEGMENT))
-            records = list(walk(bytes(raw), 0))
-            bad = records[5]
-            raw[bad.physical_offset + 5] ^= 1  # its magic
-            for at in range(0, master.log.end, SEGMENT):
-                slave.append_raw(at, bytes(raw) if at == 0 else read_log(master, at, at + SEGMENT))
-            slave.confirm(slave.log.end)
-            await slave.caught_up()
-            assert slave.writable is None
-            assert [(i.begin, i.until) for i in slave.damage.ranges] == [
-                (bad.physical_offset, bad.physical_offset + bad.size)
-            ]
-            assert slave.dispatched == master.dispatched
-            await mend_from(slave, master)
-            assert everything(slave) == everything(master)
-
-    asyncio.run(run())
-
-
-def test_an_answer_that_comes_after_a_cut_overwrites_nothing() -> None:
-    good = replica()
-
-    async def run() -> None:
+    async with opened(FaultyEnv(copy_of(good)), **KEYS) as peer:
         disk = copy_of(good)
-        async with opened(FaultyEnv(good), **KEYS) as peer, opened(FaultyEnv(disk), **KEYS) as store:
-            records = list(walk(read_log(store, SEGMENT, 2 * SEGMENT), SEGMENT))
-            at = records[3].physical_offset
-            disk.nodes[f"/store/commitlog/{SEGMENT:020}"].cache[at % SEGMENT + 100] ^= 1
-            scrub_all(store)
-            (wanted,) = store.repairer.wanted()
-            answer = read_log(peer, wanted.begin, wanted.until)
-            store.truncate(records[2].physical_offset)
-            for number in range(5):
-                store.put(message(f"new {number}", queue_id=number))
-            now = read_log(store, SEGMENT, store.log.end)
-            assert await store.repairer.mend(wanted, answer) == 0
-            assert read_log(store, SEGMENT, store.log.end) == now
-
-    asyncio.run(run())
-
-
-def test_bytes_nothing_good_follows_still_break_the_store() -> None:
-    async def run() -> None:
-        async with opened(FaultyEnv()) as store:
-            store.append_raw(0, b"\x11" * 500)
-            store.confirm(500)
-            with pytest.raises(DiskError):
-                await store.caught_up()
-
-    asyncio.run(run())
+        (target,) = [r for r in records_of(peer, "T", 1) if r.queue_offset == 5]
+        path = f"/store/commitlog/{target.physical_offset - target.physical_offset % SEGMENT:020}"
+        at = target.physical_offset % SEGMENT
+        disk.nodes[path].cache[at : at + target.size] = b"\xee" * target.size
+        disk.nodes[path].sync()
+        for name in [n for n in disk.nodes if "consumequeue" in n or "/index/" in n or "checkpoint" in n]:
+            disk.remove(name)
+        disk.open("/store/abort", create=True)
+        async with opened(FaultyEnv(disk), **KEYS) as store:
+            assert [r.queue_offset for r in records_of(store, "T", 1)] == [*range(5), *range(6, 12)]
+            assert store.query("T", "U5.1", 9, 0, 1 << 62) == []
+            assert await mend_from(store, peer) == 1
+            assert everything(store) == everything(peer)
+            assert store.query("T", "U5.1", 9, 0, 1 << 62) == peer.query("T", "U5.1", 9, 0, 1 << 62) != []
+        async with opened(FaultyEnv(disk), **KEYS) as store:
+            assert everything(store) == everything(peer)
+            assert store.query("T", "U5.1", 9, 0, 1 << 62) != []
 
 
-def test_a_scrub_holds_nobody_up_with_looking_keys_up() -> None:
+async def test_a_slave_that_copied_a_damaged_log_dispatches_the_rest_and_mends_it_later() -> None:
+    good = replica()
+
+    async with opened(FaultyEnv(good), **KEYS) as master, opened(FaultyEnv(), **KEYS) as slave:
+        raw = bytearray(read_log(master, 0, SEGMENT))
+        records = list(walk(bytes(raw), 0))
+        bad = records[5]
+        raw[bad.physical_offset + 5] ^= 1  # its magic
+        for at in range(0, master.log.end, SEGMENT):
+            slave.append_raw(at, bytes(raw) if at == 0 else read_log(master, at, at + SEGMENT))
+        slave.confirm(slave.log.end)
+        await slave.caught_up()
+        assert slave.writable is None
+        assert [(i.begin, i.until) for i in slave.damage.ranges] == [
+            (bad.physical_offset, bad.physical_offset + bad.size)
+        ]
+        assert slave.dispatched == master.dispatched
+        await mend_from(slave, master)
+        assert everything(slave) == everything(master)
+
+
+async def test_an_answer_that_comes_after_a_cut_overwrites_nothing() -> None:
+    good = replica()
+
+    disk = copy_of(good)
+    async with opened(FaultyEnv(good), **KEYS) as peer, opened(FaultyEnv(disk), **KEYS) as store:
+        records = list(walk(read_log(store, SEGMENT, 2 * SEGMENT), SEGMENT))
+        at = records[3].physical_offset
+        disk.nodes[f"/store/commitlog/{SEGMENT:020}"].cache[at % SEGMENT + 100] ^= 1
+        scrub_all(store)
+        (wanted,) = store.repairer.wanted()
+        answer = read_log(peer, wanted.begin, wanted.until)
+        store.truncate(records[2].physical_offset)
+        for number in range(5):
+            store.put(message(f"new {number}", queue_id=number))
+        now = read_log(store, SEGMENT, store.log.end)
+        assert await store.repairer.mend(wanted, answer) == 0
+        assert read_log(store, SEGMENT, store.log.end) == now
+
+
+async def test_bytes_nothing_good_follows_still_break_the_store() -> None:
+    async with opened(FaultyEnv()) as store:
+        store.append_raw(0, b"\x11" * 500)
+        store.confirm(500)
+        with pytest.raises(DiskError):
+            await store.caught_up()
+
+
+async def test_a_scrub_holds_nobody_up_with_looking_keys_up() -> None:
     """One step is done in one go: acknowledgements and heartbeats wait for its end."""
 
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            for number in range(200):
-                store.put(message(b"x", uniq=f"U{number}", keys=f"k{number} all"))
-            store.confirm(store.log.end)
-            await store.caught_up()
-            steps: list[int] = []
-            looked_up = 0
-            index = store.scrub._index
-            assert index is not None
-            missing = index.missing
+    env = FaultyEnv()
+    async with opened(env) as store:
+        for number in range(200):
+            store.put(message(b"x", uniq=f"U{number}", keys=f"k{number} all"))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        steps: list[int] = []
+        looked_up = 0
+        index = store.scrub._index
+        assert index is not None
+        missing = index.missing
 
-            def counting(item: Dispatch) -> list[str]:
-                nonlocal looked_up
-                looked_up += 1 + len(item.keys.split())
-                return missing(item)
+        def counting(item: Dispatch) -> list[str]:
+            nonlocal looked_up
+            looked_up += 1 + len(item.keys.split())
+            return missing(item)
 
-            index.missing = counting  # type: ignore[method-assign]
-            store.scrub.at = store.log.min_offset
-            while store.scrub.at < store.log.end:
-                before = looked_up
-                store.scrub.step()
-                steps.append(looked_up - before)
-            assert sum(steps) == 600
-            assert max(steps) <= LOOKUPS_MAX + 2  # the record that passes the limit is done with
-
-    asyncio.run(run())
+        index.missing = counting  # type: ignore[method-assign]
+        store.scrub.at = store.log.min_offset
+        while store.scrub.at < store.log.end:
+            before = looked_up
+            store.scrub.step()
+            steps.append(looked_up - before)
+        assert sum(steps) == 600
+        assert max(steps) <= LOOKUPS_MAX + 2  # the record that passes the limit is done with
 
 
-def test_a_scrub_finds_rot_at_its_rate_and_says_so_once() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, scrub_megabytes_per_s=1000) as store:
-            for number in range(40):
-                store.put(message(f"{number}".rjust(200)))
-            store.confirm(store.log.end)
-            await store.caught_up()
-            heard: list[int] = []
-            store.damage.on_change.append(lambda: heard.append(1))
-            record = records_of(store)[7]
-            env.disk.nodes["/store/commitlog/" + "0" * 20].cache[record.physical_offset + 120] ^= 8
-            await until(lambda: bool(heard))
-            assert [(i.begin, i.until) for i in store.damage.ranges] == [
-                (record.physical_offset, record.physical_offset + record.size)
-            ]
-            scrub_all(store)
-            assert len(heard) == 1
-
-    asyncio.run(run())
+async def test_a_scrub_finds_rot_at_its_rate_and_says_so_once() -> None:
+    env = FaultyEnv()
+    async with opened(env, scrub_megabytes_per_s=1000) as store:
+        for number in range(40):
+            store.put(message(f"{number}".rjust(200)))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        heard: list[int] = []
+        store.damage.on_change.append(lambda: heard.append(1))
+        record = records_of(store)[7]
+        env.disk.nodes["/store/commitlog/" + "0" * 20].cache[record.physical_offset + 120] ^= 8
+        await until(lambda: bool(heard))
+        assert [(i.begin, i.until) for i in store.damage.ranges] == [
+            (record.physical_offset, record.physical_offset + record.size)
+        ]
+        scrub_all(store)
+        assert len(heard) == 1
 
 
-def test_a_reader_that_meets_a_wrong_queue_entry_gets_it_mended() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, queue_file_bytes=2000) as store:
-            for number in range(40):
-                store.put(message(f"{number}".rjust(50)))
-            store.confirm(store.log.end)
-            await store.caught_up()
-            await store._housekeeping.flush_queues()
-            env.disk.nodes["/store/consumequeue/T/0/" + "0" * 20].cache[9 * ENTRY_BYTES + 7] ^= 4
-            assert len(records_of(store)) == 39
-            await asyncio.sleep(0.01)
-            assert len(records_of(store)) == 40
-
-    asyncio.run(run())
+async def test_a_reader_that_meets_a_wrong_queue_entry_gets_it_mended() -> None:
+    env = FaultyEnv()
+    async with opened(env, queue_file_bytes=2000) as store:
+        for number in range(40):
+            store.put(message(f"{number}".rjust(50)))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        await store._housekeeping.flush_queues()
+        env.disk.nodes["/store/consumequeue/T/0/" + "0" * 20].cache[9 * ENTRY_BYTES + 7] ^= 4
+        assert len(records_of(store)) == 39
+        await asyncio.sleep(0.01)
+        assert len(records_of(store)) == 40
 
 
 @pytest.mark.parametrize("byte", [15, 27])  # queue id, queue offset: no CRC covers them by default
-def test_a_reader_that_meets_a_rotten_head_has_the_record_repaired(byte: int) -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            for number in range(20):
-                store.put(message(f"{number}".rjust(50)))
-            store.confirm(store.log.end)
-            await store.caught_up()
-            before = records_of(store)
-            node = env.disk.nodes["/store/commitlog/" + "0" * 20]
-            good = bytes(node.cache)
-            at = before[7].physical_offset
-            node.cache[at + byte] ^= 64
-            assert len(records_of(store)) == 19
-            await asyncio.sleep(0.01)
-            assert [(i.begin, i.until, i.kind) for i in store.damage.ranges] == [
-                (at, at + before[7].size, "bytes_differ")
-            ]
-            for wanted in store.repairer.wanted():
-                await store.repairer.mend(wanted, good[wanted.begin : wanted.until])
-            assert records_of(store) == before
-
-    asyncio.run(run())
+async def test_a_reader_that_meets_a_rotten_head_has_the_record_repaired(byte: int) -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        for number in range(20):
+            store.put(message(f"{number}".rjust(50)))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        before = records_of(store)
+        node = env.disk.nodes["/store/commitlog/" + "0" * 20]
+        good = bytes(node.cache)
+        at = before[7].physical_offset
+        node.cache[at + byte] ^= 64
+        assert len(records_of(store)) == 19
+        await asyncio.sleep(0.01)
+        assert [(i.begin, i.until, i.kind) for i in store.damage.ranges] == [
+            (at, at + before[7].size, "bytes_differ")
+        ]
+        for wanted in store.repairer.wanted():
+            await store.repairer.mend(wanted, good[wanted.begin : wanted.until])
+        assert records_of(store) == before
 
 
 def test_wanted_stays_in_its_segment_and_off_other_damage() -> None:
@@ -392,79 +362,73 @@ def test_wanted_stays_in_its_segment_and_off_other_damage() -> None:
     assert config().segment_bytes == SEGMENT
 
 
-def test_what_was_lost_is_found_without_reading_the_queues_from_end_to_end(
+async def test_what_was_lost_is_found_without_reading_the_queues_from_end_to_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The loop waits meanwhile: a queue may have millions of entries."""
 
-    async def run() -> None:
-        async with opened(FaultyEnv(), queue_file_bytes=1 << 16) as store:
-            puts = await fill(store, 3000, queues=2)
-            hit = puts[2700]
-            data = store.log.read(hit.physical_offset, hit.size)
-            store.log.overwrite(hit.physical_offset, data[:90] + bytes([data[90] ^ 1]) + data[91:])
-            read = 0
-            real = ConsumeQueue.read
+    async with opened(FaultyEnv(), queue_file_bytes=1 << 16) as store:
+        puts = await fill(store, 3000, queues=2)
+        hit = puts[2700]
+        data = store.log.read(hit.physical_offset, hit.size)
+        store.log.overwrite(hit.physical_offset, data[:90] + bytes([data[90] ^ 1]) + data[91:])
+        read = 0
+        real = ConsumeQueue.read
 
-            def count(self: ConsumeQueue, index: int, count_max: int) -> bytes:
-                nonlocal read
-                got = real(self, index, count_max)
-                read += len(got) // ENTRY_BYTES
-                return got
+        def count(self: ConsumeQueue, index: int, count_max: int) -> bytes:
+            nonlocal read
+            got = real(self, index, count_max)
+            read += len(got) // ENTRY_BYTES
+            return got
 
-            monkeypatch.setattr(ConsumeQueue, "read", count)
-            store.repairer.note(hit.physical_offset, BadRecord("crc_mismatch", ""))
-            [item] = store.damage.ranges
-            assert [(one.offset, one.queue_offset) for one in item.lost] == [(hit.physical_offset, 1350)]
-            assert read < 300
-
-    asyncio.run(run())
+        monkeypatch.setattr(ConsumeQueue, "read", count)
+        store.repairer.note(hit.physical_offset, BadRecord("crc_mismatch", ""))
+        [item] = store.damage.ranges
+        assert [(one.offset, one.queue_offset) for one in item.lost] == [(hit.physical_offset, 1350)]
+        assert read < 300
 
 
-def test_a_key_that_many_messages_share_holds_neither_a_scrub_nor_a_query(
+async def test_a_key_that_many_messages_share_holds_neither_a_scrub_nor_a_query(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """RocketMQ walks the whole chain, too, but in a thread of its own."""
 
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, index_slots=50, index_entries=1 << 14) as store:
-            for number in range(3000):
-                env.clock_ms += 1000
-                store.put(message(b"x", uniq=f"U{number}", keys="tenant"))
-            store.confirm(store.log.end)
-            await store.caught_up()
-            looked_at = 0
-            real = IndexFile.entry
+    env = FaultyEnv()
+    async with opened(env, index_slots=50, index_entries=1 << 14) as store:
+        for number in range(3000):
+            env.clock_ms += 1000
+            store.put(message(b"x", uniq=f"U{number}", keys="tenant"))
+        store.confirm(store.log.end)
+        await store.caught_up()
+        looked_at = 0
+        real = IndexFile.entry
 
-            def count(self: IndexFile, number: int) -> tuple[int, int, int, int]:
-                nonlocal looked_at
-                looked_at += 1
-                return real(self, number)
+        def count(self: IndexFile, number: int) -> tuple[int, int, int, int]:
+            nonlocal looked_at
+            looked_at += 1
+            return real(self, number)
 
-            monkeypatch.setattr(IndexFile, "entry", count)
-            store.scrub.at = 0
-            store.scrub.step()
-            assert looked_at <= (LOOKUPS_MAX + 2) * (LOOKED_AT_ONCE + 1)
-            turns: list[int] = []
+        monkeypatch.setattr(IndexFile, "entry", count)
+        store.scrub.at = 0
+        store.scrub.step()
+        assert looked_at <= (LOOKUPS_MAX + 2) * (LOOKED_AT_ONCE + 1)
+        turns: list[int] = []
 
-            async def others() -> None:
-                nonlocal looked_at
-                while True:
-                    turns.append(looked_at)
-                    looked_at = 0
-                    await asyncio.sleep(0)
+        async def others() -> None:
+            nonlocal looked_at
+            while True:
+                turns.append(looked_at)
+                looked_at = 0
+                await asyncio.sleep(0)
 
-            beside = asyncio.create_task(others())
-            window = (0, env.clock_ms - 2_990_000)
-            found = await store.query_in_turns("T", "tenant", 5, *window)
-            beside.cancel()
-            assert found == store.query("T", "tenant", 5, *window)
-            assert [decode(raw).queue_offset for raw in found] == [5, 6, 7, 8, 9]
-            assert len(turns) >= 2990 // LOOKED_AT_ONCE
-            assert max(turns[1:]) <= LOOKED_AT_ONCE
-
-    asyncio.run(run())
+        beside = asyncio.create_task(others())
+        window = (0, env.clock_ms - 2_990_000)
+        found = await store.query_in_turns("T", "tenant", 5, *window)
+        beside.cancel()
+        assert found == store.query("T", "tenant", 5, *window)
+        assert [decode(raw).queue_offset for raw in found] == [5, 6, 7, 8, 9]
+        assert len(turns) >= 2990 // LOOKED_AT_ONCE
+        assert max(turns[1:]) <= LOOKED_AT_ONCE
 
 
 def test_a_query_goes_on_though_the_log_is_cut_or_emptied_while_others_have_a_turn() -> None:
@@ -484,57 +448,51 @@ def test_a_query_goes_on_though_the_log_is_cut_or_emptied_while_others_have_a_tu
     assert asyncio.run(run(0)) <= LOOKED_AT_ONCE
 
 
-def test_what_the_replicas_decided_is_not_overwritten_by_one_that_answers_meanwhile() -> None:
+async def test_what_the_replicas_decided_is_not_overwritten_by_one_that_answers_meanwhile() -> None:
     """The range is on the ledger until the right bytes are synced: whoever repairs it asks any replica."""
 
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            puts = await fill(store, 20, queues=1)
-            hit = puts[7]
-            right = store.log.read(hit.physical_offset, hit.size)
-            wrong = right.replace(b"UNIQ_KEY\1U7", b"UNIQ_KEY\1U8")
-            store.log.overwrite(hit.physical_offset, wrong)
-            real, answered = env.offload, asyncio.Event()
+    env = FaultyEnv()
+    async with opened(env) as store:
+        puts = await fill(store, 20, queues=1)
+        hit = puts[7]
+        right = store.log.read(hit.physical_offset, hit.size)
+        wrong = right.replace(b"UNIQ_KEY\1U7", b"UNIQ_KEY\1U8")
+        store.log.overwrite(hit.physical_offset, wrong)
+        real, answered = env.offload, asyncio.Event()
 
-            async def slow(call: Callable[[], T]) -> T:
-                await answered.wait()
-                return await real(call)
+        async def slow(call: Callable[[], T]) -> T:
+            await answered.wait()
+            return await real(call)
 
-            env.offload = slow  # type: ignore[method-assign]
-            deciding = asyncio.create_task(store.repairer.replace(hit.physical_offset, right))
-            await asyncio.sleep(0)
-            [item] = store.damage.ranges
-            wanted = store.repairer.wanted()
-            late = asyncio.create_task(
-                store.repairer.mend(Wanted(item.begin, item.until, item, b"", b""), wrong)
-            )
-            await asyncio.sleep(0)
-            answered.set()
-            assert (await deciding, await late, wanted) == (1, 0, [])
-            assert store.log.read(hit.physical_offset, hit.size) == right
-            assert store.damage.ranges == []
-
-    asyncio.run(run())
+        env.offload = slow  # type: ignore[method-assign]
+        deciding = asyncio.create_task(store.repairer.replace(hit.physical_offset, right))
+        await asyncio.sleep(0)
+        [item] = store.damage.ranges
+        wanted = store.repairer.wanted()
+        late = asyncio.create_task(store.repairer.mend(Wanted(item.begin, item.until, item, b"", b""), wrong))
+        await asyncio.sleep(0)
+        answered.set()
+        assert (await deciding, await late, wanted) == (1, 0, [])
+        assert store.log.read(hit.physical_offset, hit.size) == right
+        assert store.damage.ranges == []
 
 
-def test_a_replica_whose_record_has_another_place_in_the_queues_than_ours_had_does_not_mend_it() -> None:
+async def test_a_replica_whose_record_has_another_place_in_the_queues_than_ours_had_does_not_mend_it() -> (
+    None
+):
     """No CRC covers the place: that replica's rotted, and the next one is asked."""
 
-    async def run() -> None:
-        async with opened(FaultyEnv()) as store:
-            puts = await fill(store, 20, queues=2)
-            hit = puts[7]
-            right = store.log.read(hit.physical_offset, hit.size)
-            whole = everything(store)
-            store.log.overwrite(hit.physical_offset, right[:90] + bytes([right[90] ^ 1]) + right[91:])
-            store.repairer.note(hit.physical_offset, BadRecord("crc_mismatch", ""))
-            for at in (15, 27):  # the low bytes of queue id and queue offset
-                [wanted] = store.repairer.wanted()
-                moved = right[:at] + bytes([right[at] ^ 2]) + right[at + 1 :]
-                with pytest.raises(BadRecord, match="another place"):
-                    await store.repairer.mend(wanted, wanted.before + moved + wanted.behind)
-            assert await store.repairer.mend(wanted, wanted.before + right + wanted.behind) == 1
-            assert everything(store) == whole
-
-    asyncio.run(run())
+    async with opened(FaultyEnv()) as store:
+        puts = await fill(store, 20, queues=2)
+        hit = puts[7]
+        right = store.log.read(hit.physical_offset, hit.size)
+        whole = everything(store)
+        store.log.overwrite(hit.physical_offset, right[:90] + bytes([right[90] ^ 1]) + right[91:])
+        store.repairer.note(hit.physical_offset, BadRecord("crc_mismatch", ""))
+        for at in (15, 27):  # the low bytes of queue id and queue offset
+            [wanted] = store.repairer.wanted()
+            moved = right[:at] + bytes([right[at] ^ 2]) + right[at + 1 :]
+            with pytest.raises(BadRecord, match="another place"):
+                await store.repairer.mend(wanted, wanted.before + moved + wanted.behind)
+        assert await store.repairer.mend(wanted, wanted.before + right + wanted.behind) == 1
+        assert everything(store) == whole

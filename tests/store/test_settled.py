@@ -104,93 +104,80 @@ def test_a_sync_left_out_is_noticed_by_this_test(what: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_what_was_served_before_a_kill_is_served_after_it(seed: int) -> None:
-    async def run() -> None:
-        disk = (await _worked(seed)).killed()
-        async with opened(FaultyEnv(disk)) as store:
-            served = {n: [r.physical_offset for r in records_of(store, "T", n)] for n in range(QUEUES)}
-            places = {n: [r.queue_offset for r in records_of(store, "T", n)] for n in range(QUEUES)}
-            all_of = sorted(offset for offsets in served.values() for offset in offsets)
-            expected = []
-            at = 0
-            while at < store.log.end:
-                head = store.log.read(at, HEAD.size)
-                size = int.from_bytes(head[:4], "big")
-                if int.from_bytes(head[4:8], "big") != 0xCBD43194:
-                    expected.append(at)
-                at += size
-            assert all_of == expected
-            assert all(places[n] == list(range(len(places[n]))) for n in range(QUEUES))
-
-    asyncio.run(run())
+async def test_what_was_served_before_a_kill_is_served_after_it(seed: int) -> None:
+    disk = (await _worked(seed)).killed()
+    async with opened(FaultyEnv(disk)) as store:
+        served = {n: [r.physical_offset for r in records_of(store, "T", n)] for n in range(QUEUES)}
+        places = {n: [r.queue_offset for r in records_of(store, "T", n)] for n in range(QUEUES)}
+        all_of = sorted(offset for offsets in served.values() for offset in offsets)
+        expected = []
+        at = 0
+        while at < store.log.end:
+            head = store.log.read(at, HEAD.size)
+            size = int.from_bytes(head[:4], "big")
+            if int.from_bytes(head[4:8], "big") != 0xCBD43194:
+                expected.append(at)
+            at += size
+        assert all_of == expected
+        assert all(places[n] == list(range(len(places[n]))) for n in range(QUEUES))
 
 
-def test_a_start_reads_little_more_than_what_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_reads_little_more_than_what_is_not_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recovery, "LOOK_BACK_BYTES", 1000)
 
-    async def run() -> None:
-        env = FaultyEnv()
-        store = MessageStore(env, config(flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS))
-        await store.open()
-        await fill(store, 200)
-        await store._flusher._sync()
-        await store._housekeeping.flush_queues()
-        await store._housekeeping.write_checkpoint()
-        settled = store.log.end
-        await fill(store, 10)
-        async with opened(FaultyEnv(env.disk.killed())) as again:
-            assert again.recovered is not None
-            assert not again.recovered.clean
-            assert settled - 1000 <= again.recovered.start < settled
-            assert again.recovered.records < 20
-            assert len(records_of(again)) == 105
-
-    asyncio.run(run())
+    env = FaultyEnv()
+    store = MessageStore(env, config(flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS))
+    await store.open()
+    await fill(store, 200)
+    await store._flusher._sync()
+    await store._housekeeping.flush_queues()
+    await store._housekeeping.write_checkpoint()
+    settled = store.log.end
+    await fill(store, 10)
+    async with opened(FaultyEnv(env.disk.killed())) as again:
+        assert again.recovered is not None
+        assert not again.recovered.clean
+        assert settled - 1000 <= again.recovered.start < settled
+        assert again.recovered.records < 20
+        assert len(records_of(again)) == 105
 
 
-def test_queues_somebody_removed_are_made_again() -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            await fill(store, 50)
-        env.disk.rmtree("/store/consumequeue")
-        async with opened(FaultyEnv(env.disk)) as store:
-            assert len(records_of(store)) == 25
-
-    asyncio.run(run())
+async def test_queues_somebody_removed_are_made_again() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 50)
+    env.disk.rmtree("/store/consumequeue")
+    async with opened(FaultyEnv(env.disk)) as store:
+        assert len(records_of(store)) == 25
 
 
-def test_an_index_left_behind_catches_up_while_the_store_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        store = MessageStore(env, config(flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS))
-        await store.open()
-        await fill(store, 60)
-        disk = env.disk.killed()
-        monkeypatch.setattr("store.flow.indexing.AT_ONCE_BYTES", 100)
-        async with opened(FaultyEnv(disk)) as again:
-            assert again.indexing_bytes
-            assert len(records_of(again)) == 30
-            assert not again.query("T", "U7", 9, 0, 1 << 62)
-            again.put(message("new", uniq="U7"))
-            again.confirm(again.log.end)
-            await again.indexed()
-            assert not again.indexing_bytes
-            assert len(again.query("T", "U7", 9, 0, 1 << 62)) == 2
-            assert all(again.query("T", f"U{n}", 9, 0, 1 << 62) for n in range(60))
+async def test_an_index_left_behind_catches_up_while_the_store_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    env = FaultyEnv()
+    store = MessageStore(env, config(flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS))
+    await store.open()
+    await fill(store, 60)
+    disk = env.disk.killed()
+    monkeypatch.setattr("store.flow.indexing.AT_ONCE_BYTES", 100)
+    async with opened(FaultyEnv(disk)) as again:
+        assert again.indexing_bytes
+        assert len(records_of(again)) == 30
+        assert not again.query("T", "U7", 9, 0, 1 << 62)
+        again.put(message("new", uniq="U7"))
+        again.confirm(again.log.end)
+        await again.indexed()
+        assert not again.indexing_bytes
+        assert len(again.query("T", "U7", 9, 0, 1 << 62)) == 2
+        assert all(again.query("T", f"U{n}", 9, 0, 1 << 62) for n in range(60))
 
-    asyncio.run(run())
 
-
-def test_a_log_without_keys_is_not_read_again_for_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env) as store:
-            for _ in range(50):
-                store.put(message("no key"))
-            store.confirm(store.log.end)
-        monkeypatch.setattr("store.flow.indexing.AT_ONCE_BYTES", -1)
-        async with opened(FaultyEnv(env.disk)) as again:
-            assert again.indexing_bytes <= 1
-
-    asyncio.run(run())
+async def test_a_log_without_keys_is_not_read_again_for_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        for _ in range(50):
+            store.put(message("no key"))
+        store.confirm(store.log.end)
+    monkeypatch.setattr("store.flow.indexing.AT_ONCE_BYTES", -1)
+    async with opened(FaultyEnv(env.disk)) as again:
+        assert again.indexing_bytes <= 1

@@ -63,135 +63,120 @@ async def _mend(store: MessageStore, whole: bytes) -> None:
 
 
 @pytest.mark.parametrize("pages", [{5}, {5, 6, 7}, {5, 9}, {0}, set(range(5, 5 + 2 * FAILED_READS_MAX))])
-def test_rot_behind_pages_that_cannot_be_read_is_found_and_all_of_it_mended(
+async def test_rot_behind_pages_that_cannot_be_read_is_found_and_all_of_it_mended(
     sectors: Sectors, pages: set[int]
 ) -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, **KEYS) as store:
-            puts = await fill(store, 600)
-            whole = store.log.read(0, store.log.end)
-            rotten = puts[-20]
-            _flip(env, rotten.physical_offset + 90)
-            sectors.bad[LOG] = set(pages)
-            scrub_all(store)
-            assert store.scrub.unreadable == len(pages)
-            *unreadable, last = store.damage.ranges
-            assert (last.begin, last.until) == (rotten.physical_offset, rotten.physical_offset + rotten.size)
-            assert {item.kind for item in unreadable} == {"unreadable_region"}
-            lost = [
-                put
-                for put in puts
-                if any(
-                    put.physical_offset < (page + 1) * PAGE_BYTES
-                    and page * PAGE_BYTES < put.physical_offset + put.size
-                    for page in pages
-                )
-            ]
-            assert [one.offset for item in unreadable for one in item.lost] == [
-                p.physical_offset for p in lost
-            ]
-            assert sum(item.until - item.begin for item in unreadable) == sum(put.size for put in lost)
-            failed = len(sectors.failed)
-            scrub_all(store)
-            assert len(sectors.failed) == failed, "what is noted is not read again"
-            await _mend(store, whole)
-            assert store.damage.ranges == []
-            assert sectors.bad[LOG] == set()
-            assert store.log.read(0, store.log.end) == whole
-            assert store.writable is None
-
-    asyncio.run(run())
+    env = FaultyEnv()
+    async with opened(env, **KEYS) as store:
+        puts = await fill(store, 600)
+        whole = store.log.read(0, store.log.end)
+        rotten = puts[-20]
+        _flip(env, rotten.physical_offset + 90)
+        sectors.bad[LOG] = set(pages)
+        scrub_all(store)
+        assert store.scrub.unreadable == len(pages)
+        *unreadable, last = store.damage.ranges
+        assert (last.begin, last.until) == (rotten.physical_offset, rotten.physical_offset + rotten.size)
+        assert {item.kind for item in unreadable} == {"unreadable_region"}
+        lost = [
+            put
+            for put in puts
+            if any(
+                put.physical_offset < (page + 1) * PAGE_BYTES
+                and page * PAGE_BYTES < put.physical_offset + put.size
+                for page in pages
+            )
+        ]
+        assert [one.offset for item in unreadable for one in item.lost] == [p.physical_offset for p in lost]
+        assert sum(item.until - item.begin for item in unreadable) == sum(put.size for put in lost)
+        failed = len(sectors.failed)
+        scrub_all(store)
+        assert len(sectors.failed) == failed, "what is noted is not read again"
+        await _mend(store, whole)
+        assert store.damage.ranges == []
+        assert sectors.bad[LOG] == set()
+        assert store.log.read(0, store.log.end) == whole
+        assert store.writable is None
 
 
-def test_a_step_does_not_meet_more_failing_reads_than_it_may(sectors: Sectors) -> None:
-    async def run() -> None:
-        async with opened(FaultyEnv(), **KEYS) as store:
-            await fill(store, 600)
-            sectors.bad[LOG] = set(range(3, 12)) | set(range(14, 17))
-            rests: list[float] = []
+async def test_a_step_does_not_meet_more_failing_reads_than_it_may(sectors: Sectors) -> None:
+    async with opened(FaultyEnv(), **KEYS) as store:
+        await fill(store, 600)
+        sectors.bad[LOG] = set(range(3, 12)) | set(range(14, 17))
+        rests: list[float] = []
 
-            async def pause(seconds: float) -> bool:
-                rests.append(seconds)
-                return store.scrub.passes == 0
+        async def pause(seconds: float) -> bool:
+            rests.append(seconds)
+            return store.scrub.passes == 0
 
-            steps: list[int] = []
-            step = store.scrub.step
+        steps: list[int] = []
+        step = store.scrub.step
 
-            def counted() -> None:
-                before = len(sectors.failed)
-                step()
-                steps.append(len(sectors.failed) - before)
+        def counted() -> None:
+            before = len(sectors.failed)
+            step()
+            steps.append(len(sectors.failed) - before)
 
-            store.scrub.step = counted  # type: ignore[method-assign]
-            store.scrub._first_bytes_per_s = 1 << 30
-            await store.scrub.run(pause)
-            assert store.scrub.passes == 1
-            assert max(steps) <= FAILED_READS_MAX + 1  # and one to tell what is lost
-            assert sum(steps) <= 12 + 2 * 2 + 2
-            assert FAILED_READS_MAX * FAILED_REST_S in rests
-            assert store.scrub.unreadable == 12
-
-    asyncio.run(run())
+        store.scrub.step = counted  # type: ignore[method-assign]
+        store.scrub._first_bytes_per_s = 1 << 30
+        await store.scrub.run(pause)
+        assert store.scrub.passes == 1
+        assert max(steps) <= FAILED_READS_MAX + 1  # and one to tell what is lost
+        assert sum(steps) <= 12 + 2 * 2 + 2
+        assert FAILED_READS_MAX * FAILED_REST_S in rests
+        assert store.scrub.unreadable == 12
 
 
-def test_a_page_that_holds_more_than_what_a_replica_gives_is_not_written(sectors: Sectors) -> None:
+async def test_a_page_that_holds_more_than_what_a_replica_gives_is_not_written(sectors: Sectors) -> None:
     """The last page is written in part only: the rest of it would have to be read."""
 
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, **KEYS) as store:
-            await fill(store, 100)
-            whole = store.log.read(0, store.log.end)
-            assert len(whole) % PAGE_BYTES
-            sectors.bad[LOG] = {len(whole) // PAGE_BYTES}
-            scrub_all(store)
-            (item,) = store.damage.ranges
-            assert item.until == len(whole)
-            await _mend(store, whole)
-            assert store.damage.ranges == [item]
-            assert store.writable is None
-            failed = len(sectors.failed)
-            await _mend(store, whole)
-            assert len(sectors.failed) == failed, "each try is another slow read"
-            env.clock_ms += UNREADABLE_AGAIN_MS
-            sectors.bad[LOG].clear()
-            await _mend(store, whole)
-            assert store.damage.ranges == []
-
-    asyncio.run(run())
+    env = FaultyEnv()
+    async with opened(env, **KEYS) as store:
+        await fill(store, 100)
+        whole = store.log.read(0, store.log.end)
+        assert len(whole) % PAGE_BYTES
+        sectors.bad[LOG] = {len(whole) // PAGE_BYTES}
+        scrub_all(store)
+        (item,) = store.damage.ranges
+        assert item.until == len(whole)
+        await _mend(store, whole)
+        assert store.damage.ranges == [item]
+        assert store.writable is None
+        failed = len(sectors.failed)
+        await _mend(store, whole)
+        assert len(sectors.failed) == failed, "each try is another slow read"
+        env.clock_ms += UNREADABLE_AGAIN_MS
+        sectors.bad[LOG].clear()
+        await _mend(store, whole)
+        assert store.damage.ranges == []
 
 
-def test_a_store_opens_with_an_unreadable_range_on_its_ledger(
+async def test_a_store_opens_with_an_unreadable_range_on_its_ledger(
     sectors: Sectors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        monkeypatch.setattr("store.recover.recovery.LOOK_BACK_BYTES", 4096)
-        env = FaultyEnv()
-        async with opened(env, **KEYS) as store:
-            await fill(store, 600)
-            sectors.bad[LOG] = {5}
-            scrub_all(store)
-        async with opened(env, **KEYS) as store:
-            assert [item.kind for item in store.damage.ranges] == ["unreadable_region"]
-
-    asyncio.run(run())
+    monkeypatch.setattr("store.recover.recovery.LOOK_BACK_BYTES", 4096)
+    env = FaultyEnv()
+    async with opened(env, **KEYS) as store:
+        await fill(store, 600)
+        sectors.bad[LOG] = {5}
+        scrub_all(store)
+    async with opened(env, **KEYS) as store:
+        assert [item.kind for item in store.damage.ranges] == ["unreadable_region"]
 
 
 @pytest.mark.parametrize("path", ["/store/consumequeue/T/0", "/store/index"])
-def test_a_queue_or_an_index_that_cannot_be_read_does_not_end_the_pass(sectors: Sectors, path: str) -> None:
-    async def run() -> None:
-        env = FaultyEnv()
-        async with opened(env, **KEYS) as store:
-            puts = await fill(store, 60)
-            await store.indexed()
-            await asyncio.sleep(0.05)
-            _flip(env, puts[-3].physical_offset + 90)
-            for name in [name for name in env.disk.nodes if name.startswith(path + "/")]:
-                sectors.bad[name] = {0}
-            failed = len(sectors.failed)
-            scrub_all(store)
-            assert len(sectors.failed) > failed, "nothing was asked of it"
-            assert store.damage.at(puts[-3].physical_offset) is not None
-
-    asyncio.run(run())
+async def test_a_queue_or_an_index_that_cannot_be_read_does_not_end_the_pass(
+    sectors: Sectors, path: str
+) -> None:
+    env = FaultyEnv()
+    async with opened(env, **KEYS) as store:
+        puts = await fill(store, 60)
+        await store.indexed()
+        await asyncio.sleep(0.05)
+        _flip(env, puts[-3].physical_offset + 90)
+        for name in [name for name in env.disk.nodes if name.startswith(path + "/")]:
+            sectors.bad[name] = {0}
+        failed = len(sectors.failed)
+        scrub_all(store)
+        assert len(sectors.failed) > failed, "nothing was asked of it"
+        assert store.damage.at(puts[-3].physical_offset) is not None
