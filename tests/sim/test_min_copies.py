@@ -22,7 +22,9 @@ def test_a_write_under_way_when_the_last_slave_dies_is_not_answered_ok_with_one_
         assert master is not None
         first, last = [node.name for node in cluster.of("broker") if node.name != master]
         cluster.kill(first)
-        assert await cluster.until(lambda: None if len(cluster.members()) == 2 else "three members", 10) is None
+        assert (
+            await cluster.until(lambda: None if len(cluster.members()) == 2 else "three members", 10) is None
+        )
         world.send_to(master)
         await asyncio.sleep(0.5)
         assert {code for _, code in world.answers} == {Response.SUCCESS}
