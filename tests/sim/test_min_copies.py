@@ -1,4 +1,4 @@
-"""The promise of ``minInSyncReplicas``: OK means so many copies, also for a write under way when a slave dies."""
+"""The promise of ``minInSyncReplicas``: OK means so many copies, also when a slave dies."""
 
 from __future__ import annotations
 
