@@ -82,11 +82,11 @@ class SyncSet:
     ) -> None:
         """``all_ack``: answers wait for every member; otherwise for ``ack_count`` members, the master
         included. ``copies_min``: in every mode an answer needs so many members that have the record
-        (``minInSyncReplicas``). ``majority_of``: they wait for members that are a majority of so many replicas,
-        in the set or not, and of all that are known; 0 = no majority mode. ``flushed``: how far the own log is on disk,
-        when that counts (SYNC_FLUSH), else None. ``entitled``: whether no other master can be there now;
-        asked whenever bytes could be confirmed without the acknowledgement of everyone who could be
-        elected."""
+        (``minInSyncReplicas``). ``majority_of``: they wait for members that are a majority of so many
+        replicas, in the set or not, and of all that are known; 0 = no majority mode. ``flushed``: how far
+        the own log is on disk, when that counts (SYNC_FLUSH), else None. ``entitled``: whether no other
+        master can be there now; asked whenever bytes could be confirmed without the acknowledgement of
+        everyone who could be elected."""
         self.self_id = self_id
         self.epoch = epoch
         self.epoch_start = epoch_start
