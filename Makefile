@@ -8,7 +8,7 @@ BENCH ?= send
 # a closed directory.
 SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
-.PHONY: setup demo test check format bench secrets clean
+.PHONY: setup demo test check format bench facts secrets clean
 
 setup: $(VENV)/.ready
 
@@ -37,6 +37,9 @@ format: setup
 
 bench: setup
 	$(BIN)/python bench/$(BENCH).py --json bench/out-$(BENCH).json
+
+facts: setup
+	$(BIN)/python bench/facts.py
 
 secrets: $(SECRETS)
 

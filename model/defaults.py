@@ -9,7 +9,7 @@ from model.settings import Config
 _HEAD = """# Defaults
 
 Keys are RocketMQ's own. Where the default differs from the original's, the original's stands beside it. Made
-from `model/config.py` by `python -m model.defaults`.
+from `model/config/` by `python -m model.defaults`.
 """
 
 

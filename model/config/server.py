@@ -1,0 +1,64 @@
+"""Keys of every server."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from model.settings import PORT_MAX, Config, is_loopback, key, need
+
+PERIOD_MIN_MS: Final = 10
+"""A loop that looks or sends more often than this does nothing else."""
+
+
+@dataclass(kw_only=True)
+class ServerConfig(Config):
+    """What all servers share."""
+
+    bind_address: str = key(
+        "bindAddress", "127.0.0.1", "address to listen on; 0.0.0.0 = every interface", was="0.0.0.0"
+    )
+    admin_port: int = key(
+        "adminPort", 0, "port of /healthz, /status, /metrics (HTTP) at adminAddress; 0 = none", most=PORT_MAX
+    )
+    admin_address: str = key(
+        "adminAddress",
+        "127.0.0.1",
+        "address adminPort listens on; 0.0.0.0 = every interface. It only reads, but asks nobody for a key:"
+        " beyond loopback (Prometheus on another host, Kubernetes' probes) is the operator's own choice",
+    )
+    frame_bytes_max: int = key(
+        "frameMaxLength", 16777216, "longest frame taken, bytes; a longer one ends its connection", least=1
+    )
+    server_channel_max_idle_s: int = key(
+        "serverChannelMaxIdleTimeSeconds",
+        120,
+        "a connection without a byte for so long is closed, seconds",
+        least=1,
+    )
+    peer_credentials_file: str = key(
+        "peerCredentialsFile",
+        "",
+        "JSON file of the accessKey and secretKey that peers and operators must sign with; empty = they are"
+        " believed",
+    )
+    trust_peers: bool = key("trustPeers", False, "believe peers that prove nothing: only in a closed network")
+
+    def check(self) -> None:
+        super().check()
+        lacking = [f"{name} ({why})" for name, file, why in self._proofs() if not file]
+        # To a socket the empty address is every interface; nobody who leaves a value out means that.
+        need(bool(self.admin_address.strip("[] ")), "adminAddress is empty: leave it out, or name an address")
+        need(
+            is_loopback(self.bind_address) or not lacking or self.trust_peers,
+            f"bindAddress={self.bind_address} is not loopback, and whoever reaches it would be believed: set"
+            f" {' and '.join(lacking)}, or trustPeers=true in a closed network",
+        )
+
+    def _proofs(self) -> list[tuple[str, str, str]]:
+        """How those who reach this server prove who they are: (key, its file or "", what it is for)."""
+        return [
+            (
+                "peerCredentialsFile",
+                self.peer_credentials_file,
+                "peers and operators then sign what they ask for",
+            )
+        ]

@@ -1,0 +1,81 @@
+"""``make facts`` counts what it says it counts."""
+
+import ast
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from bench import facts
+
+
+def tree(root: Path, **files: str) -> facts.Facts:
+    (root / "part").mkdir()
+    for name, text in files.items():
+        (root / "part" / f"{name}.py").write_text(dedent(text))
+    return facts.measure(root, ("part",))
+
+
+@pytest.mark.parametrize(
+    ("body", "complexity"),
+    [
+        ("pass", 1),
+        ("if a and b or c: pass", 4),
+        ("for x in y:\n  while z: pass", 3),
+        ("try: pass\nexcept OSError: pass", 2),
+        ("return [x for x in y if x if z]", 4),
+        ("def inner():\n  if a: pass", 1),
+    ],
+)
+def test_complexity_counts_the_ways_through(body: str, complexity: int) -> None:
+    function = ast.parse("def f():\n" + "\n".join("  " + line for line in body.split("\n"))).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    assert facts.complexity(function) == complexity
+
+
+def test_a_function_is_measured_from_def_to_its_last_line(tmp_path: Path) -> None:
+    found = tree(tmp_path, one="class A:\n  def f(self):\n" + "    pass\n" * 60 + "  def g(self): pass\n")
+    assert [(one.name, one.lines) for one in found.over_limit()] == [("part.one.A.f", 61)]
+    assert facts.broken(found) == ["part.one.A.f is over a limit, and nothing says why"]
+
+
+def test_imports_for_types_only_and_late_ones_make_circles(tmp_path: Path) -> None:
+    found = tree(
+        tmp_path,
+        a="from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from part.b import B\n",
+        b="def late():\n  from part import c\n",
+        c="import part.a\n",
+        d="import part.a\n",
+    )
+    assert found.circles == [["part.a", "part.b", "part.c"]]
+
+
+def test_attributes_and_constructors(tmp_path: Path) -> None:
+    many = "".join(f"    self.a{n} = 1\n" for n in range(16))
+    fields = "".join(f"  f{n}: int\n" for n in range(17))
+    found = tree(
+        tmp_path,
+        one=f"class A:\n  def __init__(self, a, b, c, d, e, f, g, h, *, i):\n{many}\nclass B:\n{fields}",
+    )
+    assert found.objects == [("part.one.A", 16)]
+    assert found.records == [("part.one.B", 17)]
+    assert found.constructors == [("part.one.A", 9)]
+
+
+def test_a_long_duplicate_counts_once_and_imports_not_at_all(tmp_path: Path) -> None:
+    rows = "".join(f"a{n} = {n}\n" for n in range(12))
+    imports = "".join(f"import m{n}\n" for n in range(12))
+    found = tree(tmp_path, a=imports + rows, b=imports + "x = 1\n" + rows, c=rows[:20])
+    assert found.duplicates == [["part/a.py:13", "part/b.py:14"]]
+
+
+def test_asserts_are_per_thousand_lines(tmp_path: Path) -> None:
+    assert tree(tmp_path, a="assert True\n" * 2 + "x = 1\n" * 8).asserts_per_1000() == 200
+
+
+def test_this_code_base_is_counted() -> None:
+    found = facts.measure(Path(facts.__file__).parent.parent)
+    assert {one.name for one in found.folders} >= {"store", "chaos/worlds", "broker/role"}
+    assert found.lines > 10_000
+    lines = facts.text(found, {}, top=3)
+    assert any(line.startswith("import circles") for line in lines)
