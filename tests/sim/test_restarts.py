@@ -38,7 +38,9 @@ def test_a_power_failure_during_the_stop_takes_the_start_back() -> None:
         assert cluster.stop("b2") is not None
         cluster.start("b2")
         cluster.power_fail("b2")
-        assert await cluster.until(lambda: None if cluster.nodes["b2"].state != "off" else "off", 5.0) == "off"
+        assert (
+            await cluster.until(lambda: None if cluster.nodes["b2"].state != "off" else "off", 5.0) == "off"
+        )
         cluster.power_on("b2")
         cluster.start("b2")
         assert await cluster.until(cluster.converged, 20.0) is None
