@@ -1,4 +1,4 @@
-"""The promise of the simulated world: a process that is asked to start starts, also when the old one is slow."""
+"""The promise of the simulated world: a process that is asked to start does so, however slow its stop is."""
 
 from __future__ import annotations
 
