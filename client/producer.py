@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import tenacity
 
 from client.ids import UniqueIds
+from client.lifecycle import Lifecycle
 from client.message import (
     Attempt,
     Message,
@@ -71,7 +71,7 @@ class _Sending:
     tries: int = 0
 
 
-class Producer:
+class Producer(Lifecycle):
     """Sends to the topics of one cluster. Use as ``async with``, or ``start`` and ``stop``.
 
     ``namesrv``: ``host:port;...`` or a list. ``timeout_s``: a send with all its retries.
@@ -116,15 +116,6 @@ class Producer:
         self._attempt_number = 0
         self._futures: dict[asyncio.Future[SendResult], None] = {}
         self._running = False
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         self._running = True

@@ -23,6 +23,20 @@ def test_help_lists_every_command_without_importing_any() -> None:
     assert done.stdout.rstrip().endswith("[]")
 
 
+def test_every_command_is_where_its_group_says() -> None:
+    groups: list[click.Group] = [command()]
+    named: list[str] = []
+    for group in groups:
+        ctx = click.Context(group)
+        for name in group.list_commands(ctx):
+            found = group.get_command(ctx, name)
+            assert found is not None, name
+            named.append(name)
+            if isinstance(found, click.Group):
+                groups.append(found)
+    assert {*COMMANDS, "sim", "transfer", "up", "kill-master"} <= set(named)
+
+
 @pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["cluster", "up", "--brokers", "x"]])
 def test_wrong_usage_is_64(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command(), arguments) == USAGE
