@@ -61,7 +61,8 @@ class BrokerConfig(LimitsConfig):
     min_in_sync_replicas: int = key(
         "minInSyncReplicas",
         1,
-        "with fewer members in the SyncStateSet, the master included, sends are refused",
+        "with fewer members in the SyncStateSet, the master included, sends are refused, and writes under way"
+        " are not answered OK",
         least=1,
     )
     all_ack_in_sync_state_set: bool = key(
