@@ -236,7 +236,7 @@ class Raft:
         if self.leader_id is None:
             return "no leader among the Controllers"
         if not self.admitted:
-            return "this Controller began with an empty directory and waits for the leader to admit it"
+            return "this Controller may have forgotten what it promised and waits for the leader to admit it"
         progress = self.progress
         return None if progress is None else behind(progress, self._bounds)
 
