@@ -150,6 +150,8 @@ class HaService:
             asynchronous = config.broker_role == "ASYNC_MASTER"
             ack_count = 1 if asynchronous else config.in_sync_replicas
             majority_of = config.total_replicas if config.majority_ack else 0
+            # Who asked for answers without waiting gets them: the number is looked at when a send comes.
+            copies_min = 1 if asynchronous else config.min_in_sync_replicas
             flushed = self._store.log.flushed if self._sync_flush else None
             if epoch == 0:
                 self.sync = ConnectedSet(
@@ -158,6 +160,7 @@ class HaService:
                     confirmed=self._store.confirmed,
                     ack_count=ack_count,
                     majority_of=majority_of,
+                    copies_min=copies_min,
                     now_ms=now_ms,
                     flushed=flushed,
                 )
@@ -175,6 +178,7 @@ class HaService:
                     not_catchup_ms=config.ha_not_catchup_ms,
                     now_ms=now_ms,
                     majority_of=majority_of,
+                    copies_min=copies_min,
                     flushed=flushed,
                     entitled=lambda: self.entitled(),
                 )

@@ -22,7 +22,7 @@ from chaos.bugs import planted
 from chaos.checks import Violation, check_all
 from chaos.scenarios import Plan, find
 from chaos.worlds.sim import SimCluster
-from chaos.worlds.sim_loop import SimulationError
+from chaos.worlds.sim_loop import START_S, SimulationError
 from chaos.worlds.sim_story import Story
 
 VIOLATIONS_MAX: Final = 3
@@ -31,7 +31,8 @@ VIOLATIONS_MAX: Final = 3
 
 @dataclass(slots=True)
 class Result:
-    """One seed's run. ``trace`` is equal for equal runs; ``replay`` is the command that repeats it."""
+    """One seed's run of ``virtual_s`` seconds, counted from its start. ``trace`` is equal for equal runs;
+    ``replay`` is the command that repeats it."""
 
     scenario: str
     seed: int
@@ -122,7 +123,7 @@ def run_plan(
             text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
             run.found.append(Violation("crashed", text))
             run.evidence.complete = False
-        virtual_s = loop.time()
+        virtual_s = loop.time() - START_S
         run.evidence.errors = [*run.cluster.errors, *loop.errors]
         if not plan.errors_expected:
             run.evidence.errors = [*run.evidence.errors, *errors.lines]

@@ -61,6 +61,12 @@ def test_killing_the_master_loses_nothing(seed: int) -> None:
 
 
 @pytest.mark.sim
+def test_virtual_seconds_count_from_the_start_of_the_world() -> None:
+    result, history = run_once(KILL, 0)
+    assert max(event.at_ms for event in history.events) / 1000 <= round(result.virtual_s, 3) < 60
+
+
+@pytest.mark.sim
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name != KILL])
 def test_every_scenario_keeps_every_promise(scenario: str) -> None:
     result, _ = run_once(scenario, 1)
@@ -87,7 +93,7 @@ def test_one_seed_is_one_trace_and_one_history() -> None:
 
 @pytest.mark.sim
 def test_a_trace_does_not_depend_on_the_process_nor_on_its_hash_seed() -> None:
-    code = f"from chaos.simrun import run_seed; print(run_seed({KILL!r}, 0).trace)"
+    code = f"from chaos.drills.sim_run import run_seed; print(run_seed({KILL!r}, 0).trace)"
     root = Path(__file__).parents[2]
     traces = {run_once(KILL, 0)[0].trace}
     for hash_seed in ("1", "77"):
