@@ -38,6 +38,7 @@ from model.message import RETRY_PREFIX, java_hash
 from model.topic import AUTO_CREATE_TOPIC
 from remoting.codec import FLAG_ONEWAY, Command
 from remoting.headers import SendHeader
+from runtime.backoff import backoff_s
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 
@@ -319,8 +320,9 @@ class Producer(Lifecycle):
 
     def _wait_s(self, sending: _Sending) -> float:
         # The first retry asks the NameServers at once; the waits then grow to 50 ms, or end with a new route.
-        longest = WAIT_MIN_S * 2 ** min(sending.tries - 1, 8)
-        return min(longest, WAIT_MAX_S) * self._env.random.uniform(0.5, 1.0) if sending.tries > 1 else 0.0
+        if sending.tries <= 1:
+            return 0.0
+        return backoff_s(sending.tries - 1, WAIT_MIN_S, WAIT_MAX_S, self._env.random)
 
     def _left_s(self, sending: _Sending) -> float:
         return (sending.deadline_ms - self._env.monotonic_ms()) / 1000
