@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import subprocess
 import sys
 from functools import cache
@@ -13,6 +14,7 @@ from chaos.bugs import BUGS, planted
 from chaos.drills.sim_run import Result, run_seed, run_seeds, shrink, summary
 from chaos.history import History
 from chaos.scenarios import SCENARIOS, find
+from namesrv.core import RouteTable
 
 KILL = "kill_the_master_under_load"
 BUG_SEEDS_MAX = 20
@@ -58,6 +60,24 @@ def test_killing_the_master_loses_nothing(seed: int) -> None:
     assert result.coverage["fault.kill"] >= 1
     assert result.coverage["send.ok"] > 100
     assert result.coverage["event.master_elected"] >= 2
+
+
+@pytest.mark.sim
+def test_a_server_that_breaks_its_own_rule_stops_the_world_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = 0
+
+    def check_invariants(table: RouteTable) -> None:
+        nonlocal checked
+        checked += 1
+        assert checked < 1000, "a rule that breaks at the 1000th look"
+
+    monkeypatch.setattr(RouteTable, "check_invariants", check_invariants, raising=False)
+    result = run_seed(KILL, 0)
+    assert [violation.checker for violation in result.violations] == ["invariant"]
+    text = result.violations[0].text
+    assert re.match(r"n\d at \d+\.\d{3} ms: a rule that breaks at the 1000th look\n", text)
+    assert "master_elected" in text
+    assert checked == 1000
 
 
 @pytest.mark.sim
