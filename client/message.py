@@ -26,6 +26,9 @@ class Queue:
     broker_name: str
     queue_id: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}/{self.queue_id}"
+
     def to_json(self) -> dict[str, object]:
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
 
