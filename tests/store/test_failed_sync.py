@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.store.support import config, fill, message, opened, records_of, recor
 from tests.waiting import until
 
 OVERHEAD_BYTES = len(encode(message(b"", uniq="U00"), 0, 0, 0))
-IDLE = {"flush_interval_ms": 3_600_000, "flush_queue_interval_ms": 3_600_000}
+IDLE: dict[str, Any] = {"flush_interval_ms": 3_600_000, "flush_queue_interval_ms": 3_600_000}
 
 
 async def _broken(disk: FaultyDisk, *, before: int, after: int) -> None:
