@@ -34,6 +34,8 @@ REGRESSIONS = [
     ("a_slave_that_lost_its_end_is_not_elected_for_it", 29),
     # A slave was elected while it was down, and came back with less than it had acknowledged.
     ("a_slave_that_lost_its_end_is_not_elected_for_it", 4),
+    # A master came back without the end of its log, the only member of its set, and cut those who had it.
+    ("two_that_lost_power_wait_for_the_third", 920048),
 ]
 """Seeds that once found a bug in the cluster's code, whatever they draw now."""
 
