@@ -29,7 +29,10 @@ COMMANDS: Final = {
     "cluster": ("admin.commands:cluster", "A cluster of real processes on this machine."),
     "group": ("admin.group_commands:group", "One broker group: show it, hand it over, forget dead brokers."),
     "store": ("admin.store_commands:store", "Look into a store directory, ours or RocketMQ's."),
-    "drill": ("chaos.commands:drill", "Inject a fault, measure the failover, check that nothing is lost."),
+    "drill": (
+        "chaos.drills.commands:drill",
+        "Inject a fault, measure the failover, check that nothing is lost.",
+    ),
     "audit": ("audit.commands:audit", "Compare the stores of all replicas; ends in a verdict."),
     "demo": ("cli.demo:demo", "The whole story in about a minute."),
 }

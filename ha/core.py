@@ -76,17 +76,19 @@ class SyncSet:
         not_catchup_ms: int,
         now_ms: float,
         majority_of: int = 0,
+        copies_min: int = 1,
         flushed: int | None = None,
         entitled: Callable[[], bool] = lambda: True,
         eligible: Callable[[int], bool] = lambda broker_id: True,
     ) -> None:
         """``all_ack``: answers wait for every member; otherwise for ``ack_count`` members, the master
-        included. ``majority_of``: they wait for members that are a majority of so many replicas, in the set
-        or not, and of all that are known; 0 = no majority mode. ``flushed``: how far the own log is on disk,
-        when that counts (SYNC_FLUSH), else None. ``entitled``: whether no other master can be there now;
-        asked whenever bytes could be confirmed without the acknowledgement of everyone who could be
-        elected. ``eligible``: whether a slave has all that a member must have besides the log; one that has
-        not is neither invited nor proposed."""
+        included. ``copies_min``: in every mode an answer needs so many members that have the record
+        (``minInSyncReplicas``). ``majority_of``: they wait for members that are a majority of so many
+        replicas, in the set or not, and of all that are known; 0 = no majority mode. ``flushed``: how far
+        the own log is on disk, when that counts (SYNC_FLUSH), else None. ``entitled``: whether no other
+        master can be there now; asked whenever bytes could be confirmed without the acknowledgement of
+        everyone who could be elected. ``eligible``: whether a slave has all that a member must have
+        besides the log; one that has not is neither invited nor proposed."""
         self.self_id = self_id
         self.epoch = epoch
         self.epoch_start = epoch_start
@@ -99,6 +101,7 @@ class SyncSet:
         self._all_ack = all_ack and not majority_of
         self._ack_count = ack_count
         self._majority_of = majority_of
+        self._copies_min = copies_min
         self._flushed = flushed
         self._not_catchup_ms = not_catchup_ms
         self._entitled = entitled
@@ -354,11 +357,13 @@ class SyncSet:
             slave = self._slaves.get(broker_id)
             slowest = min(slowest, slave.end if slave is not None else -1)
         if self._all_ack:
-            replicated = slowest
+            # The set may have shrunk while answers waited: what fewer members have than copies_min asks for
+            # is not answered. Consumers may read it: all that can be elected have it.
+            replicated = slowest if 1 + len(self._countable) >= self._copies_min else -1
         else:
-            replicated = self._nth_highest()
-            # Consumers never read what producers were not told of.
-            slowest = min(slowest, max(replicated, self.replicated))
+            # Consumers never read what fewer than ``needed`` have.
+            slowest = min(slowest, max(self._nth_highest(self.needed), self.replicated))
+            replicated = self._nth_highest(max(self.needed, self._copies_min))
         if slowest > self.confirmed:
             self.confirmed = slowest
         if replicated > self.replicated:
@@ -368,8 +373,8 @@ class SyncSet:
     def _own(self) -> int:
         return self.end if self._flushed is None else min(self.end, self._flushed)
 
-    def _nth_highest(self) -> int:
-        needed = self.needed
+    def _nth_highest(self, needed: int) -> int:
+        """The end that ``needed`` members have, the master included; -1: there are not so many."""
         if needed <= 1:
             return self._own
         slaves = [self._slaves[b] for b in self._countable]
@@ -401,6 +406,7 @@ class ConnectedSet(SyncSet):
         ack_count: int,
         majority_of: int,
         now_ms: float,
+        copies_min: int = 1,
         flushed: int | None = None,
     ) -> None:
         super().__init__(
@@ -416,6 +422,7 @@ class ConnectedSet(SyncSet):
             not_catchup_ms=0,
             now_ms=now_ms,
             majority_of=majority_of,
+            copies_min=copies_min,
             flushed=flushed,
         )
 
@@ -439,7 +446,7 @@ class ConnectedSet(SyncSet):
 
     def _advance(self) -> None:
         self.confirmed = max(self.confirmed, self._own)
-        self.replicated = max(self.replicated, self._nth_highest())
+        self.replicated = max(self.replicated, self._nth_highest(max(self.needed, self._copies_min)))
 
 
 def excused_ms(heard_ms: float, late_ms: float, silence_ms: float, now_ms: float) -> float:

@@ -154,6 +154,8 @@ class HaService:
             asynchronous = config.broker_role == "ASYNC_MASTER"
             ack_count = 1 if asynchronous else config.in_sync_replicas
             majority_of = config.total_replicas if config.majority_ack else 0
+            # Who asked for answers without waiting gets them: the number is looked at when a send comes.
+            copies_min = 1 if asynchronous else config.min_in_sync_replicas
             flushed = self._store.log.flushed if self._sync_flush else None
             if epoch == 0:
                 self.sync = ConnectedSet(
@@ -162,6 +164,7 @@ class HaService:
                     confirmed=self._store.confirmed,
                     ack_count=ack_count,
                     majority_of=majority_of,
+                    copies_min=copies_min,
                     now_ms=now_ms,
                     flushed=flushed,
                 )
@@ -179,6 +182,7 @@ class HaService:
                     not_catchup_ms=config.ha_not_catchup_ms,
                     now_ms=now_ms,
                     majority_of=majority_of,
+                    copies_min=copies_min,
                     flushed=flushed,
                     entitled=lambda: self.entitled(),
                     eligible=lambda broker_id: self.eligible(broker_id),
@@ -266,11 +270,6 @@ class HaService:
     @property
     def members(self) -> frozenset[int]:
         return self.sync.members if self.sync is not None else frozenset()
-
-    @property
-    def asking(self) -> frozenset[int]:
-        """Connected slaves that say they are keelmq's, and so ask for this master's tables too."""
-        return frozenset(broker_id for broker_id, link in self._links.items() if link.prompt)
 
     @property
     def set_epoch(self) -> int:

@@ -284,7 +284,7 @@ def _env(seed: int, number: int, index: int) -> OsEnv:
 
 drill = LazyGroup(
     "drill",
-    {"sim": ("chaos.sim_commands:sim", "Break a simulated cluster, thousands of times, from seeds.")},
+    {"sim": ("chaos.drills.sim_commands:sim", "Break a simulated cluster, thousands of times, from seeds.")},
     help="Inject a fault, measure the failover, check that nothing is lost.",
 )
 for _scenario in FAULTS:

@@ -227,7 +227,7 @@ async def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
         async def step_down_for(transfer_target: int) -> None:
             targets.append(transfer_target)
 
-        monkeypatch.setattr(one.role, "yield_to", step_down_for)
+        monkeypatch.setattr(one.role, "step_down_for", step_down_for)
         monkeypatch.setattr(MasterLink, "report", stalling)
         stalled.update({two.store.root, three.store.root})
         answer = asyncio.ensure_future(client.send("T", b"second"))

@@ -91,7 +91,7 @@ class FakeStore:
         self.log = FakeLog(segment_bytes)
         self.epochs = FakeEpochs()
         self.damage = FakeDamage()
-        self.pace = Throttle()
+        self.throttle = Throttle()
         self.confirmed = 0
         self.recovered: None = None
         self.writable: str | None = None

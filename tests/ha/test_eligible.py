@@ -1,4 +1,4 @@
-"""The promise: a slave that lacks something besides the log is neither invited nor proposed, and holds nobody up."""
+"""The promise: a slave that lacks something besides the log is not invited and holds nobody up."""
 
 from __future__ import annotations
 

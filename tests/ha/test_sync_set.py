@@ -21,6 +21,7 @@ def sync_set(
     epoch_start: int = 0,
     majority_of: int = 0,
     flushed: int | None = None,
+    copies_min: int = 1,
 ) -> SyncSet:
     return SyncSet(
         SELF,
@@ -36,12 +37,22 @@ def sync_set(
         now_ms=0.0,
         majority_of=majority_of,
         flushed=flushed,
+        copies_min=copies_min,
     )
 
 
-def with_slaves(*slaves: int, all_ack: bool = True, ack_count: int = 1, majority_of: int = 0) -> SyncSet:
+def with_slaves(
+    *slaves: int, all_ack: bool = True, ack_count: int = 1, majority_of: int = 0, copies_min: int = 1
+) -> SyncSet:
     """A master whose slaves are all members and level at 100."""
-    sync = sync_set({SELF, *slaves}, end=100, all_ack=all_ack, ack_count=ack_count, majority_of=majority_of)
+    sync = sync_set(
+        {SELF, *slaves},
+        end=100,
+        all_ack=all_ack,
+        ack_count=ack_count,
+        majority_of=majority_of,
+        copies_min=copies_min,
+    )
     for slave in slaves:
         sync.connected(slave, 0)
         sync.acked(slave, 100, 0)
@@ -52,8 +63,10 @@ def with_slaves(*slaves: int, all_ack: bool = True, ack_count: int = 1, majority
 class Model:
     """A master's SyncSet, the Controller with requests on their way, and what slaves really hold."""
 
-    def __init__(self, all_ack: bool, ack_count: int) -> None:
-        self.sync = sync_set(all_ack=all_ack, ack_count=ack_count)
+    def __init__(self, all_ack: bool, ack_count: int, *, majority_of: int = 0, copies_min: int = 1) -> None:
+        self.sync = sync_set(
+            all_ack=all_ack, ack_count=ack_count, majority_of=majority_of, copies_min=copies_min
+        )
         self.now_ms = 0.0
         self.members, self.set_epoch = frozenset({SELF}), 1
         self.held = {2: 0, 3: 0, 4: 0}
@@ -134,6 +147,26 @@ def test_confirmed_never_passes_a_member_nor_moves_back(
         confirmed, replicated = sync.confirmed, sync.replicated
         for member in model.members - {SELF}:
             assert confirmed <= model.held[member], f"{member} may be elected and lacks confirmed bytes"
+
+
+@given(
+    steps=STEPS,
+    mode=st.sampled_from([(True, 1, 0), (False, 1, 0), (False, 2, 0), (False, 1, 3)]),
+    copies_min=st.sampled_from([2, 3]),
+)
+@settings(max_examples=400)
+def test_no_answer_leaves_for_what_fewer_members_have_than_min_in_sync_replicas(
+    steps: list[tuple[str, int, int]], mode: tuple[bool, int, int], copies_min: int
+) -> None:
+    all_ack, ack_count, majority_of = mode
+    model = Model(all_ack, ack_count, majority_of=majority_of, copies_min=copies_min)
+    for what, who, amount in steps:
+        before = model.sync.replicated
+        model.step(what, who, amount)
+        sync = model.sync
+        if sync.replicated > before:
+            having = [broker for broker in sync.members - {SELF} if model.held[broker] >= sync.replicated]
+            assert 1 + len(having) >= copies_min
 
 
 @given(steps=STEPS)
@@ -230,6 +263,34 @@ def test_a_lost_member_holds_the_confirmed_offset_until_the_controller_dropped_i
     assert sync.confirmed == 100
     sync.adopt(frozenset({SELF}), 2)
     assert sync.confirmed == 200
+
+
+def test_a_set_below_min_in_sync_replicas_answers_nothing_and_consumers_go_on_reading() -> None:
+    sync = with_slaves(2, copies_min=2)
+    assert sync.replicated == 100
+    sync.appended(200)
+    sync.disconnected(2)
+    sync.adopt(frozenset({SELF}), 2)
+    assert (sync.replicated, sync.confirmed) == (100, 200), "all that can be elected have it, one broker"
+    sync.connected(2, 10)
+    sync.acked(2, 200, 10)
+    assert sync.replicated == 100, "not a member yet"
+    sync.adopt(frozenset({SELF, 2}), 3)
+    assert sync.replicated == 200
+
+
+def test_min_in_sync_replicas_raises_the_number_of_acknowledgements_in_counting_modes() -> None:
+    sync = with_slaves(2, 3, all_ack=False, ack_count=1, copies_min=2)
+    sync.appended(200)
+    assert sync.replicated == 100
+    sync.acked(3, 180, 1)
+    assert (sync.replicated, sync.confirmed) == (180, 100)
+    sync = with_slaves(2, 3, majority_of=3, copies_min=3)
+    sync.appended(200)
+    sync.acked(3, 200, 1)
+    assert sync.replicated == 100
+    sync.acked(2, 150, 1)
+    assert sync.replicated == 150
 
 
 def test_members_not_heard_of_yet_are_waited_for_and_lost_ones_are_not() -> None:

@@ -448,7 +448,7 @@ def test_a_real_master_without_our_newest_epoch_cuts_nothing_that_was_confirmed(
     with_slave(HELLO, test)
 
 
-@pytest.mark.parametrize("foreign", [True, False])
+@pytest.mark.parametrize("rocketmq_peer", [True, False])
 async def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
     rocketmq_peer: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

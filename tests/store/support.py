@@ -16,6 +16,7 @@ from store.files.record import NewMessage, Record, encode, records_in
 from store.flow.reading import GetStatus
 from store.message_store import MessageStore, Put
 from tests import GOLDEN, unpack_archive
+from tests.loops import completed
 from tests.store.faulty import FaultyDisk, FaultyEnv
 
 STORES = GOLDEN / "store"
@@ -160,4 +161,4 @@ def records_on(disk: FaultyDisk, **keys: Any) -> tuple[int, list[bytes]]:
         async with opened(FaultyEnv(disk), controller_mode=mode, **keys) as store:
             return store.log.end, [r.body for r in records_of(store)]
 
-    return asyncio.run(run())
+    return completed(run())

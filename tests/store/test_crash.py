@@ -15,6 +15,7 @@ from store.files.record import encode
 from store.flow import housekeeping
 from store.message_store import MessageStore
 from store.recover import recovery
+from tests.loops import completed
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, abandoned, config, fill, message, opened, records_of, records_on
 from tests.waiting import until
@@ -30,7 +31,7 @@ def test_a_killed_process_loses_nothing_it_wrote() -> None:
         await abandoned(env, lambda store: fill(store, 100, queues=1))
         return env.disk.killed()
 
-    _, bodies = records_on(asyncio.run(run()))
+    _, bodies = records_on(completed(run()))
     assert [body.split(b":")[0] for body in bodies] == [str(n).encode() for n in range(100)]
 
 
@@ -42,7 +43,7 @@ def left_by_a_power_failure(work: Callable[[MessageStore], object]) -> FaultyDis
         await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
         return env.disk.crash()
 
-    return asyncio.run(run())
+    return completed(run())
 
 
 def test_a_power_failure_loses_nothing_that_was_flushed() -> None:
@@ -86,7 +87,7 @@ def test_whatever_pages_survive_the_log_is_a_prefix_that_holds_the_flushed_and_g
         await abandoned(env, use, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
         return kept, env.disk.crash(seed + 1)
 
-    kept, disk = asyncio.run(again(asyncio.run(run())))
+    kept, disk = completed(again(completed(run())))
     assert kept == list(range(len(kept)))
     assert len(kept) >= flushed
     assert len(records_on(disk)[1]) == len(kept) + 1
@@ -99,7 +100,7 @@ def test_a_torn_last_record_is_cut_wherever_it_was_torn() -> None:
             puts = await fill(store, 4, queues=1)
         return env.disk, puts[3].physical_offset, puts[3].size
 
-    disk, start, size = asyncio.run(written())
+    disk, start, size = completed(written())
     disk.remove("/store/checkpoint")  # it would vouch for the record: then it is damaged, not torn
     disk.sync_dir("/store")
     whole = bytes(disk.nodes["/store/commitlog/" + "0" * 20].cache)
@@ -285,7 +286,7 @@ def test_what_a_failed_write_left_behind_does_not_come_back_after_a_crash() -> N
         await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
         return env.disk.crash()
 
-    _, bodies = records_on(asyncio.run(run()))
+    _, bodies = records_on(completed(run()))
     assert [body[:5] for body in bodies[3:]] == [b"after"]
 
 
@@ -306,7 +307,7 @@ def test_no_room_for_the_next_segment_refuses_and_recovers() -> None:
             assert store.log.end > SEGMENT
 
     SEG1 = f"{SEGMENT:020}"
-    asyncio.run(run())
+    completed(run())
 
 
 async def test_another_write_error_breaks_the_store() -> None:
@@ -335,7 +336,7 @@ def test_queue_entries_that_could_not_be_written_are_kept_and_written_later() ->
             await until(lambda: store.writable is None)
         return env.disk
 
-    assert len(records_on(asyncio.run(run()))[1]) == 50
+    assert len(records_on(completed(run()))[1]) == 50
 
 
 async def test_a_clean_stop_leaves_no_abort_and_scans_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,7 +461,7 @@ def test_recovery_with_the_crc_property_notices_a_damaged_header() -> None:
             puts = await fill(store, 3, queues=1)
         return env.disk, puts[2].physical_offset
 
-    disk, start = asyncio.run(written())
+    disk, start = completed(written())
     node = disk.nodes["/store/commitlog/" + "0" * 20]
     node.cache[start + 19] ^= 1  # a bit of the user's flag: in no body CRC
     disk.open("/store/abort", create=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from store.files.damage import DamagedRange, DamageLedger, Lost, resync
 from store.files.record import blank, decode, encode
 from store.message_store import MessageStore
 from store.offline.verify import verify
+from tests.loops import completed
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, fill, golden, golden_config, message, opened, records_of
 
@@ -56,7 +56,7 @@ def test_one_flipped_bit_costs_one_record_where_the_real_broker_loses_64(tmp_pat
                 assert store.next_offset(topic, queue_id) == max(ends)
             await store.close()
 
-    asyncio.run(run())
+    completed(run())
     verdict = verify(OsDisk(), str(before), golden_config(before, manifest))
     assert [(d["kind"], d["physicalOffset"], d["until"]) for d in verdict["damage"]] == [
         ("crc_mismatch", at, at + size)
@@ -80,7 +80,7 @@ def test_a_torn_last_record_is_dropped_as_a_whole_and_nothing_else(
         assert len(served(store)) == kept
         await store.close()
 
-    asyncio.run(run())
+    completed(run())
     assert verify(OsDisk(), str(before), golden_config(before, manifest))["ok"]
 
 
@@ -103,7 +103,7 @@ def test_what_a_real_broker_cut_off_does_not_come_back(tmp_path: Path) -> None:
         return found
 
     for name in ("after/b0", "after/b1", "after/b2"):
-        assert asyncio.run(run(name)) == (199202, [])
+        assert completed(run(name)) == (199202, [])
 
 
 def _written(**keys: Any) -> tuple[FaultyDisk, list[Place]]:
@@ -115,7 +115,7 @@ def _written(**keys: Any) -> tuple[FaultyDisk, list[Place]]:
             await fill(store, 120)
             return env.disk, sorted(served(store), key=lambda row: row[3])
 
-    return asyncio.run(run())
+    return completed(run())
 
 
 def _flip(disk: FaultyDisk, path: str, byte: int, mask: int = 1) -> None:
@@ -189,7 +189,7 @@ def test_a_flipped_queue_entry_costs_no_message_and_no_offset(entry: int, byte: 
             lost = set(places) - served(store)
             assert len(lost) <= 1  # a scrub mends an entry in the middle
 
-    asyncio.run(run())
+    completed(run())
     assert len(places) == 120
 
 

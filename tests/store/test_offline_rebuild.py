@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from store.offline.repair import repair
 from store.offline.verify import verify
+from tests.loops import completed
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, opened, records_of
 
@@ -22,7 +21,7 @@ def _written() -> FaultyDisk:
             await fill(store, COUNT, queues=QUEUES)
         return env.disk
 
-    return asyncio.run(run())
+    return completed(run())
 
 
 def _serves_all(disk: FaultyDisk) -> None:
@@ -39,7 +38,7 @@ def _serves_all(disk: FaultyDisk) -> None:
             for number in range(COUNT):
                 assert len(store.query("T", f"U{number}", 10, 0, 1 << 62)) == 1
 
-    asyncio.run(run())
+    completed(run())
 
 
 def _files(disk: FaultyDisk, under: str) -> dict[str, bytes]:

@@ -19,6 +19,7 @@ from store.files.record import BadRecord, Dispatch, Record, decode, walk
 from store.heal.repair import Wanted
 from store.heal.scrub import LOOKUPS_MAX
 from store.message_store import MessageStore
+from tests.loops import completed
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened, records_of, scrub_all
 from tests.waiting import until
@@ -61,7 +62,7 @@ def replica() -> FaultyDisk:
             await write_all_kinds(store)
         return env.disk
 
-    return asyncio.run(run())
+    return completed(run())
 
 
 def everything(store: MessageStore) -> dict[tuple[str, int], list[Record]]:
@@ -132,7 +133,7 @@ def test_random_bit_flips_over_all_files_of_one_replica_cost_nothing() -> None:
                         assert store.epochs.entries == epochs, what
         return in_records, repaired
 
-    in_records, repaired = asyncio.run(run())
+    in_records, repaired = completed(run())
     assert in_records > FLIPS // 5
     assert repaired >= in_records
 
@@ -358,7 +359,7 @@ def test_wanted_stays_in_its_segment_and_off_other_damage() -> None:
             assert all(isinstance(item, Wanted) and item.begin >= SEGMENT for item in wanted)
             assert sum(item.of.until - item.of.begin for item in wanted) == sum(r.size for r in first)
 
-    asyncio.run(run())
+    completed(run())
     assert config().segment_bytes == SEGMENT
 
 
@@ -444,8 +445,8 @@ def test_a_query_goes_on_though_the_log_is_cut_or_emptied_while_others_have_a_tu
             store.truncate(cut)
             return len(await query)
 
-    assert asyncio.run(run(100)) >= 200
-    assert asyncio.run(run(0)) <= LOOKED_AT_ONCE
+    assert completed(run(100)) >= 200
+    assert completed(run(0)) <= LOOKED_AT_ONCE
 
 
 async def test_what_the_replicas_decided_is_not_overwritten_by_one_that_answers_meanwhile() -> None:
