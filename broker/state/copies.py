@@ -42,6 +42,7 @@ behind an answer: it waits ``GATHER_MS``, or for the next question if that is la
 """
 JOIN_LAG_MS_MAX: Final = 1000
 """A slave that joins the SyncStateSet lacks only offsets that changed in so long."""
+MEMBERS_LOOK_S: Final = 0.02
 HOLD_MS_MAX: Final = 10_000
 
 Content = Callable[[int | None], tuple[dict[str, Any], int]]
@@ -91,8 +92,6 @@ class Copies:
         self._urgent = 0  # up to this revision nothing is gathered
         self._receipt = asyncio.Event()
         role_state.on_change.append(self._role_changed)
-        ha.on_connected.append(self._connected)
-        ha.eligible = self.ready
 
     def add(self, name: str, content: Content, *, gathered: bool = False) -> None:
         """Copy this table, too. ``gathered``: its changes may wait ``GATHER_MS`` for others."""
@@ -129,7 +128,8 @@ class Copies:
                 )
             self._receipt.clear()
             try:
-                async with asyncio.timeout(left_ms / 1000):
+                # Not for all that is left: a member that died leaves the set, and is not waited for then.
+                async with asyncio.timeout(min(left_ms / 1000, MEMBERS_LOOK_S)):
                     await self._receipt.wait()
             except TimeoutError:
                 continue
@@ -186,6 +186,19 @@ class Copies:
             if mine != slave.asking:
                 raise Refused("the same broker asked again", Response.SYSTEM_ERROR)
         return self._answer(connection, request, slave)
+
+    def on_connected(self, broker_id: int, keelmq: bool) -> None:
+        """A slave made an HA link: perhaps a new process, without what the former one had in its memory."""
+        if self._ha.epoch == 0:
+            return
+        if keelmq:
+            # A question held for the same process is answered anew; its next one is the receipt.
+            self._slaves.setdefault(broker_id, _Slave()).forget()
+        else:
+            former = self._slaves.pop(broker_id, None)
+            if former is not None:
+                former.asking += 1
+                former.forget()
 
     def status(self) -> dict[str, Any]:
         """JSON-ready: what each slave has."""
@@ -251,19 +264,6 @@ class Copies:
     def _wake(self) -> None:
         for slave in self._slaves.values():
             slave.wake.set()
-
-    def _connected(self, broker_id: int, keelmq: bool) -> None:
-        """A slave made an HA link: perhaps a new process, without what the former one had in its memory."""
-        if self._ha.epoch == 0:
-            return
-        if keelmq:
-            # A question held for the same process is answered anew; its next one is the receipt.
-            self._slaves.setdefault(broker_id, _Slave()).forget()
-        else:
-            former = self._slaves.pop(broker_id, None)
-            if former is not None:
-                former.asking += 1
-                former.forget()
 
     def _role_changed(self) -> None:
         self._wake()

@@ -124,6 +124,19 @@ async def test_a_member_that_is_not_connected_is_waited_for_too(tmp_path: Path) 
         assert "in-sync slaves [3]" in (answer.remark or "")
 
 
+async def test_a_change_is_answered_as_soon_as_the_member_it_waited_for_leaves_the_set(
+    tmp_path: Path,
+) -> None:
+    async with copied(tmp_path, slaveTimeout="60000") as (one, _, client):
+        one.ha.adopt(frozenset({1, 2, 3}), 3)
+        asking = asyncio.create_task(client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T")))
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        one.ha.adopt(frozenset({1, 2}), 4)
+        async with asyncio.timeout(5):
+            assert (await asking).code == 0
+
+
 async def test_a_receipt_counts_for_one_link_only(tmp_path: Path) -> None:
     async with copied(tmp_path) as (one, _, _):
         copies = one.context.copies
