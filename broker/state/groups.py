@@ -38,7 +38,7 @@ class Groups:
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
         self._now_ms = now_ms
-        self._quota = Quota(config.auto_groups_per_s, config.auto_groups_max, now_ms)
+        self._quota = Quota(config.auto_groups_rate, config.auto_groups_max, now_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
         self.version = DataVersion()

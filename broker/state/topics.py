@@ -68,7 +68,7 @@ class Topics:
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
         self._now_ms = now_ms
-        self._quota = Quota(config.auto_topics_per_s, config.auto_topics_max, now_ms)
+        self._quota = Quota(config.auto_topics_rate, config.auto_topics_max, now_ms)
         self.table: dict[str, TopicConfig] = {}
         self._deleted: dict[str, dict[int, int]] = {}
         # Where they ended as soon as all of it is confirmed; a failover may take the rest back.

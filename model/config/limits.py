@@ -27,16 +27,19 @@ class LimitsConfig(StoreConfig):
     auto_topics_max: int = key(
         "autoCreateTopicMax", 20000, "with so many topics none is made by a send any more", least=1
     )
-    auto_topics_per_s: int = key(
-        "autoCreateTopicPerSecond", 50, "topics that sends may make, each second; for 2 s at once", least=1
+    auto_topics_rate: int = key(
+        "autoCreateTopicPerSecond",
+        50,
+        "topics that sends may make each second; twice as many at once",
+        least=1,
     )
     auto_groups_max: int = key(
         "autoCreateGroupMax", 10000, "with so many groups none is made by its first use any more", least=1
     )
-    auto_groups_per_s: int = key(
+    auto_groups_rate: int = key(
         "autoCreateGroupPerSecond",
         50,
-        "groups that may be made by their first use, each second; for 2 s at once",
+        "groups that may be made by their first use each second; twice as many at once",
         least=1,
     )
     held_pulls_max: int = key(
