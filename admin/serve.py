@@ -8,7 +8,6 @@ stops in order and exits with 0. A second signal ends it at once. A NameServer w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -28,6 +27,7 @@ from model.settings import Config, is_loopback, parse_file, peers
 from runtime.env import Env
 from runtime.events import Event
 from runtime.os_env import OsEnv
+from runtime.tasks import Tasks
 
 if TYPE_CHECKING:
     from admin.endpoint import Endpoint
@@ -297,20 +297,18 @@ def _endpoint(role: str, server: Server, link: socket.socket) -> Endpoint:
 
 async def _start(server: Server, stopping: asyncio.Event) -> bool:
     """Start, unless told to stop first: a start may wait (recovery of a long log)."""
-    starting = asyncio.get_running_loop().create_task(server.start(), name="start")
-    told = asyncio.get_running_loop().create_task(stopping.wait(), name="stop")
+    errors: list[BaseException] = []
+    tasks = Tasks("serve", on_error=errors.append)
+    starting = tasks.spawn(server.start(), name="start")
+    told = tasks.spawn(stopping.wait(), name="stop")
     try:
         await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-            return True
-        return False
+        started = starting.done()
     finally:
-        for task in (starting, told):
-            task.cancel()
-            if not task.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        await tasks.cancel()
+    if errors:
+        raise errors[0]
+    return started
 
 
 def _log_event(event: Event) -> None:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 import controller.groups.elect
 import controller.groups.table
 import ha.service
@@ -25,6 +27,7 @@ from chaos.scenarios.outsiders import ONLY_OUTSIDERS
 from chaos.scenarios.partitions import TWO_ROOMS
 from chaos.scenarios.pauses import STOOD_STILL
 from chaos.scenarios.plan import Scenario
+from controller.groups.elect import Ballot
 from controller.groups.table import ElectMaster, Group, ReplicaTable
 from controller.raft.raft import Raft
 from ha.core import SyncSet
@@ -126,8 +129,8 @@ def _full_is_fine(original: Any) -> Any:
 
 
 def _elects_anyone(original: Any) -> Any:
-    def choose(**known: Any) -> Any:
-        return original(**{**known, "unclean": True})
+    def choose(ballot: Ballot) -> Any:
+        return original(msgspec.structs.replace(ballot, unclean=True))
 
     return choose
 

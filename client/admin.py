@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from client.lifecycle import Lifecycle
 from client.message import NameServersSilent, NoMaster, Queue
 from client.routes import Route
 from client.session import Session
@@ -69,7 +69,7 @@ class SyncState:
     priorities: Mapping[int, int]
 
 
-class AdminClient:
+class AdminClient(Lifecycle):
     """Asks NameServers, brokers and Controllers of one cluster. Use as ``async with``, or ``start`` and
     ``stop``.
 
@@ -85,15 +85,6 @@ class AdminClient:
     ) -> None:
         """``credentials``: the key of a cluster with ``peerCredentialsFile``."""
         self.session = Session(env, namesrv, credentials=credentials)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         await self.session.start()

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from client.allocate import average
 from client.consume import Limits, QueueWorker
+from client.lifecycle import Lifecycle
 from client.message import NoMaster, Queue, Received
 from client.pull import PullConsumer, Pulled, PullStatus
 from client.routes import Route
@@ -41,7 +41,7 @@ Listener = Callable[[list[Received]], Awaitable[bool | None]]
 """Handles messages of one queue. False or an exception = not handled: they come again later."""
 
 
-class PushConsumer:
+class PushConsumer(Lifecycle):
     """A member of a consumer group. Use as ``async with``, or ``start`` and ``stop``.
 
     ``subscriptions``: topic -> ``*`` or tags as ``A||B``. ``orderly``: a queue is consumed by one consumer at
@@ -89,15 +89,6 @@ class PushConsumer:
         self._wake = asyncio.Event()
         self._running = False
         self.session.handle(Request.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     @property
     def queues(self) -> list[Queue]:

@@ -10,9 +10,9 @@ from enum import IntEnum
 from typing import Final
 
 from model import message as wire
+from model.compression import plain_body
 from model.errors import MqError, PeerError, Refused, Unknown
 from store.files.record import Record
-from store.offline.directory import plain_body
 
 BATCH_HEAD: Final = struct.Struct(">iiiii")  # total, magic 0, crc 0, flag, body length
 _SHORT: Final = struct.Struct(">h")
@@ -25,6 +25,9 @@ class Queue:
     topic: str
     broker_name: str
     queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}/{self.queue_id}"
 
     def to_json(self) -> dict[str, object]:
         return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
@@ -185,7 +188,7 @@ def received(record: Record, broker_name: str) -> Received:
     """Turn a stored record into what a consumer gets. Raises PeerError for a body that cannot be unpacked."""
     properties = wire.decode_properties(record.properties)
     try:
-        body = plain_body(record)
+        body = plain_body(record.body, record.sys_flag)
     except ValueError as error:
         raise PeerError(f"body of {record.topic} {record.queue_id} {record.queue_offset}: {error}") from None
     offset_id = wire.message_id(record.store_host, record.physical_offset)

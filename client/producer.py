@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import tenacity
 
 from client.ids import UniqueIds
+from client.lifecycle import Lifecycle
 from client.message import (
     Attempt,
     Message,
@@ -38,6 +38,7 @@ from model.message import RETRY_PREFIX, java_hash
 from model.topic import AUTO_CREATE_TOPIC
 from remoting.codec import FLAG_ONEWAY, Command
 from remoting.headers import SendHeader
+from runtime.backoff import backoff_s
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 
@@ -70,7 +71,7 @@ class _Sending:
     tries: int = 0
 
 
-class Producer:
+class Producer(Lifecycle):
     """Sends to the topics of one cluster. Use as ``async with``, or ``start`` and ``stop``.
 
     ``namesrv``: ``host:port;...`` or a list. ``timeout_s``: a send with all its retries.
@@ -115,15 +116,6 @@ class Producer:
         self._attempt_number = 0
         self._futures: dict[asyncio.Future[SendResult], None] = {}
         self._running = False
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         self._running = True
@@ -328,8 +320,9 @@ class Producer:
 
     def _wait_s(self, sending: _Sending) -> float:
         # The first retry asks the NameServers at once; the waits then grow to 50 ms, or end with a new route.
-        longest = WAIT_MIN_S * 2 ** min(sending.tries - 1, 8)
-        return min(longest, WAIT_MAX_S) * self._env.random.uniform(0.5, 1.0) if sending.tries > 1 else 0.0
+        if sending.tries <= 1:
+            return 0.0
+        return backoff_s(sending.tries - 1, WAIT_MIN_S, WAIT_MAX_S, self._env.random)
 
     def _left_s(self, sending: _Sending) -> float:
         return (sending.deadline_ms - self._env.monotonic_ms()) / 1000

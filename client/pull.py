@@ -11,9 +11,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from client.lifecycle import Lifecycle
 from client.message import NoMaster, Queue, Received, received
 from client.routes import Route
 from client.session import POLL_MS, Session
@@ -85,7 +85,7 @@ def parse_records(body: bytes, broker_name: str) -> list[Received]:
     return found
 
 
-class PullConsumer:
+class PullConsumer(Lifecycle):
     """Reads queues by offset, and commits offsets for its group. Use as ``async with``, or ``start`` and
     ``stop``.
 
@@ -106,15 +106,6 @@ class PullConsumer:
         self.session = session or Session(env, namesrv, poll_ms=poll_ms)
         self._routes = self.session.routes
         self._suggested: dict[Queue, int] = {}
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         await self.session.start()

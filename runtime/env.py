@@ -24,7 +24,11 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """Bytes of the file system a path lies on."""
+    """Bytes of the file system a path lies on.
+
+    ``total_bytes`` leaves out the blocks that are reserved for root, as ``df`` does for its percentage:
+    counted as used, they would have old segments deleted, and writes refused, long before the disk is full.
+    """
 
     total_bytes: int
     free_bytes: int

@@ -12,6 +12,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from runtime.env import Buffer, DiskUsage, Listener, P
@@ -37,6 +38,10 @@ _FALLOC_FL_KEEP_SIZE: Final = 0x01
 _FALLOC_FL_ZERO_RANGE: Final = 0x10
 _NOT_OFFERED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _ZEROS: Final = bytes(1 << 20)
+
+FILE_MODE: Final = 0o640
+DIRECTORY_MODE: Final = 0o750
+"""Of what is made here: messages are for the owner and the group. What is there already keeps its mode."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 if hasattr(_libc, "fallocate64"):  # where off_t is 64 bits wide whatever the machine's word
@@ -111,8 +116,7 @@ class OsFile:
         end = offset + size
         while offset < end:
             zeros = _ZEROS[: end - offset]
-            if self.pread(len(zeros), offset) != zeros:
-                self.pwrite(zeros, offset)
+            self.pwrite(zeros, offset)  # zeros that are there may be those of a sync that failed
             offset += len(zeros)
 
     def sync(self) -> None:
@@ -141,7 +145,7 @@ class OsDisk:
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            return OsFile(path, os.open(path, flags, 0o644))
+            return OsFile(path, os.open(path, flags, FILE_MODE))
         except OSError as error:
             if create or error.errno not in (errno.EACCES, errno.EROFS):
                 raise
@@ -161,7 +165,13 @@ class OsDisk:
             return []
 
     def makedirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        # os.makedirs gives the mode to the last directory only.
+        if path and not os.path.isdir(path):
+            self.makedirs(os.path.dirname(path.rstrip("/")))
+            with suppress(FileExistsError):  # made meanwhile
+                os.mkdir(path, DIRECTORY_MODE)
+            if not os.path.isdir(path):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
     def remove(self, path: str) -> None:
         os.remove(path)
@@ -196,10 +206,11 @@ class OsDisk:
 
     def usage(self, path: str) -> DiskUsage:
         stat = os.statvfs(path)
-        return DiskUsage(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
+        used = stat.f_blocks - stat.f_bfree
+        return DiskUsage((used + stat.f_bavail) * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
     def lock(self, path: str) -> OsLock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             # A POSIX lock on byte 0, like Java's FileChannel.tryLock(0, 1): the two exclude each other.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)

@@ -20,7 +20,7 @@ from broker.state.clients import TAG, Subscription
 from model.codes import Response
 from model.errors import MqError, Refused
 from model.message import LMQ_PREFIX
-from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig
+from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
 from remoting.codec import Command
 from remoting.headers import PullAnswer, PullHeader
 from remoting.service import Connection
@@ -79,7 +79,8 @@ class PullProcessor:
         topic, group = self._allowed(header)
         subscription = self._subscription(header, group)
         got = self._get(header, subscription)
-        if header.commits and header.commit_offset >= 0 and self._context.role_state.keeps_offsets:
+        commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
+        if commits and self._context.role_state.keeps_offsets:
             note_offset(self._context, header.group, header.topic, header.queue_id, header.commit_offset)
         now_ms = self._context.env.monotonic_ms()
         held = Held(

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any, Final
 
 from broker.context import BrokerContext
+from broker.requests.offsets import need_own_group
 from broker.state.topics import QUEUES_MAX
 from model.codes import Response
 from model.errors import Refused
@@ -137,6 +138,7 @@ class TableProcessor:
     async def delete_group(self, connection: Connection, request: Command) -> Command:
         self._need_master()
         name = need(request.ext, "groupName")
+        need_own_group(name)
         self._context.groups.delete(name)
         if opt_bool(request.ext, "cleanOffset"):
             self._context.offsets.drop_group(name)

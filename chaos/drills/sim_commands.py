@@ -133,8 +133,7 @@ def _replay(
 
     def keep(run: Story) -> None:
         for event in run.history.happened():
-            fields = " ".join(f"{name}={value}" for name, value in event.fields.items())
-            click.echo(f"{event.at_ms:10.1f} ms  {event.node:4} {event.name} {fields}")
+            click.echo(event.line())
         if history is not None:
             with history.open("w") as lines:
                 run.history.write(lines)

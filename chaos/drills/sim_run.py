@@ -20,18 +20,23 @@ from typing import Any, Final
 
 from chaos.bugs import planted
 from chaos.checks import Violation, check_all
+from chaos.history import Happened, History
 from chaos.scenarios import Plan, find
 from chaos.worlds.sim import SimCluster
-from chaos.worlds.sim_loop import SimulationError
+from chaos.worlds.sim_loop import START_S, BrokenInvariant, SimulationError
 from chaos.worlds.sim_story import Story
 
 VIOLATIONS_MAX: Final = 3
 """So many violations of each checker are kept of one run; the rest says the same."""
 
+EVENTS_TOLD: Final = 3
+"""So many events of each node are shown beside a broken invariant."""
+
 
 @dataclass(slots=True)
 class Result:
-    """One seed's run. ``trace`` is equal for equal runs; ``replay`` is the command that repeats it."""
+    """One seed's run of ``virtual_s`` seconds, counted from its start. ``trace`` is equal for equal runs;
+    ``replay`` is the command that repeats it."""
 
     scenario: str
     seed: int
@@ -113,6 +118,9 @@ def run_plan(
     try:
         try:
             loop.run_until_complete(run.main())
+        except BrokenInvariant as error:
+            run.found.append(Violation("invariant", "\n".join([str(error), *_last_events(run.history)])))
+            run.evidence.complete = False
         except SimulationError as error:
             run.found.append(Violation("simulation", str(error)))
             run.evidence.complete = False
@@ -122,7 +130,7 @@ def run_plan(
             text = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
             run.found.append(Violation("crashed", text))
             run.evidence.complete = False
-        virtual_s = loop.time()
+        virtual_s = loop.time() - START_S
         run.evidence.errors = [*run.cluster.errors, *loop.errors]
         if not plan.errors_expected:
             run.evidence.errors = [*run.evidence.errors, *errors.lines]
@@ -147,6 +155,17 @@ def run_plan(
         if collecting:
             gc.enable()
         gc.collect()
+
+
+def _last_events(history: History) -> list[str]:
+    """What each node told last, oldest first."""
+    last: dict[str, list[Happened]] = {}
+    for event in history.happened():
+        last.setdefault(event.node, []).append(event)
+    told = sorted(
+        (event for events in last.values() for event in events[-EVENTS_TOLD:]), key=lambda e: e.at_ms
+    )
+    return [f"    {event.line()}" for event in told]
 
 
 def _few(violations: Iterable[Violation]) -> list[Violation]:

@@ -20,6 +20,7 @@ from admin.layout import CLUSTER, Node
 from client.admin import AdminClient
 from model.errors import MqError
 from runtime.env import Env
+from runtime.tasks import Tasks
 
 GONE_S: Final = 10.0
 CALM_S: Final = 30.0
@@ -107,13 +108,14 @@ class LeaderWatch:
 
     def __init__(self, env: Env, namesrv: Sequence[str]) -> None:
         self._env, self._namesrv = env, list(namesrv)
+        self._tasks = Tasks("drill.leader")
         self._task: asyncio.Task[None] | None = None
         self.answered_ms: int | None = None
 
     def start(self, controllers: Sequence[str], group: str) -> None:
         """Begin to ask ``controllers``, those that were left alone."""
         self.answered_ms = None
-        self._task = asyncio.get_running_loop().create_task(self._ask(controllers, group))
+        self._task = self._tasks.spawn(self._ask(controllers, group), name="ask")
 
     async def wait(self, timeout_s: float) -> bool:
         if self._task is not None:
@@ -121,10 +123,8 @@ class LeaderWatch:
         return self._task is None or self._task.done()
 
     async def stop(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        self._task = None
+        await self._tasks.cancel()
 
     async def _ask(self, controllers: Sequence[str], group: str) -> None:
         async with AdminClient(self._env, self._namesrv) as admin:

@@ -17,6 +17,7 @@ from broker.service import Broker
 from chaos.history import Happened, History, Observed
 from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import EPOCH_MS, SimEnv
+from chaos.worlds.sim_invariants import watch_servers
 from chaos.worlds.sim_loop import START_S, Life, Shuffle, SimLoop
 from chaos.worlds.sim_net import Fabric, NetProfile
 from controller.service import Controller
@@ -84,7 +85,9 @@ class _NameServerAndController:
 
 @dataclass(slots=True)
 class Node:
-    """One machine and the process on it. ``state``: down, up, paused, off (no power)."""
+    """One machine and the process on it. ``state``: down, up, paused, off (no power).
+
+    ``again``: a start was asked for while the process still shut down; it comes when that has ended."""
 
     name: str
     kind: str
@@ -96,6 +99,8 @@ class Node:
     env: SimEnv | None = None
     server: Server | None = None
     skew_ms: int = 0
+    stopping: bool = False
+    again: bool = False
 
     @property
     def running(self) -> bool:
@@ -120,6 +125,7 @@ class SimCluster:
     """NameServers ``n0``.., brokers ``b1``.., and clients, each on a machine of its own."""
 
     def __init__(self, seed: int, config: WorldConfig, history: History) -> None:
+        watch_servers()
         self.seed = seed
         self.config = config
         self.history = history
@@ -160,8 +166,12 @@ class SimCluster:
     # Processes
 
     def start(self, name: str) -> None:
-        """Start a node's process; returns at once, ``server`` is there when it serves."""
+        """Start a node's process; returns at once, ``server`` is there when it serves.
+
+        While the old process still shuts down, the new one waits for its end, as under any supervisor."""
         node = self.nodes[name]
+        if node.stopping:
+            node.again = True
         if node.state != "down":
             return
         node.starts += 1
@@ -243,7 +253,10 @@ class SimCluster:
         self.loop.kill(node.life)
         self.fabric.process_died(node.life)
         node.machine.process_died(node.life)
-        node.server, node.state = None, "down"
+        node.server, node.state, node.stopping = None, "down", False
+        if node.again:
+            node.again = False
+            self.start(name)
         return True
 
     def power_fail(self, name: str) -> bool:
@@ -254,7 +267,7 @@ class SimCluster:
         self.loop.kill(node.life)
         self.fabric.power_off(node.host)
         node.machine.lose_power()
-        node.server, node.state = None, "off"
+        node.server, node.state, node.stopping, node.again = None, "off", False, False
         return True
 
     def power_on(self, name: str) -> None:
@@ -284,6 +297,7 @@ class SimCluster:
         node = self.nodes[name]
         if not node.running or node.server is None:
             return None
+        node.stopping = True
         return self.loop.spawn(node.life, self._stop(node, node.server), name="stop")
 
     async def _stop(self, node: Node, server: Server) -> None:

@@ -87,7 +87,7 @@ class Nemesis:
 
     def _restart(self, name: str, fault: Fault) -> bool:
         node = self._cluster.nodes[name]
-        if node.state not in ("down", "off"):
+        if node.state not in ("down", "off") and not node.stopping:
             return False
         self._cluster.power_on(name)
         self._cluster.start(name)

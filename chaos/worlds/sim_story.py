@@ -30,6 +30,7 @@ from model.message import decode_properties
 from remoting import bodies
 from remoting.codec import Command
 from remoting.service import RemotingClient
+from runtime.tasks import Tasks
 from store.files.record import Record, records_in, walk
 from store.message_store import MessageStore
 
@@ -70,11 +71,12 @@ class Story:
         if reason is not None:
             self._not_live("the cluster did not become ready", reason)
             return
-        observer = asyncio.get_running_loop().create_task(self._observe())
+        own = Tasks("story")
+        observer = own.spawn(self._observe(), name="observe")
         await self._create_topic()
         self._begin_probe()
         producers, reader, tasks = await self._begin_load()
-        faults = asyncio.get_running_loop().create_task(self.nemesis.run())
+        faults = own.spawn(self.nemesis.run(), name="faults")
         begun_ms = cluster.clock()
         await asyncio.sleep(plan.load_ms / 1000)
         await faults

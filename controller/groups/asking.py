@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
+from runtime.tasks import Tasks
+
 SOON_S: Final = 0.1
 PATIENCE_SHARE: Final = 1 / 3
 """Of the heartbeat timeout: who needs as long as that to say a word will soon count as dead anyway."""
@@ -30,8 +32,8 @@ async def gather(
     are. What has not ended then is cancelled. None of them may raise."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    tasks = [loop.create_task(ask) for ask in asks]
-    pending = set(tasks)
+    tasks = Tasks("asking")
+    pending = {tasks.spawn(ask, name="ask") for ask in asks}
     try:
         while pending:
             passed_s = loop.time() - began
@@ -43,6 +45,4 @@ async def gather(
                 pending, timeout=max(wait_s, 0.001), return_when=asyncio.FIRST_COMPLETED
             )
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.cancel()

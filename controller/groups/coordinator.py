@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from controller.groups.elect import PRIORITY_LAST, End, choose, further
+from controller.groups.elect import PRIORITY_LAST, End, further
 from controller.groups.lease import Leases, matters
 from controller.groups.liveness import Broker, Heartbeat, Liveness
 from controller.groups.table import (
@@ -321,18 +321,9 @@ class ElectionCoordinator:
         self._leases.release((name, broker_id))
 
     def _candidate(self, name: str, group: Group) -> int | None:
-        alive = self._live.alive(name, self._env.monotonic_ms())
-        return choose(
-            members=group.members,
-            replicas=group.replicas,
-            alive=alive,
-            master=None,
-            preferred=None,
-            ends=self._live.ends(name),
-            unclean=self._config.elect_unclean_master,
-            doubtful=group.doubtful,
-            quorum=group.quorum(alive),
-        )
+        alive = tuple(self._live.alive(name, self._env.monotonic_ms()))
+        ends, unclean = self._live.ends(name), self._config.elect_unclean_master
+        return group.choice(ElectMaster(group=name, alive=alive, answered=alive, ends=ends, unclean=unclean))
 
     async def _elect(self, name: str) -> None:
         try:
@@ -414,7 +405,8 @@ class ElectionCoordinator:
         group = self._table.groups.get(name)
         if group is None:
             return False
-        every = self._config.elect_unclean_master or group.quorum(()) is not None
+        # A suspect leads only when every replica said how far its log is.
+        every = self._config.elect_unclean_master or group.majority_of > 0 or bool(group.doubtful)
         able = group.replicas if every else {*group.members, *group.before}
         alive = self._live.alive(name, self._env.monotonic_ms())
         asked = [i for i in alive if i in able and (i != group.master or master_too)]
@@ -422,9 +414,11 @@ class ElectionCoordinator:
         def decided(answered: frozenset[int]) -> bool:
             if all_of_them:
                 return answered >= {*asked} - {group.master}
-            if group.quorum(()) is None:
-                # The silent count with their heartbeats; but of several that are, one may just have died.
-                return bool(answered) or len(asked) < 2
+            # The silent count with their heartbeats; but of several that are, one may just have died.
+            if not group.majority_of and not answered and len(asked) > 1:
+                return False
+            if not group.majority_of and not group.doubtful:
+                return True
             self._answered[name] = answered
             # A majority that is slow is better than a minority that is quick.
             return self._chosen(msgspec.structs.replace(wanted(), unclean=False)) is not None
@@ -496,7 +490,7 @@ class ElectionCoordinator:
         member: the former master counted fewer than all of them, and did not say that the transfer target has
         everything."""
         group = self._table.groups.get(wanted.group)
-        if group is None or wanted.all_ack or group.quorum(()) is not None:
+        if group is None or wanted.all_ack or group.majority_of > 0:
             return False  # in majority mode a majority decides, in mode *all* each member has it
         if wanted.broker_id == group.master or wanted.broker_id not in group.members:
             return False  # it stays, or the table refuses it

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from controller.raft.codec import PreVote, PreVoteAnswer, RequestVote, Vote
 from controller.raft.library import Outbox, Peer, library
 from controller.raft.timing import Timing
+from runtime.backoff import backoff_s
 
 if TYPE_CHECKING:
     from random import Random
@@ -28,7 +29,6 @@ FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 NEVER: Final = -1e9
 ANSWERS_MISSED_MAX: Final = 3
 """A follower that left so many signs of life in a row unanswered is not asked to lead."""
-DOUBLINGS_MAX: Final = 32
 """Of the wait between two tries: beyond any longest wait, and never beyond what a float holds."""
 
 
@@ -84,9 +84,7 @@ class Voting(library.SyncObj):  # type: ignore[misc]
     def _next_try_s(self) -> float:
         """Random, and soon at first: candidates that split the votes must not wait out a whole silence.
         Doubled with each try, so that slow disks and links find time to answer."""
-        doubled = self._timing.retry_s * 2 ** min(self._tries, DOUBLINGS_MAX)
-        longest: float = min(doubled, self._timing.election_max_s)
-        return longest * (0.5 + 0.5 * self._chance.random())
+        return backoff_s(self._tries, self._timing.retry_s, self._timing.election_max_s, self._chance)
 
     def _patience_s(self) -> float:
         """How long a follower waits for its leader's next word."""

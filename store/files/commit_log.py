@@ -26,6 +26,8 @@ WRITING = "writing the CommitLog"
 ALLOCATING = "allocating a CommitLog segment"
 GROWN_BYTES = 8 << 20
 """So many new bytes are worth a sync before its time: what is not settled is read again after a crash."""
+REWRITE_BYTES = 1 << 20
+PAGE_BYTES = 4096
 RESERVE_BYTES = 1 << 20
 """Free bytes from which on a write that lacked space is allowed to try again."""
 
@@ -314,6 +316,38 @@ class CommitLog:
         except OSError as error:
             raise self._health.failed(error, WRITING) from error
 
+    def rewrite(self, begin: int, until: int) -> None:
+        """Write the bytes [``begin``, ``until``) once more as they are; the caller syncs. Blocks.
+
+        After a failed sync the kernel calls pages clean that never reached the disk: only a new write lets
+        a later sync cover them. What cannot be read is passed over: it is damage, and noted as such. Raises
+        DiskError.
+        """
+        at = begin
+        while at < until:
+            segment = self._dir.at(at)
+            assert segment is not None, "the log has no gaps"
+            in_segment = at - segment.start
+            size = min(REWRITE_BYTES - at % REWRITE_BYTES, until - at, self.segment_bytes - in_segment)
+            self._rewrite(segment, in_segment, size)
+            at += size
+
+    def _rewrite(self, segment: Segment, at: int, size: int) -> None:
+        try:
+            data = segment.read(size, at)
+        except DiskError as error:
+            if size > PAGE_BYTES:
+                for page in range(at - at % PAGE_BYTES, at + size, PAGE_BYTES):
+                    begin = max(page, at)
+                    self._rewrite(segment, begin, min(page + PAGE_BYTES, at + size) - begin)
+            else:
+                log.error("[%d, +%d) is not written again: %s", segment.start + at, size, error)
+            return
+        try:
+            segment.write(data, at)
+        except OSError as error:
+            raise self._health.failed(error, WRITING) from error
+
     def pinned(self, begin: int, until: int) -> list[Segment]:
         """The segments that hold [``begin``, ``until``), open and pinned: the caller unpins them."""
         found = [s for s in self._dir.segments if s.start < until and begin < s.start + self.segment_bytes]
@@ -348,13 +382,15 @@ class CommitLog:
         self.end = self.flushed = (
             self._dir.segments[-1].start + self.segment_bytes if self._dir.segments else 0
         )
+        self._names_dirty = True  # the sync of the directory may be what the last process ended with
 
-    def cut(self, offset: int, *, to_first_zeros: bool = False) -> None:
+    def cut(self, offset: int, *, to_first_zeros: bool = False, zeros_too: bool = False) -> None:
         """Let the log end at ``offset``, durably: later segments go, newest first, then the rest of the
         segment is erased and synced. Blocks. Raises DiskError.
 
         ``to_first_zeros``: what lies behind is at most one stretch of bytes, so that the first block of zeros
-        ends it. A crash in between leaves a log that ends somewhere between ``offset`` and the old end.
+        ends it. ``zeros_too``: zeros there are written again (Segment.erase). A crash in between leaves a log
+        that ends somewhere between ``offset`` and the old end.
         """
         self.generation += 1
         until = max(self.end, self._torn_until)
@@ -371,6 +407,7 @@ class CommitLog:
                     offset - segment.start,
                     min(until - segment.start, self.segment_bytes),
                     to_first_zeros=to_first_zeros,
+                    zeros_too=zeros_too,
                 )
                 segment.file.sync()
         except OSError as error:

@@ -55,8 +55,8 @@ def unseal(data: bytes) -> bytes:
     computed = crc32(head)
     if _distance(b"%08x" % computed, digits) > 1:  # one flipped bit of the digits says nothing of the rest
         try:
-            head = turn_back(head, int(digits, 16))
-        except ValueError:
+            head = turn_back(head, int.from_bytes(bytes.fromhex(digits.decode())))
+        except ValueError:  # no hexadecimal digits, or no bit explains them
             raise DiskError("more than one bit of it changed") from None
     return seal(head + b"}")
 

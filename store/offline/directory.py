@@ -8,13 +8,12 @@ is found.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from model import message as m
+from model.compression import plain_pieces
 from model.errors import DiskError
 from runtime.env import Disk, File, read_file
 from store.files import consume_queue as cq
@@ -327,15 +326,11 @@ class _Window:
 def dump(record: Record) -> dict[str, Any]:
     """One record as JSON-ready values; ``bodyLen`` and ``bodySha256`` are of the decompressed body.
 
-    When no module for its compression is installed both are null and ``bodyUnread`` says why.
+    When it cannot be unpacked, or is longer than PLAIN_BYTES_MAX, both are null and ``bodyUnread`` says why.
     """
     properties = m.decode_properties(record.properties)
     offset_id = m.message_id(record.store_host, record.physical_offset)
-    try:
-        body: bytes | None = plain_body(record)
-        unread = ""
-    except ValueError as error:
-        body, unread = None, str(error)
+    body_bytes, digest, unread = _digest(record)
     values: dict[str, Any] = {
         "topic": record.topic,
         "queueId": record.queue_id,
@@ -354,45 +349,21 @@ def dump(record: Record) -> dict[str, Any]:
         "reconsumeTimes": record.reconsume_times,
         "preparedTransactionOffset": record.prepared_transaction_offset,
         "properties": properties,
-        "bodyLen": None if body is None else len(body),
-        "bodySha256": None if body is None else hashlib.sha256(body).hexdigest(),
+        "bodyLen": body_bytes,
+        "bodySha256": digest,
     }
     if unread:
         values["bodyUnread"] = unread
     return values
 
 
-def plain_body(record: Record) -> bytes:
-    """The body as it was before the client compressed it. Raises ValueError when that cannot be undone."""
-    if not record.sys_flag & m.COMPRESSED:
-        return record.body
-    kind = record.sys_flag & m.COMPRESSION_MASK
-    if kind in (0, m.COMPRESSION_ZLIB):
-        try:
-            return zlib.decompress(record.body)
-        except zlib.error as error:
-            raise ValueError(f"zlib: {error}") from None
-    if kind == m.COMPRESSION_LZ4:
-        return _unpack(record.body, "lz4", "lz4.frame")
-    if kind == m.COMPRESSION_ZSTD:
-        return _unpack(record.body, "zstd", "zstandard")
-    raise ValueError(f"unknown compression {kind:#x}")
-
-
-def _unpack(body: bytes, name: str, module: str) -> bytes:
-    """By the module made for it, or by pyarrow, which the audit brings along."""
-    for candidate in (module, "pyarrow"):
-        try:
-            library: Any = importlib.import_module(candidate)
-        except ImportError:
-            continue
-        refusal: type[Exception] = getattr(library, "ZstdError", OSError)
-        try:
-            if candidate == "pyarrow":
-                return bytes(library.CompressedInputStream(library.BufferReader(body), name).read())
-            if name == "zstd":
-                return bytes(library.ZstdDecompressor().decompressobj().decompress(body))
-            return bytes(library.decompress(body))
-        except (OSError, RuntimeError, refusal) as error:
-            raise ValueError(f"{name}: {error}") from None
-    raise ValueError(f"{name}: neither {module} nor pyarrow is installed")
+def _digest(record: Record) -> tuple[int | None, str | None, str]:
+    """Length and SHA-256 of the decompressed body, piece by piece; or (None, None, why not)."""
+    size, digest = 0, hashlib.sha256()
+    try:
+        for piece in plain_pieces(record.body, record.sys_flag):
+            size += len(piece)
+            digest.update(piece)
+    except ValueError as error:
+        return None, None, str(error)
+    return size, digest.hexdigest(), ""

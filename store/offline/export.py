@@ -12,9 +12,10 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
+from model.compression import plain_body
 from model.errors import MqError
 from store.files.record import Record
-from store.offline.directory import dump, plain_body
+from store.offline.directory import dump
 
 BATCH_ROWS: Final = 8192
 _COLUMNS: Final = (
@@ -47,7 +48,7 @@ def rows(records: Iterable[Record], bodies: bool) -> Iterator[dict[str, Any]]:
     for record in records:
         row = dump(record)
         if bodies:
-            row["body"] = None if "bodyUnread" in row else plain_body(record)
+            row["body"] = None if "bodyUnread" in row else plain_body(record.body, record.sys_flag)
         yield row
 
 

@@ -6,7 +6,9 @@
                     no record are damage when good records follow and they were safe on disk once, or cannot
                     be what a cut-off write leaves: they stay, and are noted (store.damage). Else the log ends
                     there, and what lies behind is erased
-    3. queues, index and epochs are cut to that end
+    3. queues, index and epochs are cut to that end. After an unclean stop, what is not known to be durable is
+                    written again and synced: a sync that failed before a restart in the same boot left it in
+                    the page cache only, where no later sync finds it
     4. confirmed    what the checkpoint or a queue proves, never beyond the end; without a Controller the end
     5. records up to there are dispatched, entries of damaged ones kept; queue offsets come from the queues
                     and a scan of all that is behind
@@ -131,8 +133,10 @@ def recover(
         queues.truncate(believed)
     # A crash may have kept any page of what was written; a clean stop leaves zeros, or, when a real broker
     # cut its log, what it cut.
-    commit_log.cut(end, to_first_zeros=clean)
+    commit_log.cut(end, to_first_zeros=clean, zeros_too=not clean)
     commit_log.flushed = min(believed, end)  # what else was found in the page cache is not proven durable yet
+    if not clean:
+        commit_log.rewrite(commit_log.flushed, end)
     commit_log.sync()
     again = queues.truncate(end)
     again += [queue for queue in queues if _drop_stale(commit_log, queue, damage) or queue.cut_short]

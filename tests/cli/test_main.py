@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -20,6 +21,20 @@ def test_help_lists_every_command_without_importing_any() -> None:
         assert name in done.stdout
         assert text.split()[0] in done.stdout
     assert done.stdout.rstrip().endswith("[]")
+
+
+def test_every_command_is_where_its_group_says() -> None:
+    groups: list[click.Group] = [command()]
+    named: list[str] = []
+    for group in groups:
+        ctx = click.Context(group)
+        for name in group.list_commands(ctx):
+            found = group.get_command(ctx, name)
+            assert found is not None, name
+            named.append(name)
+            if isinstance(found, click.Group):
+                groups.append(found)
+    assert {*COMMANDS, "sim", "transfer", "up", "kill-master"} <= set(named)
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["cluster", "up", "--brokers", "x"]])
@@ -61,6 +76,24 @@ def test_a_command_whose_package_is_not_installed_says_what_to_install(
     group = LazyGroup("keelmq", {"audit": ("no_such_package:audit", "x")})
     assert run(group, ["audit"]) == UNFINISHED
     assert "needs the package no_such_package" in capsys.readouterr().err
+
+
+def _lazy(group: LazyGroup) -> Iterator[tuple[LazyGroup, str]]:
+    for name in group.list_commands(click.Context(group)):
+        yield group, name
+        inner = group.get_command(click.Context(group), name)
+        if isinstance(inner, LazyGroup):
+            yield from _lazy(inner)
+
+
+def test_every_command_is_where_it_is_looked_for() -> None:
+    pytest.importorskip("pyspark")
+    group = command()
+    assert isinstance(group, LazyGroup)
+    found = list(_lazy(group))
+    assert {name for _, name in found} >= {"drill", "sim", "transfer"}
+    for group, name in found:
+        assert group.get_command(click.Context(group), name) is not None
 
 
 def test_a_shell_can_complete_commands() -> None:

@@ -1,4 +1,4 @@
-"""The promises of chaos.drill: how times are measured from a history, and which promises count as broken."""
+"""The promises of chaos.drills: how times are measured, and which promises count as broken."""
 
 import pytest
 

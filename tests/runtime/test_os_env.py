@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import os
 import resource
 import socket
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from broker.role.lease import Lease
 from runtime import os_env
 from runtime.env import read_file, write_file
-from runtime.os_env import OsEnv
+from runtime.os_env import OsDisk, OsEnv
 from runtime.tasks import Tasks
 
 
@@ -171,3 +172,41 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(monkeypatch: pytest.Mon
     monkeypatch.setattr(time, "clock_gettime_ns", later)
     assert not lease.holds()
     assert env.monotonic_ms() >= asked_ms + suspended_s * 1000
+
+
+def test_what_is_made_is_for_owner_and_group_only_and_what_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    """Messages lie in these files: not every user of the machine may read them, whatever the umask says."""
+    old = os.umask(0)
+    try:
+        disk = OsDisk()
+        kept = tmp_path / "kept"
+        kept.mkdir(mode=0o755)
+        (kept / "file").touch(mode=0o644)
+        disk.makedirs(f"{kept}/a/b")
+        disk.makedirs(f"{kept}/a/b")
+        for name in ("a/b/new", "file"):
+            disk.open(f"{kept}/{name}", create=True).close()
+        disk.lock(f"{kept}/lock").release()
+    finally:
+        os.umask(old)
+    modes = {p.relative_to(tmp_path).as_posix(): p.stat().st_mode & 0o777 for p in tmp_path.rglob("*")}
+    assert modes == {
+        "kept": 0o755,
+        "kept/file": 0o644,
+        "kept/a": 0o750,
+        "kept/a/b": 0o750,
+        "kept/a/b/new": 0o640,
+        "kept/lock": 0o640,
+    }
+    with pytest.raises(OSError, match="exists"):
+        disk.makedirs(f"{kept}/file")
+
+
+def test_blocks_reserved_for_root_are_neither_used_nor_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`df` says 63 % of this file system; with the reserved blocks counted as used it were 86 %."""
+    values = [4096, 4096, 100_000, 76_162, 14_000, 0, 0, 0, 0, 255]  # blocks, free of them, free for us
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(values))
+    usage = OsDisk().usage("/")
+    assert usage.free_bytes == 14_000 * 4096
+    assert usage.total_bytes == (23_838 + 14_000) * 4096
+    assert 100 * (usage.total_bytes - usage.free_bytes) // usage.total_bytes == 63

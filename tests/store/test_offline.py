@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from model.compression import PLAIN_BYTES_MAX
 from model.errors import DiskError
 from model.message import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB
 from runtime.os_env import OsDisk, OsEnv
@@ -174,3 +176,25 @@ def test_bodies_are_shown_decompressed_or_said_to_be_unreadable() -> None:
     assert [line["bodyLen"] for line in lines] == [10, 10, None, None, 8]
     assert "zlib" in lines[2]["bodyUnread"]
     assert "lz4" in lines[3]["bodyUnread"]
+
+
+def test_a_body_that_unpacks_to_gigabytes_is_said_to_be_unreadable() -> None:
+    async def run() -> FaultyDisk:
+        env = FaultyEnv()
+        async with opened(env, segment_bytes=1 << 20) as store:
+            store.put(
+                message(zlib.compress(bytes(PLAIN_BYTES_MAX + 1)), sys_flag=COMPRESSED), stored_before=True
+            )
+        return env.disk
+
+    with StoreDirectory(asyncio.run(run()), "/store") as store:
+        (record,) = [item for item in store.records() if isinstance(item, Record)]
+    tracemalloc.start()
+    try:
+        line = dump(record)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (line["bodyLen"], line["bodySha256"]) == (None, None)
+    assert f"more than {PLAIN_BYTES_MAX} bytes" in line["bodyUnread"]
+    assert peak < 4 << 20

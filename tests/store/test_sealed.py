@@ -40,6 +40,20 @@ def test_two_flipped_bits_are_not_believed() -> None:
             unseal(bytes(bad))
 
 
+@pytest.mark.parametrize("digits", [b"-1f2e3d4", b"+1f2e3d4", b" 1f2e3d4", b"1f2e_3d4", b"\xff1f2e3d4"])
+def test_a_crc_that_is_no_number_is_not_believed_and_the_other_copy_is_read(digits: bytes) -> None:
+    good = seal(TABLE)
+    at = len(good) - len(b'xxxxxxxx"\n}')
+    bad = good[:at] + digits + good[at + 8 :]
+    with pytest.raises(DiskError, match="more than one bit"):
+        unseal(bad)
+    disk = FaultyDisk()
+    disk.makedirs("/c")
+    write_copies(disk, "/c/t.json", good)
+    disk.nodes["/c/t.json"].cache[:] = bad
+    assert read_copies(disk, "/c/t.json", unseal) == (good, False)
+
+
 def test_what_was_never_sealed_is_believed_as_it_stands() -> None:
     assert unseal(TABLE) == TABLE
     assert unseal(b"{}") == b"{}"

@@ -1,0 +1,28 @@
+"""What producers, consumers and admin clients share: ``async with`` starts them and stops them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+
+class Lifecycle(ABC):
+    """Started by ``async with`` or by ``start``; ``stop`` ends it for good."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def stop(self) -> None: ...
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

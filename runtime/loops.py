@@ -1,0 +1,73 @@
+"""How does a service keep what is in step with what should be, for ever?
+
+A level-triggered loop looks at the whole state in each turn and does what is missing. An event only ends the
+wait, so a lost event, or one that came in the middle of a turn, costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from model.errors import MqError
+from runtime.backoff import Backoff
+
+log = logging.getLogger(__name__)
+
+UNTIL_WOKEN: Final = float("inf")
+"""What ``step`` returns when there is nothing to do before the next event."""
+EXPECTED: Final = (MqError, OSError, ValueError)
+"""What a peer, a disk or a network may cause. Anything else is a mistake of ours, and is logged as one."""
+
+
+async def level_triggered(
+    step: Callable[[], Awaitable[float | None]],
+    wake: asyncio.Event,
+    period_s: float,
+    backoff: Backoff,
+    what: str,
+    *,
+    on_error: Callable[[Exception], None] | None = None,
+    ended: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run ``step``, wait until ``wake`` is set or ``period_s`` is over, and so on until ``ended``.
+
+    ``step`` may return how many seconds to wait this time instead (0 = go on at once). Where it raises, the
+    next turn comes after ``backoff``, or with the next ``wake``. ``on_error`` gets the ``EXPECTED`` errors;
+    without it the first of a row is a warning that begins with ``what``, the others are debug lines.
+    """
+    failing = False
+    while not ended():
+        # Before the step: what happens while it runs is looked at in the next turn.
+        wake.clear()
+        try:
+            wait_s = await step()
+        except EXPECTED as error:
+            wait_s = backoff.next_s()
+            if on_error is not None:
+                on_error(error)
+            else:
+                text = str(error) or type(error).__name__
+                log.log(logging.DEBUG if failing else logging.WARNING, "%s: %s", what, text)
+            failing = True
+        except Exception:
+            wait_s = backoff.next_s()
+            log.exception("%s failed; next try in %.2f s", what, wait_s)
+            failing = True
+        else:
+            failing = False
+            backoff.reset()
+        await _rest(wake, period_s if wait_s is None else wait_s)
+
+
+async def _rest(wake: asyncio.Event, wait_s: float) -> None:
+    if wait_s <= 0:
+        await asyncio.sleep(0)  # other tasks first, also when every step wants to go on at once
+        return
+    try:
+        async with asyncio.timeout(None if wait_s == UNTIL_WOKEN else wait_s):
+            await wake.wait()
+    except TimeoutError:
+        return
