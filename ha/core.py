@@ -397,7 +397,7 @@ class SyncSet:
         return [slave.end for slave in slaves if not slave.learner and (noted or slave.noted)]
 
 
-@dataclass(slots=True)
+@dataclass
 class ConnectedSet:
     """The replicas of a group without Controllers: nobody is elected, so every connected slave counts.
 

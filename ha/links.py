@@ -1,4 +1,4 @@
-"""The connections of a master's slaves: which are known, which not yet, and what each of them is sent when."""
+"""The connections of a master's slaves: which of them are known, and what is each of them sent when?"""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ class SlaveLinks:
         self._numbers = NAMELESS_FROM if proving else 0  # of classic slaves, in the order they connected
         self._told_ms = -1.0  # when the log was last told of links turned away; -1 = never
         self._untold = 0
+        self.ticked_ms = env.monotonic_ms()
         self._pump_soon = False
         self._confirm_timer: asyncio.TimerHandle | None = None
         limit = config.ha_bytes_per_s_max if config.ha_flow_control else 0
@@ -202,8 +203,10 @@ class SlaveLinks:
             else:
                 link.heartbeat()  # carries the new epoch
 
-    def on_tick(self, now_ms: float, late_ms: float) -> None:
-        """Heartbeats, and the end of links that are silent. ``late_ms``: this look comes so late."""
+    def on_tick(self, now_ms: float, period_ms: float) -> None:
+        """Heartbeats, and the end of links that are silent. Called each ``period_ms``, or late."""
+        late_ms = now_ms - self.ticked_ms - period_ms
+        self.ticked_ms = now_ms
         for link in [*self.by_id.values(), *self.strangers]:
             silence_ms = patience_ms(self._config, rocketmq_peer=not link.answers_heartbeats)
             link.last_read_ms = excused_ms(link.last_read_ms, late_ms, silence_ms, now_ms)

@@ -23,37 +23,43 @@ now, or None when they refused. Raises Unknown when no answer came, ConnectionEr
 class Proposals:
     """Proposes for one master as long as the desired set differs from the Controllers'."""
 
-    def __init__(self, env: Env, sync: SyncSet, propose: Propose, on_change: Callable[[], None]) -> None:
+    def __init__(self, env: Env, sync: SyncSet, on_change: Callable[[], None]) -> None:
         """``on_change``: hear that the set, or what counts beside it, changed."""
-        self.wake = asyncio.Event()
-        """Set it when there may be something to propose."""
+        self.propose: Propose | None = None
+        """How to ask in the epoch there is; None: the set stays."""
+        self._wake = asyncio.Event()
         self._env = env
         self._sync = sync
-        self._propose = propose
         self._on_change = on_change
         self._backoff = Backoff(env.random, 50, 1000)
+
+    def consider(self) -> None:
+        """Something happened: is there something to propose now?"""
+        if self._sync.desired_members(self._env.monotonic_ms()) != self._sync.members:
+            self._wake.set()
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await self.wake.wait()
-            self.wake.clear()
-            proposal = self._sync.propose(self._env.monotonic_ms())
-            if proposal is None:
+            await self._wake.wait()
+            self._wake.clear()
+            propose = self.propose
+            proposal = self._sync.propose(self._env.monotonic_ms()) if propose is not None else None
+            if proposal is None or propose is None:
                 continue
-            applied = await self._ask(proposal)
+            applied = await self._ask(propose, proposal)
             self._on_change()
             if applied:
                 self._backoff.reset()
             else:
                 await asyncio.sleep(self._backoff.next_s())
-            self.wake.set()
+            self._wake.set()
 
-    async def _ask(self, proposal: Proposal) -> bool:
+    async def _ask(self, propose: Propose, proposal: Proposal) -> bool:
         """Whether the Controllers' set is another one now."""
         sync, desired = self._sync, sorted(proposal.members)
         try:
-            answer = await self._propose(proposal.members, proposal.base)
+            answer = await propose(proposal.members, proposal.base)
         except Unknown as error:
             log.warning("SyncStateSet %s proposed, outcome unknown: %s", desired, error)
             sync.on_unanswered(proposal)

@@ -6,7 +6,6 @@ store and the waiting answers what they said.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 from collections.abc import Callable
@@ -62,7 +61,6 @@ class HaService:
         self._listener: Listener | None = None
         self._follower: Follower | None = None
         self._proposals: Proposals | None = None
-        self._ticked_ms = env.monotonic_ms()
 
     async def start(self) -> None:
         """Listen on the HA port. Raises OSError when it is taken."""
@@ -71,7 +69,7 @@ class HaService:
         )
         self._store.on_append.append(self._appended)
         self._store.on_flush.append(self._flushed)
-        self._ticked_ms = self._env.monotonic_ms()
+        self.links.ticked_ms = self._env.monotonic_ms()
         self._tasks.spawn(every(self._tick_s(), self._tick, what="the HA housekeeping"), name="tick")
 
     async def stop(self) -> None:
@@ -127,9 +125,11 @@ class HaService:
             await self._leave()
             self.links.replicas = sync = self._replicas(self_id, leads, now_ms)
             self.replicated = 0
-            if isinstance(sync, SyncSet) and propose is not None:
-                self._proposals = Proposals(self._env, sync, propose, self._publish)
+            if isinstance(sync, SyncSet):
+                self._proposals = Proposals(self._env, sync, self._publish)
                 self._role_tasks.spawn(self._proposals.run(), name="propose")
+        if self._proposals is not None:
+            self._proposals.propose = propose
         self._publish_and_propose()
 
     def _replicas(self, self_id: int, leads: Leadership, now_ms: float) -> Replicas:
@@ -320,7 +320,7 @@ class HaService:
     def _publish_and_propose(self) -> None:
         self._publish()
         if self._proposals is not None:
-            self._proposals.wake.set()
+            self._proposals.consider()
 
     def _publish(self) -> None:
         """Tell the store, those who wait for replication, and soon the slaves, what is new."""
@@ -357,9 +357,7 @@ class HaService:
 
     def _tick(self) -> None:
         now_ms = self._env.monotonic_ms()
-        late_ms = now_ms - self._ticked_ms - self._tick_s() * 1000
-        self._ticked_ms = now_ms
-        self.links.on_tick(now_ms, late_ms)
+        self.links.on_tick(now_ms, self._tick_s() * 1000)
         if self.sync is not None:
             self.sync.on_tick(now_ms)
             self._publish_and_propose()

@@ -55,12 +55,12 @@ class State(enum.StrEnum):
 class Reseeds:
     """Puts logs aside that cannot be continued (``autoReseed``): how many in a row, and when the next one."""
 
-    def __init__(self, env: Env, store: MessageStore, *, automatic: bool) -> None:
+    def __init__(self, env: Env, store: MessageStore, config: BrokerConfig) -> None:
         self.aside: list[str] = []
         """Where logs went that could not be continued, in the life of this process."""
         self._env = env
         self._store = store
-        self._automatic = automatic
+        self._config = config
         self._row = 0  # logs put aside in a row
         self._wait = Backoff(env.random, RESEED_FIRST_MS, RESEED_MAX_MS)
         self._from_ms = float("-inf")  # no log is put aside before
@@ -72,7 +72,7 @@ class Reseeds:
         Not when the master lacks bytes we know to be confirmed: then it is perhaps the master that should be
         re-seeded, and an operator decides. Nor when what was copied in its place fares no better.
         """
-        if not self._automatic:
+        if not self._config.auto_reseed:
             return None
         confirmed = self._store.confirmed
         if error.master_end < confirmed:
@@ -90,7 +90,7 @@ class Reseeds:
     def put_aside(self, error: NeedsReseedError) -> bool:
         """Begin with an empty log if ``autoReseed`` is set; whether that was done. Raises DiskError,
         OSError."""
-        if not self._automatic:
+        if not self._config.auto_reseed:
             return False
         end = self._store.log.end
         aside = self._store.quarantine()
@@ -140,7 +140,7 @@ class Follower:
         self.agreed = False
         """Whether our log is known to go on in the master's, as of this link."""
         self.on_agree: list[Callable[[], None]] = []
-        self.reseeds = Reseeds(env, store, automatic=config.auto_reseed)
+        self.reseeds = Reseeds(env, store, config)
         self._env = env
         self._store = store
         self._config = config
@@ -271,7 +271,7 @@ class Follower:
                 broken = self._store.writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
             except Exception as error:
-                # Not foreseen; but a slave that follows no more is a replica less, and no status would say so.
+                # Not foreseen; but a slave that follows no more is a replica less, and the status hides it.
                 log.exception("following %s failed", address)
                 self._note(State.CONNECTING, error)
             wait_s = self._backoff.next_s()

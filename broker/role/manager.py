@@ -30,8 +30,8 @@ from broker.role.link_watch import LOOK_S, LinkWatch
 from broker.role.reboot import UncleanRebootDetector
 from broker.role.registration import FENCED
 from broker.state.role_state import Role
+from ha.own_log import classic_from
 from ha.service import HaService
-from ha.tail import classic_from
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
@@ -477,7 +477,7 @@ class RoleManager:
     async def _lead_now(self, broker_id: int, view: View) -> None:
         self.lease.begin(view.epoch)
         self._lease_held = self.lease.holds()  # that of another epoch: its end may not have been noticed yet
-        self._ha.entitled = self.lease.holds
+        self._ha.holds_lease = self.lease.holds
         # Before it serves, so that it refuses nobody for want of one; without an answer it serves all the
         # same, and asks again with every heartbeat.
         await self._renew(broker_id, LEASE_FIRST_S)
@@ -571,7 +571,7 @@ class RoleManager:
                 self._config.broker_name,
             )
         if self.lease.holds():
-            self._ha.renewed()
+            self._ha.on_lease()
             # Of a leader that does not say its term nobody knows whether it is the one that elects.
             if term is not None and epoch == self.epoch and self._forget_resume():
                 self._resume(epoch)

@@ -343,12 +343,12 @@ async def test_a_slave_of_a_real_controller_gets_the_ha_address_from_a_nameserve
             await until(lambda: len(asked) >= 2, "the NameServers are asked until one knows")
             second.role.ha_address_of(first.config.address, "127.0.0.1:77")
             await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:77")
-            assert second.ha.foreign_master, "nobody said that it is one of ours"
+            assert second.ha.next_master.rocketmq_peer, "nobody said that it is one of ours"
             asked.clear()
             controllers.group.replicas[1].ha_address = "127.0.0.1:78"
             await controllers.notify(masterEpoch="99")
             await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:78")
-            assert not second.ha.foreign_master
+            assert not second.ha.next_master.rocketmq_peer
             assert asked == []
 
 
