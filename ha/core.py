@@ -50,12 +50,15 @@ class Replicas(Protocol):
     """What the HA port needs of a master's replicas: ``SyncSet``, without Controllers ``ConnectedSet``."""
 
     self_id: int
-    epoch: int
     confirmed: int
     replicated: int
 
     @property
+    def epoch(self) -> int: ...
+    @property
     def members(self) -> frozenset[int]: ...
+    @property
+    def candidates(self) -> frozenset[int]: ...
     @property
     def set_epoch(self) -> int: ...
     @property
@@ -125,11 +128,13 @@ class SyncSet:
         not_catchup_ms: int,
         now_ms: float,
         holds_lease: Callable[[], bool] = lambda: True,
+        eligible: Callable[[int], bool] = lambda broker_id: True,
     ) -> None:
         """``holds_lease``: whether no other master can be there now; asked whenever bytes could be confirmed
-        without the acknowledgement of every broker that could be elected."""
+        without the acknowledgement of every broker that could be elected. ``eligible``: whether a slave has
+        all that a member must have besides the log; one that has not neither joins nor is proposed."""
         self.self_id = self_id
-        self.epoch, self.epoch_start = leads.epoch, leads.epoch_start
+        self._leads = leads
         self.end = log.end
         self.confirmed = min(log.confirmed, log.end)
         self.replicated = 0
@@ -138,6 +143,7 @@ class SyncSet:
         self._membership = Membership(self_id, leads.members, leads.set_epoch)
         self._not_catchup_ms = not_catchup_ms
         self._holds_lease = holds_lease
+        self._eligible = eligible
         self._slaves: dict[int, _Slave] = {}
         self._tick_ms = self._since_ms = now_ms
         self._evidence = _Evidence()
@@ -177,19 +183,21 @@ class SyncSet:
             self._evidence.acknowledged[broker_id] = end
         # The first report is where the stream begins; the frame that takes a slave to the epoch's start, or
         # finds it there, names the epoch, and the slave notes it before it answers.
-        slave.noted = slave.noted or end > self.epoch_start or (slave.reports > 1 and end == self.epoch_start)
+        epoch_start = self._leads.epoch_start
+        slave.noted = slave.noted or end > epoch_start or (slave.reports > 1 and end == epoch_start)
         if end >= slave.mark_end:
             level = end >= self.end
             slave.caught_up_ms = now_ms if level else max(slave.caught_up_ms, slave.mark_ms)
             slave.mark_end, slave.mark_ms = self.end, now_ms
-            may_join = not slave.learner and end >= self.epoch_start
-            if may_join and now_ms - slave.caught_up_ms <= JOIN_LAG_MS:
-                # It joins before it is proposed: under a steady load the master is always a little ahead, and
-                # a slave that must reach a moving confirmed offset would never get in. From here on it holds
-                # the offset still.
-                self._membership.begin_joining(broker_id, now_ms)
-                self._note_counted()
+            if now_ms - slave.caught_up_ms <= JOIN_LAG_MS:
+                self._join(broker_id, slave, now_ms)
         self._advance()
+
+    def on_eligible(self, broker_id: int, now_ms: float) -> None:
+        """``eligible`` may say yes for this slave from now on: it joins at once if it is level."""
+        slave = self._slaves.get(broker_id)
+        if slave is not None and (slave.end >= self.end or now_ms - slave.caught_up_ms <= JOIN_LAG_MS):
+            self._join(broker_id, slave, now_ms)
 
     def on_disconnect(self, broker_id: int) -> None:
         """The connection ended: what the slave holds is unknown from now on."""
@@ -210,7 +218,8 @@ class SyncSet:
         stalled = []
         for broker_id, slave in self._slaves.items():
             since_ms = self._membership.joining.get(broker_id, now_ms)
-            if now_ms - since_ms > JOINING_MS and slave.end < self.confirmed:
+            late = now_ms - since_ms > JOINING_MS
+            if late and (slave.end < self.confirmed or not self._eligible(broker_id)):
                 stalled.append(broker_id)
             if not slave.answers_heartbeats and slave.end >= self.end:
                 slave.caught_up_ms = now_ms
@@ -265,7 +274,7 @@ class SyncSet:
 
         In majority mode its slaves must connect again: an answer to a frame of the former epoch does not tell
         that they have noted this one."""
-        self.epoch, self.epoch_start = leads.epoch, leads.epoch_start
+        self._leads = leads
         self._membership.on_elected(leads.members, leads.set_epoch)
         self._since_ms = now_ms
         for slave in self._slaves.values():
@@ -273,6 +282,10 @@ class SyncSet:
         self._changed()
 
     # What can be asked
+
+    @property
+    def epoch(self) -> int:
+        return self._leads.epoch
 
     @property
     def members(self) -> frozenset[int]:
@@ -287,6 +300,11 @@ class SyncSet:
     def proposed(self) -> frozenset[int]:
         """Ids that count although the Controllers' set, as far as known, does not hold them."""
         return frozenset(self._membership.counted) - self.members
+
+    @property
+    def candidates(self) -> frozenset[int]:
+        """Every other broker that the Controllers may elect, as far as this master knows."""
+        return frozenset(self._membership.counted)
 
     @property
     def members_needed(self) -> int:
@@ -312,7 +330,7 @@ class SyncSet:
                 # up.
                 if keeps_up and not 0 <= slave.end < self.confirmed:
                     desired.add(broker_id)
-            elif broker_id in self._membership.joining and slave.end >= max(self.confirmed, self.epoch_start):
+            elif broker_id in self._membership.joining and self._may_be_proposed(broker_id, slave):
                 desired.add(broker_id)
         if now_ms - self._since_ms <= self._not_catchup_ms:
             # Right after this broker became master its members are still on their way to it.
@@ -353,6 +371,17 @@ class SyncSet:
         )
 
     # Decisions
+
+    def _join(self, broker_id: int, slave: _Slave, now_ms: float) -> None:
+        # It joins before it is proposed: under a steady load the master is always a little ahead, and a slave
+        # that must reach a moving confirmed offset would never get in. From here on it holds that offset.
+        if not slave.learner and slave.end >= self._leads.epoch_start and self._eligible(broker_id):
+            self._membership.begin_joining(broker_id, now_ms)
+            self._note_counted()
+
+    def _may_be_proposed(self, broker_id: int, slave: _Slave) -> bool:
+        # Tables first, then membership: elected, it would have to serve with what it has.
+        return slave.end >= max(self.confirmed, self._leads.epoch_start) and self._eligible(broker_id)
 
     @property
     def _known(self) -> int:
@@ -424,6 +453,10 @@ class ConnectedSet:
     @property
     def members(self) -> frozenset[int]:
         return frozenset({self.self_id, *self._ends})
+
+    @property
+    def candidates(self) -> frozenset[int]:
+        return frozenset(self._ends)
 
     @property
     def members_needed(self) -> int:

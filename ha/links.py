@@ -30,6 +30,26 @@ NAMELESS_FROM: Final = 1 << 32
 """Numbers of classic slaves without a proof, beside those of slaves that have proven their ids."""
 
 
+class TurnedAway:
+    """Links that did not prove themselves."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Since the start."""
+        self.told_ms = -1.0  # when the log was last told of them; -1 = never
+        self._untold = 0
+
+    def note(self, address: str, why: str, now_ms: float) -> None:
+        """Say so in the log, once each ``TELL_MS``: a port scan must not fill it."""
+        self.total += 1
+        if self.told_ms >= 0 and now_ms - self.told_ms < TELL_MS:
+            self._untold += 1
+            return
+        more = f" ({self._untold} more since the last such line)" if self._untold else ""
+        log.warning("HA connection of %s turned away: %s%s", address, why, more)
+        self.told_ms, self._untold = now_ms, 0
+
+
 class SlaveLinks:
     """The links of one broker while it is master (``ha.master.Host``)."""
 
@@ -40,8 +60,9 @@ class SlaveLinks:
         ``haSecretFile``."""
         self.replicas: Replicas | None = None
         """None while this broker is not master."""
-        self.turned_away_total = 0
-        """Links that did not prove themselves, since the start."""
+        self.turned_away = TurnedAway()
+        self.on_connected: list[Callable[[int, bool], None]] = []
+        """Hear each new link of a slave: its id, and whether it is a keelmq broker."""
         self.by_id: dict[int, SlaveLink] = {}
         self.strangers: dict[SlaveLink, None] = {}  # ordered, unlike a set
         self.credentials = Credentials.of(env, config)
@@ -50,8 +71,6 @@ class SlaveLinks:
         self._on_change = on_change
         proving = self.credentials.secret is not None
         self._numbers = NAMELESS_FROM if proving else 0  # of classic slaves, in the order they connected
-        self._told_ms = -1.0  # when the log was last told of links turned away; -1 = never
-        self._untold = 0
         self.ticked_ms = env.monotonic_ms()
         self._pump_soon = False
         self._confirm_timer: asyncio.TimerHandle | None = None
@@ -132,6 +151,8 @@ class SlaveLinks:
             del self.by_id[link.broker_id]
             former.close("the same broker connected again")
         self.by_id[link.broker_id] = link
+        for hook in self.on_connected:
+            hook(link.broker_id, link.answers_heartbeats)
         self.replicas.on_connect(
             link.broker_id,
             self._env.monotonic_ms(),
@@ -141,15 +162,8 @@ class SlaveLinks:
         log.info("slave %d at %s follows this master", link.broker_id, link.address)
 
     def on_turned_away(self, link: SlaveLink, why: str) -> None:
-        """Say so in the log, once each ``TELL_MS``: a port scan must not fill it."""
-        self.turned_away_total += 1
-        now_ms = self._env.monotonic_ms()
-        if self._told_ms >= 0 and now_ms - self._told_ms < TELL_MS:
-            self._untold += 1
-            return
-        more = f" ({self._untold} more since the last such line)" if self._untold else ""
-        log.warning("HA connection of %s turned away: %s%s", link.address, why, more)
-        self._told_ms, self._untold = now_ms, 0
+        """``link`` did not prove that it is of this group."""
+        self.turned_away.note(link.address, why, self._env.monotonic_ms())
 
     def on_ack(self, link: SlaveLink) -> None:
         """``link`` reported how far its slave is."""

@@ -49,6 +49,8 @@ class HaService:
         """Hear that this slave's log is found to go on in its master's."""
         self.holds_lease: Callable[[], bool] = lambda: True
         """Whether no other master can be there now: ``broker.role.lease``; without Controllers always."""
+        self.eligible: Callable[[int], bool] = lambda broker_id: True
+        """Whether a slave has all that a member of the SyncStateSet must have besides the log."""
         self.broken: str | None = None
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
         self.links = SlaveLinks(env, store, config, self._publish_and_propose)
@@ -144,6 +146,7 @@ class HaService:
             not_catchup_ms=self._config.ha_not_catchup_ms,
             now_ms=now_ms,
             holds_lease=lambda: self.holds_lease(),
+            eligible=lambda broker_id: self.eligible(broker_id),
         )
 
     def expect_master(self, *, rocketmq_peer: bool) -> None:
@@ -208,9 +211,20 @@ class HaService:
         return self.sync.members if self.sync is not None else frozenset()
 
     @property
-    def asking(self) -> frozenset[int]:
-        """Connected slaves that say they are keelmq's, and so ask for this master's tables too."""
-        return frozenset(b for b, link in self.links.by_id.items() if link.answers_heartbeats)
+    def on_connected(self) -> list[Callable[[int, bool], None]]:
+        """Hear each new link of a slave: its id, and whether it is a keelmq broker."""
+        return self.links.on_connected
+
+    @property
+    def candidates(self) -> frozenset[int]:
+        """Every other broker that the Controllers may elect, as far as this master knows: members, and slaves
+        that join or are proposed."""
+        return self.sync.candidates if self.sync is not None else frozenset()
+
+    @property
+    def rocketmq_slaves(self) -> frozenset[int]:
+        """Connected slaves that are real RocketMQ brokers: they never ask for this master's tables."""
+        return frozenset(b for b, link in self.links.by_id.items() if not link.answers_heartbeats)
 
     @property
     def set_epoch(self) -> int:
@@ -244,13 +258,19 @@ class HaService:
     @property
     def turned_away_total(self) -> int:
         """Links that did not prove themselves, since the start."""
-        return self.links.turned_away_total
+        return self.links.turned_away.total
 
     def on_lease(self) -> None:
         """``holds_lease`` says yes again: what waited for that is confirmed and answered now."""
         if self.sync is not None:
             self.sync.on_lease()
             self._publish()
+
+    def on_eligible(self, broker_id: int) -> None:
+        """``eligible`` may say yes now for this slave: it can join without waiting for its next report."""
+        if isinstance(self.sync, SyncSet):
+            self.sync.on_eligible(broker_id, self._env.monotonic_ms())
+            self._publish_and_propose()
 
     def acked_by_all_recently(self) -> bool:
         """Whether this is a master to which every member acknowledged all there was a moment ago. That says

@@ -200,7 +200,7 @@ def test_links_turned_away_share_a_line_in_the_log(secret: str, caplog: pytest.L
                     stranger = await connect(group.master)
                     stranger.writer.write(said)
                     assert await stranger.hung_up()
-                group.master.ha.links._told_ms -= 60_000
+                group.master.ha.links.turned_away.told_ms -= 60_000
                 (await forge(group.master)).close()
                 await until(lambda: group.master.ha.turned_away_total == 16)
         lines = [r.getMessage() for r in caplog.records if "HA connection" in r.getMessage()]
