@@ -112,10 +112,13 @@ class Agreed(NamedTuple):
 
 
 class NeedsReseed(NamedTuple):
-    """The log cannot be continued from the master's, which ends at ``master_end``. It is kept."""
+    """The log cannot be continued from the master's, which has ours up to ``master_end`` at the most. It is
+    kept."""
 
     why: str
     master_end: int
+    lacks_confirmed: bool = False
+    """It could be continued, but what is confirmed here would be cut."""
 
 
 Action = (
@@ -321,7 +324,7 @@ class Following:
                 f"the master's log leaves ours at {point}, and ours is confirmed up to {own.confirmed}:"
                 " acknowledged messages would be cut; an operator must say which log counts"
             )
-            return [*actions, NeedsReseed(text, min(frame.end, point))]
+            return [*actions, NeedsReseed(text, min(frame.end, point), lacks_confirmed=True)]
         if point < own.end:
             actions.append(Truncate(point))
         # The log first: epochs without their bytes are harmless, bytes of a forgotten epoch are not.

@@ -30,14 +30,16 @@ log = logging.getLogger(__name__)
 
 
 class NeedsReseedError(MqError):
-    """This log cannot be continued from the master's, which ends at ``master_end``; only an empty one can.
+    """This log cannot be continued from the master's, which has ours up to ``master_end`` at the most; only
+    an empty one can. ``lacks_confirmed``: it could, but what is confirmed here would be cut.
 
     The text says why.
     """
 
-    def __init__(self, text: str, master_end: int) -> None:
+    def __init__(self, text: str, master_end: int, *, lacks_confirmed: bool = False) -> None:
         super().__init__(text)
         self.master_end = master_end
+        self.lacks_confirmed = lacks_confirmed
 
 
 def own_log(store: MessageStore) -> OwnLog:
@@ -100,8 +102,8 @@ class LogKeeper:
                     log.warning("%s: its epochs are %s", why, text_of(entries))
                 case Agreed():
                     agreed = True
-                case NeedsReseed(why, end):
-                    raise NeedsReseedError(why, end)
+                case NeedsReseed(why, end, lacks_confirmed):
+                    raise NeedsReseedError(why, end, lacks_confirmed=lacks_confirmed)
         return agreed
 
     def _cut(self, to: int, master_end: int) -> None:

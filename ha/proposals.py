@@ -11,6 +11,7 @@ from ha.membership import Proposal
 from model.errors import MqError, Unknown
 from runtime.backoff import Backoff
 from runtime.env import Env
+from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +33,20 @@ class Proposals:
         self._sync = sync
         self._on_change = on_change
         self._backoff = Backoff(env.random, 50, 1000)
+        self._tasks = Tasks("ha.proposals")
+
+    def start(self) -> None:
+        self._tasks.spawn(self._run(), name="propose")
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
 
     def consider(self) -> None:
         """Something happened: is there something to propose now?"""
         if self._sync.desired_members(self._env.monotonic_ms()) != self._sync.members:
             self._wake.set()
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    async def _run(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()

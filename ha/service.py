@@ -18,7 +18,7 @@ from ha.links import SlaveLinks
 from ha.proposals import Proposals, Propose
 from ha.slave import Follower, State
 from model.config import BrokerConfig
-from model.errors import Refused
+from model.errors import MqError, Refused
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 
@@ -53,13 +53,14 @@ class HaService:
         """Whether a slave has all that a member of the SyncStateSet must have besides the log."""
         self.broken: str | None = None
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
+        self.on_broken: list[Callable[[BaseException], None]] = []
+        """Hear of it: this broker must not lead, nor count as a replica."""
         self.links = SlaveLinks(env, store, config, self._publish_and_propose)
         self.next_master = Master(0)
         self._env = env
         self._store = store
         self._config = config
         self._tasks = Tasks("ha")
-        self._role_tasks = Tasks("ha.role")
         self._listener: Listener | None = None
         self._follower: Follower | None = None
         self._proposals: Proposals | None = None
@@ -129,7 +130,7 @@ class HaService:
             self.replicated = 0
             if isinstance(sync, SyncSet):
                 self._proposals = Proposals(self._env, sync, self._publish)
-                self._role_tasks.spawn(self._proposals.run(), name="propose")
+                self._proposals.start()
         if self._proposals is not None:
             self._proposals.propose = propose
         self._publish_and_propose()
@@ -184,8 +185,9 @@ class HaService:
             follower.halt()
             self.next_master = self.next_master._replace(followed_rocketmq=follower.followed_rocketmq)
         self.links.close()
-        self._proposals = None
-        await self._role_tasks.cancel()
+        proposals, self._proposals = self._proposals, None
+        if proposals is not None:
+            await proposals.stop()
         if follower is not None:
             await follower.stop()
 
@@ -352,8 +354,10 @@ class HaService:
         except AssertionError as error:
             # A wrong answer is worse than none: no confirmation, no answer, no write from here on.
             self.broken = f"a promise of replication is broken: {error}"
-            log.critical("broker %s: fenced until a restart, %s", self._config.broker_name, self.broken)
+            log.critical("broker %s: fenced until a restart: %s", self._config.broker_name, self.broken)
             self._env.events.add("invariant_broken", reason=str(error))
+            for broke in self.on_broken:
+                broke(MqError(self.broken))
             return
         if sync.confirmed > self._store.confirmed:
             self._store.confirm(sync.confirmed)

@@ -284,6 +284,8 @@ class Follower:
     def _reseed(self, error: NeedsReseedError) -> bool:
         """Whether there is an empty log to go on with."""
         kept = self.reseeds.kept(error)
+        if error.lacks_confirmed and self.state is not State.NEEDS_RESEED:
+            self._env.events.add("cut_refused", reason=str(error))
         self._note(State.NEEDS_RESEED, MqError(f"{error}; {kept}") if kept else error)
         if kept or self._halted:
             return False

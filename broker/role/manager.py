@@ -119,6 +119,7 @@ class RoleManager:
         Raises ConfigError when the store's identity cannot be right, DiskError.
         """
         self._store.on_broken.append(self._store_broke)
+        self._ha.on_broken.append(self._ha_broke)
         if not self._config.enable_controller_mode:
             classic = self._classic
             # Before the first byte that no epoch will tell from others at its place.
@@ -157,6 +158,7 @@ class RoleManager:
         self._stopping = True
         if self._store_broke in self._store.on_broken:
             self._store.on_broken.remove(self._store_broke)
+            self._ha.on_broken.remove(self._ha_broke)
         if self._lease_timer is not None:
             self._lease_timer.cancel()
         self._forget_resume()
@@ -640,12 +642,18 @@ class RoleManager:
     # The end of a store
 
     def _store_broke(self, error: BaseException) -> None:
-        """A disk that failed must not lead, nor count as a replica: the Controllers hear of it at once."""
+        self._broke("the store is broken", error)
+
+    def _ha_broke(self, error: BaseException) -> None:
+        self._broke("stopped", error)
+
+    def _broke(self, what: str, error: BaseException) -> None:
+        """What failed for good must not lead, nor count as a replica: the Controllers hear of it at once."""
         if self._broken is None:
             self._broken = str(error) or type(error).__name__
             self._controllers.hang_up()
             self._wake.set()
-            self._tasks.spawn(self._fence(f"the store is broken: {self._broken}"), name="fence")
+            self._tasks.spawn(self._fence(f"{what}: {self._broken}"), name="fence")
 
     async def _fence(self, reason: str) -> None:
         async with self._changing:

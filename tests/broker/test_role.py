@@ -323,6 +323,17 @@ async def test_a_broken_store_ends_the_life_of_a_master_for_the_controllers_at_o
         assert life.role.registration_id == -1
 
 
+async def test_a_broken_promise_of_replication_ends_the_life_of_a_master_too(tmp_path: Path) -> None:
+    async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+        await life.becomes("master", 1)
+        await until(lambda: 1 in controllers.alive)
+        for hook in life.ha.on_broken:
+            hook(MqError("a promise of replication is broken: 2 lacks it"))
+        await life.becomes("fenced")
+        await until(lambda: not controllers.alive, "its connection ended")
+        assert life.role.reason == "stopped: a promise of replication is broken: 2 lacks it"
+
+
 async def test_a_change_of_role_that_fails_is_made_again(tmp_path: Path) -> None:
     async with FakeControllers() as controllers:
         life = Life(tmp_path, controllers)
