@@ -1,4 +1,4 @@
-"""The promise of broker.state.table_text: a change among 20,000 entries costs one entry, on disk, in an answer
+"""The promise of broker.state.table_text: a change among 20,000 entries costs one entry, on disk, in answers
 and in a copy, and what is written is what the whole table would be."""
 
 from __future__ import annotations
