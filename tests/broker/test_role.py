@@ -12,7 +12,7 @@ import pytest
 from broker.role import controllers as controllers_of_broker
 from broker.role.controllers import view_of
 from model.codes import Request, Response
-from model.errors import ConfigError, PeerError, Unknown
+from model.errors import ConfigError, MqError, PeerError, Unknown
 from remoting.codec import Command
 from tests.broker.role_fakes import GROUP, FakeControllers, Life
 from tests.waiting import until
