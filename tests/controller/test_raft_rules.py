@@ -103,7 +103,7 @@ def test_only_what_was_compared_is_committed() -> None:
 
 
 def test_a_leader_commits_entries_of_its_own_term_only() -> None:
-    """Figure 8 of the Raft paper: an entry of a former term on a majority may still be overwritten by a leader
+    """Figure 8 of the paper: an entry of a former term on a majority may still be overwritten by a leader
     whose log ends in a later term, so it is committed only together with an entry of this term."""
 
     async def main() -> None:
