@@ -29,6 +29,7 @@ from store.flow.throttle import Throttle
 from store.flow.writing import Put, Writer
 from store.heal.repair import Repairer
 from store.heal.scrub import Scrub
+from store.recover.evidence import LogWasLonger
 from store.recover.opening import Opening
 from store.recover.recovery import Recovered
 from store.recover.truncation import Truncator
@@ -89,6 +90,10 @@ class MessageStore:
     @property
     def checkpoint(self) -> CheckpointFile:
         return self.files.checkpoint
+
+    @property
+    def was_longer(self) -> LogWasLonger:
+        return self._opening.was_longer
 
     @property
     def damage(self) -> DamageLedger:

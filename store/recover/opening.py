@@ -16,6 +16,7 @@ from runtime.env import Env, Lock
 from runtime.tasks import Tasks
 from store.files.store_files import StoreFiles
 from store.flow.store_flow import StoreFlow
+from store.recover.evidence import LogWasLonger, reached
 from store.recover.recovery import Recovered, recover
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Opening:
         after: Callable[[], None],
     ) -> None:
         self.lock: Lock | None = None
+        self.was_longer = LogWasLonger(env.disk, root)
         self._env = env
         self._config = config
         self._root = root
@@ -103,6 +105,7 @@ class Opening:
         epochs.load(may_doubt=self._controller_mode or config.start_with_damaged_tables)
         if epochs.doubt is not None and config.start_with_damaged_tables:
             epochs.trust([])
+        was = reached(self._files.checkpoint.now, epochs.last)
         recovered = recover(
             self._files,
             self._flow,
@@ -111,6 +114,7 @@ class Opening:
             check_crc=config.check_crc_on_recover,
             now_ms=self._env.now_ms(),
         )
+        self.was_longer.compare(self._files.log.end, was)
         self._after()
         return recovered
 
