@@ -36,7 +36,8 @@ from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
 from broker.upkeep.table_sync import MetadataSync
-from ha.service import HaService, Propose
+from ha.proposals import Propose
+from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
 from model.errors import DiskError
@@ -106,7 +107,8 @@ class Broker:
             self.topics.to_text,
             lambda: self.role.registration_id,
             entitled=lambda: (
-                self.role.lease.holds() or (self.role_state.refuse() is None and self.ha.vouched())
+                self.role.lease.holds()
+                or (self.role_state.refuse() is None and self.ha.acked_by_all_recently())
             ),
             listening=lambda: self.group_address.listening,
         )
@@ -148,7 +150,7 @@ class Broker:
             config,
             self._make_server,
             refuses=self._refuse_hot,
-            sure=lambda: self.role.lease.holds() or self.ha.vouched(),
+            sure=lambda: self.role.lease.holds() or self.ha.acked_by_all_recently(),
             on_change=self.registration.soon,
         )
         self.port = 0
