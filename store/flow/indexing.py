@@ -18,7 +18,8 @@ from typing import Final
 
 from model.errors import DiskError
 from runtime.env import Env
-from store.files.index_file import CHECKED_AT_ONCE, Index
+from store.files.index import Index
+from store.files.index_file import CHECKED_AT_ONCE
 from store.files.record import BadRecord, Dispatch
 from store.files.store_files import StoreFiles
 from store.flow.throttle import Throttle

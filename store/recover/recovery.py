@@ -32,7 +32,7 @@ from store.files.checkpoint import Checkpoint
 from store.files.commit_log import CommitLog
 from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
 from store.files.damage import RECORD_BYTES_MAX, DamageLedger, resync
-from store.files.index_file import Index
+from store.files.index import Index
 from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, decode, measure, store_timestamp_of
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
