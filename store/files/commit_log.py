@@ -111,6 +111,18 @@ class CommitLog:
         if self._health.broken is not None:
             raise DiskError(self._health.broken)
 
+    def check_invariants(self) -> None:
+        """Raise if a promise of the log is broken; cheap, for the segments are few."""
+        assert self.flushed <= self.end, f"flushed up to {self.flushed}, the log ends at {self.end}"
+        assert self.min_offset <= self.end, f"the log [{self.min_offset}, {self.end}) is less than empty"
+        assert self._torn_until == 0 or self._torn_until >= self.end, "torn bytes lie behind the end"
+        gap = self._dir.gap()
+        assert gap is None, f"no segment before {self._dir.segments[gap or 0].start}: the log has a gap"
+        tail = self._tail
+        assert tail is None or tail.start <= self.end <= self._tail_end, (
+            f"the log ends at {self.end}, outside of the segment at {tail and tail.start} it is written to"
+        )
+
     # -- writing ---------------------------------------------------------------------------------------
 
     def append(self, chunks: Sequence[Buffer], size: int) -> None:

@@ -57,6 +57,18 @@ class Dispatcher:
         self._stalled_at = -1  # the confirmed offset that ends inside of a record
         self._waiters: list[asyncio.Future[None]] = []
 
+    def check_invariants(self) -> None:
+        """Raise if a consumer could see what a new master may cut, or what is not there."""
+        assert self.dispatched <= self.confirmed, (
+            f"dispatched up to {self.dispatched}, confirmed only up to {self.confirmed}"
+        )
+        assert self.confirmed <= self._log.end, (
+            f"confirmed up to {self.confirmed}, the log ends at {self._log.end}"
+        )
+        assert self._indexer.at <= self.dispatched, (
+            f"indexed up to {self._indexer.at}, dispatched only up to {self.dispatched}"
+        )
+
     # -- from the log ----------------------------------------------------------------------------------
 
     def remember(self, start: int, end: int, dispatches: Sequence[Dispatch]) -> None:
