@@ -409,7 +409,7 @@ class RoleManager:
             if self._broken is not None or view.epoch < self.epoch:
                 return
             if view.epoch > self.epoch:
-                self._store.throttle.give_way()
+                self._store.throttle.postpone()
             if view.master_id == broker_id:
                 if self.role == "master" and view.epoch == self.epoch:
                     # A real Controller answers from what it has applied itself, though another may lead by

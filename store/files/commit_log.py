@@ -392,7 +392,11 @@ class CommitLog:
                 continue
             last = segment is self._dir.segments[-1]
             if last and size < self.segment_bytes and not any(segment.file.pread(min(size, 4096), 0)):
-                log.warning("%s has %d bytes and no record: a crash cut its making short", segment.path, size)
+                log.warning(
+                    "%s has %d bytes and no record: a crash interrupted its allocation, removed",
+                    segment.path,
+                    size,
+                )
                 self._dir.remove(segment)
                 continue
             raise DiskError(

@@ -202,7 +202,7 @@ def load_ranges(disk: Disk, path: str) -> list[DamagedRange]:
     except OSError as error:
         raise DiskError(f"reading {path} failed: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
-        log.error("%s is damaged (%s) and is forgotten; a scrub finds again what it said", path, error)
+        log.error("%s is damaged (%s) and ignored; the scrub finds the ranges again", path, error)
         return []
 
 

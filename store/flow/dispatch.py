@@ -272,7 +272,13 @@ class Dispatcher:
         if queue_offset <= max(near, FAR_ENTRIES):
             return False
         before, self._far[queue] = self._far.get(queue), queue_offset
-        log.error("record at %d: %s/%d goes on at %d?", offset, queue.topic, queue.queue_id, queue_offset)
+        log.error(
+            "record at %d: offset %d is too far behind the end of %s/%d, not entered",
+            offset,
+            queue_offset,
+            queue.topic,
+            queue.queue_id,
+        )
         return before != queue_offset - 1
 
     def _flush(self, queue: ConsumeQueue) -> None:

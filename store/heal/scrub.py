@@ -169,7 +169,7 @@ class Scrub:
             try:
                 return self._log.read(at, size)
             except DiskError as error:
-                log.error("looking for what of [%d, %d) can be read: %s", at, until, error)
+                log.error("[%d, %d) cannot be read at once, reading page by page: %s", at, until, error)
                 self._failed += 1
         pieces: list[bytes] = []
         while at < until:
@@ -211,7 +211,7 @@ class Scrub:
             self._skip(queue, f"{item.topic}/{item.queue_id}, entry {item.queue_offset}: {error}")
 
     def _skip(self, what: object, text: str) -> None:
-        log.error("this pass does not check on %s", text)
+        log.error("skipped in this pass: %s", text)
         self._failed += 1
         self._skipped.add(what)
 
