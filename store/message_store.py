@@ -48,6 +48,7 @@ from store.flow.throttle import Throttle
 from store.flow.walker import Walker
 from store.heal.repair import Repairer
 from store.heal.scrub import Scrub
+from store.recover.evidence import LogWasLonger, reached
 from store.recover.recovery import Recovered, recover
 from store.recover.truncation import Truncator
 
@@ -141,6 +142,7 @@ class MessageStore:
         self._reader.on_rot.append(self._rotten)
         self.epochs = EpochFile(disk, config.epoch_file_path or f"{self.root}/epochFileCheckpoint")
         self.checkpoint = CheckpointFile(disk, f"{self.root}/checkpoint")
+        self.was_longer = LogWasLonger(disk, self.root)
         self._flusher = Flusher(env, self.log, self._health, config.flush_interval_ms, self.on_flush)
         self.retention = Retention(env, config, self, self._health)
         self._offsets = QueueOffsets(self.log, self._queues, self._walker, self.damage)
@@ -243,6 +245,7 @@ class MessageStore:
         self.epochs.load(may_doubt=self._controller_mode or self._config.start_with_damaged_tables)
         if self.epochs.doubt is not None and self._config.start_with_damaged_tables:
             self.epochs.trust([])
+        was = reached(self.checkpoint.now, self.epochs.last)
         recovered = recover(
             self.log,
             self._queues,
@@ -257,6 +260,7 @@ class MessageStore:
             check_crc=self._config.check_crc_on_recover,
             now_ms=self._env.now_ms(),
         )
+        self.was_longer.compare(self.log.end, was)
         self._cutter.invalidate(self.log.end)
         self.epochs.truncate_suffix(self.log.end + 1)  # an epoch may start where the log ends, not behind
         self.rebuild_queue_offsets()

@@ -109,7 +109,7 @@ class Heartbeats:
                 self._config.broker_name,
             )
         if self.lease.holds():
-            self._ha.renewed()
+            self._ha.on_lease()
             self.on_lease(epoch, term)
         elif lease_ms == 0:
             self.on_no_lease()

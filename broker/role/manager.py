@@ -95,6 +95,7 @@ class RoleManager:
         Raises ConfigError when the store's identity cannot be right, DiskError.
         """
         self._store.on_broken.append(self._store_broke)
+        self._ha.on_broken.append(self._ha_broke)
         if not self._config.enable_controller_mode:
             await self._start_classic()
             return
@@ -112,6 +113,7 @@ class RoleManager:
         self.machine.on(Event.STOP)
         if self._store_broke in self._store.on_broken:
             self._store.on_broken.remove(self._store_broke)
+            self._ha.on_broken.remove(self._ha_broke)
         self._beats.stop()
         self._handover.forget()
         await self._tasks.cancel()
@@ -281,6 +283,7 @@ class RoleManager:
         await self._become(broker_id, view)
         if self.role == "slave" and broker_id in view.members - view.doubtful:
             await membership.whole()
+        await membership.on_look()
         if self.role == "slave" and self.machine.ha_address is None:
             for hook in self.on_no_ha_address:
                 hook()
@@ -313,7 +316,7 @@ class RoleManager:
                     broker_id,
                     restarted=True,
                     log_epoch=recorded_epoch(self._store),
-                    doubtful=self._membership.doubtful,
+                    doubtful=self._membership.suspect,
                     epoch=view.epoch,
                 )
                 self.machine.examined = True
@@ -344,7 +347,7 @@ class RoleManager:
         return Facts(
             broker_id,
             recorded_epoch(self._store),
-            unsure=self._membership.unclean or self._membership.doubtful,
+            unsure=self._membership.unclean or self._membership.suspect,
             lacks=self._host.lacks(),
             leases=bool(self.lease.supported),
             group_address=self._config.group_address,
@@ -366,7 +369,7 @@ class RoleManager:
 
     async def _lead_now(self, broker_id: int, view: View) -> None:
         self._beats.begin(view.epoch)
-        self._ha.entitled = self.lease.holds
+        self._ha.holds_lease = self.lease.holds
         # Before it serves, so that no write is refused for want of a lease; without an answer it serves all
         # the same, and asks again with every heartbeat.
         await self._beats.renew(broker_id, LEASE_FIRST_S)
@@ -430,12 +433,18 @@ class RoleManager:
     # The end of a store
 
     def _store_broke(self, error: BaseException) -> None:
+        self._broke("the store is broken", error)
+
+    def _ha_broke(self, error: BaseException) -> None:
+        self._broke("stopped", error)
+
+    def _broke(self, what: str, error: BaseException) -> None:
         """A disk that failed must not lead, nor count as a replica: the Controllers hear of it at once."""
         if not self.machine.over:
             self.machine.on(Event.BREAK)
             self._controllers.hang_up()
             self._wake.set()
-            reason = f"the store is broken: {str(error) or type(error).__name__}"
+            reason = f"{what}: {str(error) or type(error).__name__}"
             self._tasks.spawn(self._fence(reason), name="fence")
 
     async def _fence(self, reason: str) -> None:

@@ -8,19 +8,22 @@ Controllers that do not know the broker any more are told again. Order and rules
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Final
 
 from broker.role.broker_id import BrokerIdAllocator
 from broker.role.controllers import Controllers
 from broker.role.identity import Identity
-from broker.role.reboot import UncleanRebootDetector
+from broker.role.reboot import Found, UncleanRebootDetector
 from broker.role.view import View
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
 from runtime.env import Env
 from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_TO_CONTROLLER: Final = (
     Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
@@ -45,16 +48,28 @@ class Membership:
 
     async def start(self) -> None:
         """Read what the store says of this broker. Raises ConfigError, DiskError."""
-        recovered = self._store.recovered
-        clean = recovered is None or recovered.clean
-        synced = self._config.flush_disk_type == "SYNC_FLUSH"
-        await self._env.offload(partial(self._reboot.begin, clean=clean, synced=synced))
         self.broker_id = self._identity.broker_id()
+        await self._env.offload(partial(self._begin, self.broker_id is not None))
+
+    def _begin(self, named: bool) -> None:
+        recovered, was_longer = self._store.recovered, self._store.was_longer
+        found = Found(
+            clean=recovered is None or recovered.clean,
+            synced=self._config.flush_disk_type == "SYNC_FLUSH",
+            named=named,
+            end=self._store.log.end,
+            was_longer=was_longer.end,
+        )
+        self._reboot.begin(found)
+        try:
+            was_longer.forget()  # bootId.json says it now
+        except OSError as error:
+            log.warning("%s: it stays noted that the log was longer: %s", self._config.broker_name, error)
 
     @property
-    def doubtful(self) -> bool:
-        """The machine lost its memory since the log was written, and no master has seen the log since."""
-        return self._reboot.doubtful
+    def suspect(self) -> bool:
+        """The log may lack its end, and no master has seen it since."""
+        return self._reboot.suspect
 
     @property
     def unclean(self) -> bool:
@@ -68,6 +83,11 @@ class Membership:
         """The log has all that it acknowledged, or its group goes on without that."""
         await self._env.offload(self._reboot.settle)
 
+    async def on_look(self) -> None:
+        """Note the first bytes of a log that had none."""
+        if self._reboot.owes_bytes and self._store.log.end > 0:
+            await self._env.offload(self._reboot.on_bytes)
+
     async def id(self) -> int:
         """The permanent id, applied for if there is none yet."""
         if self.broker_id is None:
@@ -80,14 +100,14 @@ class Membership:
         if not self.registered:
             return await self._register(broker_id), True
         view = await self._controllers.replica_info()
-        if slave and self.doubtful and broker_id in view.members & view.doubtful:
+        if slave and self.suspect and broker_id in view.members & view.doubtful:
             # It stayed a member because no other could; now a master can tell what its log lacks.
             return await self._register(broker_id), True
         return view, False
 
     async def _register(self, broker_id: int) -> View:
         unclean = self.unclean and not self._was_registered
-        view = await self._controllers.register(broker_id, unclean=unclean, doubtful=self.doubtful)
+        view = await self._controllers.register(broker_id, unclean=unclean, doubtful=self.suspect)
         self.registered = self._was_registered = True
         return view
 
