@@ -298,6 +298,8 @@ class Broker:
         self.registration.on_master.append(self.role.ha_address_of)
         self.metadata.on_copied.append(self._copied)
         copies, offsets = self.context.copies, self.offsets
+        self.ha.eligible = copies.ready
+        self.ha.on_connected.append(copies.on_connected)
         copies.add("topics", lambda known: (self.topics.to_json(), 0))
         copies.add("groups", lambda known: (self.groups.to_json(), 0))
         copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from model.config import StoreConfig
 from model.errors import DiskError, Refused
-from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
+from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, VALUE_END, property_of
 from runtime.env import Buffer, Env, Lock
 from runtime.tasks import Tasks
 from store.files.checkpoint import CheckpointFile
@@ -89,7 +89,11 @@ class MessageStore:
         self.on_broken = self._health.on_broken
         disk = env.disk
         self.log = CommitLog(
-            env, config.commit_log_path or f"{self.root}/commitlog", config.segment_bytes, self._health
+            env,
+            config.commit_log_path or f"{self.root}/commitlog",
+            config.segment_bytes,
+            self._health,
+            prop_crc=config.append_prop_crc,
         )
         self._queues = ConsumeQueues(disk, f"{self.root}/consumequeue", config.queue_file_bytes)
         self._index = (
@@ -390,6 +394,8 @@ class MessageStore:
                 following[key] = queue_offset + 1
             if self._multi:
                 one = replace(one, properties=multi_dispatch.with_offsets(one, following, self.next_offset))
+            if one.properties.endswith("\0"):
+                one = replace(one, properties=one.properties + VALUE_END)  # else it is taken for a torn one
             raw = encode(one, queue_offset, at, stamp_ms, append_prop_crc=self._config.append_prop_crc)
             if len(raw) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX and not stored_before:
                 raise Refused(f"the record has {len(raw)} bytes, maxMessageSize is exceeded", 13)

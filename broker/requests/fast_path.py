@@ -480,6 +480,8 @@ def _inner(
             text = raw.decode()
         except UnicodeDecodeError:
             return None
+        if raw.endswith(b"\0"):
+            return None  # the store closes such properties: they would look torn
         found.append((flag, view[at + 20 : properties_at], raw, text))
         at = end
     return found or None
