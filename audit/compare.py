@@ -14,17 +14,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from audit.layout import Replica, Segment, segment_reader
-from audit.scan import (
-    RECORD_BYTES_MAX,
-    RECORD_BYTES_MIN,
-    WINDOW_BYTES,
-    Parsed,
-    Read,
-    find_record,
-    parse,
-    sync,
-    window,
-)
+from audit.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, parse
+from audit.scan import WINDOW_BYTES, Read, find_record, sync, window
 from audit.storage import Storage, open_storage
 
 STEPS_MAX: Final = 200_000

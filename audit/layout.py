@@ -14,7 +14,8 @@ import zlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from audit.scan import Read, Record, find_record, parse, skip_sound, window
+from audit.record import Record, parse
+from audit.scan import Read, find_record, skip_sound, window
 from audit.storage import Storage, StoreSpec, open_storage
 
 
