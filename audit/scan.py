@@ -144,18 +144,14 @@ def scan(
     Memory is bounded by one window and one batch, whatever the size of the segment.
     """
     rows: list[Record] = []
-    damage = _Damages()
-    topics: dict[bytes, str] = {}
-    stop = min(end, log_end)
-    position = start
+    damage, topics = _Damages(), dict[bytes, str]()
+    stop, position = min(end, log_end), start
     if start != segment_base and not aligned:
         position = find_record(read, start, stop, segment_end)
         if position < 0:
             return Chunk(start, end, -1, -1, 0), []
     first = position if position < stop else -1
-    count = 0
-    data = b""
-    base = position
+    count, data, base = 0, b"", position
     filled_at = -1  # a window that begins at the record holds all of it, or the file ends
     while position < stop:
         position = _plain_records(data, base, position, stop, batch, rows, topics)
@@ -180,9 +176,7 @@ def scan(
             continue
         # Nothing readable here. The next record may be the neighbour's: the stretch still ends there, once.
         following = find_record(read, position + 1, log_end, segment_end)
-        until = following if following >= 0 else log_end
-        damage.found.append(Damage("unreadable_region", position, until, 0, "a record", parsed.problem))
-        position = until
+        position = damage.unreadable(position, following if following >= 0 else log_end, parsed.problem)
     if rows:
         count += len(rows)
         yield rows
@@ -204,6 +198,11 @@ class _Damages:
             self._of_property.append(parsed.damage)
         else:
             self.found.append(parsed.damage)
+
+    def unreadable(self, begin: int, until: int, problem: str) -> int:
+        """Note a stretch without a record; returns where it ends."""
+        self.found.append(Damage("unreadable_region", begin, until, 0, "a record", problem))
+        return until
 
     def all(self) -> list[Damage]:
         if not self._carries_crc:

@@ -144,11 +144,12 @@ def test_a_body_that_ends_early_or_becomes_too_long_has_no_plain_crc(
 ) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     plain = b"some text " * 1000
-    names = {0x100: "lz4", 0x200: "zstd"}
-    if codec == 0x300:
-        stored = zlib.compress(plain)
-    else:
-        stored = pyarrow.compress(plain, names[codec], asbytes=True)
+    packed = {
+        0x100: pyarrow.compress(plain, "lz4", asbytes=True),
+        0x200: pyarrow.compress(plain, "zstd", asbytes=True),
+        0x300: zlib.compress(plain),
+    }
+    stored = packed[codec]
 
     def plain_crc(body: bytes) -> int:
         parsed = parse(record(0, 0, body, sys_flag=codec | 1), 0, 0, SEGMENT, plain=True)
