@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.state.moved import Moved
+from broker.state.quota import Quota
+from broker.state.table_text import TableText
 from model.config import BrokerConfig
 from model.topic import GROUP_CHARS_MAX, PERM_READ, DataVersion, SubscriptionGroupConfig
 
@@ -37,7 +40,10 @@ class Groups:
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
         self._now_ms = now_ms
+        self._quota = Quota(config.auto_groups_rate, config.auto_groups_max, now_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
+        self.text = TableText(lambda: self.table, lambda name: self.table[name].to_json())
+        self._moved = Moved()
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
         self.version = DataVersion()
         self.epoch = 0
@@ -54,14 +60,18 @@ class Groups:
             self.table[name] = SubscriptionGroupConfig(
                 name, consume_broadcast_enable=name in _BROADCAST_GROUPS or name not in BOOT_GROUPS
             )
+        self.text.clear()
         if missing:
             self.version = self.version.next(self._now_ms())
         return bool(missing)
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, created when automatic creation is on and the name can be one."""
+        """The group, created when automatic creation is on, the name can be one, and there is room for it:
+        then its clients ask again."""
         found = self.table.get(name)
-        if found is None and self._config.auto_create_group and group_name_ok(name):
+        if found is not None or not self._config.auto_create_group or not group_name_ok(name):
+            return found
+        if self._quota.take(len(self.table)):
             found = SubscriptionGroupConfig(name)
             self.put(found)
         return found
@@ -74,13 +84,13 @@ class Groups:
     def put(self, *groups: SubscriptionGroupConfig) -> None:
         for group in groups:
             self.table[group.name] = group
-        self._changed()
+        self._changed(*(group.name for group in groups))
 
     def delete(self, name: str) -> bool:
         if self.table.pop(name, None) is None:
             return False
         self._forbidden.pop(name, None)
-        self._changed()
+        self._changed(name)
         return True
 
     def set_epoch(self, epoch: int) -> None:
@@ -92,22 +102,53 @@ class Groups:
         version = DataVersion.from_json(wrapper.get("dataVersion"))
         table = _parse(wrapper.get("subscriptionGroupTable") or {})
         forbidden = _parse_forbidden(wrapper)
-        if version.order() == self.version.order() and (table, forbidden) == (self.table, self._forbidden):
+        same = version.order() == self.version.order() and (table, forbidden) == (self.table, self._forbidden)
+        if same and "part" not in wrapper:
             return False
-        self.table, self._forbidden = table, forbidden
+        if "part" in wrapper:
+            names = [str(name) for name in wrapper["part"]]
+            for name in names:
+                if name in table:
+                    self.table[name] = table[name]
+                else:
+                    self.table.pop(name, None)
+                self.text.changed(name, name in table)
+        else:
+            self.table = table
+            self.text.clear()
+        self._moved.forget()
+        self._forbidden = forbidden
         self.version = version
         for hook in self.on_change:
             hook()
         return True
 
     def to_json(self) -> dict[str, Any]:
+        return self._wrapped({name: group.to_json() for name, group in self.table.items()})
+
+    def to_text(self, indent: bool = False) -> dict[str, Any]:
+        """``to_json`` with the table already written."""
+        return self._wrapped(self.text.whole(indent))
+
+    def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
+        """As of the topics."""
+        names = self._moved.since(mark)
+        if names is None:
+            return self.to_text(), self._moved.mark
+        part = self.text.part(name for name in names if name in self.table)
+        return self._wrapped(part) | {"part": sorted(names)}, self._moved.mark
+
+    def _wrapped(self, table: Any) -> dict[str, Any]:
         return {
             "dataVersion": self.version.to_json(),
             "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": {name: group.to_json() for name, group in self.table.items()},
+            "subscriptionGroupTable": table,
         }
 
-    def _changed(self) -> None:
+    def _changed(self, *names: str) -> None:
+        for name in names:
+            self.text.changed(name, name in self.table)
+        self._moved.add(names)
         self.version = self.version.next(self._now_ms(), max(self.epoch, self.version.state_version))
         for hook in self.on_change:
             hook()
