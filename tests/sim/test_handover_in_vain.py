@@ -33,7 +33,7 @@ def after_the_drain(world: World, act: Callable[[], object], monkeypatch: pytest
         await asyncio.sleep(0)
         return done
 
-    monkeypatch.setattr(brokers, "make_way", made)
+    monkeypatch.setattr(brokers, "step_down", made)
 
 
 def of_id(world: World, broker_id: int) -> str:

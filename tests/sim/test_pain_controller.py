@@ -10,10 +10,11 @@ import pytest
 from broker.service import Broker
 from chaos.worlds.sim import GROUP
 from chaos.worlds.sim_faults import Nemesis
+from controller.groups.coordinator import ElectionCoordinator
 from controller.groups.election import ElectionState
 from controller.groups.liveness import Liveness
-from controller.groups.table import Answer, ElectMaster, Group
-from controller.service import Controller
+from controller.groups.signals import NotCommitted
+from controller.groups.table import ElectMaster, Group
 from model.codes import Response
 from model.errors import Unknown
 from tests.sim.world import World
@@ -77,16 +78,17 @@ def test_b18_an_election_that_fails_is_tried_again_until_there_is_a_master(
         cluster = world.cluster
         master = cluster.master()
         assert master is not None
-        propose = Controller._propose_election
+        propose = ElectionCoordinator._propose
 
-        async def fail(self: Controller, command: ElectMaster) -> Answer:
+        async def fail(self: ElectionCoordinator, command: ElectMaster) -> None:
             nonlocal failed
             if failed < 7:
                 failed += 1
-                raise Unknown("the log could not be appended to")
-            return await propose(self, command)
+                self._feed(NotCommitted(command.group, Unknown("the log could not be appended to")))
+            else:
+                await propose(self, command)
 
-        monkeypatch.setattr(Controller, "_propose_election", fail)
+        monkeypatch.setattr(ElectionCoordinator, "_propose", fail)
         cluster.kill(master)
         reason = await cluster.until(lambda: None if cluster.master() not in (None, master) else "none", 30)
         assert reason is None
