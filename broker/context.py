@@ -22,6 +22,7 @@ from model.message import encode_host
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime.env import Env
+from runtime.turns import Turns
 from store.message_store import MessageStore
 
 HOLD_S: Final = 2.5  # below the 3 s after which a client of RocketMQ gives up a send (sendMsgTimeout)
@@ -49,12 +50,13 @@ class BrokerContext:
     offsets: OffsetTable
     pending_acks: PendingAcks
     clients: Clients = field(default_factory=Clients)
-    locks: QueueLocks = field(default_factory=QueueLocks)
     stats: Stats = field(default_factory=Stats)
 
     def __post_init__(self) -> None:
         self.store_host = encode_host(self.config.address)
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)
+        self.locks = QueueLocks(self.config.locks_max)
+        self.turns = Turns(self.env.monotonic_ms)
         self._held_bytes = 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:

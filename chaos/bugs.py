@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 import controller.groups.elect
 import controller.groups.table
 import ha.service
-from broker.role.reboot import UncleanRebootDetector
+from broker.role.reboot import Found, UncleanRebootDetector
 from broker.state.pending_acks import PendingAcks
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER
@@ -25,6 +27,7 @@ from chaos.scenarios.outsiders import ONLY_OUTSIDERS
 from chaos.scenarios.partitions import TWO_ROOMS
 from chaos.scenarios.pauses import STOOD_STILL
 from chaos.scenarios.plan import Scenario
+from controller.groups.elect import Ballot
 from controller.groups.table import ElectMaster, Group, ReplicaTable
 from controller.raft.raft import Raft
 from ha.core import SyncSet
@@ -126,15 +129,15 @@ def _full_is_fine(original: Any) -> Any:
 
 
 def _elects_anyone(original: Any) -> Any:
-    def choose(**known: Any) -> Any:
-        return original(**{**known, "unclean": True})
+    def choose(ballot: Ballot) -> Any:
+        return original(msgspec.structs.replace(ballot, unclean=True))
 
     return choose
 
 
 def _power_loss_forgiven(original: Any) -> Any:
-    def begin(self: UncleanRebootDetector, *, clean: bool, synced: bool) -> None:
-        original(self, clean=True, synced=True)
+    def begin(self: UncleanRebootDetector, found: Found) -> None:
+        original(self, msgspec.structs.replace(found, clean=True, synced=True, was_longer=None))
 
     return begin
 

@@ -109,6 +109,11 @@ class Happened:
     name: str
     fields: dict[str, Any] = field(default_factory=dict)
 
+    def line(self) -> str:
+        """For a screen: when, where, what."""
+        said = "".join(f" {name}={value}" for name, value in self.fields.items())
+        return f"{self.at_ms:10.1f} ms  {self.node:4} {self.name}{said}"
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:

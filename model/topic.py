@@ -18,9 +18,18 @@ NOT_FOR_CLIENT_SENDS: Final = frozenset(
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
     }
 )
 """Topics only the broker itself writes to; a client's send is answered NO_PERMISSION (16)."""
+
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+
+def is_system_group(name: str) -> bool:
+    """Whether a consumer group is the broker's own: how far it is says what the broker has done."""
+    return name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def topic_name_error(name: str) -> str | None:

@@ -14,7 +14,7 @@ leave out members that are None, as the original does.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -77,6 +77,29 @@ def _write(value: Any, *, strict: bool, line: str) -> str:
     if value is None or isinstance(value, str | bool | int | float):
         return _encode(value).decode()
     raise TypeError(f"no JSON for {type(value).__name__}: {value!r}")
+
+
+def pieces(value: Any, *, strict: bool = True, ordered: bool = True, depth: int = 2) -> Iterator[str]:
+    """The text of ``dumps`` (``strict``) or ``dumps_dialect`` in pieces, for an answer made in slices: no
+    piece is longer than one member ``depth`` levels down. ``ordered`` off: members come in the map's own
+    order, as sorting a large map is one long step."""
+    if depth and isinstance(value, Mapping) and not isinstance(value, ObjectKey):
+        before = "{"
+        for key, member in sorted(value.items(), key=_order) if ordered else value.items():
+            if member is not None:
+                yield f"{before}{_key(key, strict)}:"
+                yield from pieces(member, strict=strict, ordered=ordered, depth=depth - 1)
+                before = ","
+        yield "{}" if before == "{" else "}"
+    elif depth and isinstance(value, list | tuple) and not isinstance(value, ObjectKey):
+        before = "["
+        for item in value:
+            yield before
+            yield from pieces(item, strict=strict, ordered=ordered, depth=depth - 1)
+            before = ","
+        yield "[]" if before == "[" else "]"
+    else:
+        yield _write(value, strict=strict, line="")
 
 
 def _order(member: tuple[Any, Any]) -> tuple[int, Any]:

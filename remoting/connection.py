@@ -20,6 +20,7 @@ from model.codes import Response, name_of
 from model.errors import PeerError, Refused, Unknown
 from remoting.auth import Credentials
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
+from runtime.reset import reset
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -245,6 +246,12 @@ class Connection(asyncio.BufferedProtocol):
         self._shut()
         if self._transport is not None:
             self._transport.abort()
+
+    def reset(self) -> None:
+        """End the connection now; what the peer has not got of it, it does not get any more."""
+        self._shut()
+        if self._transport is not None:
+            reset(self._transport)
 
     def _need_open(self) -> None:
         if self._closed:

@@ -170,12 +170,22 @@ class RemotingClient:
 
     def drop(self, address: str) -> None:
         """Close the connection to ``address``, if any: the next call makes a new one."""
+        connection = self._forget(address)
+        if connection is not None:
+            connection.close()
+
+    def reset(self, address: str) -> None:
+        """End the connection to ``address``, if any, so that no request sent on it arrives later: a call that
+        timed out shall not be carried out any more. The next call makes a new one."""
+        connection = self._forget(address)
+        if connection is not None:
+            connection.reset()
+
+    def _forget(self, address: str) -> Connection | None:
         connecting = self._connecting.pop(address, None)
         if connecting is not None:
             connecting.cancel()
-        connection = self._open.pop(address, None)
-        if connection is not None:
-            connection.close()
+        return self._open.pop(address, None)
 
     def retire(self, address: str, grace_s: float) -> None:
         """Make a new connection for the next call to ``address``; the present one ends when the calls under

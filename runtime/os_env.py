@@ -116,8 +116,7 @@ class OsFile:
         end = offset + size
         while offset < end:
             zeros = _ZEROS[: end - offset]
-            if self.pread(len(zeros), offset) != zeros:
-                self.pwrite(zeros, offset)
+            self.pwrite(zeros, offset)  # zeros that are there may be those of a sync that failed
             offset += len(zeros)
 
     def sync(self) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.requests.offsets import stored_ms
+from broker.requests.answers import dialect, strict
+from broker.requests.offsets import need_own_group, stored_ms
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
 from model.config import BrokerConfig
@@ -172,48 +173,69 @@ class AdminProcessor:
 
     async def topic_stats(self, connection: Connection, request: Command) -> Command:
         name = need(request.ext, "topic")
-        topic = self._context.topics.get(name)
-        if topic is None:
-            raise Refused(f"topic[{name}] not exist", Response.TOPIC_NOT_EXIST)
-        store = self._context.store
-        table: dict[ObjectKey, Any] = {}
-        for queue_id in range(topic.write_queues):
-            least = self._context.min_offset(name, queue_id)
-            most = max(0, store.max_queue_offset(name, queue_id))
-            last_ms = stored_ms(self._context, name, queue_id, most - 1) if most > least else 0
-            table[queue_key(name, self._config.broker_name, queue_id)] = {
-                "lastUpdateTimestamp": max(0, last_ms),
-                "maxOffset": most,
-                "minOffset": least,
-            }
-        return request.reply(body=bodies.dumps_dialect({"offsetTable": table, "topicPutTps": 0.0}))
+        context, store = self._context, self._context.store
+        async with context.turns.take(connection) as turn:
+            topic = context.topics.get(name)
+            if topic is None:
+                raise Refused(f"topic[{name}] not exist", Response.TOPIC_NOT_EXIST)
+            table: dict[ObjectKey, Any] = {}
+            for queue_id in range(topic.write_queues):
+                await turn.breathe()
+                least = context.min_offset(name, queue_id)
+                most = max(0, store.max_queue_offset(name, queue_id))
+                last_ms = stored_ms(context, name, queue_id, most - 1) if most > least else 0
+                table[queue_key(name, self._config.broker_name, queue_id)] = {
+                    "lastUpdateTimestamp": max(0, last_ms),
+                    "maxOffset": most,
+                    "minOffset": least,
+                }
+            body = await dialect(turn, {"offsetTable": table, "topicPutTps": 0.0})
+        return request.reply(body=body)
 
     async def consume_stats(self, connection: Connection, request: Command) -> Command:
         group = need(request.ext, "consumerGroup")
+        named = request.ext.get("topicList") or request.ext.get("topic") or ""
+        async with self._context.turns.take(connection) as turn:
+            # Each topic once, as in the original: what a name costs must not grow by saying it again.
+            names = dict.fromkeys(name for name in named.split(";") if name) or self._read_by(group)
+            table: dict[ObjectKey, Any] = {}
+            for name in names:
+                await turn.breathe()
+                topic = self._context.topics.get(name)
+                if topic is None:
+                    continue
+                if len(table) + topic.read_queues > self._config.stats_queues_max:
+                    raise Refused(
+                        f"these topics have more than {self._config.stats_queues_max} queues"
+                        " (maxQueuesInStats): ask about them one by one",
+                        Response.SYSTEM_ERROR,
+                    )
+                for queue_id in range(topic.read_queues):
+                    await turn.breathe()
+                    key = queue_key(name, self._config.broker_name, queue_id)
+                    table[key] = self._progress(group, name, queue_id)
+            body = await dialect(turn, {"consumeTps": 0.0, "offsetTable": table})
+        return request.reply(body=body)
+
+    def _read_by(self, group: str) -> Iterable[str]:
+        """What a group reads. What one that is there does not read any more must not count as what it is
+        behind."""
+        online = self._context.clients.consumers.get(group)
+        names = sorted(online.subscriptions) if online is not None else []
+        return names or self._context.offsets.topics_of(group)
+
+    def _progress(self, group: str, name: str, queue_id: int) -> dict[str, int]:
         context = self._context
-        names = [n for n in (request.ext.get("topicList") or request.ext.get("topic") or "").split(";") if n]
-        if not names:
-            online = context.clients.consumers.get(group)
-            # What a group that is there does not read any more must not count as what it is behind.
-            names = sorted(online.subscriptions) if online is not None and online.subscriptions else []
-            names = names or context.offsets.topics_of(group)
-        table: dict[ObjectKey, Any] = {}
-        for name in names:
-            topic = context.topics.get(name)
-            if topic is None:
-                continue
-            for queue_id in range(topic.read_queues):
-                most = max(0, context.store.max_queue_offset(name, queue_id))
-                held = context.offsets.get(group, name, queue_id)
-                offset = context.topics.first_offset(name, queue_id) if held is None else held
-                last_ms = stored_ms(context, name, queue_id, offset - 1) if offset > 0 else 0
-                table[queue_key(name, self._config.broker_name, queue_id)] = {
-                    "brokerOffset": most,
-                    "consumerOffset": offset,
-                    "lastTimestamp": max(0, last_ms),
-                    "pullOffset": offset,
-                }
-        return request.reply(body=bodies.dumps_dialect({"consumeTps": 0.0, "offsetTable": table}))
+        most = max(0, context.store.max_queue_offset(name, queue_id))
+        held = context.offsets.get(group, name, queue_id)
+        offset = context.topics.first_offset(name, queue_id) if held is None else held
+        last_ms = stored_ms(context, name, queue_id, offset - 1) if offset > 0 else 0
+        return {
+            "brokerOffset": most,
+            "consumerOffset": offset,
+            "lastTimestamp": max(0, last_ms),
+            "pullOffset": offset,
+        }
 
     async def consumed_by(self, connection: Connection, request: Command) -> Command:
         name = need(request.ext, "topic")
@@ -235,31 +257,37 @@ class AdminProcessor:
     async def time_span(self, connection: Connection, request: Command) -> Command:
         name, group = need(request.ext, "topic"), need(request.ext, "group")
         context = self._context
-        topic = context.topics.get(name)
-        if topic is None:
-            raise Refused(f"topic[{name}] not exist", Response.TOPIC_NOT_EXIST)
-        spans = []
-        now_ms = context.env.now_ms()
-        for queue_id in range(topic.write_queues):
-            least = context.min_offset(name, queue_id)
-            most = max(0, context.store.max_queue_offset(name, queue_id))
-            held = context.offsets.get(group, name, queue_id)
-            consumed_ms = stored_ms(context, name, queue_id, held - 1) if held else -1
-            spans.append(
-                {
-                    "messageQueue": queue_key(name, self._config.broker_name, queue_id).to_dict(),
-                    "minTimeStamp": stored_ms(context, name, queue_id, least),
-                    "maxTimeStamp": stored_ms(context, name, queue_id, most - 1) if most > least else -1,
-                    "consumeTimeStamp": consumed_ms,
-                    "delayTime": max(0, now_ms - consumed_ms) if held is not None and held < most else 0,
-                }
-            )
-        return request.reply(body=bodies.dumps({"consumeTimeSpanSet": spans}))
+        async with context.turns.take(connection) as turn:
+            topic = context.topics.get(name)
+            if topic is None:
+                raise Refused(f"topic[{name}] not exist", Response.TOPIC_NOT_EXIST)
+            spans = []
+            for queue_id in range(topic.write_queues):
+                await turn.breathe()
+                spans.append(self._span(group, name, queue_id))
+            body = await strict(turn, {"consumeTimeSpanSet": spans})
+        return request.reply(body=body)
+
+    def _span(self, group: str, name: str, queue_id: int) -> dict[str, Any]:
+        context = self._context
+        least = context.min_offset(name, queue_id)
+        most = max(0, context.store.max_queue_offset(name, queue_id))
+        held = context.offsets.get(group, name, queue_id)
+        consumed_ms = stored_ms(context, name, queue_id, held - 1) if held else -1
+        behind = held is not None and held < most
+        return {
+            "messageQueue": queue_key(name, self._config.broker_name, queue_id).to_dict(),
+            "minTimeStamp": stored_ms(context, name, queue_id, least),
+            "maxTimeStamp": stored_ms(context, name, queue_id, most - 1) if most > least else -1,
+            "consumeTimeStamp": consumed_ms,
+            "delayTime": max(0, context.env.now_ms() - consumed_ms) if behind else 0,
+        }
 
     async def clone_offsets(self, connection: Connection, request: Command) -> Command:
         if not self._context.role_state.is_master:
             raise Refused("this broker is not the master: clone offsets there", Response.SYSTEM_ERROR)
         source, target = need(request.ext, "srcGroup"), need(request.ext, "destGroup")
+        need_own_group(target)
         names = (
             [request.ext["topic"]] if request.ext.get("topic") else self._context.offsets.topics_of(source)
         )
@@ -278,6 +306,7 @@ class AdminProcessor:
         if not context.role_state.is_master:
             raise Refused("this broker is not the master: reset offsets there", Response.SYSTEM_ERROR)
         name, group = need(request.ext, "topic"), need(request.ext, "group")
+        need_own_group(group)
         timestamp_ms = need_int(request.ext, "timestamp")
         force = opt_bool(request.ext, "isForce")
         topic = context.topics.get(name)

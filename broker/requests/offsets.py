@@ -10,6 +10,7 @@ from broker.context import BrokerContext
 from broker.requests.acting import ONLY_FORWARD
 from model.codes import Request, Response
 from model.errors import Refused
+from model.topic import is_system_group
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import OffsetHeader, QueueHeader, need_int, opt_bool
@@ -48,6 +49,7 @@ class OffsetProcessor:
     async def update(self, connection: Connection, request: Command) -> Command:
         header = OffsetHeader.parse(Request.UPDATE_CONSUMER_OFFSET, request.ext)
         context = self._context
+        need_own_group(header.group)
         if not context.role_state.keeps_offsets:
             # Offsets live at the master and come to slaves from there; kept here they would be overwritten.
             raise Refused("this broker is not the master: commit offsets there", Response.SYSTEM_ERROR)
@@ -94,6 +96,12 @@ class OffsetProcessor:
 
     async def everything(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=bodies.dumps_dialect(self._context.offsets.to_json()))
+
+
+def need_own_group(group: str) -> None:
+    """Raises Refused for a group of the broker's: its offsets say what the broker itself has done."""
+    if is_system_group(group):
+        raise Refused(f"the offsets of {group} are the broker's own", Response.NO_PERMISSION)
 
 
 def note_offset(context: BrokerContext, group: str, topic: str, queue_id: int, offset: int) -> None:

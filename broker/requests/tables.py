@@ -9,9 +9,11 @@ import dataclasses
 from typing import Any, Final
 
 from broker.context import BrokerContext
+from broker.requests.offsets import need_own_group
 from broker.state.topics import QUEUES_MAX
 from model.codes import Response
 from model.errors import Refused
+from model.message import LMQ_PREFIX
 from model.topic import SubscriptionGroupConfig, TopicConfig, topic_name_error
 from remoting import bodies
 from remoting.codec import Command
@@ -112,7 +114,7 @@ class TableProcessor:
         problem = topic_name_error(name)
         if problem is not None:
             raise Refused(problem, Response.INVALID_PARAMETER)
-        if name in self._context.topics.system:
+        if name in self._context.topics.system or name.startswith(LMQ_PREFIX):
             raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
 
     # Groups
@@ -137,6 +139,7 @@ class TableProcessor:
     async def delete_group(self, connection: Connection, request: Command) -> Command:
         self._need_master()
         name = need(request.ext, "groupName")
+        need_own_group(name)
         self._context.groups.delete(name)
         if opt_bool(request.ext, "cleanOffset"):
             self._context.offsets.drop_group(name)

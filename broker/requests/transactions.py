@@ -62,6 +62,8 @@ _BYTES: Final = 1 << 20
 WAITING_MAX: Final = 1000
 """Ends that may wait for the log of the former master; beyond, the producer is asked later."""
 KNOWN_STEP_S: Final = 0.05
+OPS_LOOKED_AT_MAX: Final = 100_000
+"""How many op records are read for one end; more means that its half is hours old."""
 
 
 class Transactions:
@@ -94,8 +96,13 @@ class Transactions:
         if not self._known.is_set():
             await self._until_known()
         half = self._newest(self._half(header))
-        if half.queue_offset < self._next_half or half.queue_offset in self._ending | self._ended:
+        if half.queue_offset < self._next_half and await self._has_op(connection, half):
             return request.reply()
+        if half.queue_offset in self._ending or half.queue_offset in self._ended:
+            return request.reply()
+        refused = context.refuse_write()
+        if refused is not None:
+            raise refused
         messages = [self._op(half.queue_offset)]
         if header.decision == TRANSACTION_COMMIT:
             messages.insert(0, self._committed(half))
@@ -124,6 +131,35 @@ class Transactions:
                 "not known yet which transactions ended at the former master: the producer will be asked",
                 Response.SYSTEM_BUSY,
             )
+
+    async def _has_op(self, connection: Connection, half: Record) -> bool:
+        """Whether an op record names ``half``: the log is asked, as progress is a number in a table and no
+        proof. Raises Refused when it would take too long to tell, and PeerLeft."""
+        looked = 0
+        async with self._context.turns.take(connection) as turn:
+            for op in self._records(OP_HALF_TOPIC, self._first_op_behind(half.physical_offset)):
+                if half.queue_offset in _named(op):
+                    return True
+                looked += 1
+                if looked > OPS_LOOKED_AT_MAX:
+                    raise Refused(
+                        "this transaction is too old to tell whether it has ended", Response.SYSTEM_BUSY
+                    )
+                await turn.breathe()
+        return False
+
+    def _first_op_behind(self, physical_offset: int) -> int:
+        """The op records of a half lie behind it in the log."""
+        store = self._context.store
+        low, high = store.min_queue_offset(OP_HALF_TOPIC, 0), store.max_queue_offset(OP_HALF_TOPIC, 0)
+        while low < high:
+            middle = (low + high) // 2
+            op = next(self._records(OP_HALF_TOPIC, middle), None)
+            if op is None or op.physical_offset > physical_offset:
+                high = middle
+            else:
+                low = max(op.queue_offset, middle) + 1
+        return low
 
     def _half(self, header: EndTransactionHeader) -> Record:
         raw = self._context.store.lookup(header.physical_offset)
@@ -248,7 +284,7 @@ class Transactions:
 
     def _read_ops(self) -> None:
         for op in self._records(OP_HALF_TOPIC, self._next_op):
-            named = [int(word) for word in op.body.decode(errors="replace").split(",") if word.isdigit()]
+            named = _named(op)
             self._ended.update(offset for offset in named if offset >= self._next_half)
             self._ops.append((op.queue_offset, max(named, default=-1)))
             self._next_op = op.queue_offset + 1
@@ -391,3 +427,8 @@ class Transactions:
         if self._next_half:
             offsets.commit(GROUP, HALF_TOPIC, 0, self._next_half)
             offsets.commit(GROUP, OP_HALF_TOPIC, 0, done)
+
+
+def _named(op: Record) -> list[int]:
+    """The halves an op record says have ended."""
+    return [int(word) for word in op.body.decode(errors="replace").split(",") if word.isdigit()]

@@ -121,8 +121,8 @@ class Controllers:
         raise AssertionError("the second attempt returns or raises")
 
     def _forget(self, leader: str) -> None:
-        # A request that timed out must not be carried out much later: its connection goes, too.
-        self._client.drop(leader)
+        # A request that timed out must not be carried out much later, when a broken link is back.
+        self._client.reset(leader)
         self.leader = None
 
     async def _find(self) -> str:

@@ -8,7 +8,11 @@ from __future__ import annotations
 import gc
 import logging
 import multiprocessing
+import multiprocessing.connection
+import os
 import random
+import signal
+import threading
 import time
 import traceback
 from collections import Counter
@@ -20,13 +24,17 @@ from typing import Any, Final
 
 from chaos.bugs import planted
 from chaos.checks import Violation, check_all
+from chaos.history import Happened, History
 from chaos.scenarios import Plan, find
 from chaos.worlds.sim import SimCluster
-from chaos.worlds.sim_loop import START_S, SimulationError
+from chaos.worlds.sim_loop import START_S, BrokenInvariant, SimulationError
 from chaos.worlds.sim_story import Story
 
 VIOLATIONS_MAX: Final = 3
 """So many violations of each checker are kept of one run; the rest says the same."""
+
+EVENTS_TOLD: Final = 3
+"""So many events of each node are shown beside a broken invariant."""
 
 
 @dataclass(slots=True)
@@ -114,6 +122,9 @@ def run_plan(
     try:
         try:
             loop.run_until_complete(run.main())
+        except BrokenInvariant as error:
+            run.found.append(Violation("invariant", "\n".join([str(error), *_last_events(run.history)])))
+            run.evidence.complete = False
         except SimulationError as error:
             run.found.append(Violation("simulation", str(error)))
             run.evidence.complete = False
@@ -148,6 +159,17 @@ def run_plan(
         if collecting:
             gc.enable()
         gc.collect()
+
+
+def _last_events(history: History) -> list[str]:
+    """What each node told last, oldest first."""
+    last: dict[str, list[Happened]] = {}
+    for event in history.happened():
+        last.setdefault(event.node, []).append(event)
+    told = sorted(
+        (event for events in last.values() for event in events[-EVENTS_TOLD:]), key=lambda e: e.at_ms
+    )
+    return [f"    {event.line()}" for event in told]
 
 
 def _few(violations: Iterable[Violation]) -> list[Violation]:
@@ -186,11 +208,30 @@ def run_seeds(
         yield from map(_run_quietly, work)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_follow_the_parent) as pool:
         try:
             yield from pool.map(_run_quietly, work, chunksize=max(1, min(8, len(work) // (jobs * 4))))
+        except BaseException:
+            # Nobody takes their results any more: they end now, not after the schedules they hold.
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _follow_the_parent() -> None:
+    """A worker ends when its parent tells it to or is gone, however it went; not by the terminal's Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "runs in a worker"
+
+    def follow() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, name="follow-parent", daemon=True).start()
 
 
 def summary(results: Iterable[Result], wall_s: float) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from broker.service import Broker
 from chaos.history import Happened, History, Observed
 from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import EPOCH_MS, SimEnv
+from chaos.worlds.sim_invariants import watch_servers
 from chaos.worlds.sim_loop import START_S, Life, Shuffle, SimLoop
 from chaos.worlds.sim_net import Fabric, NetProfile
 from controller.service import Controller
@@ -124,6 +125,7 @@ class SimCluster:
     """NameServers ``n0``.., brokers ``b1``.., and clients, each on a machine of its own."""
 
     def __init__(self, seed: int, config: WorldConfig, history: History) -> None:
+        watch_servers()
         self.seed = seed
         self.config = config
         self.history = history

@@ -15,10 +15,11 @@ import asyncio
 import contextvars
 import heapq
 import random
+import weakref
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Literal, NoReturn, TypeVar
+from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -35,10 +36,21 @@ class SimulationError(RuntimeError):
     """The simulated program can no longer go on: nothing left to run, or an endless loop at one instant."""
 
 
+class BrokenInvariant(SimulationError):
+    """A server's own ``check_invariants`` failed; the text names the node, the virtual time and the rule."""
+
+
+class Checked(Protocol):
+    """Something that can tell whether it still keeps its rules."""
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError with the rule that is broken."""
+
+
 class Life:
     """One run of one node's process: from its start to its kill. Handles and tasks belong to a life."""
 
-    __slots__ = ("alive", "context", "deferred", "index", "name", "paused", "tasks", "tasks_swept")
+    __slots__ = ("alive", "checked", "context", "deferred", "index", "name", "paused", "tasks", "tasks_swept")
 
     def __init__(self, name: str, index: int) -> None:
         self.name = name
@@ -50,14 +62,39 @@ class Life:
         # run its finally blocks, at a moment that depends on the memory's history.
         self.tasks: list[asyncio.Task[Any]] = []
         self.tasks_swept = TASKS_SWEEP
+        self.checked: list[Callable[[], Checked | None]] = []
         self.context = contextvars.copy_context()
         self.context.run(_life.set, self)
 
     def __repr__(self) -> str:
         return f"<Life {self.name}#{self.index}>"
 
+    def watch(self, part: Checked) -> None:
+        """Check ``part`` after every instant in which something of this life ran, for as long as it is."""
+        try:
+            self.checked.append(weakref.ref(part))
+        except TypeError:  # its class has slots, and none for a weak reference
+            self.checked.append(lambda: part)
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError."""
+        gone = False
+        for ref in self.checked:
+            part = ref()
+            if part is None:
+                gone = True
+            else:
+                part.check_invariants()
+        if gone:
+            self.checked = [ref for ref in self.checked if ref() is not None]
+
 
 _life: contextvars.ContextVar[Life | None] = contextvars.ContextVar("keelmq_life", default=None)
+
+
+def current_life() -> Life | None:
+    """The life whose code is running now."""
+    return _life.get()
 
 
 class _SimTask(asyncio.Task[T]):
@@ -92,6 +129,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._world_life = Life("world", 0)
         self._lives: list[Life] = [self._world_life]
         self._running_life: Life | None = None
+        self._ran: dict[int, Life] = {}  # since the clock moved, those that have something to check
         self.calls = 0
         """Handles run so far."""
         self.trace = 0
@@ -183,11 +221,7 @@ class SimLoop(asyncio.BaseEventLoop):
         while heap and heap[0][2]._cancelled:
             heapq.heappop(heap)
         if not ready and not self._stopping:  # type: ignore[attr-defined]
-            if not heap:
-                raise SimulationError(f"deadlock at {self._now:.3f} s: {self._waiting()}")
-            if heap[0][0] > self._now:
-                self._now = heap[0][0]
-                self._calls_at_instant = 0
+            self._next_instant()
         now = self._now
         while heap and heap[0][0] <= now:
             timer = heapq.heappop(heap)[2]
@@ -199,20 +233,45 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._calls_at_instant > CALLS_PER_INSTANT_MAX:
             raise SimulationError(f"endless loop at {now:.3f} s: {batch[:3]!r}")
         for handle in batch:
-            if handle._cancelled:
-                continue
-            life = handle._context.get(_life)  # type: ignore[attr-defined]
-            if life is not None:
-                # Looked at just before each call: an earlier handle of this batch may have killed the life.
-                if not life.alive:
-                    continue
-                if life.paused:
-                    life.deferred.append(handle)
-                    continue
-                self.trace = hash((self.trace, now, life.index))
-            self.calls += 1
-            self._running_life = life
-            handle._run()
+            if not handle._cancelled:
+                self._run_handle(handle)
+
+    def _next_instant(self) -> None:
+        """Nothing is ready: the clock moves to the next timer, once all that ran keeps its invariants."""
+        if self._ran:
+            self._check_invariants()
+        if not self._heap:
+            raise SimulationError(f"deadlock at {self._now:.3f} s: {self._waiting()}")
+        if self._heap[0][0] > self._now:
+            self._now = self._heap[0][0]
+            self._calls_at_instant = 0
+
+    def _run_handle(self, handle: events.Handle) -> None:
+        life = handle._context.get(_life)  # type: ignore[attr-defined]
+        if life is not None:
+            # Looked at just before each call: an earlier handle of this batch may have killed the life.
+            if not life.alive:
+                return
+            if life.paused:
+                life.deferred.append(handle)
+                return
+            self.trace = hash((self.trace, self._now, life.index))
+        self.calls += 1
+        self._running_life = life
+        handle._run()
+        if life is not None and life.checked:
+            self._ran[life.index] = life
+
+    def _check_invariants(self) -> None:
+        for life in self._ran.values():
+            if not life.alive:
+                continue  # killed between two halves of a step
+            try:
+                life.check_invariants()
+            except AssertionError as error:
+                at_ms = (self._now - START_S) * 1000
+                raise BrokenInvariant(f"{life.name} at {at_ms:.3f} ms: {error}") from error
+        self._ran.clear()
 
     def _order(self, batch: list[events.Handle]) -> list[events.Handle]:
         if self._shuffle_all:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
+import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -41,7 +43,7 @@ class SimTransport(asyncio.Transport):
     """One end of a connection, and the direction from it to its peer."""
 
     def __init__(self, fabric: Fabric, life: Life, local: tuple[str, int], remote: tuple[str, int]) -> None:
-        super().__init__({"sockname": local, "peername": remote})
+        super().__init__({"sockname": local, "peername": remote, "socket": self})
         self._fabric = fabric
         self.life = life
         self.host = local[0]
@@ -169,6 +171,13 @@ class SimTransport(asyncio.Transport):
         self._buffer_bytes = 0
         self._transmit(_RST)
         self._soon(self._lost, None)
+
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        """As the socket of this end: only ``SO_LINGER`` with no time means something here."""
+        assert (level, option, value) == (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        # The kernel forgets what it has to send again; its one reset is lost on a cut link, too.
+        if self.held:
+            self._way.clear()
 
     # Sending
 

@@ -1,8 +1,10 @@
 """Who becomes master of a broker group?
 
 The rules are RocketMQ's ``DefaultElectPolicy``, with offsets compared as whole numbers (the original casts a
-difference of longs to an int, which is wrong for logs more than 2 GiB apart), with those preferred that still
-answer, and with the smallest id winning a tie, so that every Controller comes to the same answer.
+difference of longs to an int, which is wrong for logs more than 2 GiB apart), with brokers preferred that
+answered just now, and with the smallest id winning a tie, so that every Controller comes to the same answer.
+
+A *suspect* may have forgotten the end of its log. Its word says what it has, and nothing about what it had.
 """
 
 from __future__ import annotations
@@ -26,49 +28,53 @@ class End(msgspec.Struct, frozen=True, array_like=True):
 _NOTHING_KNOWN: Final = End()
 
 
-class Quorum(msgspec.Struct, frozen=True, kw_only=True):
-    """What an election in majority mode needs. ``of``: replicas, registered or not, of which a majority has
-    every acknowledged record; ``voters``: the registered ones that count (no learners); ``answered``: those
-    that said, after the former master could confirm nothing more, how far their logs are."""
+class Ballot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one election is decided by.
 
-    of: int
-    voters: tuple[int, ...]
-    answered: tuple[int, ...]
-
-
-def choose(
-    *,
-    members: Collection[int],
-    replicas: Collection[int],
-    alive: Collection[int],
-    presumed: Collection[int] = (),
-    master: int | None,
-    preferred: int | None,
-    ends: Mapping[int, End],
-    unclean: bool,
-    doubtful: Collection[int] = (),
-    quorum: Quorum | None = None,
-    answered: Collection[int] = (),
-    all_ack: bool = False,
-) -> int | None:
-    """The id of the broker that shall be master, or None when no broker may be.
-
-    ``members``: the SyncStateSet; ``replicas``: all registered ids; ``presumed``: brokers a new Controller
-    leader has not heard yet, and must not take for dead: they may stay master, but not become it.
-    ``preferred``: this one or none. ``unclean``: also brokers outside the SyncStateSet, at the price of
-    acknowledged messages. ``doubtful``: brokers whose machine lost its memory, and with it perhaps the end of
-    their logs, since they last met a master: they count only when there is nobody else to wait for.
-    ``quorum``: in majority mode the SyncStateSet does not matter, what a majority says does.
-    ``answered``: those that said just now how far their logs are. Who did not may have died a moment ago, and
-    would leave the group to wait for it alone: of equal logs one that answered wins, and where each member
-    has all that was acknowledged (``all_ack``) it wins over longer ones, too.
+    ``members``: the brokers that have all that was acknowledged, unless they are suspect: the SyncStateSet.
+    ``voters``: all registered replicas but learners. ``alive``: heard of; ``within_grace``: not heard yet by
+    a new Controllers' leader, which must not take them for dead: the master stays, nobody becomes it.
+    ``answered``: said for this election how far their logs are. ``ends``: how far that is.
+    ``master``: the one there is, or None. ``preferred``: this one or none.
+    ``all_ack``: an answer to a producer needed every member. ``majority_of``: in majority mode, of how many
+    replicas a majority has every acknowledged record; 0 = the members decide.
+    ``unclean``: rather lose acknowledged messages than have no master.
     """
-    if quorum is None:
-        chosen = _among(members, alive, presumed, master, preferred, ends, doubtful, answered, all_ack)
-    else:
-        chosen = _of_majority(quorum, alive, presumed, master, preferred, ends, doubtful)
-    if chosen is None and unclean:
-        chosen = _among(replicas, alive, presumed, master, preferred, ends, (), answered)
+
+    members: Collection[int]
+    voters: Collection[int]
+    alive: Collection[int]
+    within_grace: Collection[int] = ()
+    answered: Collection[int] = ()
+    suspect: Collection[int] = ()
+    ends: Mapping[int, End] = {}
+    master: int | None = None
+    preferred: int | None = None
+    all_ack: bool = False
+    majority_of: int = 0
+    unclean: bool = False
+
+    def best(self, candidates: Collection[int]) -> int | None:
+        """The preferred one if it is a candidate, else the one with the furthest log."""
+        if self.preferred is not None:
+            return self.preferred if self.preferred in candidates else None
+        return min(candidates, key=self._rank, default=None)
+
+    def _rank(self, broker_id: int) -> tuple[int, int, bool, int, int]:
+        end = self.ends.get(broker_id, _NOTHING_KNOWN)
+        # Of equal logs one that answered wins: the other may have died a moment ago.
+        return -end.epoch, -end.max_offset, broker_id not in self.answered, end.priority, broker_id
+
+
+def choose(ballot: Ballot) -> int | None:
+    """The id of the broker that shall be master, or None when no broker may be."""
+    master = ballot.master
+    stays = master in ballot.alive or master in ballot.within_grace
+    if master is not None and stays and ballot.preferred in (None, master):
+        return master
+    chosen = _by_majority(ballot) if ballot.majority_of else _by_membership(ballot)
+    if chosen is None and ballot.unclean:
+        chosen = ballot.best([b for b in ballot.voters if b in ballot.alive])
     return chosen
 
 
@@ -94,59 +100,39 @@ def further(than: int, others: Collection[int], ends: Mapping[int, End]) -> int 
     return None if than in best else best[0]
 
 
-def trusted(candidates: Collection[int], able: Collection[int], doubtful: Collection[int]) -> list[int]:
-    """Those of ``able`` who may be elected: the ones without a doubt; or, when every candidate is there and
-    in doubt, all of them, because more than they have is nowhere."""
-    sure = [broker_id for broker_id in able if broker_id not in doubtful]
-    return sure if sure or not set(candidates) <= set(able) else list(able)
+def _by_membership(ballot: Ballot) -> int | None:
+    """A living member that forgot nothing has all that was acknowledged. Where every member is needed for an
+    acknowledgement, one that answered wins over one with a longer log that may have just died."""
+    sound = [b for b in ballot.members if b in ballot.alive and b not in ballot.suspect]
+    if not sound:
+        # Without members nobody ever led, or an operator removed them all.
+        return _among_survivors(ballot) if ballot.members else None
+    if ballot.all_ack and ballot.preferred is None:
+        sound = [b for b in sound if b in ballot.answered] or sound
+    return ballot.best(sound)
 
 
-def _of_majority(
-    quorum: Quorum,
-    alive: Collection[int],
-    presumed: Collection[int],
-    master: int | None,
-    preferred: int | None,
-    ends: Mapping[int, End],
-    doubtful: Collection[int],
-) -> int | None:
-    if master is not None and (master in alive or master in presumed) and preferred in (None, master):
-        return master
-    heard = [b for b in sorted(quorum.voters) if b in quorum.answered and b in alive]
-    sure = [b for b in heard if b not in doubtful]
-    if not enough(sure, quorum.of):
-        # With every replica there is nothing to wait for; one in doubt may lack what it once acknowledged.
-        if len(heard) < quorum.of:
-            return None
-        sure = heard
-    best = furthest(sure, ends)
-    if preferred is not None:
-        return preferred if preferred in best else None
-    return min(best, key=lambda b: (ends.get(b, _NOTHING_KNOWN).priority, b), default=None)
+def _by_majority(ballot: Ballot) -> int | None:
+    """Of a majority that answered and forgot nothing the furthest: it has every acknowledged record."""
+    sound = [b for b in _heard(ballot) if b not in ballot.suspect]
+    if not enough(sound, ballot.majority_of):
+        return _among_survivors(ballot)
+    return ballot.best(furthest(sound, ballot.ends))
 
 
-def _among(
-    candidates: Collection[int],
-    alive: Collection[int],
-    presumed: Collection[int],
-    master: int | None,
-    preferred: int | None,
-    ends: Mapping[int, End],
-    doubtful: Collection[int],
-    answered: Collection[int],
-    all_ack: bool = False,
-) -> int | None:
-    able = [b for b in sorted(candidates) if b in alive or (b == master and b in presumed)]
-    if master in able and preferred in (None, master):
-        return master
-    able = trusted(candidates, able, doubtful)
-    if preferred is not None:
-        return preferred if preferred in able else None
-    if all_ack and not set(able) & set(doubtful):
-        able = [b for b in able if b in answered] or able
+def _among_survivors(ballot: Ballot) -> int | None:
+    """Nobody is known to have all that was acknowledged: the furthest of all replicas leads, once every one
+    of them has said how far its log is.
 
-    def rank(broker_id: int) -> tuple[int, int, bool, int, int]:
-        end = ends.get(broker_id, _NOTHING_KNOWN)
-        return -end.epoch, -end.max_offset, broker_id not in answered, end.priority, broker_id
+    Members alone will not do: the master's machine loses power just after its slaves were killed and left the
+    set; it comes back with a short log as the only member, leads, and cuts the slaves, which have everything.
+    """
+    heard = _heard(ballot)
+    # In majority mode there may be replicas that are not even registered.
+    if len(heard) < max(len(ballot.voters), ballot.majority_of):
+        return None
+    return ballot.best(furthest(heard, ballot.ends))
 
-    return min(able, key=rank, default=None)
+
+def _heard(ballot: Ballot) -> list[int]:
+    return sorted(b for b in ballot.voters if b in ballot.alive and b in ballot.answered)

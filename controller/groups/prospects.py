@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from controller.groups.elect import PRIORITY_LAST, End, choose, further
+from controller.groups.elect import PRIORITY_LAST, End, further
 from controller.groups.lease import Leases, matters
 from controller.groups.liveness import Liveness
 from controller.groups.table import NOBODY, ElectMaster, Group, ReplicaTable, nobody
@@ -77,18 +77,9 @@ class Prospects:
 
     def candidate(self, name: str, group: Group, now_ms: float) -> int | None:
         """The broker that would be elected if all that live answered, in a group without master."""
-        alive = self._live.alive(name, now_ms)
-        return choose(
-            members=group.members,
-            replicas=group.replicas,
-            alive=alive,
-            master=None,
-            preferred=None,
-            ends=self._live.ends(name),
-            unclean=self._config.elect_unclean_master,
-            doubtful=group.doubtful,
-            quorum=group.quorum(alive),
-        )
+        alive = tuple(self._live.alive(name, now_ms))
+        ends, unclean = self._live.ends(name), self._config.elect_unclean_master
+        return group.choice(ElectMaster(group=name, alive=alive, answered=alive, ends=ends, unclean=unclean))
 
     def is_in_vain(self, command: ElectMaster) -> bool:
         """Whether this election would find nobody for a group that has nobody, and so change nothing."""
@@ -105,7 +96,8 @@ class Prospects:
     def to_ask(self, name: str, group: Group, now_ms: float, *, master_too: bool) -> list[int]:
         """The brokers whose logs an election would compare. ``master_too``: it confirms nothing any more, so
         its word counts like the others'."""
-        every = self._config.elect_unclean_master or group.quorum(()) is not None
+        # A suspect leads only when every replica said how far its log is.
+        every = self._config.elect_unclean_master or group.majority_of > 0 or bool(group.doubtful)
         able = group.replicas if every else {*group.members, *group.before}
         alive = self._live.alive(name, now_ms)
         return [i for i in alive if i in able and (i != group.master or master_too)]
@@ -114,9 +106,11 @@ class Prospects:
         self, group: Group, command: ElectMaster, asked: Collection[int], answered: Collection[int]
     ) -> bool:
         """Whether these answers are enough; ``command`` counts with them."""
-        if group.quorum(()) is None:
-            # The silent count with their heartbeats; but of several that are, one may just have died.
-            return bool(answered) or len(asked) < 2
+        # The silent count with their heartbeats; but of several that are, one may just have died.
+        if not group.majority_of and not answered and len(asked) > 1:
+            return False
+        if not group.majority_of and not group.doubtful:
+            return True
         # A majority that is slow is better than a minority that is quick.
         return self.chosen(msgspec.structs.replace(command, unclean=False)) is not None
 
@@ -144,7 +138,7 @@ class Prospects:
         member: the former master counted fewer than all of them, and did not say that the transfer target has
         everything."""
         group = self.group(wanted.group)
-        if group is None or wanted.all_ack or group.quorum(()) is not None:
+        if group is None or wanted.all_ack or group.majority_of > 0:
             return False  # in majority mode a majority decides, in mode *all* each member has it
         if wanted.broker_id == group.master or wanted.broker_id not in group.members:
             return False  # it stays, or the table refuses it

@@ -21,7 +21,8 @@ from typing import Any, Final
 
 import msgspec
 
-from controller.groups.elect import PRIORITY_LAST, End, Quorum, choose
+from controller.groups.elect import PRIORITY_LAST, Ballot, End, choose
+from controller.packing import Limits, Malformed, pack, unpack
 
 SUCCESS: Final = 0
 FENCED_MASTER_EPOCH: Final = 2000
@@ -81,9 +82,9 @@ class ElectMaster(_Command, frozen=True, kw_only=True, tag="elect"):
 
 
 class RegisterBroker(_Command, frozen=True, kw_only=True, tag="register"):
-    """``unclean``: it was not shut down in order. ``doubtful``: what it acknowledged may be gone with the
-    power. ``majority_of``: it works in majority mode, in a group of so many replicas; 0 = it does not.
-    ``learner``: it copies and counts nowhere."""
+    """``unclean``: it was not shut down in order, and has all it wrote (no rule asks for it any more).
+    ``doubtful``: what it acknowledged may be gone with the power. ``majority_of``: it works in majority mode,
+    in a group of so many replicas; 0 = it does not. ``learner``: it copies and counts nowhere."""
 
     cluster: str
     broker_id: int
@@ -133,11 +134,12 @@ class Replica(msgspec.Struct):
 
 class Group(msgspec.Struct):
     """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
-    ``before``: the other members when ``master`` was elected; as long as it did not begin its epoch, they
-    have all that is acknowledged. ``unclean_elections``: how often one became master who could only because
-    the election might be unclean, each time with the loss of what others held. ``doubtful``: brokers whose
-    machine lost its memory, until a master has seen them catch up. ``removed``: who led, or may have, and was
-    removed since the last election: it may not know, and confirm as long as its lease lasts."""
+    ``before``: the other brokers that had all that was acknowledged when ``master`` was elected, the former
+    master included; they have it still as long as ``master`` has not begun its epoch.
+    ``unclean_elections``: how often one became master who could only because the election might be unclean,
+    each time with the loss of what others held. ``doubtful``: brokers whose machine lost its memory, until a
+    master has seen them catch up. ``removed``: who led, or may have, and was removed since the last election:
+    it may not know, and confirm as long as its lease lasts."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -152,80 +154,75 @@ class Group(msgspec.Struct):
     doubtful: list[int] = []
     removed: list[int] = []
 
-    def quorum(self, answered: Iterable[int]) -> Quorum | None:
-        """What an election needs in majority mode, or None when no broker of the group works in it."""
-        majority_of = max((replica.majority_of for replica in self.replicas.values()), default=0)
-        if not majority_of:
-            return None
-        voters = tuple(i for i, replica in sorted(self.replicas.items()) if not replica.learner)
-        return Quorum(of=max(majority_of, len(voters)), voters=voters, answered=tuple(answered))
+    @property
+    def voters(self) -> tuple[int, ...]:
+        return tuple(i for i, replica in sorted(self.replicas.items()) if not replica.learner)
 
-    def choice(self, command: ElectMaster) -> int | None:
-        """Whom this election makes master, or leaves it; None = nobody may be."""
+    @property
+    def majority_of(self) -> int:
+        """In majority mode: of how many replicas, registered or not, a majority has every acknowledged
+        record. 0 = not in majority mode."""
+        registered = max((replica.majority_of for replica in self.replicas.values()), default=0)
+        return max(registered, len(self.voters)) if registered else 0
+
+    def ballot(self, command: ElectMaster) -> Ballot:
         asks = command.broker_id
-        asker = self.replicas.get(asks)
-        if self.virgin and asks != NOBODY and not (asker and asker.learner):
-            return asks
-        if command.restarted and asks == self.master:
-            return self._successor_of_restarted(command)
-        return choose(
+        return Ballot(
             members=self.members,
-            replicas=[i for i, replica in self.replicas.items() if not replica.learner],
+            voters=self.voters,
             alive=command.alive,
-            presumed=command.presumed,
+            within_grace=command.presumed,
+            answered=command.answered,
+            suspect=self.doubtful,
+            ends=command.ends,
             master=self.master,
             preferred=asks if command.designate and asks != NOBODY else None,
-            ends=command.ends,
-            unclean=command.unclean,
-            doubtful=self.doubtful,
-            quorum=self.quorum(command.answered),
-            answered=command.answered,
             all_ack=command.all_ack,
+            majority_of=self.majority_of,
+            unclean=command.unclean,
         )
 
-    def others_of_restarted(self, command: ElectMaster) -> list[int]:
-        """Who has all that the master which asks may have had confirmed, besides it; who was cleaned away
-        since is waited for by nobody."""
-        had = self.members if command.log_epoch >= self.epoch else self.before
+    def choice(self, command: ElectMaster) -> int | None:
+        """The broker this election makes master, or leaves it; None = nobody may be."""
+        asks, ballot = command.broker_id, self.ballot(command)
+        if self.virgin and asks in self.voters:
+            # The first to ask leads, unless it may have forgotten what another one still has.
+            return choose(msgspec.structs.replace(ballot, members=(asks,))) if asks in self.doubtful else asks
+        if command.restarted and asks == self.master:
+            return self._successor_of_restarted(command)
+        return choose(ballot)
+
+    def peers_of_restarted(self, command: ElectMaster) -> list[int]:
+        """The brokers that have all that was acknowledged when the master came back, besides it.
+
+        One that was elected while its process was down has not begun its epoch: the members before it have
+        it all. A suspect one proves nothing by an older epoch in its log, the newer one may be what it lost.
+        """
+        begun = command.log_epoch >= self.epoch or command.broker_id in self._suspects(command)
+        had = self.members if begun else self.before
         return [m for m in had if m != command.broker_id and m in self.replicas]
 
+    def _suspects(self, command: ElectMaster) -> set[int]:
+        return {*self.doubtful, *((command.broker_id,) if command.doubtful else ())}
+
     def _successor_of_restarted(self, command: ElectMaster) -> int | None:
-        """Another living member has all that was confirmed; the restarted master perhaps has not. It leads
-        on only when there is none, and in a new epoch: what slaves have of the old one may differ. One that
-        was elected while it was down has not begun its epoch: then the members before it count.
-
-        Where it confirmed without all of them, no other member need have that. One without a doubt, which
-        lost nothing, then leads on unless another's log reaches further than its own.
-
-        One in doubt leads on only when all of them are there, none knows more, and none is without a doubt.
-        In majority mode a majority decides, with it or without it."""
-        asks = command.broker_id
-        alive = {*command.alive, asks}
-        doubtful = {*self.doubtful, *((asks,) if command.doubtful else ())}
-        quorum = self.quorum({*command.answered, asks})
-        if quorum is not None:
-            members: list[int] = []
-        else:
-            others = self.others_of_restarted(command)
-            sure = [other for other in others if other not in doubtful and other in command.alive]
-            if asks in doubtful:
-                members = sure or [*others, asks]
-            else:
-                members = sure if sure and command.all_ack else [*sure, asks]
-        chosen = choose(
+        """The master came back, and leads on in a new epoch at best: what slaves have of the old one may
+        differ. In mode *all* another member leads rather than it; where fewer acknowledged, the furthest of
+        the members and itself. A suspect one is a member like any other suspect."""
+        asks, suspect = command.broker_id, self._suspects(command)
+        peers = self.peers_of_restarted(command)
+        sound = [peer for peer in peers if peer in command.alive and peer not in suspect]
+        members = sound if sound and command.all_ack else [*peers, asks]
+        ballot = msgspec.structs.replace(
+            self.ballot(command),
             members=members,
-            replicas=(),
-            alive=alive,
+            alive={*command.alive, asks},
+            answered={*command.answered, asks},
+            suspect=suspect,
             master=None,
             preferred=None,
-            ends=command.ends,
-            unclean=False,
-            doubtful=doubtful,
-            quorum=quorum,
-            answered={*command.answered, asks},
-            all_ack=command.all_ack,
         )
-        return asks if chosen is None and command.unclean else chosen
+        return choose(ballot)
 
     def address(self, broker_id: int | None) -> str | None:
         replica = None if broker_id is None else self.replicas.get(broker_id)
@@ -247,12 +244,17 @@ class _Image(msgspec.Struct, array_like=True):
     answers: dict[str, Answer]
 
 
-_decoder = msgspec.msgpack.Decoder(Command)
-_image_decoder = msgspec.msgpack.Decoder(_Image)
+_LIMITS: Final = Limits(bytes_max=0, text_max=1 << 20, items_max=1 << 20)
+"""Of a command, an answer and the whole table: what is proposed has at most 1 MiB, and names keep to less."""
 
 
 def encode_command(command: Command) -> bytes:
-    return msgspec.msgpack.encode(command)
+    return pack(command)
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Of ``ReplicaTable.apply_bytes``."""
+    return unpack(data, Answer, _LIMITS)
 
 
 @dataclass(slots=True)
@@ -280,19 +282,19 @@ class ReplicaTable:
     def apply_bytes(self, data: bytes) -> bytes:
         """As ``apply``, for an encoded command: what Raft commits."""
         try:
-            command = _decoder.decode(data)
-        except msgspec.DecodeError as error:
-            return msgspec.msgpack.encode(Answer(INVALID_REQUEST, f"not a command: {error}"))
-        return msgspec.msgpack.encode(self._once(command))
+            command: Command = unpack(data, Command, _LIMITS)
+        except Malformed as error:
+            return pack(Answer(INVALID_REQUEST, f"not a command: {error}"))
+        return pack(self._once(command))
 
     def snapshot(self) -> bytes:
-        return msgspec.msgpack.encode(_Image(1, self.groups, self._retired, self._answers))
+        return pack(_Image(1, self.groups, self._retired, self._answers))
 
     def restore(self, data: bytes) -> None:
         """Raises ValueError for bytes that are no snapshot of this version."""
         try:
-            image = _image_decoder.decode(data)
-        except msgspec.DecodeError as error:
+            image: _Image = unpack(data, _Image, _LIMITS)
+        except Malformed as error:
             raise ValueError(f"not a replica table: {error}") from None
         if image.version != 1:
             raise ValueError(f"a replica table of version {image.version}; this one reads version 1")
@@ -433,7 +435,7 @@ class ReplicaTable:
             return Answer(MASTER_NOT_AVAILABLE, nobody(name, group, command), changed=lost)
         if chosen == group.master and not restarted:
             return self._elected(name, group, MASTER_STILL_EXIST, f"master {chosen} of {name} is alive")
-        known = group.others_of_restarted(command) if restarted else group.members
+        known = [*group.peers_of_restarted(command), asks] if restarted else group.members
         if not group.virgin and group.choice(msgspec.structs.replace(command, unclean=False)) != chosen:
             group.unclean_elections += 1
         group.before = [member for member in known if member != chosen]
@@ -449,7 +451,6 @@ class ReplicaTable:
         asks = command.broker_id
         if command.doubtful and asks not in group.doubtful:
             group.doubtful.append(asks)
-        group.members = sorted({*group.others_of_restarted(command), asks})
         group.members_epoch += 1
         group.master, group.epoch = None, group.epoch + 1
         text = f"broker {asks} of {command.group} may lack messages that {group.members} together have"
@@ -488,7 +489,7 @@ class ReplicaTable:
         replica.address = command.address or replica.address
         replica.ha_address = command.ha_address or replica.ha_address
         replica.majority_of, replica.learner = command.majority_of, command.learner
-        left = (command.unclean or command.doubtful) and self._leaves_the_set(group, command)
+        left = command.doubtful and self._leaves_the_set(group, command)
         if command.doubtful and command.broker_id not in group.doubtful:
             # A set under way was proposed for what the broker had before: its base epoch is over.
             group.doubtful.append(command.broker_id)
@@ -511,12 +512,11 @@ class ReplicaTable:
         """A member that may have lost its end is none until the master has seen it catch up; if no other
         member lives, it stays: somebody has to go on. The master asks for its next epoch instead.
 
-        Members in doubt do not count, and for one in doubt only those that are certainly there."""
+        Suspect members do not count, nor those that are within their grace only."""
         others = [member for member in group.members if member != command.broker_id]
         if command.broker_id == group.master or len(others) == len(group.members):
             return False
-        there = command.alive if command.doubtful else (*command.alive, *command.presumed)
-        lives = any(member in there and member not in group.doubtful for member in others)
+        lives = any(member in command.alive and member not in group.doubtful for member in others)
         if not lives:
             return False
         group.members, group.members_epoch = others, group.members_epoch + 1

@@ -5,8 +5,8 @@ with one checksum when ``sync`` is called, which happens before any message that
 next batch is written only after the former is synced. Hence: an unreadable *end* is a write that never
 finished and that nobody was told about, it is cut; an unreadable place before a good batch is damage. A good
 last batch may be in the page cache only, or not even reach the disk with a later sync of the same file, when
-the process ended before its sync did or because it failed. So what a start found is written to a new file and
-synced before it counts.
+the process ended before its sync did or because it failed. So what a start found is written again and synced
+before it counts.
 
     file    magic b"KMQRJNL1", then batches
     batch   at  size  field
@@ -29,6 +29,10 @@ old one is touched: a disk that refuses then costs the compaction and nothing el
 What is read at a start may be in the machine's memory only: the last batch of a process that was killed
 before its sync ended, or whose sync failed (the kernel then forgets that the pages were ever dirty). So a
 start writes that batch once more, where it is, before anything that was read is told to anyone.
+
+An unreadable end looks the same whether it is a write that never finished or a synced batch that was damaged
+later: a vote or an entry that others count on may be lost with it. So the cut costs the admission: the member
+has no vote until a leader finds that it holds every decision, as if its directory had been replaced.
 """
 
 from __future__ import annotations
@@ -41,7 +45,8 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from controller.raft.codec import Entry, Natural, Snapshot
+from controller.packing import Limits, Malformed, pack, unpack
+from controller.raft.codec import COMMAND_BYTES_MAX, Entry, Natural, Snapshot
 from model.errors import DiskError
 from runtime.env import Disk, File, write_file
 
@@ -77,8 +82,9 @@ class _Admitted(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 _Record = _Owner | _Entry | _Truncated | _Meta | _Admitted
-_decoder = msgspec.msgpack.Decoder(list[_Record])
-_encoder = msgspec.msgpack.Encoder()
+_LIMITS: Final = Limits(bytes_max=COMMAND_BYTES_MAX + 1, text_max=255, items_max=2**32 - 1)
+"""Of what was written under a checksum. An entry is a command and the byte of its kind; ids have at most 255
+bytes; the first batch of a file holds all entries kept."""
 
 
 class Journal:
@@ -121,7 +127,13 @@ class Journal:
             return False
         try:
             data = self._file.pread(self._file.size(), 0)
-            self._write_again(data, self._load(data))
+            last = self._load(data)
+            if self._end < len(data) and self._admitted:
+                # In one step with the cut: no crash may keep the admission and lose the end.
+                self._admitted = False
+                self._replace(self._entries)
+            else:
+                self._write_again(data, last)
         except BaseException:
             self.close()
             raise
@@ -235,6 +247,12 @@ class Journal:
         batch = _batch(self._number + 1, self._pending)
         try:
             self._file.pwrite(batch, self._end)
+        except OSError as error:
+            # Nobody was told of it. What is left of it would look like damage to the next start.
+            with contextlib.suppress(OSError):
+                self._file.truncate(self._end)
+            self._fail(error)
+        try:
             self._file.sync()
         except OSError as error:
             self._fail(error)
@@ -344,12 +362,18 @@ class Journal:
                     f"{self.path}: unreadable at byte {at}, but byte {behind} holds a good batch: "
                     f"this is damage, not an unfinished write. {ADVICE}"
                 )
-        log.warning("%s: cut %d bytes of an unfinished write at byte %d", self.path, len(data) - at, at)
+        log.warning(
+            "%s: %d bytes at byte %d are an unfinished write or damage; they are cut%s",
+            self.path,
+            len(data) - at,
+            at,
+            ", and this member may not vote until a leader admits it" if self._admitted else "",
+        )
 
     def _replay(self, body: bytes, at: int) -> None:
         try:
-            records = _decoder.decode(body)
-        except msgspec.DecodeError as error:
+            records: list[_Record] = unpack(body, list[_Record], _LIMITS)
+        except Malformed as error:
             raise DiskError(f"{self.path}: batch at byte {at} is not ours: {error}. {ADVICE}") from None
         for record in records:
             match record:
@@ -406,7 +430,7 @@ def _close(file: File) -> None:
 
 
 def _batch(number: int, records: list[Any]) -> bytes:
-    body = _encoder.encode(records)
+    body = pack(records)
     rest = struct.pack(">QI", number, len(body)) + body
     return _BATCH_MAGIC + struct.pack(">I", zlib.crc32(rest)) + rest
 

@@ -2,7 +2,8 @@
 
 ``Raft`` drives one ``controller.raft.node.Node``: it gives it time from the event loop, messages from
 ``controller.raft.transport``, files in one directory (``raft.journal``, ``raft.snapshot``, ``raft.lock``),
-and stops it for good when the disk refuses a write: a member that cannot remember must not vote.
+and stops it when the disk refuses a write: a member that cannot remember must not vote. One that stopped for
+want of room begins anew from its directory, as after a restart, once there is some.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from controller.raft.calls import Done, Failed
@@ -19,6 +21,7 @@ from controller.raft.codec import COMMAND_BYTES_MAX, decode_message, decode_snap
 from controller.raft.health import Bounds, Progress, Pulse, behind, stalled
 from controller.raft.journal import ADVICE, Journal
 from controller.raft.node import NO_OP, REGULAR, Node
+from controller.raft.room import has_room, no_room
 from controller.raft.timing import Timing
 from controller.raft.tls import TlsFiles
 from controller.raft.transport import Limits, Transport
@@ -29,6 +32,7 @@ from runtime.tasks import Tasks
 log = logging.getLogger(__name__)
 
 QUEUED_MAX: Final = 4096
+ROOM_AGAIN_S: Final = 1.0  # between two looks at a disk that was full
 NOT_LEADER: Final = 2007
 
 
@@ -119,7 +123,8 @@ class Raft:
         self._timing = self._config.timing()
         self._bounds = Bounds.of(self._config.election_max_ms, self._config.compact_entries)
         self._pulse = Pulse()
-        self._transport = Transport(
+        self._new_transport = partial(
+            Transport,
             env,
             node_id,
             addresses,
@@ -130,6 +135,7 @@ class Raft:
             limits=self._config.limits(),
             tls=tls,
         )
+        self._transport = self._new_transport()
         self._tasks = Tasks(f"raft.{node_id}", on_error=self._fail)
         self._wake = asyncio.Event()
         self._node: Node | None = None
@@ -140,11 +146,16 @@ class Raft:
         self._seen: tuple[bool, str | None, int] = (False, None, 0)
         self._pending: set[asyncio.Future[Any]] = set()
         self._barrier: asyncio.Future[Any] | None = None
+        self._initial = b""  # the state before the first command
 
     # life
 
     async def start(self) -> None:
         """Read the directory, listen, take part. Raises DiskError on damage, OSError for a taken port."""
+        self._initial = self._take()
+        await self._begin()
+
+    async def _begin(self) -> None:
         try:
             self._open()
             await self._transport.start()
@@ -225,7 +236,7 @@ class Raft:
         if self.leader_id is None:
             return "no leader among the Controllers"
         if not self.admitted:
-            return "this Controller began with an empty directory and waits for the leader to admit it"
+            return "this Controller may have forgotten what it promised and waits for the leader to admit it"
         progress = self.progress
         return None if progress is None else behind(progress, self._bounds)
 
@@ -420,7 +431,7 @@ class Raft:
             log.info("Controller %s stops as leader: %s", self.node_id, error)
 
     def _fail(self, error: BaseException) -> None:
-        """Step down for good: from here on this member says nothing, so the others look for a new leader."""
+        """Step down: from here on this member says nothing, so the others look for a new leader."""
         if self._dead:
             return
         self._failure = f"Controller {self.node_id} takes no part any more: {error}"
@@ -428,6 +439,31 @@ class Raft:
         self._close()
         self._release(Unknown(self._failure))
         self._tell()
+        if no_room(error):
+            self._tasks.spawn(self._come_back(), name="come back")
+
+    async def _come_back(self) -> None:
+        """Begin anew when the disk has room again. What is in memory is forgotten, so the rules of a start
+        hold: only what is read from the disk, and written there again, counts."""
+        while not self._stopped:
+            await asyncio.sleep(ROOM_AGAIN_S)
+            if not has_room(self._env.disk, self._directory):
+                continue
+            await self._transport.stop()
+            if self._stopped:
+                return
+            failure, self._failure = self._failure, None
+            self._transport = self._new_transport()
+            self._restore(self._initial)
+            try:
+                await self._begin()
+            except (MqError, OSError) as error:
+                log.warning("Controller %s: there is room again, but: %s", self.node_id, error)
+                self._failure = failure
+                continue
+            log.warning("Controller %s takes part again: its disk has room", self.node_id)
+            self._tell()
+            return
 
     def _end(self, why: str) -> None:
         if self._stopped:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from model.config.limits import LimitsConfig
 from model.config.server import PERIOD_MIN_MS
-from model.config.store import StoreConfig
 from model.settings import PORT_MAX, addresses, key, need, split_address
 
 HEARTBEATS_MIN: Final = 2
@@ -14,7 +14,7 @@ own two are 5 s and 20 s."""
 
 
 @dataclass(kw_only=True)
-class BrokerConfig(StoreConfig):
+class BrokerConfig(LimitsConfig):
     """Keys of a broker."""
 
     listen_port: int = key(

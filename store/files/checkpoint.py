@@ -96,6 +96,9 @@ class CheckpointFile:
             file.sync()
             self._disk.sync_dir(self._path.rpartition("/")[0])
         self.now = Checkpoint.decode(file.pread(READ_BYTES, 0))
+        if self.now.vouched:
+            # What is read may be in the page cache only: the sync of the last write may have failed.
+            self.write(self.now.encode())
 
     def write(self, values: bytes, since: int | None = None) -> None:
         """Write ``values`` (of ``now.encode()``) and sync. Blocks; raises OSError.

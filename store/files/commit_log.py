@@ -17,7 +17,7 @@ from contextlib import suppress
 from model.errors import ConfigError, DiskError
 from runtime.env import Buffer, Env
 from store.files.health import Health
-from store.files.record import BLANK_BYTES, blank
+from store.files.record import BLANK_BYTES, blank, whole
 from store.files.segment import Segment, SegmentDir
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,8 @@ WRITING = "writing the CommitLog"
 ALLOCATING = "allocating a CommitLog segment"
 GROWN_BYTES = 8 << 20
 """So many new bytes are worth a sync before its time: what is not settled is read again after a crash."""
+REWRITE_BYTES = 1 << 20
+PAGE_BYTES = 4096
 RESERVE_BYTES = 1 << 20
 """Free bytes from which on a write that lacked space is allowed to try again."""
 
@@ -38,7 +40,9 @@ class CommitLog:
     block.
     """
 
-    def __init__(self, env: Env, path: str, segment_bytes: int, health: Health) -> None:
+    def __init__(
+        self, env: Env, path: str, segment_bytes: int, health: Health, *, prop_crc: bool = False
+    ) -> None:
         if "," in path:
             raise ConfigError(f"storePathCommitLog={path}: one directory only")
         self.end = 0
@@ -48,6 +52,7 @@ class CommitLog:
         self.on_roll: Callable[[int, int], None] | None = None
         self.forgotten: list[str] = []
         """Files of segments that are no part of the log any more, oldest first: retention removes them."""
+        self.prop_crc = prop_crc  # do records end with the broker's own CRC property?
         self._env = env
         self._health = health
         self._dir = SegmentDir(env.disk, path, segment_bytes)
@@ -96,6 +101,10 @@ class CommitLog:
         if segment is None:
             raise DiskError(f"no segment holds offset {offset}")
         return segment.read(size, in_segment)
+
+    def whole(self, buffer: Buffer, at: int, offset: int) -> int:
+        """See record.whole: of a record of this log."""
+        return whole(buffer, at, offset, prop_crc=self.prop_crc)
 
     def need_whole(self) -> None:
         """Raise DiskError when the store broke, or was told to stop."""
@@ -314,6 +323,38 @@ class CommitLog:
         except OSError as error:
             raise self._health.failed(error, WRITING) from error
 
+    def rewrite(self, begin: int, until: int) -> None:
+        """Write the bytes [``begin``, ``until``) once more as they are; the caller syncs. Blocks.
+
+        After a failed sync the kernel calls pages clean that never reached the disk: only a new write lets
+        a later sync cover them. What cannot be read is passed over: it is damage, and noted as such. Raises
+        DiskError.
+        """
+        at = begin
+        while at < until:
+            segment = self._dir.at(at)
+            assert segment is not None, "the log has no gaps"
+            in_segment = at - segment.start
+            size = min(REWRITE_BYTES - at % REWRITE_BYTES, until - at, self.segment_bytes - in_segment)
+            self._rewrite(segment, in_segment, size)
+            at += size
+
+    def _rewrite(self, segment: Segment, at: int, size: int) -> None:
+        try:
+            data = segment.read(size, at)
+        except DiskError as error:
+            if size > PAGE_BYTES:
+                for page in range(at - at % PAGE_BYTES, at + size, PAGE_BYTES):
+                    begin = max(page, at)
+                    self._rewrite(segment, begin, min(page + PAGE_BYTES, at + size) - begin)
+            else:
+                log.error("[%d, +%d) is not written again: %s", segment.start + at, size, error)
+            return
+        try:
+            segment.write(data, at)
+        except OSError as error:
+            raise self._health.failed(error, WRITING) from error
+
     def pinned(self, begin: int, until: int) -> list[Segment]:
         """The segments that hold [``begin``, ``until``), open and pinned: the caller unpins them."""
         found = [s for s in self._dir.segments if s.start < until and begin < s.start + self.segment_bytes]
@@ -348,13 +389,15 @@ class CommitLog:
         self.end = self.flushed = (
             self._dir.segments[-1].start + self.segment_bytes if self._dir.segments else 0
         )
+        self._names_dirty = True  # the sync of the directory may be what the last process ended with
 
-    def cut(self, offset: int, *, to_first_zeros: bool = False) -> None:
+    def cut(self, offset: int, *, to_first_zeros: bool = False, zeros_too: bool = False) -> None:
         """Let the log end at ``offset``, durably: later segments go, newest first, then the rest of the
         segment is erased and synced. Blocks. Raises DiskError.
 
         ``to_first_zeros``: what lies behind is at most one stretch of bytes, so that the first block of zeros
-        ends it. A crash in between leaves a log that ends somewhere between ``offset`` and the old end.
+        ends it. ``zeros_too``: zeros there are written again (Segment.erase). A crash in between leaves a log
+        that ends somewhere between ``offset`` and the old end.
         """
         self.generation += 1
         until = max(self.end, self._torn_until)
@@ -371,6 +414,7 @@ class CommitLog:
                     offset - segment.start,
                     min(until - segment.start, self.segment_bytes),
                     to_first_zeros=to_first_zeros,
+                    zeros_too=zeros_too,
                 )
                 segment.file.sync()
         except OSError as error:

@@ -83,9 +83,10 @@ class Segment:
     def write(self, data: Buffer, at: int) -> None:
         self.file.pwrite(data, at)
 
-    def erase(self, at: int, until: int, *, to_first_zeros: bool = False) -> bool:
+    def erase(self, at: int, until: int, *, to_first_zeros: bool = False, zeros_too: bool = False) -> bool:
         """Make the bytes from ``at`` up to ``until`` zeros, touching only blocks that are not yet: was there
-        one? ``to_first_zeros``: up to the first block of zeros found."""
+        one? ``to_first_zeros``: up to the first block of zeros found. ``zeros_too``: zeros that were written
+        are written again, as the sync they waited for may have failed."""
         file = self.file
         touched = False
         stop = at  # of the bytes the file system says were written
@@ -103,7 +104,7 @@ class Segment:
                 continue
             size = min(len(ZERO_BLOCK), stop - at)
             zeros = ZERO_BLOCK[:size] if size < len(ZERO_BLOCK) else ZERO_BLOCK
-            if file.pread(size, at) != zeros:
+            if zeros_too or file.pread(size, at) != zeros:
                 file.pwrite(zeros, at)
                 touched = True
             elif to_first_zeros and size == min(len(ZERO_BLOCK), until - at):

@@ -5,8 +5,9 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from controller.groups.elect import End, choose
+from controller.groups.elect import Ballot, End, choose
 from controller.groups.liveness import DEFAULT_TIMEOUT_MS, FORGOTTEN_MS, Heartbeat, Liveness
 
 G = "broker-a"
@@ -32,18 +33,14 @@ def test_the_winner_lives_and_nobody_of_its_set_reaches_further(
     ends: dict[int, End],
     unclean: bool,
 ) -> None:
-    won = choose(
-        members=members,
-        replicas=replicas,
-        alive=alive,
-        master=master,
-        preferred=None,
-        ends=ends,
-        unclean=unclean,
-    )
+    voters = members | replicas
+    if master is not None and master not in members:
+        master = None
+    ballot = Ballot(members=members, voters=voters, alive=alive, master=master, ends=ends, unclean=unclean)
+    won = choose(ballot)
     able = members & alive
     if not able and unclean:
-        able = replicas & alive
+        able = voters & alive
     if not able:
         assert won is None
     elif master in able:
@@ -56,16 +53,15 @@ def test_the_winner_lives_and_nobody_of_its_set_reaches_further(
 
 def test_equal_logs_are_decided_by_priority_then_by_id() -> None:
     ends = {1: End(1, 5, 9), 2: End(1, 5, 1), 3: End(1, 5, 1)}
-    known: dict[str, Any] = {"members": [3, 2, 1], "replicas": [1, 2, 3], "alive": [1, 2, 3]}
-    assert choose(**known, master=None, preferred=None, ends=ends, unclean=False) == 2
+    assert choose(Ballot(members=[3, 2, 1], voters=[1, 2, 3], alive=[1, 2, 3], ends=ends)) == 2
 
 
 def test_a_preference_is_met_or_nobody_wins() -> None:
-    known: dict[str, Any] = {"members": [1, 2], "replicas": [1, 2, 3], "ends": {}, "master": 1}
-    assert choose(**known, alive=[1, 2], preferred=2, unclean=False) == 2
-    assert choose(**known, alive=[1, 2], preferred=3, unclean=False) is None
-    assert choose(**known, alive=[1, 2], preferred=1, unclean=False) == 1
-    assert choose(**known, alive=[3], preferred=3, unclean=True) == 3
+    ballot = Ballot(members=[1, 2], voters=[1, 2, 3], alive=[1, 2], master=1, preferred=2)
+    assert choose(ballot) == 2
+    assert choose(replace(ballot, preferred=3)) is None
+    assert choose(replace(ballot, preferred=1)) == 1
+    assert choose(replace(ballot, alive=[3], preferred=3, unclean=True)) == 3
 
 
 def beat(session: int, at_ms: float, timeout_ms: int = 1000) -> Heartbeat:

@@ -1,15 +1,19 @@
 """The promise of controller.journal: what was synced is there after any crash, and damage is noticed."""
 
+import errno
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.worlds.sim_disk import Machine
+from chaos.worlds.sim_disk import Machine, SimDisk
+from chaos.worlds.sim_loop import Life
 from controller.raft.codec import Snapshot, decode_snapshot, encode_snapshot
 from controller.raft.journal import Journal, align
 from model.errors import DiskError
 from runtime.env import read_file, write_file
 from tests.controller.disks import CrashingDisk, crashing, machine
+from tests.controller.faulty import JOURNAL, Fault, FaultyDisk
 
 PATH = "/raft/raft.journal"
 Kept = tuple[list[tuple[bytes, int, int]], int, str | None]
@@ -96,6 +100,90 @@ def test_a_flipped_bit_before_the_last_batch_is_found(data: st.DataObject) -> No
     overwrite(on, bytes(whole))
     with pytest.raises(DiskError, match="remove its directory"):
         opened(on)
+
+
+def told(on: Machine) -> Journal:
+    """A member that may vote, and said that it holds entry 3 and voted in term 5."""
+    journal, _ = opened(on)
+    journal.admit()
+    journal.setCurrentTerm(4, None)
+    for index in range(1, 4):
+        journal.add(b"decision %d" % index, index, 4)
+    journal.sync()
+    journal.setCurrentTerm(5, "n1")
+    return journal
+
+
+@given(st.data())
+def test_a_member_that_may_have_forgotten_what_it_said_is_not_admitted(data: st.DataObject) -> None:
+    """A flipped bit in the last batch cannot be told from a write that never finished."""
+    on = machine()
+    journal = told(on)
+    if data.draw(st.booleans()):
+        journal.add(b"another decision", 4, 5)
+        journal.sync()
+    said = kept(journal)
+    journal.close()
+    whole = bytearray(content(on))
+    last = whole.rindex(b"KRB1")
+    whole[data.draw(st.integers(last, len(whole) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    overwrite(on, bytes(whole))
+    again, _ = opened(on)
+    assert kept(again) != said
+    assert not again.admitted
+    again.close()
+    again, _ = opened(on)
+    assert not again.admitted, "nor after the next start, which finds nothing to cut"
+    again.admit()
+    again.close()
+    assert opened(on)[0].admitted
+
+
+@pytest.mark.parametrize("crash_at", range(1, 8))
+@pytest.mark.parametrize("power", [False, True])
+def test_no_crash_of_a_start_keeps_the_admission_and_loses_the_end(crash_at: int, power: bool) -> None:
+    on = machine(crash_at)
+    journal = told(on)
+    said = kept(journal)
+    journal.close()
+    whole = content(on)
+    overwrite(on, whole[:-3] + bytes([whole[-3] ^ 4]) + whole[-2:])
+    disk = CrashingDisk(on, crash_at)
+    with crashing(disk):
+        Journal(disk, PATH, "n0")
+    if power:
+        on.lose_power()
+    again, _ = opened(on)
+    assert kept(again) != said
+    assert not again.admitted
+
+
+def test_a_cut_that_finds_no_room_for_its_new_file_changes_nothing() -> None:
+    on = machine()
+    journal = told(on)
+    journal.close()
+    whole = content(on)
+    overwrite(on, whole[:-1])
+    on.faults.full = True
+    with pytest.raises(DiskError, match="no space left"):
+        opened(on)
+    assert content(on) == whole[:-1]
+    on.faults.full = False
+    assert not opened(on)[0].admitted
+
+
+def test_a_refused_append_leaves_no_end_to_cut() -> None:
+    on = machine()
+    disk = FaultyDisk(SimDisk(on, Life("test", 0)), on)
+    journal = Journal(disk, PATH, "n0")
+    journal.admit()
+    before = content(on)
+    disk.fault = Fault("pwrite", JOURNAL, errno.ENOSPC)
+    with pytest.raises(DiskError, match="No space left"):
+        journal.setCurrentTerm(9, "n1")
+    assert content(on) == before
+    journal.close()
+    assert opened(on)[0].admitted
 
 
 def test_a_zeroed_page_in_the_middle_is_found() -> None:

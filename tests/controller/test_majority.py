@@ -1,20 +1,28 @@
 """The promise of majority mode at an election: a record that a majority has survives any minority's death."""
 
 from itertools import combinations
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.groups.elect import End, Quorum, choose, enough, furthest
+from controller.groups.elect import Ballot, End, choose, enough, furthest
 from controller.groups.table import ApplyBrokerId, ElectMaster, RegisterBroker, ReplicaTable
 
 G = "broker-a"
 
 
-def elected(answered: tuple[int, ...], ends: dict[int, End], **known: object) -> int | None:
-    quorum = Quorum(of=3, voters=(1, 2, 3), answered=answered)
-    rest: dict[str, object] = {"master": None, "preferred": None, "unclean": False, **known}
-    return choose(members=(1,), replicas=(1, 2, 3), alive=answered, ends=ends, quorum=quorum, **rest)  # type: ignore[arg-type]
+def elected(answered: tuple[int, ...], ends: dict[int, End], **known: Any) -> int | None:
+    ballot = Ballot(
+        members=(1,),
+        voters=(1, 2, 3),
+        alive=answered,
+        answered=answered,
+        ends=ends,
+        majority_of=3,
+        **known,
+    )
+    return choose(ballot)
 
 
 @given(st.sampled_from([3, 4, 5]), st.data())
@@ -53,16 +61,16 @@ def test_only_the_furthest_may_be_asked_for_by_name() -> None:
 
 def test_an_answer_in_doubt_counts_only_when_every_replica_answered() -> None:
     ends = {1: End(1, 5), 2: End(1, 10), 3: End(1, 20)}
-    assert elected((2, 3), ends, doubtful=(3,)) is None
-    assert elected((1, 2, 3), ends, doubtful=(3,)) == 2
-    assert elected((1, 2, 3), ends, doubtful=(2, 3)) == 3
+    assert elected((2, 3), ends, suspect=(3,)) is None
+    assert elected((1, 2, 3), ends, suspect=(3,)) == 2
+    assert elected((1, 2, 3), ends, suspect=(2, 3)) == 3
 
 
 def test_a_group_knows_its_majority_from_its_brokers_and_learners_are_none() -> None:
     table = ReplicaTable()
     for broker_id in (1, 2, 3):
         table.apply(ApplyBrokerId(group=G, cluster="c", broker_id=broker_id, check_code=f"{broker_id};1"))
-    assert table.groups[G].quorum(()) is None
+    assert table.groups[G].majority_of == 0
     for broker_id in (1, 2, 3):
         table.apply(
             RegisterBroker(
@@ -74,8 +82,7 @@ def test_a_group_knows_its_majority_from_its_brokers_and_learners_are_none() -> 
                 learner=broker_id == 3,
             )
         )
-    quorum = table.groups[G].quorum((2,))
-    assert quorum == Quorum(of=3, voters=(1, 2), answered=(2,))
+    assert (table.groups[G].majority_of, table.groups[G].voters) == (3, (1, 2))
     first = table.apply(ElectMaster(group=G, broker_id=1, alive=(1, 2, 3), answered=(1, 2, 3)))
     assert first["ext"]["masterBrokerId"] == "1"
     lost = table.apply(ElectMaster(group=G, alive=(2, 3), answered=(2, 3)))

@@ -131,11 +131,17 @@ def test_a_deposed_master_that_asks_changes_nothing() -> None:
     assert (answer["ext"]["masterBrokerId"], answer["ext"]["masterEpoch"]) == ("2", "2")
 
 
-def test_a_slave_that_may_have_lost_its_end_leaves_the_set_while_others_live() -> None:
-    assert register(group(), 2, alive=(1, 3)) == [1, 3]
+def test_a_slave_whose_process_was_killed_stays_a_member() -> None:
+    """Its log is whole: the group may need it when the master's machine loses power."""
+    assert register(group(), 2, alive=(1, 3)) == [1, 2, 3]
     assert register(group(), 2, alive=()) == [1, 2, 3]
-    assert register(group((1, 3)), 2, alive=(1, 3)) == [1, 3]
-    assert register(group(), 1, alive=(1, 2, 3)) == [1, 2, 3]
+
+
+def test_a_slave_that_may_have_lost_its_end_leaves_the_set_while_others_live() -> None:
+    assert doubts(group(), 2, alive=(1, 3)) == [1, 3]
+    assert doubts(group(), 2, alive=()) == [1, 2, 3]
+    assert doubts(group((1, 3)), 2, alive=(1, 3)) == [1, 3]
+    assert doubts(group(), 1, alive=(1, 2, 3)) == [1, 2, 3], "the master asks for its next epoch instead"
 
 
 # Brokers in doubt: their machine lost its memory
@@ -165,7 +171,10 @@ def test_when_all_members_are_there_and_in_doubt_the_furthest_leads() -> None:
         doubts(table, broker_id, alive=(2, 3))
     ends = {1: End(1, 400), 2: End(1, 450), 3: End(1, 500)}
     doubts(table, 1, alive=(1, 2, 3))
-    answer = elect(table, 1, alive=(1, 2, 3), restarted=True, log_epoch=1, doubtful=True, ends=ends)
+    every = (1, 2, 3)
+    answer = elect(
+        table, 1, alive=every, answered=every, restarted=True, log_epoch=1, doubtful=True, ends=ends
+    )
     assert (answer["code"], answer["ext"]["masterBrokerId"]) == (0, "3")
     assert answer["ext"]["doubtful"] == "1;2"
 
@@ -179,19 +188,98 @@ def test_a_restarted_master_in_doubt_waits_for_its_members() -> None:
     assert elect(table, alive=(1, 2))["ext"]["masterBrokerId"] == "2"
 
 
-def test_a_master_in_doubt_whose_set_held_nobody_else_leads_on() -> None:
-    table = group(members=(1, 2))
-    alone = AlterSyncStateSet(
+def shrink(table: ReplicaTable, members: tuple[int, ...]) -> None:
+    group = table.groups[G]
+    assert group.master is not None
+    command = AlterSyncStateSet(
         group=G,
-        master_id=1,
-        master_epoch=1,
-        members=(1,),
-        members_epoch=table.groups[G].members_epoch,
-        alive=(1,),
+        master_id=group.master,
+        master_epoch=group.epoch,
+        members=members,
+        members_epoch=group.members_epoch,
+        alive=(1, 2, 3),
     )
-    assert table.apply(alone)["code"] == 0
-    answer = elect(table, 1, alive=(1,), restarted=True, log_epoch=1, doubtful=True)
-    assert (answer["code"], answer["ext"]["masterBrokerId"]) == (0, "1")
+    assert table.apply(command)["code"] == 0
+
+
+def returns(table: ReplicaTable, alive: tuple[int, ...], ends: dict[int, End]) -> str | None:
+    """The master comes back as a suspect and asks anew, with a log that shows no sign of its epoch."""
+    group = table.groups[G]
+    master, epoch = group.master, group.epoch
+    assert master is not None
+    doubts(table, master, alive)
+    answer = elect(
+        table,
+        master,
+        alive=alive,
+        answered=alive,
+        ends=ends,
+        restarted=True,
+        doubtful=True,
+        log_epoch=epoch - 1,
+        master_epoch=epoch,
+    )
+    return str(answer["ext"]["masterBrokerId"]) if answer["code"] == 0 else None
+
+
+def test_the_only_member_is_suspect_and_those_that_left_the_set_have_everything() -> None:
+    """Slaves are killed and leave the set, the master loses power, all come back (issue 12, V1)."""
+    ends = {1: End(1, 500), 2: End(1, 1000), 3: End(1, 900)}
+    table = group()
+    shrink(table, (1,))
+    assert returns(table, (1, 2, 3), ends) == "2"
+    early = group()
+    shrink(early, (1,))
+    assert returns(early, (1,), ends) is None, "first one back: the others are waited for"
+    assert (early.groups[G].master, early.groups[G].members) == (None, [1])
+    assert elect(early, alive=(1, 3), answered=(1, 3), ends=ends)["code"] == 2004
+    assert elect(early, alive=(1, 2, 3), answered=(1, 3), ends=ends)["code"] == 2004, "2 did not answer"
+    found = elect(early, alive=(1, 2, 3), answered=(1, 2, 3), ends=ends)
+    assert (found["code"], found["ext"]["masterBrokerId"]) == (0, "2")
+
+
+def test_a_suspect_master_waits_for_nobody_who_was_removed_nor_for_learners() -> None:
+    table = group()
+    shrink(table, (1,))
+    table.apply(RegisterBroker(group=G, cluster="c", broker_id=3, address="", learner=True))
+    assert table.apply(CleanBrokers(group=G, broker_ids=(2,), living=True))["code"] == 0
+    assert returns(table, (1,), {1: End(1, 500)}) == "1"
+
+
+def test_who_asked_anew_has_everything_when_its_successor_loses_power() -> None:
+    """Of two brokers: 1 is killed and back, 2 is elected instead and loses power (issue 12, V10 a)."""
+    table = group((1, 2))
+    assert table.apply(CleanBrokers(group=G, broker_ids=(3,), living=True))["code"] == 0
+    level = {1: End(1, 1000), 2: End(1, 1000)}
+    answer = elect(table, 1, alive=(1, 2), answered=(1, 2), ends=level, restarted=True, log_epoch=1)
+    assert (answer["ext"]["masterBrokerId"], table.groups[G].before) == ("2", [1])
+    assert returns(table, (1, 2), {1: End(1, 1000), 2: End(1, 400)}) == "1"
+
+
+def test_an_old_epoch_in_a_suspect_log_does_not_prove_that_the_new_one_never_began() -> None:
+    """2 leads epoch 2, 3 joins, both acknowledge; the power failure of 2 takes the beginning of the epoch
+    along, and 1, a member before it, is back, too (issue 12, V10 b)."""
+    table = group((1, 2))
+    elect(table, alive=(2, 3), answered=(2, 3), ends={2: End(1, 1000), 3: End(1, 900)})
+    shrink(table, (2, 3))
+    ends = {1: End(1, 1000), 2: End(1, 950), 3: End(2, 1100)}
+    assert returns(table, (1, 2, 3), ends) == "3"
+    alone = group((1, 2))
+    elect(alone, alive=(2, 3), answered=(2, 3), ends={2: End(1, 1000), 3: End(1, 900)})
+    assert returns(alone, (1, 2), ends) is None, "3 may have copied what 2 acknowledged alone and forgot"
+    again = (1, 2, 3)
+    assert elect(alone, alive=again, answered=again, ends=ends)["ext"]["masterBrokerId"] == "3"
+
+
+def test_a_suspect_first_broker_of_a_new_group_leads_only_when_it_is_the_only_one() -> None:
+    for others, leads in ((), "1"), ((2,), None):
+        table = ReplicaTable()
+        for broker_id in (1, *others):
+            table.apply(ApplyBrokerId(group=G, cluster="c", broker_id=broker_id, check_code=f"{broker_id}"))
+        doubts(table, 1, alive=(1,))
+        answer = elect(table, 1, alive=(1,), answered=(1,))
+        assert answer["ext"].get("masterBrokerId") == leads
+    assert elect(table, 2, alive=(1, 2), answered=(2,))["ext"]["masterBrokerId"] == "2"
 
 
 def test_a_doubt_ends_when_the_master_has_seen_the_broker_catch_up() -> None:

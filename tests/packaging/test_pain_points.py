@@ -28,8 +28,18 @@ _INTRODUCED = re.compile(r"\b(sim checks|sim|bug) ((?:`\w+`(?:, )?)+)")
 
 
 def rows(page: str) -> list[list[str]]:
-    lines = [line for line in page.splitlines() if line.startswith("|")][2:]  # after head and rule
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    """Number, symptom, tests, behaviour here: of each ``###`` section."""
+    found = []
+    for section in page.split("\n### ")[1:]:
+        section = section.split("\n## ")[0]
+        number, _, rest = section.partition("\n")
+        texts = [" ".join(part.split()) for part in rest.split("\n\n")]
+        named = {
+            key: text for text in texts for key in ("**Symptom:**", "**keelmq:**") if text.startswith(key)
+        }
+        tests = "; ".join(line[2:] for line in rest.splitlines() if line.startswith("- "))
+        found.append([number.strip(), named.get("**Symptom:**", ""), tests, named.get("**keelmq:**", "")])
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,10 @@
 """The promises of remoting.service: requests are answered in any order, waits end, an end loses nothing."""
 
 import asyncio
+import contextlib
+import socket
 from collections import Counter
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -13,6 +16,8 @@ from remoting.codec import ROCKETMQ, Command, decode, encode, frame_end
 from remoting.service import Connection, RemotingClient
 from tests.remoting.support import HOST, client_of, read_command, run, serving
 from tests.waiting import until
+
+SENT_BYTES = 8 << 20  # more than two kernels hold
 
 
 def test_many_calls_share_one_connection_and_are_answered_in_any_order() -> None:
@@ -395,5 +400,35 @@ def test_a_held_connection_is_not_read_until_it_is_let_go() -> None:
             waiting = asyncio.create_task(client.call(address, Command(1, body=b"later")))
             connection.hold(False)
             assert (await waiting).body == b"later"
+
+    run(work)
+
+
+def test_after_a_reset_nothing_of_what_was_sent_arrives_any_more() -> None:
+    """As behind a broken link, the peer's kernel takes nothing for a while: what a close leaves to the own
+    kernel would arrive when it does."""
+
+    async def arrived(end: Callable[[RemotingClient, str], None]) -> int:
+        with socket.create_server((HOST, 0)) as server:
+            server.setblocking(False)
+            address = f"{HOST}:{server.getsockname()[1]}"
+            loop = asyncio.get_running_loop()
+            async with client_of() as client:
+                call = asyncio.ensure_future(client.call(address, Command(1, {}, bytes(SENT_BYTES)), 0.3))
+                peer, _ = await loop.sock_accept(server)
+                with peer:
+                    peer.setblocking(False)
+                    with pytest.raises(Unknown):
+                        await call
+                    end(client, address)
+                    total = 0
+                    with contextlib.suppress(ConnectionResetError):
+                        while data := await loop.sock_recv(peer, 65536):
+                            total += len(data)
+                    return total
+
+    async def work() -> None:
+        assert await arrived(RemotingClient.drop) > SENT_BYTES
+        assert await arrived(RemotingClient.reset) < SENT_BYTES
 
     run(work)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from chaos.worlds.sim_loop import START_S, SimLoop, SimulationError
+from chaos.worlds.sim_invariants import watch
+from chaos.worlds.sim_loop import START_S, BrokenInvariant, SimLoop, SimulationError
 
 
 def run(loop: SimLoop, work: Coroutine[Any, Any, Any]) -> Any:
@@ -216,3 +217,59 @@ def test_an_error_no_one_catches_is_noted_with_its_life() -> None:
     assert len(loop.errors) == 1
     assert "broker-1" in loop.errors[0]
     assert "ZeroDivisionError" in loop.errors[0]
+
+
+class Account:
+    """Promises never to be overdrawn once an instant is over."""
+
+    def __init__(self) -> None:
+        self.balance = 10
+        self.checks = 0
+
+    def check_invariants(self) -> None:
+        self.checks += 1
+        assert self.balance >= 0, f"overdrawn: {self.balance}"
+
+
+def test_a_broken_invariant_stops_the_world_at_its_instant() -> None:
+    loop = SimLoop(1)
+    life = loop.new_life("bank")
+    watch(Account)
+    made: list[Account] = []
+
+    async def spend() -> None:
+        made.append(Account())
+        for _ in range(10):
+            made[0].balance -= 20  # within an instant a rule may be broken for a moment
+            made[0].balance += 17
+            await asyncio.sleep(1)
+
+    async def main() -> None:
+        loop.spawn(life, spend(), name="spend")
+        await asyncio.sleep(100)
+
+    with pytest.raises(BrokenInvariant, match=r"bank at 3000\.000 ms: overdrawn: -2"):
+        run(loop, main())
+    assert made[0].checks == 4
+
+
+def test_only_what_lives_in_a_process_is_checked_and_only_while_it_is_there() -> None:
+    loop = SimLoop(1)
+    life = loop.new_life("bank")
+    watch(Account)
+    outside = Account()
+
+    async def spend(kept: list[Account]) -> None:
+        kept.append(Account())
+        await asyncio.sleep(1)
+        kept[0].balance = -1
+        kept.clear()
+        await asyncio.sleep(1)
+
+    async def main() -> None:
+        loop.spawn(life, spend([]), name="spend")
+        await asyncio.sleep(100)
+
+    run(loop, main())
+    assert outside.checks == 0
+    assert life.checked == []

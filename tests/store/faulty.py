@@ -22,9 +22,19 @@ class _Node:
         self.cache = bytearray()
         self.disk = bytearray()
         self.dirty: set[int] = set()
+        self.dropped: set[int] = set()  # a failed sync gave these up: clean for the kernel, not on the disk
 
     def sync(self) -> None:
-        self.disk = bytearray(self.cache)
+        before, self.disk = self.disk, bytearray(self.cache)
+        for page in self.dropped:
+            old = bytes(before[page * PAGE : (page + 1) * PAGE]).ljust(PAGE, b"\0")
+            held = self.disk[page * PAGE : (page + 1) * PAGE]
+            self.disk[page * PAGE : (page + 1) * PAGE] = old[: len(held)]
+        self.dirty.clear()
+
+    def fail_sync(self) -> None:
+        """What Linux does after EIO: the page cache keeps what was written, and never writes it again."""
+        self.dropped |= self.dirty
         self.dirty.clear()
 
     def after_crash(self, keep: Callable[[], bool]) -> _Node:
@@ -44,6 +54,7 @@ class _Node:
     def copy(self) -> _Node:
         node = _Node()
         node.cache, node.disk, node.dirty = bytearray(self.cache), bytearray(self.disk), set(self.dirty)
+        node.dropped = set(self.dropped)
         return node
 
 
@@ -76,7 +87,9 @@ class FaultyFile:
             cache.extend(bytes(offset + len(data) - len(cache)))
         cache[offset : offset + len(data)] = data
         if data:
-            self._node.dirty.update(range(offset // PAGE, (offset + len(data) - 1) // PAGE + 1))
+            pages = range(offset // PAGE, (offset + len(data) - 1) // PAGE + 1)
+            self._node.dirty.update(pages)
+            self._node.dropped.difference_update(pages)
 
     def size(self) -> int:
         return len(self._node.cache)
@@ -102,7 +115,11 @@ class FaultyFile:
         self.pwrite(bytes(size), offset)
 
     def sync(self) -> None:
-        self._check("sync")
+        try:
+            self._check("sync")
+        except OSError:
+            self._node.fail_sync()
+            raise
         self._node.sync()
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ def _no_sync_of_the_names(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_cut_without_erasing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Segment, "erase", lambda self, at, until, *, to_first_zeros=False: None)
+    patch.setattr(Segment, "erase", lambda self, at, until, **how: None)
 
 
 def _offsets_that_begin_anew(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,26 @@
+"""How does a long answer become bytes without holding the event loop?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remoting import bodies
+from runtime.turns import Turn
+
+
+async def strict(turn: Turn, value: Any) -> bytes:
+    """``bodies.dumps`` of ``value``, its maps in their own order. Raises PeerLeft."""
+    return await _joined(turn, value, strict=True)
+
+
+async def dialect(turn: Turn, value: Any) -> bytes:
+    """``bodies.dumps_dialect`` of ``value``, its maps in their own order. Raises PeerLeft."""
+    return await _joined(turn, value, strict=False)
+
+
+async def _joined(turn: Turn, value: Any, *, strict: bool) -> bytes:
+    found = []
+    for piece in bodies.pieces(value, strict=strict, ordered=False):
+        found.append(piece)
+        await turn.breathe()
+    return "".join(found).encode()

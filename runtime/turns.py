@@ -1,0 +1,120 @@
+"""How long may one request keep the event loop, and which of many long ones goes on next?
+
+The lease, heartbeats and replication run on the same loop as clients' requests. Work that grows with what
+a client sends, or with a table, is done in slices of ``SLICE_MS``, and one at a time: a thousand requests
+with a slice each would hold the loop as long as one without slices.
+
+    async with turns.take(connection) as turn:  # waits for the others; connections take turns
+        for item in many:
+            ...
+            await turn.breathe()  # lets the loop go round when the slice is used up
+
+Under simulation the clock stands still while code runs, so nothing is sliced there and a seed replays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Final, Protocol
+
+from model.errors import Refused
+
+SLICE_MS: Final = 5.0
+
+
+class PeerLeft(Refused):
+    """The connection that asked has ended: nobody reads the answer."""
+
+    def __init__(self) -> None:
+        super().__init__("its sender left")
+
+
+class Peer(Protocol):
+    @property
+    def closed(self) -> bool: ...
+
+
+class Slice:
+    """The right of one long piece of work to the loop. Holds: it keeps the loop a slice and one step long."""
+
+    def __init__(self, clock_ms: Callable[[], float]) -> None:
+        self._clock_ms = clock_ms
+        self._since_ms = clock_ms()
+
+    async def breathe(self) -> None:
+        """Let others run when the slice is used up."""
+        if self._clock_ms() - self._since_ms >= SLICE_MS:
+            await self._pause()
+            self._since_ms = self._clock_ms()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(0)
+
+
+class Turn(Slice):
+    """A slice of a request: ``breathe`` raises PeerLeft once nobody waits for the answer."""
+
+    def __init__(self, peer: Peer, clock_ms: Callable[[], float]) -> None:
+        super().__init__(clock_ms)
+        self._peer = peer
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(0)
+        if self._peer.closed:
+            raise PeerLeft
+
+
+class Turns:
+    """Lets one long request work at a time. Connections take turns; those of one connection go in order.
+
+    Holds: between two requests the loop goes round at least once.
+    """
+
+    def __init__(self, clock_ms: Callable[[], float]) -> None:
+        self._clock_ms = clock_ms
+        self._taken = False
+        self._waiting: dict[Peer, deque[asyncio.Future[None]]] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    @asynccontextmanager
+    async def take(self, peer: Peer) -> AsyncIterator[Turn]:
+        """Raises PeerLeft when the peer has gone before its turn came."""
+        await self._enter(peer)
+        try:
+            if peer.closed:
+                raise PeerLeft
+            yield Turn(peer, self._clock_ms)
+        finally:
+            self._leave()
+
+    async def _enter(self, peer: Peer) -> None:
+        if not self._taken:
+            self._taken = True
+            return
+        mine = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(peer, deque()).append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.done() and not mine.cancelled():
+                self._leave()  # the turn came in the same moment
+            raise
+
+    def _leave(self) -> None:
+        """Hand the turn to the next connection's first request."""
+        while self._waiting:
+            peer, queue = next(iter(self._waiting.items()))
+            del self._waiting[peer]
+            following = queue.popleft()
+            if queue:
+                self._waiting[peer] = queue  # behind the other connections
+            if not following.done():
+                following.set_result(None)
+                return
+        self._taken = False

@@ -1,0 +1,84 @@
+"""No question about tables or progress, however it is put, holds the event loop (docs/security.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from broker.service import Broker
+from model.codes import Request
+from remoting import bodies
+from remoting.codec import Command
+from remoting.service import Connection
+from tests.broker.fakes import FakeConnection
+from tests.broker.helpers import client_of, eventually, running
+from tests.broker.turn_meter import LIMIT_S, metered
+
+BIG = "BenchmarkTest"  # 1024 queues, at every broker from its first start
+
+
+async def ask(broker: Broker, code: int, ext: dict[str, str], peer: object = None) -> Command | None:
+    """Straight to the handler: what the wire adds is not measured here."""
+    connection = FakeConnection() if peer is None else peer
+    assert isinstance(connection, Connection | FakeConnection)
+    return await broker.handlers[int(code)](connection, Command(int(code), ext))  # type: ignore[arg-type]
+
+
+async def test_a_topic_named_5000_times_is_answered_once_and_in_slices(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        once = await ask(broker, Request.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": BIG})
+        async with metered() as meter:
+            often = await ask(
+                broker, Request.GET_CONSUME_STATS, {"consumerGroup": "g", "topicList": ";".join([BIG] * 5000)}
+            )
+        assert once is not None
+        assert often is not None
+        assert often.body == once.body
+        assert len(bodies.loads(often.body)["offsetTable"]) == 1024
+        assert meter.longest_s < LIMIT_S
+
+
+async def test_200_questions_at_once_are_answered_one_after_the_other(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        async with metered() as meter:
+            ext = {"consumerGroup": "g", "topic": BIG}
+            answers = await asyncio.gather(
+                *(ask(broker, Request.GET_CONSUME_STATS, ext) for _ in range(100)),
+                *(ask(broker, Request.GET_TOPIC_STATS_INFO, {"topic": BIG}) for _ in range(50)),
+                *(
+                    ask(broker, Request.QUERY_CONSUME_TIME_SPAN, {"topic": BIG, "group": "g"})
+                    for _ in range(50)
+                ),
+            )
+        assert all(answer is not None and answer.code == 0 for answer in answers)
+        assert meter.longest_s < LIMIT_S
+
+
+async def test_work_ends_with_the_connection_that_asked_for_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        connection = await client.connection()
+        ext = {"consumerGroup": "g", "topic": BIG}
+        asked = [
+            asyncio.create_task(connection.call(Command(int(Request.GET_CONSUME_STATS), ext)))
+            for _ in range(50)
+        ]
+        await eventually(lambda: broker.context.turns.waiting >= 40, "they wait for their turns")
+        looked_at = 0
+        progress = broker._admin._progress
+
+        def counted(group: str, name: str, queue_id: int) -> dict[str, int]:
+            nonlocal looked_at
+            looked_at += 1
+            return progress(group, name, queue_id)
+
+        broker._admin._progress = counted  # type: ignore[method-assign]
+        connection.abort()
+        await asyncio.gather(*asked, return_exceptions=True)
+        await eventually(lambda: not broker.context.turns.waiting, "none of them waits any more")
+        assert looked_at <= 3 * 1024, "those behind the one at work, and what came before the end was heard"
+
+
+async def test_more_queues_than_one_answer_may_have_are_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, maxQueuesInStats="1023") as broker, client_of(broker) as client:
+        answer = await client.call(Request.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": BIG})
+        assert (answer.code, "maxQueuesInStats" in (answer.remark or "")) == (1, True)

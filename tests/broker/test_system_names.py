@@ -1,0 +1,75 @@
+"""What the broker keeps under names of its own is no client's to change."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.requests.transactions import GROUP
+from model.codes import Request
+from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader
+from tests.broker.helpers import client_of, eventually, running
+from tests.broker.test_transactions import COMMIT, HALVES, SOON, begin, end, of_topic
+
+FORGED = "1000000"
+
+
+@pytest.mark.parametrize("group", [GROUP, "CID_RMQ_SYS_REVIVE_GROUP"])
+async def test_a_client_commits_no_offset_of_a_system_group(tmp_path: Path, group: str) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        await begin(client)
+        ext = {"consumerGroup": group, "topic": HALVES, "queueId": "0", "commitOffset": FORGED}
+        assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, ext)).code == 16
+        header = PullHeader(
+            group,
+            HALVES,
+            0,
+            0,
+            1,
+            sys_flag=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET,
+            commit_offset=int(FORGED),
+            subscription="*",
+        )
+        await client.call(Request.PULL_MESSAGE, header.to_ext())
+        reset = {"topic": HALVES, "group": group, "timestamp": "-1", "isForce": "true"}
+        assert (await client.call(Request.INVOKE_BROKER_TO_RESET_OFFSET, reset)).code == 16
+        broker.offsets.commit("mine", HALVES, 0, 1)
+        clone = {"srcGroup": "mine", "destGroup": group, "topic": HALVES}
+        assert (await client.call(Request.CLONE_GROUP_OFFSET, clone)).code == 16
+        gone = {"groupName": group, "cleanOffset": "true"}
+        assert (await client.call(Request.DELETE_SUBSCRIPTIONGROUP, gone)).code == 16
+        assert broker.offsets.queues(group, HALVES) == {}
+
+
+async def test_a_transaction_whose_progress_was_forged_is_committed_all_the_same(tmp_path: Path) -> None:
+    """What a broker before this rule may have stored: the log says what ended, no number does."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        done, half, other = [await begin(client, body=body) for body in (b"done", b"open", b"second")]
+        await end(client, done, COMMIT)
+        await broker.store.caught_up()
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        broker._transactions._next_half = 3
+        answers = await asyncio.gather(
+            *(end(client, one, COMMIT) for one in (done, half, half, other, other, done))
+        )
+        assert [answer.code for answer in answers] == [0] * 6
+        await client.pull_until("T", 0, 3)
+        assert sorted(record.body for record in of_topic(broker, "T")) == [b"done", b"open", b"second"]
+
+
+async def test_the_first_op_behind_a_half_is_found(tmp_path: Path) -> None:
+    async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
+        for _ in range(9):
+            await end(client, await begin(client), COMMIT)
+        await eventually(lambda: broker.offsets.get(GROUP, HALVES, 0) == 9, "all have ended")
+        transactions = broker._transactions
+        for half in of_topic(broker, HALVES):
+            assert transactions._first_op_behind(half.physical_offset) == half.queue_offset
+            # Nothing is written again for an end that comes again, however late.
+            assert half.queue_offset < transactions._next_half
+        before = broker.store.log.end
+        for half in of_topic(broker, HALVES):
+            assert await transactions._has_op(await client.connection(), half)
+        assert broker.store.log.end == before

@@ -1,0 +1,100 @@
+"""The promise of runtime.turns: long work lets others run, goes on one at a time, and ends with its peer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from runtime.turns import SLICE_MS, PeerLeft, Turns
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 0.0
+
+    def __call__(self) -> float:
+        return self.ms
+
+
+class Peer:
+    closed = False
+
+
+async def test_a_long_request_lets_the_loop_go_round_each_slice() -> None:
+    clock, rounds = Clock(), 0
+
+    async def others() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    await asyncio.sleep(0)
+    before = rounds
+    async with Turns(clock).take(Peer()) as turn:
+        for _ in range(10):
+            clock.ms += SLICE_MS / 2
+            await turn.breathe()
+    assert rounds - before == 5
+    task.cancel()
+
+
+async def test_one_works_at_a_time_and_connections_take_turns() -> None:
+    turns, order = Turns(Clock()), []
+    one, two = Peer(), Peer()
+
+    async def work(peer: Peer, name: str) -> None:
+        async with turns.take(peer):
+            order.append(name)
+            await asyncio.sleep(0)
+            order.append(name)
+
+    await asyncio.gather(*(work(one, f"one {n}") for n in range(3)), work(two, "two 0"))
+    begun = order[::2]
+    assert order[1::2] == begun, "nobody begins before the one before has ended"
+    assert begun == ["one 0", "one 1", "two 0", "one 2"]
+    assert turns.waiting == 0
+
+
+async def test_a_request_whose_peer_left_ends_and_the_next_goes_on() -> None:
+    clock = Clock()
+    turns, gone, here = Turns(clock), Peer(), Peer()
+    done = []
+
+    async def work(peer: Peer) -> None:
+        async with turns.take(peer) as turn:
+            for _ in range(3):
+                clock.ms += SLICE_MS
+                await turn.breathe()
+            done.append(peer)
+
+    begun, behind, other = (asyncio.create_task(work(p)) for p in (gone, gone, here))
+    await asyncio.sleep(0)
+    gone.closed = True
+    found = await asyncio.gather(begun, behind, other, return_exceptions=True)
+    assert [type(result) for result in found] == [PeerLeft, PeerLeft, type(None)]
+    assert done == [here]
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_one_that_is_cancelled_passes_its_turn_on(granted: bool) -> None:
+    turns, peer = Turns(Clock()), Peer()
+    reached = asyncio.Event()
+
+    async def work() -> None:
+        async with turns.take(peer):
+            reached.set()
+
+    async with turns.take(peer):
+        first, second = asyncio.create_task(work()), asyncio.create_task(work())
+        await asyncio.sleep(0)
+        if not granted:
+            first.cancel()
+    if granted:
+        first.cancel()
+    async with asyncio.timeout(1):
+        await reached.wait()
+        await second
+    assert turns.waiting == 0

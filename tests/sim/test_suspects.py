@@ -1,0 +1,83 @@
+"""The promise to a log that survived: no broker that may have forgotten its own end cuts it (ASYNC_FLUSH)."""
+
+import random
+from typing import Literal
+
+import pytest
+
+from chaos.drills.sim_run import Result, run_plan
+from chaos.faults import Kill, Look, PowerFail, Restart, Step, ordered
+from chaos.history import Send
+from chaos.scenarios.draws import ground
+from chaos.scenarios.plan import Plan
+from chaos.worlds.sim_story import Story
+
+
+def _processes_are_back_before_the_dead_master_is_missed(rng: random.Random) -> Plan:
+    """The master's machine loses power. Before the Controllers notice, its slaves' processes are killed and
+    started again, their logs whole. Then the master is back with a short log."""
+    at = rng.randint(1200, 2500)
+    first = at + rng.randint(5, 60)
+    back = first + rng.randint(2600, 4000)
+    steps = [
+        Step(at, Look("master"), "master"),
+        Step(at, PowerFail("=master")),
+        Step(first, Kill("slave"), "one"),
+        Step(first, Kill("slave"), "two"),
+        Step(first + rng.randint(50, 300), Restart("=one")),
+        Step(first + rng.randint(50, 300), Restart("=two")),
+        Step(back, Restart("=master")),
+    ]
+    return Plan(ordered(steps), load_ms=back + 3500, **ground(rng))
+
+
+def _the_master_loses_power_alone(rng: random.Random, first: Literal["master", "slaves"]) -> Plan:
+    """Both slaves are killed and leave the set, the master goes on alone for a moment and loses power."""
+    at = rng.randint(1500, 2500)
+    off = at + 150
+    slaves, master = (1800, 4000) if first == "slaves" else (4000, 1800)
+    steps = [
+        Step(at, Look("master"), "master"),
+        Step(at, Kill("slave"), "one"),
+        Step(at, Kill("slave"), "two"),
+        Step(off, PowerFail("=master")),
+        Step(off + slaves, Restart("=one")),
+        Step(off + slaves + 100, Restart("=two")),
+        Step(off + master, Restart("=master")),
+    ]
+    plan = Plan(ordered(steps), load_ms=off + 7000, **ground(rng))
+    plan.offload_ms = (0.1, 1.0)
+    return plan
+
+
+def _lost_of_before_the_kills(plan: Plan, seed: int) -> tuple[Result, list[Send]]:
+    """The run, and the acknowledged messages all three brokers had that are gone."""
+    stories: list[Story] = []
+    result = run_plan("suspects", seed, plan, None, stories.append)
+    history = stories[0].history
+    killed_ms = min(event.at_ms for event in history.happened() if event.name == "kill")
+    there = {read.key for read in history.reads(final=True)}
+    early = [s for s in history.sends() if s.outcome == "ok" and (s.ended_ms or killed_ms) < killed_ms]
+    assert early, "nothing was acknowledged before the kills"
+    return result, [s for s in early if s.key not in there]
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_slaves_keep_what_a_master_without_power_forgot(seed: int) -> None:
+    plan = _processes_are_back_before_the_dead_master_is_missed(random.Random(f"t11:{seed}"))
+    result, lost = _lost_of_before_the_kills(plan, seed)
+    assert (result.violations, lost) == ([], [])
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("first", ["slaves", "master"])
+@pytest.mark.parametrize("seed", range(2))
+def test_slaves_that_left_the_set_keep_what_the_last_member_forgot(
+    seed: int, first: Literal["master", "slaves"]
+) -> None:
+    plan = _the_master_loses_power_alone(random.Random(f"t12:{seed}"), first)
+    result, lost = _lost_of_before_the_kills(plan, seed)
+    assert lost == []
+    # What the master acknowledged alone, within its last flush interval, is on no disk.
+    assert result.coverage["event.master_elected"] >= 2

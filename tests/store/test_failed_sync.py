@@ -1,0 +1,166 @@
+"""The promise after a failed sync: what was not synced counts again only once it was written again.
+
+Linux marks the pages of a failed sync clean: the page cache shows them, and no later sync writes them. A
+process that is restarted in the same boot reads them all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import Any
+
+import pytest
+
+from model.errors import DiskError
+from runtime.env import read_file
+from store.files.checkpoint import Checkpoint
+from store.files.record import NewMessage, encode
+from store.message_store import MessageStore
+from tests.store.faulty import PAGE, FaultyDisk, FaultyEnv
+from tests.store.support import config, fill, message, opened, records_of, records_on
+from tests.waiting import until
+
+OVERHEAD_BYTES = len(encode(message(b"", uniq="U00"), 0, 0, 0))
+IDLE: dict[str, Any] = {"flush_interval_ms": 3_600_000, "flush_queue_interval_ms": 3_600_000}
+
+
+async def _broken(disk: FaultyDisk, *, before: int, after: int) -> None:
+    """``before`` messages are settled, ``after`` more written; their sync fails, and the process ends."""
+    store = MessageStore(FaultyEnv(disk), config(**IDLE))
+    await store.open()
+    await fill(store, before, queues=1)
+    store.log.sync()
+    await store._housekeeping.flush_queues()
+    await store._housekeeping.write_checkpoint()
+    await fill(store, after, queues=1)
+    disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
+    store.sync_to(store.log.end)
+    await until(lambda: store.writable is not None)
+    disk.fail = lambda what, path: None
+
+
+@pytest.mark.parametrize("size", [5, 60, 200])
+def test_what_a_failed_sync_dropped_is_on_the_disk_before_it_counts_as_flushed(size: int) -> None:
+    disk = FaultyDisk()
+    asyncio.run(_broken(disk, before=40, after=size))
+
+    async def restarted() -> tuple[int, int]:
+        env = FaultyEnv(disk.killed())
+        store = MessageStore(env, config(**IDLE))
+        await store.open()
+        found = len(records_of(store))
+        assert store.log.flushed == store.log.end
+        return store.log.flushed, found
+
+    flushed, read = asyncio.run(restarted())
+    assert read == 40 + size
+    end, bodies = records_on(disk.crash())
+    assert (end, len(bodies)) == (flushed, read)
+
+
+def test_what_was_cut_before_a_failed_sync_does_not_come_back_behind_new_records() -> None:
+    """The zeros behind the cut were dropped as well: the disk still holds the old records there."""
+    disk = FaultyDisk()
+
+    def one(number: int) -> NewMessage:
+        return message(b"x" * (PAGE - OVERHEAD_BYTES), uniq=f"U{number:02}")
+
+    async def broken() -> None:
+        store = MessageStore(FaultyEnv(disk), config(**IDLE))
+        await store.open()
+        puts = [put for number in range(10) for put in store.put(one(number))]
+        assert puts[1].physical_offset == PAGE, "a record a page: new ones end where old ones begin"
+        store.confirm(store.log.end)
+        await store.caught_up()
+        store.log.sync()
+        disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
+        with pytest.raises(DiskError, match="cutting"):
+            store.truncate(puts[5].physical_offset)
+        disk.fail = lambda what, path: None
+
+    async def again() -> None:
+        store = MessageStore(FaultyEnv(disk.killed()), config(**IDLE))
+        await store.open()
+        assert len(records_of(store)) == 5
+        assert store.put(one(50))[0].queue_offset == 5
+        store.log.sync()
+
+    asyncio.run(broken())
+    asyncio.run(again())
+    assert records_on(disk.crash())[0] == 6 * PAGE
+
+
+def test_a_checkpoint_whose_sync_failed_is_written_again_before_a_cut_relies_on_it() -> None:
+    disk = FaultyDisk()
+
+    async def broken() -> int:
+        store = MessageStore(FaultyEnv(disk), config(**IDLE))
+        await store.open()
+        puts = await fill(store, 40, queues=1)
+        store.log.sync()
+        await store._housekeeping.flush_queues()
+        await store._housekeeping.write_checkpoint()
+        disk.fail = lambda what, path: errno.EIO if what == "sync" and "checkpoint" in path else None
+        with pytest.raises(DiskError, match="cutting"):
+            store.truncate(puts[30].physical_offset)
+        disk.fail = lambda what, path: None
+        return puts[30].physical_offset
+
+    async def again(cut: int) -> None:
+        store = MessageStore(FaultyEnv(disk.killed()), config(**IDLE))
+        await store.open()
+        assert len(records_of(store)) == 40, "the cut failed before the log was touched"
+        store.truncate(cut)
+
+    cut = asyncio.run(broken())
+    asyncio.run(again(cut))
+    found = Checkpoint.decode(read_file(disk.crash(), "/store/checkpoint"))
+    assert found.vouched
+    assert max(found.settled_offset, found.confirm_offset, found.master_flushed_offset) <= cut
+
+
+def test_queue_entries_a_failed_sync_dropped_are_written_again() -> None:
+    disk = FaultyDisk()
+
+    async def broken() -> None:
+        store = MessageStore(FaultyEnv(disk), config(**IDLE))
+        await store.open()
+        await fill(store, 40, queues=1)
+        store.log.sync()
+        disk.fail = lambda what, path: errno.EIO if what == "sync" and "consumequeue" in path else None
+        await store._housekeeping.flush_queues()
+        assert store.writable is not None
+        disk.fail = lambda what, path: None
+
+    async def again() -> None:
+        async with opened(FaultyEnv(disk.killed()), **IDLE):
+            pass  # a clean stop: the next start believes the queues
+
+    asyncio.run(broken())
+    asyncio.run(again())
+    after = disk.crash()
+    assert not after.exists("/store/abort")
+    assert len(records_on(after)[1]) == 40
+
+
+def test_the_name_of_a_segment_whose_sync_failed_is_durable_before_what_is_in_it_counts() -> None:
+    disk = FaultyDisk()
+
+    async def broken() -> None:
+        store = MessageStore(FaultyEnv(disk), config(**IDLE))
+        await store.open()
+        await fill(store, 10, queues=1)
+        disk.fail = lambda what, path: errno.EIO if what == "sync_dir" and "commitlog" in path else None
+        store.sync_to(store.log.end)
+        await until(lambda: store.writable is not None)
+        disk.fail = lambda what, path: None
+
+    async def again() -> None:
+        store = MessageStore(FaultyEnv(disk.killed()), config(**IDLE))
+        await store.open()
+        assert store.log.flushed == store.log.end > 0
+
+    asyncio.run(broken())
+    asyncio.run(again())
+    assert len(records_on(disk.crash())[1]) == 10
