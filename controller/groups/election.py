@@ -571,4 +571,4 @@ class ElectionState:
             "a Controller that does not lead decides nothing"
         )
         for name, election in self.elections.items():
-            election.check_invariants(name)
+            election.check(name)

@@ -43,7 +43,7 @@ class Election:
         """An operator names the transfer target, and no master said that it has everything."""
         return self.wish.designate and not self.handed_over
 
-    def check_invariants(self, name: str) -> None:
+    def check(self, name: str) -> None:
         """Raise if this election of the group ``name`` can neither go on nor end."""
         asking, phase = self.inquiry is not None, self.phase
         assert asking == (phase is Phase.ASKING), f"{name}: candidates are asked in no other phase"
