@@ -60,6 +60,7 @@ class Groups:
             self.table[name] = SubscriptionGroupConfig(
                 name, consume_broadcast_enable=name in _BROADCAST_GROUPS or name not in BOOT_GROUPS
             )
+        self.text.clear()
         if missing:
             self.version = self.version.next(self._now_ms())
         return bool(missing)

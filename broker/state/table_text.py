@@ -73,7 +73,9 @@ class TableText:
             await slice_.breathe()
 
     def check_invariants(self) -> None:
-        assert self._sorted() == sorted(self._keys()), "each key of the table stands once, in order"
+        assert self._order is None or self._order == sorted(self._keys()), (
+            "each key of the table stands once, in order"
+        )
         for indent, texts in enumerate(self._texts):
             for key, text in texts.items():
                 assert text == self._write(key, bool(indent)), "no text is older than its entry"

@@ -94,6 +94,7 @@ class Topics:
         missing = [topic for topic in boot_topics(self._config) if topic.name not in self.table]
         for topic in missing:
             self.table[topic.name] = topic
+        self.text.clear()
         if missing:
             self.version = self.version.next(self._now_ms())
         return bool(missing)
