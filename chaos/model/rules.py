@@ -1,0 +1,41 @@
+"""What of the protocol this model restates, as switches: each can be turned off, to prove that it is looked at.
+
+Everything else is the real code: the replica table, the election rules, ``AckPolicy``, ``consistent_point``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Rules(NamedTuple):
+    """True = as keelmq does it."""
+
+    open_proposals_count: bool = True
+    """A member of a proposal whose fate is open holds what is acknowledged."""
+    proposals_are_held: bool = True
+    """An open proposal is forgotten only when it cannot arrive any more."""
+    lease_at_broker: bool = True
+    """A master that waits for no other member acknowledges only with a lease."""
+    lease_is_waited_for: bool = True
+    """The Controllers wait for the lease of a master that could acknowledge alone."""
+    suspects_register: bool = True
+    """A broker whose log may lack its end says so."""
+    empty_log_is_suspect: bool = True
+    """So does one whose log is gone, though its identity is not."""
+    restarted_asks_anew: bool = True
+    """A master that was killed leads on in a new epoch only."""
+    epoch_is_noted: bool = True
+    """In majority mode an acknowledgement counts only after the slave noted the master's epoch."""
+    cut_before_append: bool = True
+    """A slave cuts its log at the consistent point before it appends."""
+    elected_is_deaf: bool = True
+    """A broker that knows of a newer epoch acknowledges nothing to the former master."""
+    tables_before_membership: bool = True
+    """A slave is proposed only when it has the master's tables."""
+    tables_before_answer: bool = True
+    """A change of the tables is answered when every counted member has it."""
+    ends_count_by_member: bool = True
+    """Only what members acknowledged counts for answers."""
+    confirmed_bounds_reads: bool = True
+    """Consumers read below the confirmed offset only."""
