@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import aiohttp
 
+from admin import ending, processes
 from admin import layout as layouts
-from admin import processes
 from admin.layout import HOST, Layout, Node
 from admin.serve import plan
 from model.errors import ConfigError, MqError
@@ -114,24 +114,38 @@ class LocalCluster:
     def down(self) -> list[str]:
         """End the servers that are ours, brokers first; names of those that had to be killed."""
         with self._locked():
-            killed = []
+            return self._end(self.layout.nodes)
+
+    def _end(self, chosen: Sequence[Node]) -> list[str]:
+        killed = []
+        with ending.uncut():
             for nodes in (self.layout.broker_nodes, self.layout.namesrvs):
-                pids = processes.end_all([(node.pid, self.conf_path(node)) for node in nodes])
-                killed += [node.name for node in nodes if node.pid in pids]
-            for node in self.layout.nodes:
+                ours = [node for node in nodes if node in chosen]
+                pids = processes.end_all([(node.pid, self.conf_path(node)) for node in ours])
+                killed += [node.name for node in ours if node.pid in pids]
+            for node in chosen:
                 node.pid = None
             layouts.save(self.layout, self.directory)
-            return killed
+        return killed
 
     async def up(
         self, *, timeout_s: float = UP_TIMEOUT_S, tell: Callable[[str], object] | None = None
     ) -> dict[str, Any]:
-        """Start what is missing, wait until all is in order, return the status. Raises ClusterNotReady."""
+        """Start what is missing, wait until all is in order, return the status.
+
+        Interrupted, it ends what it started. Raises ClusterNotReady; the servers are then left to look at.
+        """
+        started: list[Node] = []
         with self._locked():
-            for node in self.layout.nodes:
-                if not self.is_running(node):
-                    self.start(node)
-            return await self.wait_ready(timeout_s=timeout_s, tell=tell)
+            try:
+                for node in self.layout.nodes:
+                    if not self.is_running(node):
+                        self.start(node)
+                        started.append(node)
+                return await self.wait_ready(timeout_s=timeout_s, tell=tell)
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                self._end(started)
+                raise
 
     async def wait_ready(
         self, *, timeout_s: float = UP_TIMEOUT_S, tell: Callable[[str], object] | None = None

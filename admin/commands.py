@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from admin import ending
 from admin.cluster import UP_TIMEOUT_S, LocalCluster
 from admin.exits import DONE, WARNINGS
 from admin.group import group_of
@@ -49,7 +50,8 @@ def up(
         base_port=base_port,
         settings=settings,
     )
-    status = asyncio.run(cluster.up(timeout_s=timeout_s, tell=lambda text: click.echo(text, err=True)))
+    with ending.in_order():
+        status = ending.run(cluster.up(timeout_s=timeout_s, tell=lambda text: click.echo(text, err=True)))
     _show(status, as_json)
 
 

@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
+
+from admin import ending
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 """Where the packages lie: a child started from another directory must find them too."""
@@ -85,12 +87,13 @@ def send_signal(pid: int | None, conf: Path, number: int) -> bool:
 
 
 def end_all(processes: Sequence[tuple[int | None, Path]], *, grace_s: float = 15.0) -> list[int]:
-    """SIGTERM to all of ours at once, SIGKILL to those still there after ``grace_s``; returns the killed."""
+    """SIGTERM to all of ours at once, SIGKILL to those still there after ``grace_s``, or at once when
+    somebody is in a hurry; returns the killed."""
     ours = [(pid, conf) for pid, conf in processes if pid is not None and is_ours(pid, conf)]
     for pid, conf in ours:
         send_signal(pid, conf, signal.SIGCONT)  # a frozen process cannot hear SIGTERM
         send_signal(pid, conf, signal.SIGTERM)
-    if not wait_gone(ours, grace_s):
+    if not wait_gone(ours, grace_s, hurried=ending.hurried):
         left = [(pid, conf) for pid, conf in ours if is_ours(pid, conf)]
         for pid, conf in left:
             send_signal(pid, conf, signal.SIGKILL)
@@ -99,10 +102,12 @@ def end_all(processes: Sequence[tuple[int | None, Path]], *, grace_s: float = 15
     return []
 
 
-def wait_gone(processes: Sequence[tuple[int, Path]], timeout_s: float) -> bool:
+def wait_gone(
+    processes: Sequence[tuple[int, Path]], timeout_s: float, *, hurried: Callable[[], bool] = lambda: False
+) -> bool:
     deadline = time.monotonic() + timeout_s
     while any(is_ours(pid, conf) for pid, conf in processes):
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or hurried():
             return False
         time.sleep(POLL_S)
     return True

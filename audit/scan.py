@@ -318,11 +318,16 @@ def scan(
     """Walk the records whose first byte is in [start, end): yield them in batches, return seams and damage.
 
     ``aligned``: a record is known to start at ``start``, or damage is; else the first one is searched.
+    A CRC property that does not match is damage only where others match: a store without
+    ``enabledAppendPropCRC`` holds what its clients wrote under that name.
+
     ``segment_end`` is where the file ends, ``log_end`` where the log ends (nothing from there on counts).
     Memory is bounded by one window and one batch, whatever the size of the segment.
     """
     rows: list[Record] = []
     damage: list[Damage] = []
+    doubtful: list[Damage] = []
+    carries_crc = False
     topics: dict[bytes, str] = {}
     stop = min(end, log_end)
     position = start
@@ -386,8 +391,12 @@ def scan(
             data = window(read, position, segment_end - position)
             base = filled_at = position
             continue
-        if parsed.damage is not None:
+        if parsed.problem == "property CRC" and parsed.damage is not None:
+            doubtful.append(parsed.damage)
+        elif parsed.damage is not None:
             damage.append(parsed.damage)
+        elif parsed.record is not None and data.startswith(_PROPERTY_CRC, at + parsed.size - 20):
+            carries_crc = True
         if parsed.record is not None:
             rows.append(parsed.record)
             count += 1
@@ -404,6 +413,8 @@ def scan(
         position = until
     if rows:
         yield rows
+    if carries_crc:
+        damage = sorted(damage + doubtful, key=lambda found: found.offset)
     return Chunk(start, end, first, position if first >= 0 else -1, count), damage
 
 

@@ -50,12 +50,12 @@ class BrokerContext:
     offsets: OffsetTable
     pending_acks: PendingAcks
     clients: Clients = field(default_factory=Clients)
-    locks: QueueLocks = field(default_factory=QueueLocks)
     stats: Stats = field(default_factory=Stats)
 
     def __post_init__(self) -> None:
         self.store_host = encode_host(self.config.address)
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)
+        self.locks = QueueLocks(self.config.locks_max)
         self.turns = Turns(self.env.monotonic_ms)
         self._held_bytes = 0
 

@@ -15,6 +15,7 @@ from broker.requests.acting import Acting
 from broker.requests.admin import AdminProcessor
 from broker.requests.fast_path import FastPath
 from broker.requests.heartbeats import ClientProcessor
+from broker.requests.locks import LockProcessor
 from broker.requests.offsets import OffsetProcessor
 from broker.requests.pull import CHECK_S, PullProcessor
 from broker.requests.query import QueryProcessor
@@ -27,7 +28,6 @@ from broker.role.manager import RoleManager
 from broker.role.registration import Registration
 from broker.state.files import ConfigFile
 from broker.state.groups import Groups
-from broker.state.locks import LockProcessor
 from broker.state.offsets import OffsetTable
 from broker.state.pending_acks import PendingAcks
 from broker.state.role_state import RoleState
@@ -127,7 +127,7 @@ class Broker:
                 offsets=OffsetProcessor(self.context),
                 query=QueryProcessor(self.context),
                 clients=self._clients,
-                locks=LockProcessor(self.context.locks, env.monotonic_ms),
+                locks=LockProcessor(self.context),
                 tables=TableProcessor(self.context),
                 admin=self._admin,
                 transactions=self._transactions,
@@ -298,6 +298,8 @@ class Broker:
         self.registration.on_master.append(self.role.ha_address_of)
         self.metadata.on_copied.append(self._copied)
         copies, offsets = self.context.copies, self.offsets
+        self.ha.eligible = copies.ready
+        self.ha.on_connected.append(copies.on_connected)
         copies.add("topics", lambda known: (self.topics.to_json(), 0))
         copies.add("groups", lambda known: (self.groups.to_json(), 0))
         copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
@@ -519,8 +521,8 @@ class Broker:
         self.pending_acks.forget(connection)
         self._clients.closed(connection)
 
-    def _tick(self) -> None:
-        self._pulls.check()
+    async def _tick(self) -> None:
+        await self._pulls.check()
         self.context.stats.tick(self.env.monotonic_ms())
 
     # What is shown

@@ -17,7 +17,7 @@ import msgspec
 import controller.groups.elect
 import controller.groups.table
 import ha.service
-from broker.role.reboot import UncleanRebootDetector
+from broker.role.reboot import Found, UncleanRebootDetector
 from broker.state.pending_acks import PendingAcks
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER
@@ -136,8 +136,8 @@ def _elects_anyone(original: Any) -> Any:
 
 
 def _power_loss_forgiven(original: Any) -> Any:
-    def begin(self: UncleanRebootDetector, *, clean: bool, synced: bool) -> None:
-        original(self, clean=True, synced=True)
+    def begin(self: UncleanRebootDetector, found: Found) -> None:
+        original(self, msgspec.structs.replace(found, clean=True, synced=True, was_longer=None))
 
     return begin
 

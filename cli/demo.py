@@ -7,7 +7,6 @@ every other and with every acknowledgement.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
+from admin import ending
 from admin.cluster import LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.serve import loop_factory
@@ -147,20 +147,22 @@ def demo(seconds: float, rate: int, size: int, seed: int, out: Path, keep: bool)
     # Spark takes seconds to start: it does so while the cluster settles.
     starter = ThreadPoolExecutor(1, thread_name_prefix="engine")
     starting: list[Future[Engine]] = []
-    try:
+    with ending.in_order():
         try:
-            with screen, asyncio.Runner(loop_factory=loop_factory()) as runner:
-                started = partial(_start_engine_once, starting, starter, screen)
-                result = runner.run(run_cluster(OsEnv(seed=seed), cluster, plan, screen, started))
+            try:
+                with screen:
+                    started = partial(_start_engine_once, starting, starter, screen)
+                    work = run_cluster(OsEnv(seed=seed), cluster, plan, screen, started)
+                    result = ending.run(work, loop_factory())
+            finally:
+                cluster.down()
+            with screen:
+                audit_stores(cluster, result, starting[0].result(), out, screen)
         finally:
-            cluster.down()
-        with screen:
-            audit_stores(cluster, result, starting[0].result(), out, screen)
-    finally:
-        starter.shutdown()
-        for engine in starting:
-            if engine.exception() is None:
-                engine.result().close()
+            starter.shutdown()
+            for engine in starting:
+                if engine.exception() is None:
+                    engine.result().close()
     (out / "demo.json").write_text(json.dumps(result.to_json(), indent=2) + "\n")
     (out / "index.html").write_text(page(result))
     for line in summary_lines(result, out):

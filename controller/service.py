@@ -30,6 +30,7 @@ from controller.groups.table import (
     ElectMaster,
     RegisterBroker,
     ReplicaTable,
+    decode_answer,
     encode_command,
 )
 from controller.raft.raft import Raft, RaftConfig
@@ -60,7 +61,6 @@ CHANGEABLE: Final = frozenset(
 )
 """Keys UPDATE_CONTROLLER_CONFIG may set while the Controller runs: none of them can break the Raft group."""
 
-_answer_decoder = msgspec.msgpack.Decoder(Answer)
 _Ask = Callable[[codec.Command], Awaitable[Answer]]
 
 
@@ -321,7 +321,7 @@ class Controller:
         return f"{self._boot}.{self._request_count}"
 
     async def _propose(self, command: Command) -> Answer:
-        return _answer_decoder.decode(await self._raft.propose(encode_command(command)))
+        return decode_answer(await self._raft.propose(encode_command(command)))
 
     def _known(self, name: str) -> dict[str, Any]:
         """What every command carries."""

@@ -79,6 +79,7 @@ class SyncSet:
         copies_min: int = 1,
         flushed: int | None = None,
         entitled: Callable[[], bool] = lambda: True,
+        eligible: Callable[[int], bool] = lambda broker_id: True,
     ) -> None:
         """``all_ack``: answers wait for every member; otherwise for ``ack_count`` members, the master
         included. ``copies_min``: in every mode an answer needs so many members that have the record
@@ -86,7 +87,8 @@ class SyncSet:
         replicas, in the set or not, and of all that are known; 0 = no majority mode. ``flushed``: how far
         the own log is on disk, when that counts (SYNC_FLUSH), else None. ``entitled``: whether no other
         master can be there now; asked whenever bytes could be confirmed without the acknowledgement of
-        everyone who could be elected."""
+        everyone who could be elected. ``eligible``: whether a slave has all that a member must have
+        besides the log; one that has not is neither invited nor proposed."""
         self.self_id = self_id
         self.epoch = epoch
         self.epoch_start = epoch_start
@@ -103,6 +105,7 @@ class SyncSet:
         self._flushed = flushed
         self._not_catchup_ms = not_catchup_ms
         self._entitled = entitled
+        self._eligible = eligible
         self._slaves: dict[int, _Slave] = {}
         self._pending: Proposal | None = None
         self._doubtful: dict[Proposal, float | None] = {}  # since when (ms) Controllers answer again
@@ -155,6 +158,12 @@ class SyncSet:
                 self._court(broker_id, slave, now_ms)
         self._advance()
 
+    def on_eligible(self, broker_id: int, now_ms: float) -> None:
+        """``eligible`` may say yes for this slave from now on: invite it at once if it is level."""
+        slave = self._slaves.get(broker_id)
+        if slave is not None and (slave.end >= self.end or now_ms - slave.caught_up_ms <= JOIN_LAG_MS):
+            self._court(broker_id, slave, now_ms)
+
     def disconnected(self, broker_id: int) -> None:
         """The connection ended: what the slave holds is unknown from now on."""
         if self._slaves.pop(broker_id, None) is not None:
@@ -171,8 +180,9 @@ class SyncSet:
             for slave in self._slaves.values():
                 slave.blamed_ms = min(max(slave.caught_up_ms, slave.blamed_ms) + gap_ms, now_ms)
         expired = False
-        for slave in self._slaves.values():
-            if slave.courted_ms >= 0 and now_ms - slave.courted_ms > COURT_MS and slave.end < self.confirmed:
+        for broker_id, slave in self._slaves.items():
+            late = slave.courted_ms >= 0 and now_ms - slave.courted_ms > COURT_MS
+            if late and (slave.end < self.confirmed or not self._eligible(broker_id)):
                 slave.courted_ms = -1.0
                 expired = True
             if not slave.prompt and slave.end >= self.end:
@@ -197,7 +207,8 @@ class SyncSet:
                 if keeps_up and not 0 <= slave.end < self.confirmed:
                     wanted.add(broker_id)
             elif slave.courted_ms >= 0 and slave.end >= max(self.confirmed, self.epoch_start):
-                wanted.add(broker_id)
+                # Tables first, then membership: elected, it would have to serve with what it has.
+                wanted |= {broker_id} if self._eligible(broker_id) else set()
         if now_ms - self._since_ms <= self._not_catchup_ms:
             # Right after this broker became master its members are still on their way to it.
             wanted |= self._awaited & self.members
@@ -315,7 +326,7 @@ class SyncSet:
         # still.
         if slave.learner or broker_id in self.members or slave.courted_ms >= 0:
             return
-        if slave.end < self.epoch_start or now_ms < slave.refused_until_ms:
+        if slave.end < self.epoch_start or now_ms < slave.refused_until_ms or not self._eligible(broker_id):
             return
         slave.courted_ms = now_ms
         self._changed(advance=False)

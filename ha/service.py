@@ -65,6 +65,10 @@ class HaService:
         """Hear that this slave's log is found to go on in its master's."""
         self.entitled: Callable[[], bool] = lambda: True
         """Whether no other master can be there now: ``broker.role.lease``; without Controllers always."""
+        self.eligible: Callable[[int], bool] = lambda broker_id: True
+        """Whether a slave has all that a member of the SyncStateSet must have besides the log."""
+        self.on_connected: list[Callable[[int, bool], None]] = []
+        """Hear each new link of a slave: its id, and whether it is a keelmq broker."""
         self._vouch_ms = max(config.controller_heartbeat_timeout_ms * 0.8, config.ha_heartbeat_ms * 1.5)
         self._env = env
         self._store = store
@@ -181,6 +185,7 @@ class HaService:
                     copies_min=copies_min,
                     flushed=flushed,
                     entitled=lambda: self.entitled(),
+                    eligible=lambda broker_id: self.eligible(broker_id),
                 )
             self._replicated = 0
             self.role = Role.MASTER
@@ -267,11 +272,6 @@ class HaService:
         return self.sync.members if self.sync is not None else frozenset()
 
     @property
-    def asking(self) -> frozenset[int]:
-        """Connected slaves that say they are keelmq's, and so ask for this master's tables too."""
-        return frozenset(broker_id for broker_id, link in self._links.items() if link.prompt)
-
-    @property
     def set_epoch(self) -> int:
         return self.sync.set_epoch if self.sync is not None else 0
 
@@ -305,6 +305,25 @@ class HaService:
         if self.sync is not None:
             self.sync.renewed()
             self._publish()
+
+    def on_eligible(self, broker_id: int) -> None:
+        """``eligible`` may say yes now for this slave: it can join without waiting for its next report."""
+        if self.sync is not None:
+            self.sync.on_eligible(broker_id, self._env.monotonic_ms())
+            self._evaluate.set()
+
+    @property
+    def candidates(self) -> frozenset[int]:
+        """Every other broker that the Controllers may elect, as far as this master knows: members, and slaves
+        that it proposed or is about to propose."""
+        if self.sync is None:
+            return frozenset()
+        return (self.sync.members | self.sync.proposed) - {self.sync.self_id}
+
+    @property
+    def rocketmq_slaves(self) -> frozenset[int]:
+        """Connected slaves that are real RocketMQ brokers: they never ask for this master's tables."""
+        return frozenset(broker_id for broker_id, link in self._links.items() if not link.prompt)
 
     def vouched(self) -> bool:
         """Whether this is a master to which every member acknowledged all there was a moment ago. That says
@@ -426,6 +445,8 @@ class HaService:
             former.close("the same broker connected again")
         self._links[link.broker_id] = link
         now_ms = self._env.monotonic_ms()
+        for hook in self.on_connected:
+            hook(link.broker_id, link.prompt)
         self.sync.connected(link.broker_id, now_ms, learner=link.learner, prompt=link.prompt)
         log.info("slave %d at %s follows this master", link.broker_id, link.address)
 

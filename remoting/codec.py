@@ -36,6 +36,10 @@ VERSION: Final = 479  # what RocketMQ 5.3.3 sends: peers gate features by it
 LANGUAGE: Final = "JAVA"
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 EXT_FIELDS_MAX: Final = 1024  # the largest known header has 20
+HEADER_BYTES_MAX: Final = 2 * 1024 * 1024
+"""The longest headers are answers to batches: 33 bytes a message."""
+ODD_HEADER_BYTES_MAX: Final = 256 * 1024
+"""A JSON header with blanks or escapes: 32 KiB of properties become six times as long when all is escaped."""
 BINARY_CODE_MAX: Final = 32767  # the code field of a ROCKETMQ header has 2 bytes
 
 FLAG_RESPONSE: Final = 1
@@ -116,6 +120,8 @@ class _HeaderOut(msgspec.Struct, gc=False):
     version: int
 
 
+_MARKS_MAX: Final = EXT_FIELDS_MAX + len(_HeaderIn.__struct_fields__)
+
 _decode_json: Final = msgspec.json.Decoder(_HeaderIn).decode
 _encode_json: Final = msgspec.json.Encoder().encode
 
@@ -137,6 +143,8 @@ def frame_end(buffer: Buffer, start: int, end: int, frame_bytes_max: int = FRAME
         raise PeerError(f"unknown header type {mark >> 24}")
     if (mark & 0xFFFFFF) > length - 4:
         raise PeerError(f"header of {mark & 0xFFFFFF} bytes in a frame of {length}")
+    if (mark & 0xFFFFFF) > HEADER_BYTES_MAX:
+        raise PeerError(f"header of {mark & 0xFFFFFF} bytes, at most {HEADER_BYTES_MAX}")
     stop: int = start + 4 + length
     return stop if stop <= end else 0
 
@@ -175,6 +183,10 @@ def encode(command: Command) -> bytes:
 
 
 def _from_json(header: bytes) -> Command:
+    # Counted first: nothing is built of a header with more fields than any has.
+    marks = header.count(b'":')
+    if marks > _MARKS_MAX:
+        return _from_odd_json(header)
     try:
         found = _decode_json(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
@@ -195,7 +207,7 @@ def _from_json(header: bytes) -> Command:
         + (found.serializeTypeCurrentRPC is not UNSET)
         + (found.version is not UNSET)
     )
-    if header.count(b'":') != named or len(ext) > EXT_FIELDS_MAX:
+    if marks != named or len(ext) > EXT_FIELDS_MAX:
         return _from_odd_json(header)
     return Command(
         found.code,
@@ -212,6 +224,8 @@ def _from_json(header: bytes) -> Command:
 
 def _from_odd_json(header: bytes) -> Command:
     """What foreign clients may send: numbers, booleans and nulls as ext values, unknown keys, blanks."""
+    if len(header) > ODD_HEADER_BYTES_MAX:
+        raise PeerError(f"odd JSON header of {len(header)} bytes, at most {ODD_HEADER_BYTES_MAX}")
     try:
         found = json.loads(
             header.decode(), object_pairs_hook=_no_key_twice, parse_constant=_no_constant, parse_float=str

@@ -37,22 +37,34 @@ class Peer(Protocol):
     def closed(self) -> bool: ...
 
 
-class Turn:
-    """One long request's right to work. Holds: it never keeps the loop longer than a slice and one step."""
+class Slice:
+    """The right of one long piece of work to the loop. Holds: it keeps the loop a slice and one step long."""
 
-    def __init__(self, peer: Peer, clock_ms: Callable[[], float]) -> None:
-        self._peer = peer
+    def __init__(self, clock_ms: Callable[[], float]) -> None:
         self._clock_ms = clock_ms
         self._since_ms = clock_ms()
 
     async def breathe(self) -> None:
-        """Let others run when the slice is used up. Raises PeerLeft."""
-        if self._clock_ms() - self._since_ms < SLICE_MS:
-            return
+        """Let others run when the slice is used up."""
+        if self._clock_ms() - self._since_ms >= SLICE_MS:
+            await self._pause()
+            self._since_ms = self._clock_ms()
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(0)
+
+
+class Turn(Slice):
+    """A slice of a request: ``breathe`` raises PeerLeft once nobody waits for the answer."""
+
+    def __init__(self, peer: Peer, clock_ms: Callable[[], float]) -> None:
+        super().__init__(clock_ms)
+        self._peer = peer
+
+    async def _pause(self) -> None:
         await asyncio.sleep(0)
         if self._peer.closed:
-            raise PeerLeft()
-        self._since_ms = self._clock_ms()
+            raise PeerLeft
 
 
 class Turns:
@@ -76,7 +88,7 @@ class Turns:
         await self._enter(peer)
         try:
             if peer.closed:
-                raise PeerLeft()
+                raise PeerLeft
             yield Turn(peer, self._clock_ms)
         finally:
             self._leave()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from model.config import StoreConfig
 from model.errors import DiskError, Refused
-from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, property_of
+from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, VALUE_END, property_of
 from runtime.env import Buffer, Env, Lock
 from runtime.tasks import Tasks
 from store.files.checkpoint import CheckpointFile
@@ -48,6 +48,7 @@ from store.flow.throttle import Throttle
 from store.flow.walker import Walker
 from store.heal.repair import Repairer
 from store.heal.scrub import Scrub
+from store.recover.evidence import LogWasLonger, reached
 from store.recover.recovery import Recovered, recover
 from store.recover.truncation import Truncator
 
@@ -89,7 +90,11 @@ class MessageStore:
         self.on_broken = self._health.on_broken
         disk = env.disk
         self.log = CommitLog(
-            env, config.commit_log_path or f"{self.root}/commitlog", config.segment_bytes, self._health
+            env,
+            config.commit_log_path or f"{self.root}/commitlog",
+            config.segment_bytes,
+            self._health,
+            prop_crc=config.append_prop_crc,
         )
         self._queues = ConsumeQueues(disk, f"{self.root}/consumequeue", config.queue_file_bytes)
         self._index = (
@@ -137,6 +142,7 @@ class MessageStore:
         self._reader.on_rot.append(self._rotten)
         self.epochs = EpochFile(disk, config.epoch_file_path or f"{self.root}/epochFileCheckpoint")
         self.checkpoint = CheckpointFile(disk, f"{self.root}/checkpoint")
+        self.was_longer = LogWasLonger(disk, self.root)
         self._flusher = Flusher(env, self.log, self._health, config.flush_interval_ms, self.on_flush)
         self.retention = Retention(env, config, self, self._health)
         self._offsets = QueueOffsets(self.log, self._queues, self._walker, self.damage)
@@ -239,6 +245,7 @@ class MessageStore:
         self.epochs.load(may_doubt=self._controller_mode or self._config.start_with_damaged_tables)
         if self.epochs.doubt is not None and self._config.start_with_damaged_tables:
             self.epochs.trust([])
+        was = reached(self.checkpoint.now, self.epochs.last)
         recovered = recover(
             self.log,
             self._queues,
@@ -253,6 +260,7 @@ class MessageStore:
             check_crc=self._config.check_crc_on_recover,
             now_ms=self._env.now_ms(),
         )
+        self.was_longer.compare(self.log.end, was)
         self._cutter.invalidate(self.log.end)
         self.epochs.truncate_suffix(self.log.end + 1)  # an epoch may start where the log ends, not behind
         self.rebuild_queue_offsets()
@@ -390,6 +398,8 @@ class MessageStore:
                 following[key] = queue_offset + 1
             if self._multi:
                 one = replace(one, properties=multi_dispatch.with_offsets(one, following, self.next_offset))
+            if one.properties.endswith("\0"):
+                one = replace(one, properties=one.properties + VALUE_END)  # else it is taken for a torn one
             raw = encode(one, queue_offset, at, stamp_ms, append_prop_crc=self._config.append_prop_crc)
             if len(raw) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX and not stored_before:
                 raise Refused(f"the record has {len(raw)} bytes, maxMessageSize is exceeded", 13)

@@ -27,6 +27,7 @@ from broker.requests.send_format import (
     PLAIN_SYS_FLAGS,
     SendAnswer,
     extra_properties,
+    holds_own,
     is_special,
 )
 from broker.state.pending_acks import PendingAcks
@@ -34,7 +35,7 @@ from broker.state.stats import Stats
 from broker.state.topics import Topics
 from model.config import BrokerConfig
 from model.errors import DiskError, PeerError
-from model.message import PROPERTIES_BYTES_MAX, RETRY_PREFIX, encode_host, java_hash
+from model.message import LMQ_PREFIX, PROPERTIES_BYTES_MAX, RETRY_PREFIX, encode_host, java_hash
 from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE
 from remoting import codec
 from remoting.service import Connection
@@ -119,6 +120,7 @@ class FastPath:
         self._refuse = refuse
         self._body_bytes_max = config.message_bytes_max
         self._frame_bytes_max = config.frame_bytes_max
+        self._batch_messages_max = config.batch_messages_max
         self._config = config
         self._sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         host = encode_host(config.address)
@@ -188,7 +190,7 @@ class FastPath:
             length, mark = _LENGTHS(buffer, at)
             stop = at + 4 + length
             header_bytes = mark & 0xFFFFFF
-            if stop > end or mark > 0xFFFFFF or header_bytes > length - 4:
+            if stop > end or mark > codec.HEADER_BYTES_MAX or header_bytes > length - 4:
                 # Not whole yet, a binary header, or lengths that cannot be true.
                 try:
                     stop = codec.frame_end(buffer, at, end, self._frame_bytes_max)
@@ -261,7 +263,7 @@ class FastPath:
                     continue
                 inner = None
             else:
-                inner = _inner(buffer, view, body_at, stop)
+                inner = _inner(buffer, view, body_at, stop, self._batch_messages_max)
                 if inner is None:
                     ordered = True
                     slow.append(bytes(view[at:stop]))
@@ -442,7 +444,7 @@ class FastPath:
             or not self._config.broker_permission & PERM_WRITE
             or not config.perm & PERM_WRITE
             or topic in NOT_FOR_CLIENT_SENDS
-            or topic.startswith(RETRY_PREFIX)
+            or topic.startswith((RETRY_PREFIX, LMQ_PREFIX))
             or len(topic.encode()) > TOPIC_BYTES_MAX
             or config.attributes
         ):
@@ -460,12 +462,12 @@ class FastPath:
 
 
 def _inner(
-    buffer: Buffer, view: memoryview, at: int, stop: int
+    buffer: Buffer, view: memoryview, at: int, stop: int, messages_max: int
 ) -> list[tuple[int, memoryview, bytes, str]] | None:
     """(flag, body, properties, properties as text) of a packed batch; None when it is not a plain one."""
-    found = []
+    found: list[tuple[int, memoryview, bytes, str]] = []
     while at < stop:
-        if stop - at < 22:
+        if stop - at < 22 or len(found) == messages_max:
             return None
         total, _, _, flag, size = _INNER(buffer, at)
         properties_at = at + 20 + size
@@ -480,6 +482,10 @@ def _inner(
             text = raw.decode()
         except UnicodeDecodeError:
             return None
+        if holds_own(text):
+            return None
+        if raw.endswith(b"\0"):
+            return None  # the store closes such properties: they would look torn
         found.append((flag, view[at + 20 : properties_at], raw, text))
         at = end
     return found or None

@@ -30,44 +30,66 @@ class ClientProcessor:
         self._context = context
 
     async def heartbeat(self, connection: Connection, request: Command) -> Command:
-        data = bodies.loads_object(request.body)
-        context = self._context
-        changed: list[str] = []
-        try:
-            client = Client(
-                str(data["clientID"]),
-                connection,
-                request.language,
-                request.version,
-                context.env.monotonic_ms(),
+        config = self._context.config
+        if len(request.body) > config.heartbeat_bytes_max:
+            raise Refused(
+                f"a heartbeat has at most {config.heartbeat_bytes_max} bytes (maxHeartbeatBytes)",
+                Response.SYSTEM_ERROR,
             )
-            fingerprint = int(data.get("heartbeatFingerprint") or 0)
-            without = bool(data.get("withoutSub", False)) and fingerprint != 0
-            # Version 2 leaves the subscriptions out until the broker says that it lacks them.
-            fresh = fingerprint == 0 or connection.attributes.get("fingerprint") != fingerprint
+        data = bodies.loads_object(request.body)
+        try:
             consumers: list[dict[str, Any]] = data.get("consumerDataSet") or []
-            if len(context.clients.consumers) > CLIENTS_MAX or len(context.clients.producers) > CLIENTS_MAX:
-                raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
-            for consumer in consumers:
-                name = str(consumer["groupName"])
-                group = context.groups.find(name)
-                if group is None:
-                    continue
-                if context.role_state.is_master:
-                    context.topics.ensure(retry_topic(name), max(1, group.retry_queues))
-                if context.clients.consumer(consumer, client, without_subscriptions=without):
-                    changed.append(name)
-                # Another member may have replaced them.
-                fresh |= context.clients.told_by_another(name, fingerprint)
-            for producer in data.get("producerDataSet") or []:
-                context.clients.producer(str(producer["groupName"]), client)
-        except (KeyError, TypeError, ValueError) as error:
+            producers: list[dict[str, Any]] = data.get("producerDataSet") or []
+            if len(consumers) + len(producers) > config.heartbeat_groups_max:
+                raise Refused(
+                    f"a heartbeat names at most {config.heartbeat_groups_max} groups (maxGroupsInHeartbeat)",
+                    Response.SYSTEM_ERROR,
+                )
+            fresh, changed = self._took(connection, request, data, consumers, producers)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Refused(f"the body is not a heartbeat: {error!r}", Response.SYSTEM_ERROR) from None
-        connection.attributes["client_id"] = client.client_id
-        connection.attributes["fingerprint"] = fingerprint
         self.notify(changed)
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if fresh else "false"}
         return request.reply(ext=ext)
+
+    def _took(
+        self,
+        connection: Connection,
+        request: Command,
+        data: dict[str, Any],
+        consumers: list[dict[str, Any]],
+        producers: list[dict[str, Any]],
+    ) -> tuple[bool, list[str]]:
+        """(whether the broker lacks this client's subscriptions, groups whose members changed).
+
+        Raises KeyError, TypeError, ValueError or AttributeError on data that is no heartbeat."""
+        context = self._context
+        client = Client(
+            str(data["clientID"]), connection, request.language, request.version, context.env.monotonic_ms()
+        )
+        fingerprint = int(data.get("heartbeatFingerprint") or 0)
+        without = bool(data.get("withoutSub", False)) and fingerprint != 0
+        # Version 2 leaves the subscriptions out until the broker says that it lacks them.
+        fresh = fingerprint == 0 or connection.attributes.get("fingerprint") != fingerprint
+        if len(context.clients.consumers) > CLIENTS_MAX or len(context.clients.producers) > CLIENTS_MAX:
+            raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
+        changed: list[str] = []
+        for consumer in consumers:
+            name = str(consumer["groupName"])
+            group = context.groups.find(name)
+            if group is None:
+                continue
+            if context.role_state.is_master:
+                context.topics.ensure(retry_topic(name), max(1, group.retry_queues))
+            if context.clients.consumer(consumer, client, without_subscriptions=without):
+                changed.append(name)
+            # Another member may have replaced them.
+            fresh |= context.clients.told_by_another(name, fingerprint)
+        for producer in producers:
+            context.clients.producer(str(producer["groupName"]), client)
+        connection.attributes["client_id"] = client.client_id
+        connection.attributes["fingerprint"] = fingerprint
+        return fresh, changed
 
     async def unregister(self, connection: Connection, request: Command) -> Command:
         need(request.ext, "clientID")

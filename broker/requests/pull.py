@@ -8,6 +8,7 @@ may wait is held until a record it wants is dispatched, its time is over, or the
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import struct
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig, is_syst
 from remoting.codec import Command
 from remoting.headers import PullAnswer, PullHeader
 from remoting.service import Connection
+from runtime.turns import Slice
 from store.flow.reading import GetStatus, Got
 
 log = logging.getLogger(__name__)
@@ -33,7 +35,6 @@ RECHECK_MS: Final = 5000  # a held pull is tried again after this, whatever was 
 SHORT_POLLING_MS: Final = 1000
 """How long a pull is held without longPollingEnable (the original's shortPollingTimeMills): its consumer
 comes again the moment it is answered."""
-HELD_MAX: Final = 100_000
 BYTES_MAX: Final = 4 * 1024 * 1024
 MASTER: Final = 0
 
@@ -44,7 +45,7 @@ _REMARKS: Final = {status: status.name for status in GetStatus}
 
 @dataclass(slots=True)
 class Held:
-    """A pull that waits."""
+    """A pull that waits. Its header is not kept: a client may make that very long."""
 
     connection: Connection
     request: Command
@@ -65,6 +66,7 @@ class PullProcessor:
         self._config = context.config
         self._held: dict[Queue, list[Held]] = {}
         self._held_count = 0
+        self._held_by: dict[Connection, int] = {}
         self._due: dict[Queue, None] = {}
         self._wake_planned = False
         context.store.on_arrive.append(self._arrived)
@@ -82,22 +84,42 @@ class PullProcessor:
         commits = header.commits and header.commit_offset >= 0 and not is_system_group(header.group)
         if commits and self._context.role_state.keeps_offsets:
             note_offset(self._context, header.group, header.topic, header.queue_id, header.commit_offset)
+        held = self._waiting(connection, request, header, subscription, topic, group)
+        if self._waits(got, held) and not request.is_oneway and self._has_room(connection):
+            self._hold(held)
+            return None
+        return self._answer(held, got)
+
+    def _waiting(
+        self,
+        connection: Connection,
+        request: Command,
+        header: PullHeader,
+        subscription: Subscription,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+    ) -> Held:
         now_ms = self._context.env.monotonic_ms()
-        held = Held(
+        config = self._config
+        wait_ms = min(header.suspend_timeout_ms, config.suspend_ms_max)
+        header.subscription = ""  # it is parsed
+        return Held(
             connection,
-            request,
+            dataclasses.replace(request, ext={}, body=b""),
             header,
             subscription,
             topic,
             group,
             header.queue_offset,
-            now_ms + (header.suspend_timeout_ms if self._config.long_polling_enable else SHORT_POLLING_MS),
+            now_ms + (wait_ms if config.long_polling_enable else SHORT_POLLING_MS),
             now_ms + RECHECK_MS,
         )
-        if self._waits(got, held) and not request.is_oneway and self._held_count < HELD_MAX:
-            self._hold(held)
-            return None
-        return self._answer(held, got)
+
+    def _has_room(self, connection: Connection) -> bool:
+        return (
+            self._held_count < self._config.held_pulls_max
+            and self._held_by.get(connection, 0) < self._config.held_pulls_per_connection
+        )
 
     def _allowed(self, header: PullHeader) -> tuple[TopicConfig, SubscriptionGroupConfig]:
         """The topic and the group, if the one may be read by the other. Raises Refused."""
@@ -132,6 +154,12 @@ class PullProcessor:
 
     def _subscription(self, header: PullHeader, group: SubscriptionGroupConfig) -> Subscription:
         if header.has_subscription:
+            if len(header.subscription) > self._config.subscription_bytes_max:
+                raise Refused(
+                    f"a subscription has at most {self._config.subscription_bytes_max} bytes"
+                    " (maxSubscriptionBytes)",
+                    Response.SUBSCRIPTION_PARSE_FAILED,
+                )
             try:
                 found = Subscription.of(
                     header.topic, header.subscription, header.expression_type, header.sub_version
@@ -231,6 +259,7 @@ class PullProcessor:
     def _hold(self, held: Held) -> None:
         self._held.setdefault((held.header.topic, held.header.queue_id), []).append(held)
         self._held_count += 1
+        self._held_by[held.connection] = self._held_by.get(held.connection, 0) + 1
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         """A record was dispatched. Cheap when nobody waits: this runs for every record."""
@@ -255,7 +284,7 @@ class PullProcessor:
 
     def _retry(self, queue: Queue, which: Callable[[Held], bool]) -> None:
         waiting = self._held.pop(queue, [])
-        self._held_count -= len(waiting)
+        self._let_go(waiting)
         now_ms = self._context.env.monotonic_ms()
         for held in waiting:
             if held.connection.closed:
@@ -272,6 +301,15 @@ class PullProcessor:
             else:
                 held.connection.send(self._answer(held, got))
 
+    def _let_go(self, waiting: list[Held]) -> None:
+        self._held_count -= len(waiting)
+        for held in waiting:
+            left = self._held_by[held.connection] - 1
+            if left:
+                self._held_by[held.connection] = left
+            else:
+                del self._held_by[held.connection]
+
     def _look(self, held: Held) -> Got | None:
         """What a held pull finds; None when it must not or cannot be read. Then it is answered here, and
         alone: those held beside it, and a role that changes, do not end for it."""
@@ -279,7 +317,8 @@ class PullProcessor:
             # What the consumer wants and may read can have changed: a message it has come to want since must
             # not be passed over.
             held.topic, held.group = self._allowed(held.header)
-            held.subscription = self._subscription(held.header, held.group)
+            if not held.header.has_subscription:
+                held.subscription = self._subscription(held.header, held.group)
             return self._get(held.header, held.subscription)
         except Refused as refused:
             held.connection.send(held.request.reply(refused.code, remark=refused.remark))
@@ -289,16 +328,24 @@ class PullProcessor:
             held.connection.send(held.request.reply(Response.SYSTEM_ERROR, remark=str(error)))
             return None
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Answer what has waited long enough; called every ``CHECK_S``."""
         now_ms = self._context.env.monotonic_ms()
+
+        def is_due(held: Held) -> bool:
+            return held.deadline_ms <= now_ms or held.check_ms <= now_ms or held.connection.closed
+
+        slice_ = Slice(self._context.env.monotonic_ms)
         for queue in list(self._held):
-            self._retry(queue, lambda held: held.deadline_ms <= now_ms or held.check_ms <= now_ms)
+            if any(map(is_due, self._held.get(queue, ()))):
+                self._retry(queue, is_due)
+            await slice_.breathe()
 
     def release_all(self) -> None:
         """The role changed or the broker stops: every held pull is answered "again, at once"."""
         held_pulls, self._held = self._held, {}
         self._held_count = 0
+        self._held_by.clear()
         for waiting in held_pulls.values():
             for held in waiting:
                 got = self._look(held)

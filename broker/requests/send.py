@@ -14,7 +14,7 @@ from typing import Final
 from broker.context import BrokerContext, not_available
 from broker.requests.fast_path import born_host
 from broker.requests.properties import changed, closed, has, int_property
-from broker.requests.send_format import extra_properties, is_special, send_ext
+from broker.requests.send_format import BROKERS_OWN, extra_properties, holds_own, is_special, send_ext
 from broker.state.topics import HALF_TOPIC
 from model.codes import Response
 from model.errors import DiskError, Refused
@@ -24,6 +24,8 @@ from model.message import (
     DELAY,
     DLQ_PREFIX,
     INNER_BATCH,
+    INNER_NUM,
+    LMQ_PREFIX,
     ORIGIN_MESSAGE_ID,
     PROPERTIES_BYTES_MAX,
     REAL_QID,
@@ -41,7 +43,13 @@ from model.message import (
     property_of,
     retry_topic,
 )
-from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE, TopicConfig, topic_name_error
+from model.topic import (
+    NOT_FOR_CLIENT_SENDS,
+    PERM_WRITE,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    topic_name_error,
+)
 from remoting import codec
 from remoting.codec import Command
 from remoting.headers import SendBackHeader, SendHeader
@@ -98,11 +106,7 @@ class SendProcessor:
         context = self._context
         await context.admit(connection, request)
         header = SendBackHeader.parse(request.ext)
-        group = context.groups.find(header.group)
-        if group is None:
-            raise Refused(
-                f"subscription group not exist, {header.group}", Response.SUBSCRIPTION_GROUP_NOT_EXIST
-            )
+        group = self._need_group(header.group)
         self._need_broker_writable()
         if group.retry_queues <= 0:
             return request.reply()
@@ -181,18 +185,20 @@ class SendProcessor:
     def _topic(self, connection: Connection, header: SendHeader) -> TopicConfig:
         """The topic a send goes to, made if it may be. Raises Refused."""
         name = header.topic
-        if name in NOT_FOR_CLIENT_SENDS:
+        if name in NOT_FOR_CLIENT_SENDS or name.startswith(LMQ_PREFIX):
+            # A light queue is a list of other topics' messages: a record of its own would not be in it.
             raise Refused(f"Sending message to topic[{name}] is forbidden.", Response.NO_PERMISSION)
         self._need_broker_writable()
         topics = self._context.topics
         topic = topics.get(name)
         if topic is None:
-            problem = topic_name_error(name)
-            if problem is not None and not name.startswith(RETRY_PREFIX):
-                raise Refused(problem, Response.SYSTEM_ERROR)
             if name.startswith(RETRY_PREFIX):
+                self._need_group(name.removeprefix(RETRY_PREFIX))
                 topic = topics.ensure(name, 1)
             else:
+                problem = topic_name_error(name)
+                if problem is not None:
+                    raise Refused(problem, Response.SYSTEM_ERROR)
                 topic = topics.create_for_send(name, header.default_topic, header.default_topic_queues)
         if not topic.perm & PERM_WRITE:
             raise Refused(f"the topic[{name}] sending message is forbidden", Response.NO_PERMISSION)
@@ -216,7 +222,9 @@ class SendProcessor:
         text = closed(header.properties)
         if is_special(text):
             # Rewritten only when there is something to rewrite: a plain send keeps its text byte for byte.
-            text = changed(text, {}, ("MSG_REGION", "TRACE_ON", CLUSTER, "POP_CK"))
+            if has(text, INNER_NUM):
+                raise Refused(f"{header.topic} has no batch queues", Response.MESSAGE_ILLEGAL)
+            text = changed(text, {}, ("MSG_REGION", "TRACE_ON", CLUSTER, "POP_CK", *BROKERS_OWN))
         self._need_known_kind(text)
         if not has(text, UNIQ_KEY):
             text += f"{UNIQ_KEY}\x01{self._context.env.random.getrandbits(128):032X}\x02"
@@ -250,9 +258,7 @@ class SendProcessor:
     ) -> tuple[str, int, str]:
         """(topic, queue, properties) of a message a consumer itself sends to its group's retry topic."""
         name = header.topic.removeprefix(RETRY_PREFIX)
-        group = self._context.groups.find(name)
-        if group is None:
-            raise Refused(f"subscription group not exist, {name}", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
+        group = self._need_group(name)
         maximum = group.retry_max_times
         if request.version >= MAX_RECONSUME_VERSION and header.max_reconsume_times is not None:
             maximum = header.max_reconsume_times
@@ -266,16 +272,22 @@ class SendProcessor:
     def _batch(
         self, connection: Connection, header: SendHeader, queue_id: int, body: bytes
     ) -> list[NewMessage]:
-        """The messages of a packed batch; their properties stay as the client wrote them."""
+        """The messages of a packed batch; their properties stay as the client wrote them, but for those
+        that only a broker writes."""
         if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise Refused("batch request does not support retry group", Response.MESSAGE_ILLEGAL)
         if header.sys_flag & TRANSACTION_MASK or (int_property(header.properties, DELAY) or 0) > 0:
             raise Refused("a batch can be neither delayed nor transactional", Response.MESSAGE_ILLEGAL)
         if len(body) > self._config.message_bytes_max:
             raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
-        found = []
+        found: list[NewMessage] = []
+        most = self._config.batch_messages_max
         at = 0
         while at < len(body):
+            if len(found) == most:
+                raise Refused(
+                    f"the batch has more than {most} messages (maxMessagesInBatch)", Response.MESSAGE_ILLEGAL
+                )
             try:
                 total, _, _, flag, size = BATCH_INNER.unpack_from(body, at)
                 properties_at = at + 20 + size
@@ -290,6 +302,8 @@ class SendProcessor:
                 raise Refused(
                     f"the batch is broken at byte {at}: {error}", Response.MESSAGE_ILLEGAL
                 ) from None
+            if holds_own(text):
+                text = changed(text, {}, BROKERS_OWN)
             content = body[at + 20 : properties_at]
             found.append(self._message(connection, header, header.topic, queue_id, flag, content, text))
             at = end
@@ -341,6 +355,12 @@ class SendProcessor:
                 {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id)},
             ),
         )
+
+    def _need_group(self, name: str) -> SubscriptionGroupConfig:
+        group = self._context.groups.find(name)
+        if group is None:
+            raise Refused(f"subscription group not exist, {name}", Response.SUBSCRIPTION_GROUP_NOT_EXIST)
+        return group
 
     def _need_known_kind(self, text: str) -> None:
         prepared = property_of(text, TRANSACTION_PREPARED_PROPERTY) == "true"

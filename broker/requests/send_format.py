@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Final
 
 from model.config import BrokerConfig
-from model.message import COMPRESSED, COMPRESSION_MASK, encode_properties
+from model.message import (
+    COMPRESSED,
+    COMPRESSION_MASK,
+    CRC32,
+    INNER_BASE,
+    INNER_NUM,
+    REAL_QID,
+    REAL_TOPIC,
+    encode_properties,
+)
 from remoting import codec
 from remoting.codec import Command
 
@@ -29,7 +38,6 @@ def is_special(properties: str) -> bool:
     """
     return (
         "DELAY\x01" in properties
-        or "INNER_MULTI_" in properties
         or "TRAN_MSG\x01" in properties
         or "TIMER_DEL" in properties
         or "WAIT\x01f" in properties
@@ -39,7 +47,18 @@ def is_special(properties: str) -> bool:
         or "TRACE_ON\x01" in properties
         or "POP_CK\x01" in properties
         or "INNER_" in properties
+        or "REAL_" in properties
+        or "__CRC32#" in properties
     )
+
+
+BROKERS_OWN: Final = (CRC32, REAL_TOPIC, REAL_QID, INNER_NUM, INNER_BASE)
+"""Properties by which brokers tell each other what to do with a record: a client's are taken out."""
+
+
+def holds_own(properties: str) -> bool:
+    """Whether one of ``BROKERS_OWN`` may be in a properties text; cheap, for each message of a batch."""
+    return "__CRC32#" in properties or "REAL_" in properties or "INNER_" in properties
 
 
 def extra_properties(config: BrokerConfig) -> str:

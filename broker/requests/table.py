@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from broker.requests.admin import AdminProcessor
 from broker.requests.heartbeats import ClientProcessor
+from broker.requests.locks import LockProcessor
 from broker.requests.offsets import OffsetProcessor
 from broker.requests.pull import PullProcessor
 from broker.requests.query import QueryProcessor
 from broker.requests.send import SendProcessor
 from broker.requests.tables import TableProcessor
 from broker.requests.transactions import Transactions
-from broker.state.locks import LockProcessor
 from model.codes import Request
 from remoting.service import Handler
 

@@ -13,6 +13,7 @@ from broker.requests.offsets import need_own_group
 from broker.state.topics import QUEUES_MAX
 from model.codes import Response
 from model.errors import Refused
+from model.message import LMQ_PREFIX
 from model.topic import SubscriptionGroupConfig, TopicConfig, topic_name_error
 from remoting import bodies
 from remoting.codec import Command
@@ -113,7 +114,7 @@ class TableProcessor:
         problem = topic_name_error(name)
         if problem is not None:
             raise Refused(problem, Response.INVALID_PARAMETER)
-        if name in self._context.topics.system:
+        if name in self._context.topics.system or name.startswith(LMQ_PREFIX):
             raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
 
     # Groups

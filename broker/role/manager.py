@@ -27,7 +27,7 @@ from broker.role.host import RoleHost
 from broker.role.identity import Identity
 from broker.role.lease import Lease
 from broker.role.link_watch import LOOK_S, LinkWatch
-from broker.role.reboot import UncleanRebootDetector
+from broker.role.reboot import Found, UncleanRebootDetector
 from broker.role.registration import FENCED
 from broker.state.role_state import Role
 from ha.service import HaService
@@ -127,11 +127,8 @@ class RoleManager:
             await classic.take_up()
             self._became(classic.role, 0, self._config.address if classic.role == "master" else None)
             return
-        recovered = self._store.recovered
-        clean = recovered is None or recovered.clean
-        synced = self._config.flush_disk_type == "SYNC_FLUSH"
-        await self._env.offload(partial(self._boot.begin, clean=clean, synced=synced))
         self.broker_id = self._identity.broker_id()
+        await self._env.offload(partial(self._begin_boot, self.broker_id is not None))
         self._tasks.spawn(self._live(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.
         timeout_ms = self._config.controller_heartbeat_timeout_ms
@@ -139,6 +136,21 @@ class RoleManager:
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
         watch = LinkWatch(self._env.monotonic_ms, self._controllers.alive, self._linked)
         self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
+
+    def _begin_boot(self, named: bool) -> None:
+        recovered, was_longer = self._store.recovered, self._store.was_longer
+        found = Found(
+            clean=recovered is None or recovered.clean,
+            synced=self._config.flush_disk_type == "SYNC_FLUSH",
+            named=named,
+            end=self._store.log.end,
+            was_longer=was_longer.end,
+        )
+        self._boot.begin(found)
+        try:
+            was_longer.forget()  # bootId.json says it now
+        except OSError as error:
+            log.warning("%s: it stays noted that the log was longer: %s", self._config.broker_name, error)
 
     async def stop(self) -> None:
         """No more heartbeats, no more changes of role; the Controllers see the connection end. Idempotent."""
@@ -332,7 +344,7 @@ class RoleManager:
             if self._registered:
                 view = await self._controllers.replica_info()
                 stayed = self.broker_id in view.members & view.doubtful
-                if stayed and self._boot.doubtful and self.role == "slave":
+                if stayed and self._boot.suspect and self.role == "slave":
                     # A member for want of another one; now there is a master to vouch for it.
                     view = await self._register(self.broker_id)
             else:
@@ -355,6 +367,8 @@ class RoleManager:
         await self._become(self.broker_id, view)
         if self.role == "slave" and self.broker_id in view.members - view.doubtful:
             await self._env.offload(self._boot.settle)
+        if self._boot.owes_bytes and self._store.log.end > 0:
+            await self._env.offload(self._boot.on_bytes)
         if self.role == "slave" and self._ha_address is None:
             for hook in self.on_no_ha_address:
                 hook()
@@ -369,7 +383,7 @@ class RoleManager:
 
     async def _register(self, broker_id: int) -> View:
         view = await self._controllers.register(
-            broker_id, unclean=self._unclean and not self._was_registered, doubtful=self._boot.doubtful
+            broker_id, unclean=self._unclean and not self._was_registered, doubtful=self._boot.suspect
         )
         self._registered = self._was_registered = True
         # Before an election this broker must be known to be alive.
@@ -423,13 +437,13 @@ class RoleManager:
             # We led this epoch before a restart, or were elected while we were down. If the machine lost the
             # end of the log, another replica may hold other bytes there, acknowledged and under the same
             # epoch: a Controller that understands gives a new epoch, or another master.
-            unsure = self._unclean or self._boot.doubtful
+            unsure = self._unclean or self._boot.suspect
             if not self._asked_anew and (view.epoch == recorded or unsure):
                 view = await self._controllers.elect(
                     broker_id,
                     restarted=True,
                     log_epoch=recorded,
-                    doubtful=self._boot.doubtful,
+                    doubtful=self._boot.suspect,
                     epoch=view.epoch,
                 )
                 self._asked_anew = True

@@ -7,9 +7,12 @@ something new:
     request   ext: brokerId, run, seen (revision the slave has; -1 = nothing), waitMs
     answer    ext: run, revision      body: {"topics", "groups", "offsets", "delays"}, those that changed
 
-``seen`` of the next question is the slave's receipt. Topics and groups leave at once, and who changes them is
-answered when the in-sync slaves have sent their receipts (``settle``). Offsets, which change with every
-batch a consumer reads, are gathered for ``GATHER_MS``.
+``seen`` of the next question is the slave's receipt. Topics and groups leave at once; a change of them is
+answered when every broker that could be elected has sent its receipt (``settle``). Offsets, which change with
+every batch a consumer reads, are gathered for ``GATHER_MS``.
+
+Tables first, then membership: a slave joins the SyncStateSet only when it has the tables (``ready``). A
+receipt counts for one HA link only: a slave that was killed may have lost what it confirmed before.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ OFFSETS_BOUND_MS: Final = 200
 slaves within this plus a round trip, where a round trip takes 400 ms or less. (At the worst it changes right
 behind an answer: it waits ``GATHER_MS``, or for the next question if that is later, and is one way off then.)
 """
+JOIN_LAG_MS_MAX: Final = 1000
+"""A slave that joins the SyncStateSet lacks only offsets that changed in so long."""
+MEMBERS_LOOK_S: Final = 0.02
 HOLD_MS_MAX: Final = 10_000
 
 Content = Callable[[int | None], tuple[dict[str, Any], int]]
@@ -58,9 +64,17 @@ class _Slave:
     told: int = -1  # the revision of the last answer ...
     marks: dict[str, int] = field(default_factory=dict)  # ... and each table's mark in it
     told_ms: float = -1e9
+    told_on: Connection | None = None  # only there its receipt can come from the process that was told
+    behind_ms: float | None = -1e9  # since when it lacks a change; None: it has all
     heard_ms: float = 0.0
     asking: int = 0  # counts its questions: a newer one ends the one before
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def forget(self) -> None:
+        """What it confirmed says nothing any more; a question that is held goes on at once."""
+        self.seen = self.told = -1
+        self.marks, self.told_on, self.behind_ms = {}, None, -1e9
+        self.wake.set()
 
 
 class Copies:
@@ -90,10 +104,14 @@ class Copies:
         table.revision = self.revision
         if not table.gathered:
             self._urgent = self.revision
+        now_ms = self._env.monotonic_ms()
+        for slave in self._slaves.values():
+            if slave.behind_ms is None:
+                slave.behind_ms = now_ms
         self._wake()
 
     async def settle(self) -> None:
-        """Wait until every in-sync slave that copies has all that changed so far.
+        """Wait until every broker that could be elected, and copies, has all that changed so far.
 
         Raises Refused after ``slaveTimeout``: the change stands here, and asking again does no harm.
         """
@@ -110,7 +128,8 @@ class Copies:
                 )
             self._receipt.clear()
             try:
-                async with asyncio.timeout(left_ms / 1000):
+                # Not for all that is left: a member that died leaves the set, and is not waited for then.
+                async with asyncio.timeout(min(left_ms / 1000, MEMBERS_LOOK_S)):
                     await self._receipt.wait()
             except TimeoutError:
                 continue
@@ -127,10 +146,19 @@ class Copies:
         return self.revision
 
     def has(self, broker_id: int, revision: int) -> bool:
-        """Has that slave what had changed up to ``revision``? One that never asks, as a real one, counts."""
-        if broker_id not in self._slaves and broker_id not in self._ha.asking:
+        """Has that slave what had changed up to ``revision``? A real RocketMQ broker never asks, so it counts
+        as one that has: it copies whole tables from time to time, as of any master."""
+        return broker_id in self._ha.rocketmq_slaves or self._seen(broker_id) >= revision
+
+    def ready(self, broker_id: int) -> bool:
+        """May that slave join the SyncStateSet? It has all topics and groups, and offsets that are not older
+        than ``JOIN_LAG_MS_MAX``."""
+        if broker_id in self._ha.rocketmq_slaves:
             return True
-        return self._seen(broker_id) >= revision
+        slave = self._slaves.get(broker_id)
+        if slave is None or slave.seen < 0 or slave.seen < self._urgent:
+            return False
+        return slave.behind_ms is None or self._env.monotonic_ms() - slave.behind_ms <= JOIN_LAG_MS_MAX
 
     async def question(self, connection: Connection, request: Command) -> Command:
         """KEELMQ_COPY_TABLES: answered as soon as there is something the slave has not got."""
@@ -143,8 +171,9 @@ class Copies:
         mine = slave.asking
         slave.wake.set()
         slave.heard_ms = self._env.monotonic_ms()
-        slave.seen = seen if run == self._run and seen <= self.revision else -1
-        self._receipt.set()
+        self._receive(slave, seen if run == self._run and slave.told_on is connection else -1)
+        if broker_id not in self._ha.members and self.ready(broker_id):
+            self._ha.on_eligible(broker_id)
         deadline_ms = slave.heard_ms + hold_ms
         while (wait_ms := self._wait_ms(slave, deadline_ms)) > 0:
             slave.wake.clear()
@@ -156,7 +185,20 @@ class Copies:
             self._need_master()
             if mine != slave.asking:
                 raise Refused("the same broker asked again", Response.SYSTEM_ERROR)
-        return self._answer(request, slave)
+        return self._answer(connection, request, slave)
+
+    def on_connected(self, broker_id: int, keelmq: bool) -> None:
+        """A slave made an HA link: perhaps a new process, without what the former one had in its memory."""
+        if self._ha.epoch == 0:
+            return
+        if keelmq:
+            # A question held for the same process is answered anew; its next one is the receipt.
+            self._slaves.setdefault(broker_id, _Slave()).forget()
+        else:
+            former = self._slaves.pop(broker_id, None)
+            if former is not None:
+                former.asking += 1
+                former.forget()
 
     def status(self) -> dict[str, Any]:
         """JSON-ready: what each slave has."""
@@ -178,7 +220,15 @@ class Copies:
             return 0
         return min(slave.told_ms + GATHER_MS, deadline_ms) - now_ms
 
-    def _answer(self, request: Command, slave: _Slave) -> Command:
+    def _receive(self, slave: _Slave, seen: int) -> None:
+        slave.seen = seen if seen <= slave.told else -1
+        if slave.seen == self.revision:
+            slave.behind_ms = None
+        else:
+            slave.behind_ms = slave.told_ms if slave.seen == slave.told else -1e9
+        self._receipt.set()
+
+    def _answer(self, connection: Connection, request: Command, slave: _Slave) -> Command:
         body: dict[str, Any] = {}
         marks: dict[str, int] = {}
         for name, table in self._tables.items():
@@ -189,6 +239,7 @@ class Copies:
             elif known is not None:
                 marks[name] = known
         slave.told, slave.marks, slave.told_ms = self.revision, marks, self._env.monotonic_ms()
+        slave.told_on = connection
         return request.reply(
             ext={"run": self._run, "revision": str(self.revision)}, body=bodies.dumps_dialect(body)
         )
@@ -198,11 +249,11 @@ class Copies:
         return -1 if slave is None else slave.seen
 
     def _awaited(self) -> list[int]:
-        """Slaves whose receipt counts: members of the SyncStateSet that ever asked, or will because they are
-        keelmq's (a slave may be a member before its first question); without a Controller, where slaves have
-        no identity on the HA port, those that asked lately. A real slave never asks."""
+        """Slaves whose receipt counts: every broker that could be elected, connected or not; but a real
+        RocketMQ broker never asks. Without a Controller, where slaves have no identity on the HA port, those
+        that asked lately."""
         if self._role_state.epoch > 0:
-            return sorted((self._slaves.keys() | self._ha.asking) & self._ha.members)
+            return sorted(self._ha.candidates - self._ha.rocketmq_slaves)
         since_ms = self._env.monotonic_ms() - 2 * self._config.slave_metadata_ms - 1000
         return [b for b, slave in sorted(self._slaves.items()) if slave.heard_ms >= since_ms]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.state.quota import Quota
 from model.config import BrokerConfig
 from model.topic import GROUP_CHARS_MAX, PERM_READ, DataVersion, SubscriptionGroupConfig
 
@@ -37,6 +38,7 @@ class Groups:
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
         self._now_ms = now_ms
+        self._quota = Quota(config.auto_groups_rate, config.auto_groups_max, now_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
         self.version = DataVersion()
@@ -59,9 +61,12 @@ class Groups:
         return bool(missing)
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, created when automatic creation is on and the name can be one."""
+        """The group, created when automatic creation is on, the name can be one, and there is room for it:
+        then its clients ask again."""
         found = self.table.get(name)
-        if found is None and self._config.auto_create_group and group_name_ok(name):
+        if found is not None or not self._config.auto_create_group or not group_name_ok(name):
+            return found
+        if self._quota.take(len(self.table)):
             found = SubscriptionGroupConfig(name)
             self.put(found)
         return found

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from broker.state.quota import Quota
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import SCHEDULE_TOPIC
@@ -26,6 +27,7 @@ from model.topic import (
 )
 
 TOPIC_NOT_EXIST: Final = 17
+SYSTEM_BUSY: Final = 2
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 QUEUES_MAX: Final = 65535
@@ -66,6 +68,7 @@ class Topics:
     def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
         self._config = config
         self._now_ms = now_ms
+        self._quota = Quota(config.auto_topics_rate, config.auto_topics_max, now_ms)
         self.table: dict[str, TopicConfig] = {}
         self._deleted: dict[str, dict[int, int]] = {}
         # Where they ended as soon as all of it is confirmed; a failover may take the rest back.
@@ -156,7 +159,8 @@ class Topics:
     def create_for_send(self, name: str, default_topic: str, client_queues: int) -> TopicConfig:
         """Create ``name`` as a producer's first send asks for, from the settings of ``default_topic``.
 
-        Raises Refused 17 when the default topic does not allow it.
+        Raises Refused 17 when the default topic does not allow it or there are too many topics, 2 (the
+        producer tries again) when too many came to be at once.
         """
         default = self.table.get(default_topic)
         if default is not None and default_topic == AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
@@ -167,6 +171,14 @@ class Topics:
                 " see https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
                 TOPIC_NOT_EXIST,
             )
+        if not self._quota.take(len(self.table)):
+            if len(self.table) >= self._quota.most:
+                raise Refused(
+                    f"topic[{name}] not exist, and is not made: there are {len(self.table)} topics"
+                    " (autoCreateTopicMax)",
+                    TOPIC_NOT_EXIST,
+                )
+            raise Refused(f"too many new topics at once: {name} is not made yet", SYSTEM_BUSY)
         queues = max(0, min(client_queues, default.write_queues))
         topic = TopicConfig(
             name, queues, queues, default.perm & ~PERM_INHERIT, filter_type=default.filter_type

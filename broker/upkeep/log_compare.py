@@ -29,7 +29,7 @@ from remoting.headers import need, need_int
 from remoting.service import Connection, RemotingClient
 from runtime.backoff import Backoff
 from store.files.damage import resync
-from store.files.record import RECORD_BYTES_MIN, BadRecord, whole
+from store.files.record import RECORD_BYTES_MIN, BadRecord
 from store.heal.agreement import Copy, decide
 
 log = logging.getLogger(__name__)
@@ -270,13 +270,13 @@ class LogCompare:
         if not 0 < says <= limit - offset:
             return 0
         try:
-            return abs(whole(self._read(offset, offset + says), 0, offset))
+            return abs(self._log.whole(self._read(offset, offset + says), 0, offset))
         except BadRecord:
             return 0
 
     def _copy(self, offset: int, data: bytes) -> Copy:
         try:
-            is_whole = abs(whole(data, 0, offset)) == len(data)
+            is_whole = abs(self._log.whole(data, 0, offset)) == len(data)
         except BadRecord:
             is_whole = False
         return Copy(data, is_whole, is_whole and self._context.store.repairer.names(offset, data))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
-import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +16,7 @@ import click
 from rich.console import Console
 from rich.status import Status
 
+from admin import ending
 from admin.cluster import LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED
 from admin.group import LazyGroup
@@ -166,16 +165,13 @@ def _command(scenario: str) -> click.Command:
         )
         site = Site(target, directory, settings)
         console = Console(stderr=out is not None and str(out) == "-")
-        try:
-            with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                if campaign:
-                    whole = CampaignPlan(plan, repeat, acks, limit_s)
-                    work = _run_campaign(whole, site, history, console)
-                else:
-                    work = _run(plan, repeat, site, history, console)
-                result, drills = runner.run(work)
-        except asyncio.CancelledError:
-            raise click.Abort from None
+        with ending.in_order():
+            if campaign:
+                whole = CampaignPlan(plan, repeat, acks, limit_s)
+                work = _run_campaign(whole, site, history, console)
+            else:
+                work = _run(plan, repeat, site, history, console)
+            result, drills = ending.run(work, loop_factory())
         text = json.dumps(result)
         if out is not None and str(out) == "-":
             click.echo(text)
@@ -208,7 +204,6 @@ def exit_code(drills: Sequence[Drill], repeat: int) -> int:
 async def _run(
     plan: DrillPlan, repeat: int, site: Site, history: Path | None, console: Console
 ) -> tuple[dict[str, Any], list[Drill]]:
-    _end_in_order()
     env = OsEnv(seed=plan.seed)
     drills: list[Drill] = []
     try:
@@ -235,7 +230,6 @@ async def _run(
 async def _run_campaign(
     plan: CampaignPlan, site: Site, directory: Path | None, console: Console
 ) -> tuple[dict[str, Any], list[Drill]]:
-    _end_in_order()
     each = plan.drill
     env = OsEnv(seed=each.seed)
 
@@ -256,13 +250,6 @@ async def _run_campaign(
     result = campaign.to_json(each, site.target)
     show_campaign(console, result)
     return result, [*campaign.drills, campaign.total]
-
-
-def _end_in_order() -> None:
-    """SIGTERM as SIGINT: what was broken is mended and a cluster of our own taken down before we go."""
-    main = asyncio.current_task()
-    assert main is not None, "run as a task"
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main.cancel)
 
 
 def _keep(events: History, directory: Path | None, name: str) -> None:

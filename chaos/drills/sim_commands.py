@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from admin import ending
 from admin.outfile import OutFile
 from chaos.bugs import BUGS
 from chaos.drills.sim_run import Result, quietly, run_seed, run_seeds, shrink, summary
@@ -77,12 +78,13 @@ def sim(
     results: list[Result] = []
     numbers = range(first, first + seeds)
     try:
-        for result in run_seeds(scenarios or tuple(SCENARIOS), numbers, jobs=jobs, bug=plant):
-            results.append(result)
-            for violation in result.violations:
-                click.echo(f"{violation.checker}: {violation.text}", err=True)
-            if result.violations:
-                click.echo(f"    {result.replay}", err=True)
+        with ending.in_order():
+            for result in run_seeds(scenarios or tuple(SCENARIOS), numbers, jobs=jobs, bug=plant):
+                results.append(result)
+                for violation in result.violations:
+                    click.echo(f"{violation.checker}: {violation.text}", err=True)
+                if result.violations:
+                    click.echo(f"    {result.replay}", err=True)
     except BrokenProcessPool as error:
         click.echo(f"keelmq drill sim: a process died after {len(results)} schedules: {error}", err=True)
         sys.exit(UNFINISHED)

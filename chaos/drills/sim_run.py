@@ -8,7 +8,11 @@ from __future__ import annotations
 import gc
 import logging
 import multiprocessing
+import multiprocessing.connection
+import os
 import random
+import signal
+import threading
 import time
 import traceback
 from collections import Counter
@@ -204,11 +208,30 @@ def run_seeds(
         yield from map(_run_quietly, work)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_follow_the_parent) as pool:
         try:
             yield from pool.map(_run_quietly, work, chunksize=max(1, min(8, len(work) // (jobs * 4))))
+        except BaseException:
+            # Nobody takes their results any more: they end now, not after the schedules they hold.
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.kill()
+            raise
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _follow_the_parent() -> None:
+    """A worker ends when its parent tells it to or is gone, however it went; not by the terminal's Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "runs in a worker"
+
+    def follow() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, name="follow-parent", daemon=True).start()
 
 
 def summary(results: Iterable[Result], wall_s: float) -> dict[str, Any]:

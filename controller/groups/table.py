@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from controller.groups.elect import PRIORITY_LAST, Ballot, End, choose
+from controller.packing import Limits, Malformed, pack, unpack
 
 SUCCESS: Final = 0
 FENCED_MASTER_EPOCH: Final = 2000
@@ -243,12 +244,17 @@ class _Image(msgspec.Struct, array_like=True):
     answers: dict[str, Answer]
 
 
-_decoder = msgspec.msgpack.Decoder(Command)
-_image_decoder = msgspec.msgpack.Decoder(_Image)
+_LIMITS: Final = Limits(bytes_max=0, text_max=1 << 20, items_max=1 << 20)
+"""Of a command, an answer and the whole table: what is proposed has at most 1 MiB, and names keep to less."""
 
 
 def encode_command(command: Command) -> bytes:
-    return msgspec.msgpack.encode(command)
+    return pack(command)
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Of ``ReplicaTable.apply_bytes``."""
+    return unpack(data, Answer, _LIMITS)
 
 
 @dataclass(slots=True)
@@ -276,19 +282,19 @@ class ReplicaTable:
     def apply_bytes(self, data: bytes) -> bytes:
         """As ``apply``, for an encoded command: what Raft commits."""
         try:
-            command = _decoder.decode(data)
-        except msgspec.DecodeError as error:
-            return msgspec.msgpack.encode(Answer(INVALID_REQUEST, f"not a command: {error}"))
-        return msgspec.msgpack.encode(self._once(command))
+            command: Command = unpack(data, Command, _LIMITS)
+        except Malformed as error:
+            return pack(Answer(INVALID_REQUEST, f"not a command: {error}"))
+        return pack(self._once(command))
 
     def snapshot(self) -> bytes:
-        return msgspec.msgpack.encode(_Image(1, self.groups, self._retired, self._answers))
+        return pack(_Image(1, self.groups, self._retired, self._answers))
 
     def restore(self, data: bytes) -> None:
         """Raises ValueError for bytes that are no snapshot of this version."""
         try:
-            image = _image_decoder.decode(data)
-        except msgspec.DecodeError as error:
+            image: _Image = unpack(data, _Image, _LIMITS)
+        except Malformed as error:
             raise ValueError(f"not a replica table: {error}") from None
         if image.version != 1:
             raise ValueError(f"a replica table of version {image.version}; this one reads version 1")

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from controller.packing import Limits, Malformed, pack, unpack
 from model.errors import DiskError, PeerError
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # one command
@@ -122,22 +123,21 @@ class TimeoutNow(
 
 Message = AppendEntries | Ack | RequestVote | Vote | PreVote | PreVoteAnswer | Admit | TimeoutNow
 
-_decoder = msgspec.msgpack.Decoder(Message)
-_encoder = msgspec.msgpack.Encoder()
+_MESSAGE: Final = Limits(bytes_max=COMMAND_BYTES_MAX + 1, text_max=64, items_max=BATCH_BYTES_MAX)
+_SNAPSHOT: Final = Limits(bytes_max=SNAPSHOT_BYTES_MAX, text_max=0, items_max=3)
 
 
 def encode_message(message: Message | dict[str, Any]) -> bytes:
     """A message, or the dictionary PySyncObj makes of one, as msgpack."""
-    return _encoder.encode(message)
+    return pack(message)
 
 
 def decode_message(data: bytes | memoryview) -> Message:
     """Raises PeerError when ``data`` is not exactly one message of a known type."""
     try:
-        message: Message = _decoder.decode(data)
-    except msgspec.DecodeError as error:
+        return unpack(data, Message, _MESSAGE)
+    except Malformed as error:
         raise PeerError(f"not a Raft message: {error}") from None
-    return message
 
 
 def check_entries(message: AppendEntries) -> None:
@@ -165,11 +165,10 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
 
 _SNAPSHOT_MAGIC = b"KMQRSNP1"
 _SNAPSHOT_HEAD = struct.Struct(">8sIQ")
-_snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    body = _encoder.encode(snapshot)
+    body = pack(snapshot)
     length = struct.pack(">Q", len(body))
     crc = zlib.crc32(body, zlib.crc32(length))
     return _SNAPSHOT_HEAD.pack(_SNAPSHOT_MAGIC, crc, len(body)) + body
@@ -188,8 +187,8 @@ def decode_snapshot(data: bytes) -> Snapshot:
     if zlib.crc32(data[12:]) != crc:
         raise DiskError("snapshot fails its checksum")
     try:
-        snapshot = _snapshot_decoder.decode(body)
-    except msgspec.DecodeError as error:
+        snapshot: Snapshot = unpack(body, Snapshot, _SNAPSHOT)
+    except Malformed as error:
         raise DiskError(f"snapshot cannot be read: {error}") from None
     if snapshot.before[1] + 1 != snapshot.last[1]:
         raise DiskError(f"snapshot joins entries {snapshot.before[1]} and {snapshot.last[1]}")

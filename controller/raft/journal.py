@@ -45,7 +45,8 @@ from typing import Any, Final, overload
 
 import msgspec
 
-from controller.raft.codec import Entry, Natural, Snapshot
+from controller.packing import Limits, Malformed, pack, unpack
+from controller.raft.codec import COMMAND_BYTES_MAX, Entry, Natural, Snapshot
 from model.errors import DiskError
 from runtime.env import Disk, File, write_file
 
@@ -81,8 +82,9 @@ class _Admitted(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 _Record = _Owner | _Entry | _Truncated | _Meta | _Admitted
-_decoder = msgspec.msgpack.Decoder(list[_Record])
-_encoder = msgspec.msgpack.Encoder()
+_LIMITS: Final = Limits(bytes_max=COMMAND_BYTES_MAX + 1, text_max=255, items_max=2**32 - 1)
+"""Of what was written under a checksum. An entry is a command and the byte of its kind; ids have at most 255
+bytes; the first batch of a file holds all entries kept."""
 
 
 class Journal:
@@ -370,8 +372,8 @@ class Journal:
 
     def _replay(self, body: bytes, at: int) -> None:
         try:
-            records = _decoder.decode(body)
-        except msgspec.DecodeError as error:
+            records: list[_Record] = unpack(body, list[_Record], _LIMITS)
+        except Malformed as error:
             raise DiskError(f"{self.path}: batch at byte {at} is not ours: {error}. {ADVICE}") from None
         for record in records:
             match record:
@@ -428,7 +430,7 @@ def _close(file: File) -> None:
 
 
 def _batch(number: int, records: list[Any]) -> bytes:
-    body = _encoder.encode(records)
+    body = pack(records)
     rest = struct.pack(">QI", number, len(body)) + body
     return _BATCH_MAGIC + struct.pack(">I", zlib.crc32(rest)) + rest
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from model.errors import ConfigError, DiskError
 from runtime.env import Buffer, Env
 from store.files.health import Health
-from store.files.record import BLANK_BYTES, blank
+from store.files.record import BLANK_BYTES, blank, whole
 from store.files.segment import Segment, SegmentDir
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,9 @@ class CommitLog:
     block.
     """
 
-    def __init__(self, env: Env, path: str, segment_bytes: int, health: Health) -> None:
+    def __init__(
+        self, env: Env, path: str, segment_bytes: int, health: Health, *, prop_crc: bool = False
+    ) -> None:
         if "," in path:
             raise ConfigError(f"storePathCommitLog={path}: one directory only")
         self.end = 0
@@ -50,6 +52,7 @@ class CommitLog:
         self.on_roll: Callable[[int, int], None] | None = None
         self.forgotten: list[str] = []
         """Files of segments that are no part of the log any more, oldest first: retention removes them."""
+        self.prop_crc = prop_crc  # do records end with the broker's own CRC property?
         self._env = env
         self._health = health
         self._dir = SegmentDir(env.disk, path, segment_bytes)
@@ -98,6 +101,10 @@ class CommitLog:
         if segment is None:
             raise DiskError(f"no segment holds offset {offset}")
         return segment.read(size, in_segment)
+
+    def whole(self, buffer: Buffer, at: int, offset: int) -> int:
+        """See record.whole: of a record of this log."""
+        return whole(buffer, at, offset, prop_crc=self.prop_crc)
 
     def need_whole(self) -> None:
         """Raise DiskError when the store broke, or was told to stop."""

@@ -30,6 +30,8 @@ ENTRY: Final = struct.Struct(">qiq")
 ENTRY_BYTES: Final = 20
 assert ENTRY.size == ENTRY_BYTES
 PRE_BLANK_SIZE: Final = 0x7FFFFFFF
+TAGS_CODE_MIN: Final = -(1 << 31)
+"""A smaller tags code is the address of a RocketMQ extension file."""
 PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 BUFFER_BYTES_MAX: Final = 64 * 1024
 OPEN_FILES_MAX: Final = 256

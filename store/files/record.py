@@ -43,6 +43,8 @@ MAGIC_BLANK: Final = 0xCBD43194
 BLANK_BYTES: Final = 8
 RECORD_BYTES_MIN: Final = 91
 TOPIC_BYTES_MAX: Final = 32767
+ZERO_TAIL_BYTES: Final = 8
+"""Properties that end in so many zeros were never written to their end."""
 OVERHEAD_BYTES_MAX: Final = 64 * 1024
 """A record may be this much longer than the longest body (topic, properties, fixed part)."""
 
@@ -233,12 +235,37 @@ def has_prop_crc(buffer: Buffer, end: int) -> bool:
     )
 
 
-def whole(buffer: Buffer, at: int, offset: int) -> int:
-    """``measure`` with all CRCs the record has: the body's and, when it is there, the CRC property."""
+def whole(buffer: Buffer, at: int, offset: int, *, prop_crc: bool) -> int:
+    """``measure`` with all that tells a record from what is left of one.
+
+    ``prop_crc``: is the store one with ``enabledAppendPropCRC``? Only there a ``__CRC32#`` at the end is the
+    broker's own and has to match: elsewhere it is what a client wrote into its properties. (RocketMQ looks at
+    it only with ``forceVerifyPropCRC``.)
+    """
     size = measure(buffer, at, offset)
-    if size > 0 and has_prop_crc(buffer, at + size) and prop_crc_ok(buffer[at : at + size]) is False:
+    if size <= 0:
+        return size
+    if buffer[at + size - 1] == 0 and _ends_in_zeros(buffer, at, size):
+        raise BadRecord("unreadable_region", f"record at {offset}: its properties end in zeros")
+    if prop_crc and has_prop_crc(buffer, at + size) and prop_crc_ok(buffer[at : at + size]) is False:
         raise BadRecord("crc_mismatch", f"record at {offset}: its CRC property does not match")
     return size
+
+
+def _ends_in_zeros(record: Buffer, at: int, size: int) -> bool:
+    """Do the properties of the record at ``at`` end in ZERO_TAIL_BYTES zeros? A broker closes them by 0x02:
+    what follows a value is never NUL. (One NUL or two may end a value that an old client left open.)"""
+    tail = bytes(record[at + size - ZERO_TAIL_BYTES : at + size])
+    return not any(tail) and _properties_at(record, at) <= at + size - ZERO_TAIL_BYTES
+
+
+def _properties_at(record: Buffer, at: int) -> int:
+    """Where the properties of the measured record at ``at`` begin in ``record``."""
+    body_at = at + _BODY_LENGTH_AT[record[at + 39] >> 4 & 3]
+    topic_at = body_at + 4 + _INT.unpack_from(record, body_at)[0]
+    if _SIZE_MAGIC.unpack_from(record, at)[1] == MAGIC_V1:
+        return int(topic_at + 1 + record[topic_at] + 2)
+    return int(topic_at + 2 + _SHORT.unpack_from(record, topic_at)[0] + 2)
 
 
 def is_torn(record: Buffer, offset: int) -> bool:
@@ -247,13 +274,7 @@ def is_torn(record: Buffer, offset: int) -> bool:
     The body, and so its CRC, may have come when the properties did not: they end in NUL, or a whole block of
     the disk in them does, which no client writes.
     """
-    size, magic = _SIZE_MAGIC.unpack_from(record)
-    body_at = _BODY_LENGTH_AT[record[39] >> 4 & 3]
-    topic_at = body_at + 4 + _INT.unpack_from(record, body_at)[0]
-    if magic == MAGIC_V1:
-        at = topic_at + 1 + record[topic_at] + 2
-    else:
-        at = topic_at + 2 + _SHORT.unpack_from(record, topic_at)[0] + 2
+    at, size = _properties_at(record, 0), len(record)
     if at == size:
         return False
     if record[size - 1] == 0:

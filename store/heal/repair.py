@@ -17,7 +17,7 @@ from model.errors import DiskError
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Env
 from store.files.commit_log import CommitLog
-from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
+from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN, ConsumeQueue, ConsumeQueues
 from store.files.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, resync
 from store.files.health import Health
 from store.files.index_file import Index
@@ -35,7 +35,6 @@ PAGE_BYTES: Final = 4096
 SEARCH_BYTES_MAX: Final = 4 << 20
 UNREADABLE_AGAIN_MS: Final = 600_000
 """A read that fails may take seconds, on the loop."""
-_TAGS_CODE_MIN: Final = -(1 << 31)
 SYNCING: Final = "syncing a repaired range"
 
 
@@ -50,7 +49,7 @@ class Wanted:
     behind: bytes
 
 
-def check(wanted: Wanted, data: bytes, segment_bytes: int) -> bytes:
+def check(wanted: Wanted, data: bytes, segment_bytes: int, *, prop_crc: bool) -> bytes:
     """The bytes that mend ``wanted.of``, out of what a replica gave for [begin, until).
 
     Raises BadRecord when they are not whole, or the neighbours differ.
@@ -63,16 +62,16 @@ def check(wanted: Wanted, data: bytes, segment_bytes: int) -> bytes:
         text = f"the bytes around [{wanted.of.begin}, {wanted.of.until}) are not ours"
         raise BadRecord("divergent_suffix", text)
     inner = data[cut:stop]
-    whole_up_to(inner, wanted.of.begin, segment_bytes)
+    whole_up_to(inner, wanted.of.begin, segment_bytes, prop_crc=prop_crc)
     return inner
 
 
-def whole_up_to(data: bytes, offset: int, segment_bytes: int) -> None:
+def whole_up_to(data: bytes, offset: int, segment_bytes: int, *, prop_crc: bool) -> None:
     """Raise BadRecord unless ``data``, at physical ``offset``, is records (and a right blank) to its end."""
     at = 0
     while at < len(data):
         left = segment_bytes - (offset + at) % segment_bytes
-        size = whole(data, at, offset + at)
+        size = whole(data, at, offset + at, prop_crc=prop_crc)
         if size == 0 or (size < 0 and -size != left) or at + abs(size) > len(data):
             raise BadRecord("unreadable_region", f"no record ends where the one at {offset + at} should")
         at += abs(size)
@@ -159,7 +158,7 @@ class Repairer:
         Raises BadRecord when they prove nothing (see ``check``), DiskError when they cannot be written.
         """
         item = wanted.of
-        inner = check(wanted, data, self._segment)
+        inner = check(wanted, data, self._segment, prop_crc=self._log.prop_crc)
         if not decided:
             self._check_places(item, inner)
         if item not in self._damage.ranges or item in self._mending:
@@ -204,7 +203,7 @@ class Repairer:
 
         ``data`` is a whole record or blank.
         """
-        size = whole(data, 0, offset)
+        size = self._log.whole(data, 0, offset)
         if size < 0:
             return not any(data[BLANK_BYTES:])
         item = self._parser.one(data, 0, size)
@@ -231,7 +230,7 @@ class Repairer:
     def _forget(self, offset: int, former: bytes, now: bytes) -> None:
         """Take back the queue entry a record had under the wrong name. Raises DiskError."""
         try:
-            if whole(former, 0, offset) != len(former) or whole(now, 0, offset) != len(now):
+            if any(self._log.whole(data, 0, offset) != len(data) for data in (former, now)):
                 return
         except BadRecord:
             return
@@ -301,7 +300,7 @@ class Repairer:
         when a delayed message is due, and where an extension lies, only the writer knew."""
         offset, size, tags_code = entry
         if (offset, size) == (item.offset, item.size):
-            return tags_code == item.tags_code or item.topic == SCHEDULE_TOPIC or tags_code < _TAGS_CODE_MIN
+            return tags_code == item.tags_code or item.topic == SCHEDULE_TOPIC or tags_code < TAGS_CODE_MIN
         return self._is_at(offset, size, queue_id, item.queue_offset)
 
     def note(self, at: int, bad: BadRecord, read: Callable[[int, int], bytes] | None = None) -> int:
@@ -391,7 +390,7 @@ class Repairer:
 
     def _measure(self, at: int) -> int:
         says = int.from_bytes(self._log.read(at, 4), "big", signed=True)
-        size = whole(self._log.read(at, min(max(says, BLANK_BYTES), RECORD_BYTES_MAX)), 0, at)
+        size = self._log.whole(self._log.read(at, min(max(says, BLANK_BYTES), RECORD_BYTES_MAX)), 0, at)
         if size == 0:
             raise BadRecord("unreadable_region", f"the record at {at} says it has {says} bytes")
         return size

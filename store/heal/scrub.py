@@ -25,7 +25,7 @@ from store.files.commit_log import CommitLog
 from store.files.consume_queue import ConsumeQueue, ConsumeQueues
 from store.files.damage import RECORD_BYTES_MAX, DamageLedger
 from store.files.index_file import Index
-from store.files.record import BadRecord, Dispatch, DispatchParser, measure, whole
+from store.files.record import BadRecord, Dispatch, DispatchParser, measure
 from store.flow.dispatch import Dispatcher
 from store.flow.indexing import Indexer
 from store.flow.throttle import Throttle
@@ -137,7 +137,7 @@ class Scrub:
         begin = at
         try:
             while at < stop:
-                size = whole(data, at - begin, at)
+                size = self._log.whole(data, at - begin, at)
                 if size == 0 or at - begin + size > len(data):
                     data = self._longer(data, at - begin, at, stop)
                     begin = at

@@ -30,6 +30,7 @@ from store.files.record import (
     Record,
     decode,
     measure,
+    whole,
 )
 from store.files.segment import NAME_DIGITS
 
@@ -174,7 +175,10 @@ class StoreDirectory:
             here = window.place(at)
             offset = segment.start + at
             try:
-                size = measure(window.data, here, offset, check_crc)
+                if check_crc:
+                    size = whole(window.data, here, offset, prop_crc=False)
+                else:
+                    size = measure(window.data, here, offset, False)
             except BadRecord as bad:
                 head = HEAD.unpack_from(window.data.ljust(here + HEAD.size, b"\0"), here)
                 if bad.kind != "unreadable_region":  # its parts fit: the next record is where it says

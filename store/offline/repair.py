@@ -167,7 +167,12 @@ class _Repair:
             with StoreDirectory(self._disk, peer) as other:
                 data = _bytes_of(other, begin, until)
             try:
-                inner = check(Wanted(begin, until, item, before, behind), data, segment.size)
+                inner = check(
+                    Wanted(begin, until, item, before, behind),
+                    data,
+                    segment.size,
+                    prop_crc=self._config.append_prop_crc,
+                )
             except BadRecord as bad:
                 whys.append(f"{peer}: {bad}")
                 continue

@@ -27,11 +27,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from model.errors import DiskError
-from model.message import LMQ_PREFIX, TRANSACTION_PREPARED
+from model.message import LMQ_PREFIX, SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Disk
 from store.files.checkpoint import Checkpoint
 from store.files.commit_log import CommitLog
-from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues, is_queue_name
+from store.files.consume_queue import (
+    PRE_BLANK_SIZE,
+    TAGS_CODE_MIN,
+    ConsumeQueue,
+    ConsumeQueues,
+    is_queue_name,
+)
 from store.files.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, Lost, lost_a_page, resync
 from store.files.index_file import Index
 from store.files.record import (
@@ -47,7 +53,6 @@ from store.files.record import (
     is_torn,
     measure,
     store_timestamp_of,
-    whole,
 )
 from store.files.segment import Segment
 from store.flow.dispatch import Dispatcher
@@ -123,6 +128,8 @@ def recover(
     scan.run()
     if not clean and not scan.damaged and scan.last_is_torn():
         scan.drop_last()
+    if clean:
+        scan.doubt_last(lambda offset, size: _entry_disagrees(commit_log, queues, parser, offset, size))
     end = scan.end
     damage.truncate(end)
     damage.drop_below(log_min)
@@ -237,7 +244,7 @@ def _forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
                 says = int.from_bytes(head[:4], "big", signed=True)
                 if not 0 < says <= item.until - at:
                     break
-                size = whole(commit_log.read(at, says), 0, at)
+                size = commit_log.whole(commit_log.read(at, says), 0, at)
                 if not size:
                     break
                 at += abs(size)
@@ -364,20 +371,20 @@ def _segment_start(commit_log: CommitLog, offset: int) -> int:
 def _unclean_start(commit_log: CommitLog, checkpoint: Checkpoint) -> int:
     limit_ms = min(checkpoint.physic_timestamp_ms, checkpoint.logics_timestamp_ms) - MARGIN_MS
     for segment in reversed(commit_log.segments):
-        stored_ms = _first_store_time(segment, commit_log.segment_bytes)
+        stored_ms = _first_store_time(commit_log, segment)
         if stored_ms is not None and stored_ms <= limit_ms:
             return segment.start
     return commit_log.min_offset
 
 
-def _first_store_time(segment: Segment, segment_bytes: int) -> int | None:
+def _first_store_time(commit_log: CommitLog, segment: Segment) -> int | None:
     """Store time (ms) of a segment's first record; None when that is not whole: its time may be wrong."""
     size = int.from_bytes(segment.read(4, 0), "big")
-    if not RECORD_BYTES_MIN <= size <= min(segment_bytes, RECORD_BYTES_MAX):
+    if not RECORD_BYTES_MIN <= size <= min(commit_log.segment_bytes, RECORD_BYTES_MAX):
         return None
     data = segment.read(size, 0)
     try:
-        return store_timestamp_of(data) if whole(data, 0, segment.start) > 0 else None
+        return store_timestamp_of(data) if commit_log.whole(data, 0, segment.start) > 0 else None
     except BadRecord:
         return None
 
@@ -487,7 +494,7 @@ class Scan:
         """As record.measure; what cannot be in a segment with ``left`` bytes left raises BadRecord."""
         if left < BLANK_BYTES:
             raise BadRecord("unreadable_region", f"no blank fits at {offset}")
-        size = whole(block, at, offset) if self._crc else measure(block, at, offset, False)
+        size = self._log.whole(block, at, offset) if self._crc else measure(block, at, offset, False)
         if size < 0 and -size != left:
             raise BadRecord("unreadable_region", f"the blank at {offset} does not reach the segment's end")
         if size == 0 and at + BLANK_BYTES <= len(block):
@@ -568,9 +575,32 @@ class Scan:
         size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]
         return is_torn(self._log.read(self._last_at, size), self._last_at)
 
+    def doubt_last(self, disagrees: Callable[[int, int], bool]) -> None:
+        """Note the last record as damaged if ``disagrees(its offset, its size)``: the rest of it was lost."""
+        if self._last_at < 0 or self._last_at + RECORD_BYTES_MIN > self.end:
+            return
+        size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]
+        if self._last_at + size == self.end and disagrees(self._last_at, size):
+            self.damaged.append(DamagedRange(self._last_at, self.end, "bytes_differ"))
+            self.reason = f"the last record, at {self._last_at}, is not the one its queue entry was made of"
+
     def drop_last(self) -> None:
         self.end, self.records = self._last_at, self.records - 1
         self.reason = f"the last record, at {self.end}, is torn"
+
+
+def _entry_disagrees(
+    commit_log: CommitLog, queues: ConsumeQueues, parser: DispatchParser, offset: int, size: int
+) -> bool:
+    """Was the queue entry of this record made when it said something else? Its properties are in no CRC."""
+    item = parser.one(commit_log.read(offset, size), 0, size)
+    queue = queues.get(item.topic, item.queue_id)
+    if item.sys_flag & TRANSACTION_PREPARED or queue is None or item.topic == SCHEDULE_TOPIC:
+        return False  # a delayed message's entry says when it is due: the levels may be others now
+    entry = queue.entry(item.queue_offset) if item.queue_offset >= queue.min_offset else None
+    if entry is None or entry[:2] != (offset, size) or entry[2] < TAGS_CODE_MIN:
+        return False
+    return entry[2] != item.tags_code
 
 
 def stopped_cleanly(disk: Disk, root: str) -> bool:

@@ -129,6 +129,23 @@ def test_the_crc_of_a_whole_record_finds_damage_outside_its_body() -> None:
     assert parse(bytes(good), 0, 0, SEGMENT).problem == "property CRC"
 
 
+def test_a_crc_property_that_a_client_wrote_is_no_damage() -> None:
+    """A store whose own records carry none holds what clients wrote under its name."""
+    fake = b"A\x01B\x02__CRC32#\x010000000000\x02"
+
+    def own(offset: int, queue_offset: int) -> bytes:
+        blank = record(offset, queue_offset, b"own", properties=fake)
+        return blank[:-11] + f"{body_crc(blank[:-20]):010d}"[::-1].encode() + b"\x02"
+
+    planted = record(0, 0, b"planted", properties=fake)
+    plain = planted + record(len(planted), 1, b"x")
+    rows, _, damage = walk(plain.ljust(2048, b"\0"), log_end=len(plain))
+    assert (len(rows), damage) == (2, [])
+    carried = planted + own(len(planted), 1)
+    rows, _, damage = walk(carried.ljust(2048, b"\0"), log_end=len(carried))
+    assert [(d.kind, d.offset) for d in damage] == [("crc_mismatch", 0)]
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=400), st.integers(0, 80), st.integers(0, 255))
 def test_no_bytes_make_the_parser_fail(noise: bytes, at: int, value: int) -> None:

@@ -1,8 +1,10 @@
-"""The promise of bootId.json: a log that may lack its end is doubted until somebody vouches for it."""
+"""The promise of bootId.json: a log that may lack its end makes a suspect, until a master vouches for it."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from broker.role.reboot import UncleanRebootDetector
+from broker.role.reboot import Found, Noted, UncleanRebootDetector, suspicion
 from model.errors import DiskError
 from runtime.env import read_file, write_file
 from runtime.os_env import OsEnv
@@ -11,60 +13,144 @@ from tests.store.faulty import FaultyDisk, FaultyEnv
 PATH = "/store/bootId.json"
 
 
-def started(env: FaultyEnv, boot: str, *, clean: bool = False, synced: bool = False) -> UncleanRebootDetector:
+def started(
+    env: FaultyEnv,
+    boot: str,
+    *,
+    clean: bool = False,
+    synced: bool = False,
+    named: bool = True,
+    end: int = 100,
+    was_longer: int | None = None,
+) -> UncleanRebootDetector:
     env.boot = boot
     made = UncleanRebootDetector(env, "/store")
-    made.begin(clean=clean, synced=synced)
+    made.begin(Found(clean=clean, synced=synced, named=named, end=end, was_longer=was_longer))
     return made
 
 
-def store() -> FaultyEnv:
+def store(*, end: int = 100, named: bool = True) -> FaultyEnv:
     env = FaultyEnv(FaultyDisk())
     env.disk.makedirs("/store")
-    started(env, "one", clean=True)
+    started(env, "one", clean=True, end=end, named=named)
     return env
 
 
 @pytest.mark.parametrize(
-    ("boot", "clean", "doubtful"),
+    ("boot", "clean", "suspect"),
     [("one", False, False), ("two", False, True), ("two", True, False), ("", False, True)],
 )
-def test_only_an_unclean_start_on_another_boot_is_a_doubt(boot: str, clean: bool, doubtful: bool) -> None:
-    assert started(store(), boot, clean=clean).doubtful is doubtful
+def test_of_a_whole_store_only_an_unclean_start_on_another_boot_is_suspect(
+    boot: str, clean: bool, suspect: bool
+) -> None:
+    assert started(store(), boot, clean=clean).suspect is suspect
 
 
-def test_a_doubt_outlives_kills_and_orderly_stops_until_it_is_settled() -> None:
+def test_a_suspicion_outlives_kills_and_orderly_stops_until_it_is_settled() -> None:
     env = store()
-    assert started(env, "two").doubtful
-    assert started(env, "two").doubtful
+    assert started(env, "two").suspect
+    assert started(env, "two").suspect
     again = started(env, "two", clean=True)
-    assert again.doubtful
+    assert again.suspect
     again.settle()
-    assert not started(env, "two").doubtful
+    assert not started(env, "two").suspect
 
 
 def test_what_counts_is_whether_the_last_run_acknowledged_before_its_sync() -> None:
     env = FaultyEnv(FaultyDisk())
     env.disk.makedirs("/store")
     started(env, "one", clean=True, synced=True)
-    assert not started(env, "two", synced=False).doubtful
-    assert started(env, "three", synced=True).doubtful
+    assert not started(env, "two", synced=False).suspect
+    assert started(env, "three", synced=True).suspect
 
 
-def test_a_store_of_another_program_is_doubted_after_an_unclean_stop_only() -> None:
+def test_a_store_of_another_program_is_suspect_after_an_unclean_stop_only() -> None:
     for clean in (True, False):
         env = FaultyEnv(FaultyDisk())
         env.disk.makedirs("/store")
-        assert started(env, "one", clean=clean).doubtful is not clean
+        assert started(env, "one", clean=clean).suspect is not clean
 
 
-def test_a_damaged_file_is_a_doubt() -> None:
+@pytest.mark.parametrize("synced", [True, False])
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_empty_log_under_a_kept_identity_is_suspect_in_every_mode(clean: bool, synced: bool) -> None:
+    env = store()
+    assert started(env, "one", clean=clean, synced=synced, end=0).suspect
+    assert started(env, "one", clean=clean, synced=synced, end=0).suspect, "and stays so"
+    wiped = FaultyEnv(FaultyDisk())
+    wiped.disk.makedirs("/store")
+    assert started(wiped, "one", clean=clean, synced=synced, end=0).suspect, "bootId.json is gone as well"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_broker_that_never_had_a_byte_is_not_suspect(clean: bool) -> None:
+    new = store(end=0, named=False)
+    assert not started(new, "one", clean=clean, end=0).suspect
+    assert not started(new, "one", clean=clean, end=0).suspect
+    noted = started(new, "one", clean=clean, end=0)
+    assert noted.owes_bytes
+    noted.on_bytes()
+    assert not noted.owes_bytes
+    assert started(new, "one", clean=clean, end=0).suspect, "now it had some"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_shorter_than_other_files_say_is_suspect(clean: bool) -> None:
+    assert started(store(), "one", clean=clean, end=100, was_longer=101).suspect
+
+
+@given(
+    noted=st.none()
+    | st.builds(
+        Noted,
+        boot_id=st.sampled_from(["one", "two"]),
+        suspect=st.booleans(),
+        synced=st.none() | st.booleans(),
+        written=st.none() | st.booleans(),
+    ),
+    clean=st.booleans(),
+    synced=st.booleans(),
+    named=st.booleans(),
+    end=st.sampled_from([0, 100]),
+    was_longer=st.none() | st.just(101),
+    boot=st.sampled_from(["", "one"]),
+)
+def test_only_evidence_makes_a_suspect_and_all_evidence_does(
+    noted: Noted | None,
+    clean: bool,
+    synced: bool,
+    named: bool,
+    end: int,
+    was_longer: int | None,
+    boot: str,
+) -> None:
+    found = Found(clean=clean, synced=synced, named=named, end=end, was_longer=was_longer)
+    reason = suspicion(noted, found, boot)
+    if was_longer is not None or (noted is not None and noted.suspect):
+        assert reason is not None
+    elif clean and end > 0:
+        assert reason is None, "all of it was written back and is there"
+    elif noted is not None and noted.boot_id == boot and end > 0:
+        assert reason is None, "the page cache is the one the log was written in"
+    elif not named and noted is None and clean:
+        assert reason is None, "a broker without an identity acknowledged nothing"
+
+
+def test_a_file_of_an_older_version_is_understood_and_kept_readable_for_it() -> None:
+    env = store()
+    write_file(env.disk, PATH, b'{"bootId":"one","doubtful":true,"synced":false}')
+    again = started(env, "one", clean=True)
+    assert again.suspect
+    assert b'"doubtful":true' in read_file(env.disk, PATH)
+
+
+def test_a_damaged_file_is_a_suspicion() -> None:
     env = store()
     write_file(env.disk, PATH, b"\0\0\0")
-    assert started(env, "one").doubtful
+    assert started(env, "one").suspect
 
 
-def test_a_doubt_that_cannot_be_noted_ends_the_start_and_anything_else_does_not() -> None:
+def test_a_suspicion_that_cannot_be_noted_ends_the_start_and_anything_else_does_not() -> None:
     env = store()
     before = read_file(env.disk, PATH)
 
@@ -74,10 +160,9 @@ def test_a_doubt_that_cannot_be_noted_ends_the_start_and_anything_else_does_not(
 
     full = FaultyEnv(Full())
     full.disk.makedirs("/store")
-    full.boot = "two"
-    UncleanRebootDetector(full, "/store").begin(clean=True, synced=False)
+    assert not started(full, "two", clean=True).suspect
     with pytest.raises(DiskError, match="cannot be written"):
-        UncleanRebootDetector(full, "/store").begin(clean=False, synced=False)
+        started(full, "two")
     assert read_file(env.disk, PATH) == before
 
 

@@ -115,6 +115,53 @@ async def test_a_member_that_has_not_asked_for_the_tables_yet_is_waited_for_like
         one.resume()
 
 
+async def test_a_member_that_is_not_connected_is_waited_for_too(tmp_path: Path) -> None:
+    """A restarted master: its members are in the set before they found it again, and could be elected."""
+    async with copied(tmp_path, slaveTimeout="200") as (one, _, client):
+        one.ha.adopt(frozenset({1, 2, 3}), 3)
+        answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
+        assert answer.code == Response.SYSTEM_ERROR
+        assert "in-sync slaves [3]" in (answer.remark or "")
+
+
+async def test_a_change_is_answered_as_soon_as_the_member_it_waited_for_leaves_the_set(
+    tmp_path: Path,
+) -> None:
+    async with copied(tmp_path, slaveTimeout="60000") as (one, _, client):
+        one.ha.adopt(frozenset({1, 2, 3}), 3)
+        asking = asyncio.create_task(client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T")))
+        await asyncio.sleep(0.1)
+        assert not asking.done()
+        one.ha.adopt(frozenset({1, 2}), 4)
+        async with asyncio.timeout(5):
+            assert (await asking).code == 0
+
+
+async def test_a_receipt_counts_for_one_link_only(tmp_path: Path) -> None:
+    async with copied(tmp_path) as (one, _, _):
+        copies = one.context.copies
+        await eventually(lambda: copies.has(2, copies.revision), "the receipt")
+        assert copies.ready(2)
+        one.ha.on_connected[0](2, True)
+        assert not copies.ready(2)
+        assert not copies.has(2, 0)
+        await eventually(lambda: copies.ready(2), "the tables are copied anew, and confirmed")
+
+
+async def test_a_real_slave_joins_without_asking_for_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a keelmq broker had its id before: it copies whole tables, as of any master."""
+    async with copied(tmp_path) as (one, _, client):
+        copies = one.context.copies
+        monkeypatch.setattr(one.ha._links[2], "prompt", False)
+        one.ha.on_connected[0](2, False)
+        assert copies.ready(2)
+        assert copies.has(2, copies.revision + 1)
+        assert "2" not in copies.status()["slaves"]
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+
+
 async def test_a_planned_change_waits_for_what_consumers_committed_before_it(tmp_path: Path) -> None:
     async with copied(tmp_path) as (one, two, client):
         for number in range(8):

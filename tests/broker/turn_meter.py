@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import AsyncIterator
 
@@ -33,6 +34,8 @@ async def metered() -> AsyncIterator[Meter]:
             meter.turns += 1
             last = now
 
+    gc.collect()
+    gc.freeze()  # what thousands of tests before left is not looked through in here
     watching = asyncio.create_task(watch())
     await asyncio.sleep(0)
     try:
@@ -40,3 +43,4 @@ async def metered() -> AsyncIterator[Meter]:
     finally:
         await asyncio.sleep(0)
         watching.cancel()
+        gc.unfreeze()

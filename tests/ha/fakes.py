@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from model.errors import DiskError
 from store.flow.throttle import Throttle
+from store.recover.evidence import LogWasLonger
+from tests.store.faulty import FaultyDisk
 
 
 class Entry(NamedTuple):
@@ -94,6 +96,7 @@ class FakeStore:
         self.throttle = Throttle()
         self.confirmed = 0
         self.recovered: None = None
+        self.was_longer = LogWasLonger(FaultyDisk(), "/store")
         self.writable: str | None = None
         self.on_append: list[Callable[[int], None]] = []
         self.on_flush: list[Callable[[int], None]] = []

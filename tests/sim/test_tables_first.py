@@ -1,0 +1,144 @@
+"""The promise: a broker is a member of the SyncStateSet only when it has the tables. So it can be elected.
+
+The port that tables are copied from is slow here; the HA port is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from broker.service import Broker
+from broker.upkeep.table_sync import MetadataSync
+from chaos.worlds.sim import BROKER_PORT
+from model.codes import Request, Response
+from remoting import bodies
+from remoting.codec import Command
+from remoting.service import RemotingClient
+from tests.sim.world import World
+
+pytestmark = pytest.mark.sim
+
+COPY_LATE_S = 1.0
+GROUP = bodies.dumps({"groupName": "G1", "consumeEnable": True, "retryQueueNums": 1, "retryMaxTimes": 7})
+COMMIT = {"consumerGroup": "readers", "topic": "TBW102", "queueId": "0"}
+
+
+@pytest.fixture
+def late_copies(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """While this is set, each question for tables leaves ``COPY_LATE_S`` late."""
+    late = asyncio.Event()
+    copy_changes = MetadataSync._copy_changes
+
+    async def slow(self: MetadataSync, master: str) -> None:
+        if late.is_set():
+            await asyncio.sleep(COPY_LATE_S)
+        await copy_changes(self, master)
+
+    monkeypatch.setattr(MetadataSync, "_copy_changes", slow)
+    return late
+
+
+class Group(World):
+    """A world whose master is asked by an operator."""
+
+    async def begin(self) -> None:
+        self.node, env = self.cluster.client("operator")
+        self.client = RemotingClient(env, "operator")
+        master = self.cluster.master()
+        assert master is not None
+        self.master = master
+        self.others = sorted(node.name for node in self.cluster.of("broker") if node.name != master)
+
+    def broker(self, name: str) -> Broker:
+        return cast(Broker, self.cluster.nodes[name].server)
+
+    async def ask(self, code: Request, ext: dict[str, str], body: bytes = b"", timeout_s: float = 5.0) -> int:
+        address = f"{self.cluster.nodes[self.master].host}:{BROKER_PORT}"
+        call = self.client.call(address, Command(code, ext, body), timeout_s)
+        return (await self.cluster.inside(self.node, call)).code
+
+    async def members_are(self, *names: str, within_s: float = 10.0) -> None:
+        def missing() -> str | None:
+            members = self.cluster.members()
+            return None if set(members) == set(names) else f"members {members}"
+
+        assert await self.cluster.until(missing, within_s) is None
+
+    async def reached(self, what: Callable[[], bool]) -> None:
+        """Look every half millisecond: ``cluster.until`` would miss the moment."""
+        for _ in range(20_000):
+            if what():
+                return
+            await asyncio.sleep(0.0005)
+        raise AssertionError("not within 10 s")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_answered_ok_is_known_to_whoever_joins_and_is_elected(
+    seed: int, late_copies: asyncio.Event
+) -> None:
+    world = Group(seed)
+
+    async def main() -> None:
+        cluster = world.cluster
+        await world.begin()
+        late, other = world.others
+        cluster.kill(late)
+        cluster.kill(other)
+        await world.members_are(world.master)
+        assert await world.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP) == Response.SUCCESS
+        late_copies.set()
+        cluster.start(late)
+        await world.reached(lambda: set(cluster.members()) == {world.master, late})
+        cluster.kill(world.master)
+        assert await cluster.until(lambda: None if cluster.master() == late else "no master", 10) is None
+        assert "G1" in world.broker(late).groups.table
+
+    world.run(main)
+
+
+def test_what_a_broker_had_before_it_was_killed_says_nothing_of_what_it_has_now(
+    late_copies: asyncio.Event,
+) -> None:
+    """Its last receipt was true: the offset was in its memory, and its file is written each 5 s."""
+    world = Group(4)
+
+    async def main() -> None:
+        cluster = world.cluster
+        await world.begin()
+        late, _ = world.others
+        store = world.broker(world.master).store
+        store.next_offset = lambda topic, queue_id: 300  # type: ignore[method-assign]
+        assert await world.ask(Request.UPDATE_CONSUMER_OFFSET, {**COMMIT, "commitOffset": "7"}) == 0
+        await asyncio.sleep(0.3)
+        assert world.broker(late).offsets.get("readers", "TBW102", 0) == 7
+        cluster.kill(late)
+        await world.members_are(*(node.name for node in cluster.of("broker") if node.name != late))
+        late_copies.set()
+        cluster.start(late)
+        await world.reached(lambda: late in cluster.members())
+        assert world.broker(late).offsets.get("readers", "TBW102", 0) == 7
+
+    world.run(main)
+
+
+def test_joining_waits_no_longer_than_the_tables_take() -> None:
+    world = Group(6)
+
+    async def main() -> None:
+        cluster = world.cluster
+        await world.begin()
+        late, other = world.others
+        cluster.kill(late)
+        await world.members_are(world.master, other)
+        cluster.start(late)
+        await world.reached(lambda: cluster.status(late) is not None)
+        began_ms = cluster.clock()
+        await world.reached(lambda: late in cluster.members())
+        assert cluster.clock() - began_ms < 500
+
+    world.run(main)
