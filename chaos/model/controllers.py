@@ -1,7 +1,7 @@
 """What do the Controllers answer? The real ``ReplicaTable`` and election rules, remembered by their input.
 
-The Controllers are one linearizable object here: Raft itself has a fuzzer of its own. What may be late or lost is
-every request to them (``World.requests``), every view a broker has of them, and every word on who is alive.
+The Controllers are one linearizable object here: Raft has a fuzzer of its own. Late or lost may be every
+request to them (``World.requests``), every view a broker has of them, and every word on who is alive.
 """
 
 from __future__ import annotations
@@ -14,17 +14,32 @@ from chaos.model.world import Phase, Setting, World
 from controller.groups.elect import End
 from controller.groups.lease import matters
 from controller.groups.liveness import Heartbeat
-from controller.groups.table import AlterSyncStateSet, Command, ElectMaster, Group, RegisterBroker, Replica, ReplicaTable
+from controller.groups.table import (
+    AlterSyncStateSet,
+    Command,
+    ElectMaster,
+    Group,
+    RegisterBroker,
+    Replica,
+    ReplicaTable,
+)
 
 GROUP = "g"
 CLUSTER = "c"
-_ENCODE = msgspec.msgpack.Encoder(order="deterministic").encode
+_ENCODE = msgspec.msgpack.Encoder().encode
 _DECODE = msgspec.msgpack.Decoder(Group).decode
 _REMEMBERED = 400_000
 
 
-def new_table(setting: Setting, members: tuple[int, ...], suspects: tuple[int, ...]) -> bytes:
-    """A group of which broker 1 is master in epoch 1."""
+def new_table(
+    setting: Setting,
+    members: tuple[int, ...],
+    suspects: tuple[int, ...],
+    *,
+    epoch: int,
+    before: tuple[int, ...],
+) -> bytes:
+    """A group of which broker 1 is master; ``before``: the others that had all when it was elected."""
     quorum_of = setting.brokers if setting.majority else 0
     replicas = {i: Replica(f"h{i}", f"h{i};1", majority_of=quorum_of) for i in setting.ids}
     group = Group(
@@ -33,7 +48,8 @@ def new_table(setting: Setting, members: tuple[int, ...], suspects: tuple[int, .
         replicas=replicas,
         virgin=False,
         master=1,
-        epoch=1,
+        epoch=epoch,
+        before=list(before),
         members=list(members),
         members_epoch=1,
         doubtful=list(suspects),
@@ -44,6 +60,7 @@ def new_table(setting: Setting, members: tuple[int, ...], suspects: tuple[int, .
 def encoded(group: Group) -> bytes:
     """The group as bytes; the count of unclean elections decides nothing and would only part equal states."""
     group.unclean_elections = 0
+    group.replicas = dict(sorted(group.replicas.items()))
     group.members = sorted(group.members)
     group.before, group.doubtful = sorted(group.before), sorted(group.doubtful)
     return _ENCODE(group)
@@ -87,7 +104,7 @@ def ends_of(world: World) -> dict[int, End]:
 
 
 def election(setting: Setting, world: World, alive: tuple[int, ...]) -> ElectMaster:
-    """The Controllers elect by themselves; ``alive`` is who they think lives, and whoever really does answers."""
+    """The Controllers elect by themselves. ``alive``: those they take for alive; the living answer."""
     answered = tuple(i for i in alive if world.broker(i).up)
     had_master = group_of(world.table).master is not None
     return ElectMaster(
@@ -118,7 +135,9 @@ def must_wait(setting: Setting, world: World, chosen: int) -> bool:
     return any(h != chosen and h in granted and matters(beat, group.members, chosen) for h in holders)
 
 
-def registration(setting: Setting, broker_id: int, *, suspect: bool, alive: tuple[int, ...]) -> RegisterBroker:
+def registration(
+    setting: Setting, broker_id: int, *, suspect: bool, alive: tuple[int, ...]
+) -> RegisterBroker:
     return RegisterBroker(
         group=GROUP,
         cluster=CLUSTER,
@@ -131,7 +150,14 @@ def registration(setting: Setting, broker_id: int, *, suspect: bool, alive: tupl
     )
 
 
-def alteration(setting: Setting, master: int, epoch: int, members: tuple[int, ...], base: int) -> AlterSyncStateSet:
+def alteration(
+    setting: Setting, master: int, epoch: int, members: tuple[int, ...], base: int
+) -> AlterSyncStateSet:
     return AlterSyncStateSet(
-        group=GROUP, master_id=master, master_epoch=epoch, members=members, members_epoch=base, alive=setting.ids
+        group=GROUP,
+        master_id=master,
+        master_epoch=epoch,
+        members=members,
+        members_epoch=base,
+        alive=setting.ids,
     )

@@ -1,4 +1,4 @@
-"""Which states can be reached, and is a promise broken in one? Breadth first, so the first trace is a shortest one."""
+"""Which states can be reached, and is a promise broken in one? Breadth first: a trace is a shortest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaos.model.begin import begin
 from chaos.model.invariants import broken
 from chaos.model.masters import advanced
 from chaos.model.moves import Move, moves
-from chaos.model.rules import Rules
+from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Setting, World
 
 
@@ -37,12 +37,12 @@ class Explored:
 
 def explore(
     setting: Setting,
-    rules: Rules = Rules(),  # noqa: B008 - a frozen value
+    rules: Rules = AS_KEELMQ,
     *,
     states_max: int = 1_000_000,
     stop: Callable[[], bool] = lambda: False,
 ) -> Explored:
-    """Visit every state once; end at the first broken promise, at ``states_max``, or when ``stop()`` says so."""
+    """Visit every state once. Ends at the first broken promise, at ``states_max``, or when ``stop()`` says."""
     first = begin(setting)
     known = {_key(first): (0, "")}
     waiting = deque([(first, 0)])
@@ -67,7 +67,13 @@ def explore(
 
 
 def walk(
-    setting: Setting, rules: Rules, seed: int, *, walks: int, steps_max: int = 120, stop: Callable[[], bool] = lambda: False
+    setting: Setting,
+    rules: Rules,
+    seed: int,
+    *,
+    walks: int,
+    steps_max: int = 120,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Explored:
     """Random walks: far deeper than breadth first reaches, and complete in nothing. Returns the shortest
     violation found."""

@@ -1,4 +1,4 @@
-"""What does a master count, confirm, answer and propose? ``ha.ack_policy`` decides; what it knows is modelled."""
+"""What does a master count, confirm, answer and propose? ``ha.ack_policy`` decides on modelled knowledge."""
 
 from __future__ import annotations
 
@@ -10,15 +10,11 @@ from ha.ack_policy import AckPolicy, Wait
 NOTHING = -1
 
 
-class TwoMasters(Exception):
-    """A promise is broken; the text says how."""
-
-
 def policy_of(setting: Setting) -> AckPolicy:
     waits = {"all": Wait.ALL, "count": Wait.COUNT, "majority": Wait.MAJORITY}
     return AckPolicy(
         waits[setting.wait],
-        count=setting.count if setting.wait == "count" else 1,
+        count=setting.acks if setting.wait == "count" else 1,
         replicas=setting.brokers if setting.majority else 0,
         copies_min=setting.copies_min,
     )
@@ -138,7 +134,14 @@ def took_over(setting: Setting, world: World, broker_id: int) -> World:
         acked, flying = broker.lead.acked, broker.lead.flying  # elected again, its links stay
     lead = Lead(tuple(group.members), group.members_epoch, (), acked, flying, (False,) * setting.brokers)
     leads = broker._replace(
-        phase=Phase.MASTER, epoch=group.epoch, epochs=epochs, suspect=False, asked=True, follows=0, lease=0, lead=lead
+        phase=Phase.MASTER,
+        epoch=group.epoch,
+        epochs=epochs,
+        suspect=False,
+        asked=True,
+        follows=0,
+        lease=0,
+        lead=lead,
     )
     return world.with_broker(broker_id, leads)
 

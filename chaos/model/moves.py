@@ -85,19 +85,30 @@ def _looks(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
         if broker.phase is not Phase.MASTER and not broker.asked and rules.restarted_asks_anew:
             yield from _asks_anew(setting, world, broker_id, broker)
         else:
-            yield Move(f"{broker_id} leads epoch {group.epoch}", masters.took_over(setting, world, broker_id), broker_id)
+            yield Move(
+                f"{broker_id} leads epoch {group.epoch}",
+                masters.took_over(setting, world, broker_id),
+                broker_id,
+            )
     elif leads_it and broker.lead is not None and group.members_epoch > broker.lead.set_epoch:
-        yield Move(f"{broker_id} hears of the set {group.members}", masters.heard_set(world, broker_id), broker_id)
+        yield Move(
+            f"{broker_id} hears of the set {group.members}", masters.heard_set(world, broker_id), broker_id
+        )
     elif group.master not in (None, broker_id) and (broker.phase, broker.epoch) != (Phase.SLAVE, group.epoch):
-        follows = broker._replace(phase=Phase.SLAVE, epoch=group.epoch, follows=0, lease=0, lead=None, asked=True)
-        yield Move(f"{broker_id} follows {group.master} of epoch {group.epoch}", world.with_broker(broker_id, follows))
+        follows = broker._replace(
+            phase=Phase.SLAVE, epoch=group.epoch, follows=0, lease=0, lead=None, asked=True
+        )
+        yield Move(
+            f"{broker_id} follows {group.master} of epoch {group.epoch}",
+            world.with_broker(broker_id, follows),
+        )
     elif group.master is None and broker.phase is Phase.MASTER and group.epoch > broker.epoch:
         fenced = broker._replace(phase=Phase.REGISTERED, follows=0, lease=0, lead=None)
         yield Move(f"{broker_id} is fenced", world.with_broker(broker_id, fenced))
-    if broker.phase is Phase.SLAVE and broker.suspect:
-        if broker_id in group.members and broker_id not in group.doubtful:
-            whole = broker._replace(suspect=False)
-            yield Move(f"{broker_id} is suspect no more", world.with_broker(broker_id, whole))
+    taken_in = broker_id in group.members and broker_id not in group.doubtful
+    if broker.phase is Phase.SLAVE and broker.suspect and taken_in:
+        whole = broker._replace(suspect=False)
+        yield Move(f"{broker_id} is suspect no more", world.with_broker(broker_id, whole))
 
 
 def _asks_anew(setting: Setting, world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
@@ -122,7 +133,9 @@ def _asks_anew(setting: Setting, world: World, broker_id: int, broker: Broker) -
             )
             code, table = controllers.apply(world.table, command)
             asked = broker._replace(asked=code == SUCCESS)
-            after = world.spending(elections=1)._replace(table=table, granted=put(world.granted, broker_id, False))
+            after = world.spending(elections=1)._replace(
+                table=table, granted=put(world.granted, broker_id, False)
+            )
             now = controllers.group_of(table)
             yield Move(
                 f"{broker_id} asks anew, {others} live: master {now.master}, epoch {now.epoch}",
@@ -135,10 +148,9 @@ def _follows(rules: Rules, world: World, broker_id: int) -> Iterator[Move]:
     if linked is not None:
         at, after = linked
         yield Move(f"{broker_id} connects to {after.broker(broker_id).follows}, both agree up to {at}", after)
-    if rules.elected_is_deaf or world.broker(broker_id).follows:
-        copied = slaves.copied(world, broker_id)
-        if copied is not None:
-            yield Move(*copied)
+    copied = slaves.copied(world, broker_id)
+    if copied is not None:
+        yield Move(*copied)
     tables = slaves.took_tables(world, broker_id)
     if tables is not None:
         yield Move(f"{broker_id} copies the tables", tables, world.broker(broker_id).follows)
@@ -149,10 +161,16 @@ def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
     assert lead is not None
     if left.writes:
         written = broker._replace(log=(*broker.log, (broker.epoch, left.writes)))
-        yield Move(f"{broker_id} appends", world.spending(writes=1).with_broker(broker_id, written), broker_id)
+        yield Move(
+            f"{broker_id} appends", world.spending(writes=1).with_broker(broker_id, written), broker_id
+        )
     if left.changes:
         changed = broker._replace(tables=broker.tables | {left.changes})
-        yield Move(f"{broker_id} changes a table", world.spending(changes=1).with_broker(broker_id, changed), broker_id)
+        yield Move(
+            f"{broker_id} changes a table",
+            world.spending(changes=1).with_broker(broker_id, changed),
+            broker_id,
+        )
     for slave in setting.ids:
         if lead.flying[slave - 1] > lead.acked[slave - 1]:
             text = f"{broker_id} hears {slave} acknowledge {lead.flying[slave - 1]}"
@@ -160,7 +178,9 @@ def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
     if left.proposals:
         for proposal in masters.proposals(rules, world, broker_id):
             after = masters.proposed(world.spending(proposals=1), broker_id, proposal)
-            yield Move(f"{broker_id} proposes {proposal.members} on set epoch {proposal.base}", after, broker_id)
+            yield Move(
+                f"{broker_id} proposes {proposal.members} on set epoch {proposal.base}", after, broker_id
+            )
     for proposal in lead.open:
         over = masters.forgotten(rules, world, broker_id, proposal)
         if over is not None:
@@ -169,9 +189,15 @@ def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
     current = group.master == broker_id and group.epoch == broker.epoch
     if left.leases and current and broker.lease != broker.epoch:
         leased = world.spending(leases=1)._replace(granted=put(world.granted, broker_id, True))
-        yield Move(f"{broker_id} gets a lease", leased.with_broker(broker_id, broker._replace(lease=broker.epoch)), broker_id)
+        yield Move(
+            f"{broker_id} gets a lease",
+            leased.with_broker(broker_id, broker._replace(lease=broker.epoch)),
+            broker_id,
+        )
     if broker.lease:
-        yield Move(f"the lease of {broker_id} ends there", world.with_broker(broker_id, broker._replace(lease=0)))
+        yield Move(
+            f"the lease of {broker_id} ends there", world.with_broker(broker_id, broker._replace(lease=0))
+        )
 
 
 def _leases_end(setting: Setting, world: World) -> Iterator[Move]:
@@ -205,7 +231,11 @@ def _elections(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
             chosen = controllers.elected(world, command)
             if chosen is None and group.master is None:
                 continue
-            if chosen is not None and rules.lease_is_waited_for and controllers.must_wait(setting, world, chosen):
+            if (
+                chosen is not None
+                and rules.lease_is_waited_for
+                and controllers.must_wait(setting, world, chosen)
+            ):
                 continue
             _, table = controllers.apply(world.table, command)
             if table in seen:

@@ -1,11 +1,12 @@
-"""What of the protocol this model restates, as switches: each can be turned off, to prove that it is looked at.
+"""What of the protocol this model restates, as switches: each can be turned off, to prove that
+the explorer looks at it.
 
 Everything else is the real code: the replica table, the election rules, ``AckPolicy``, ``consistent_point``.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Rules(NamedTuple):
@@ -29,8 +30,6 @@ class Rules(NamedTuple):
     """In majority mode an acknowledgement counts only after the slave noted the master's epoch."""
     cut_before_append: bool = True
     """A slave cuts its log at the consistent point before it appends."""
-    elected_is_deaf: bool = True
-    """A broker that knows of a newer epoch acknowledges nothing to the former master."""
     tables_before_membership: bool = True
     """A slave is proposed only when it has the master's tables."""
     tables_before_answer: bool = True
@@ -39,3 +38,6 @@ class Rules(NamedTuple):
     """Only what members acknowledged counts for answers."""
     confirmed_bounds_reads: bool = True
     """Consumers read below the confirmed offset only."""
+
+
+AS_KEELMQ: Final = Rules()

@@ -1,4 +1,4 @@
-"""What does a slave do: connect where both logs agree, copy, note epochs? ``consistent_point`` is the real one."""
+"""What does a slave do: connect where both logs agree, copy, note epochs? ``consistent_point`` is real."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from chaos.model.rules import Rules
 from chaos.model.world import Broker, Epoch, Phase, World, put
 from ha.epochs import consistent_point
 
-agreed = lru_cache(200_000)(consistent_point)
+
+@lru_cache(200_000)
+def agreed(
+    master: tuple[Epoch, ...], slave: tuple[Epoch, ...], master_end: int, slave_end: int
+) -> int | None:
+    return consistent_point(master, slave, master_end, slave_end)
 
 
 def epochs_below(epochs: tuple[Epoch, ...], offset: int, *, keep_equal: bool) -> tuple[Epoch, ...]:
@@ -70,7 +75,9 @@ def copied(world: World, broker_id: int) -> tuple[str, World] | None:
         confirmed = max(broker.confirmed, min(master.confirmed, end + 1))
         record = broker._replace(log=(*broker.log, master.log[end]), epochs=epochs, confirmed=confirmed)
         noted = master.epochs[-1][1] <= end + 1
-        return f"{broker_id} copies {end} of {broker.follows}", _acked(world, broker_id, record, end + 1, noted)
+        return f"{broker_id} copies {end} of {broker.follows}", _acked(
+            world, broker_id, record, end + 1, noted
+        )
     confirmed = max(broker.confirmed, min(master.confirmed, end))
     if epochs == broker.epochs and confirmed == broker.confirmed:
         return None

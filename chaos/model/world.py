@@ -95,8 +95,8 @@ class Budget(NamedTuple):
 
 
 class World(NamedTuple):
-    """``table``: the group as the Controllers have it, encoded. ``granted``: to whom a lease may still run, as
-    the Controllers see it. ``acked``: ``(offset, record)`` of every answered send; ``read``: of every record
+    """``table``: the group as the Controllers have it, encoded. ``granted``: whose lease may run still, by
+    the Controllers' clock. ``acked``: ``(offset, record)`` of every answered send; ``read``: of every record
     a consumer may have read; ``answered``: changes of the tables that were answered."""
 
     table: bytes
@@ -122,12 +122,13 @@ class World(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is explored. ``wait``: ``all``, ``count`` or ``majority``; ``count``: inSyncReplicas;
+    """What is explored. ``wait``: ``all``, ``count`` or ``majority``; ``acks``: inSyncReplicas
+    where ``wait`` is ``count``;
     ``copies_min``: minInSyncReplicas. ``start``: how the group begins, see ``chaos.model.begin``."""
 
     brokers: int = 3
     wait: str = "all"
-    count: int = 2
+    acks: int = 2
     copies_min: int = 1
     unclean: bool = False
     start: str = "full"
