@@ -7,11 +7,11 @@ from typing import Final
 
 from broker.state.clients import Clients
 from broker.state.copies import Copies
+from broker.state.current_role import CurrentRole
 from broker.state.groups import Groups
 from broker.state.locks import QueueLocks
 from broker.state.offsets import OffsetTable
 from broker.state.pending_acks import PendingAcks
-from broker.state.role_state import RoleState
 from broker.state.stats import Stats
 from broker.state.topics import Topics
 from ha.service import HaService
@@ -44,7 +44,7 @@ class BrokerContext:
     config: BrokerConfig
     store: MessageStore
     ha: HaService
-    role_state: RoleState
+    role_state: CurrentRole
     topics: Topics
     groups: Groups
     offsets: OffsetTable

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any, Final
 
 from broker.context import BrokerContext
@@ -26,17 +27,19 @@ from broker.requests.transactions import Transactions
 from broker.role.group_address import GroupAddress
 from broker.role.manager import RoleManager
 from broker.role.registration import Registration
+from broker.state.current_role import CurrentRole
 from broker.state.files import ConfigFile
 from broker.state.groups import Groups
 from broker.state.offsets import OffsetTable
 from broker.state.pending_acks import PendingAcks
-from broker.state.role_state import RoleState
+from broker.state.role_state import Role, RoleState
 from broker.state.topics import Topics
 from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
 from broker.upkeep.table_sync import MetadataSync
-from ha.service import HaService, Propose
+from ha.proposals import Propose
+from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
 from model.errors import DiskError
@@ -67,7 +70,7 @@ class Broker:
         self.config = config
         self.store = MessageStore(env, config, controller_mode=config.enable_controller_mode)
         self.ha = HaService(env, self.store, config)
-        self.role_state = RoleState()
+        self.role_state = CurrentRole()
         self.topics = Topics(config, env.now_ms)
         self.groups = Groups(config, env.now_ms)
         self.offsets = OffsetTable(env.now_ms)
@@ -103,10 +106,11 @@ class Broker:
             env,
             config,
             self.client,
-            self.topics.to_json,
+            self.topics.to_text,
             lambda: self.role.registration_id,
             entitled=lambda: (
-                self.role.lease.holds() or (self.role_state.refuse() is None and self.ha.vouched())
+                self.role.lease.holds()
+                or (self.role_state.refuse() is None and self.ha.acked_by_all_recently())
             ),
             listening=lambda: self.group_address.listening,
         )
@@ -148,7 +152,7 @@ class Broker:
             config,
             self._make_server,
             refuses=self._refuse_hot,
-            sure=lambda: self.role.lease.holds() or self.ha.vouched(),
+            sure=lambda: self.role.lease.holds() or self.ha.acked_by_all_recently(),
             on_change=self.registration.soon,
         )
         self.port = 0
@@ -158,16 +162,27 @@ class Broker:
         directory = f"{config.store_path}/config"
         offsets_s = config.flush_offsets_ms / 1000
         self._files = {
-            "topics": ConfigFile(env, f"{directory}/topics.json", self.topics.to_json, self._file_tasks),
+            "topics": ConfigFile(
+                env,
+                f"{directory}/topics.json",
+                lambda: self.topics.to_text(indent=True),
+                self._file_tasks,
+                prepare=lambda slice_: self.topics.text.prepare(slice_, indent=True),
+            ),
             "groups": ConfigFile(
-                env, f"{directory}/subscriptionGroup.json", self.groups.to_json, self._file_tasks
+                env,
+                f"{directory}/subscriptionGroup.json",
+                lambda: self.groups.to_text(indent=True),
+                self._file_tasks,
+                prepare=lambda slice_: self.groups.text.prepare(slice_, indent=True),
             ),
             "offsets": ConfigFile(
                 env,
                 f"{directory}/consumerOffset.json",
-                self.offsets.to_json,
+                lambda: self.offsets.to_text(indent=True),
                 self._file_tasks,
                 delay_s=offsets_s,
+                prepare=lambda slice_: self.offsets.prepare(slice_, indent=True),
             ),
             "delays": ConfigFile(
                 env,
@@ -229,7 +244,7 @@ class Broker:
         # what was sent on it.
         self.server.stop_accepting()
         self.server.go_away()
-        role_state.set("fenced", broker_id=role_state.broker_id, epoch=role_state.epoch, master_address=None)
+        role_state.set(replace(role_state.state, role="fenced", master_address=None))
         # One that lacks what was answered must not be named: an election asks who has most.
         if transfer_target is not None and (self._end_of(transfer_target) or 0) >= self.ha.replicated:
             await self.role.step_down_for(transfer_target)
@@ -300,8 +315,8 @@ class Broker:
         copies, offsets = self.context.copies, self.offsets
         self.ha.eligible = copies.ready
         self.ha.on_connected.append(copies.on_connected)
-        copies.add("topics", lambda known: (self.topics.to_json(), 0))
-        copies.add("groups", lambda known: (self.groups.to_json(), 0))
+        copies.add("topics", self.topics.changed_since)
+        copies.add("groups", self.groups.changed_since)
         copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
         copies.add("delays", lambda known: (self.delays.to_json(), 0), gathered=True)
         self.topics.on_change.append(lambda names: copies.changed("topics"))
@@ -366,7 +381,7 @@ class Broker:
         cut = self.offsets.clamp(self.store.next_offset)
         if cut:
             log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
-        self.role_state.set("master", broker_id=broker_id, epoch=epoch, master_address=self.config.address)
+        self.role_state.set(RoleState("master", broker_id, epoch, self.config.address))
         self.compare.soon()
         if not again:
             self._pulls.release_all()
@@ -399,11 +414,11 @@ class Broker:
         await self._step_down("fenced", self.role_state.broker_id, self.role_state.epoch, None)
         await self.ha.become_fenced()
 
-    async def _step_down(self, role: Any, broker_id: int, epoch: int, master_address: str | None) -> None:
+    async def _step_down(self, role: Role, broker_id: int, epoch: int, master_address: str | None) -> None:
         was_master = self.role_state.is_master
         # First of all nothing more is taken or answered OK, then the rest may take its time.
         self.group_address.hold(True)
-        self.role_state.set(role, broker_id=broker_id, epoch=epoch, master_address=master_address)
+        self.role_state.set(RoleState(role, broker_id, epoch, master_address))
         if was_master:
             self.pending_acks.drop()
             self.env.events.add("demoted", epoch=epoch)

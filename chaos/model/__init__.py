@@ -1,1 +1,1 @@
-"""Every interleaving of a small group within stated budgets: the real rules, explored state by state."""
+"""What schedules and interleavings do to the rules alone, without servers: explored state by state, or drawn."""

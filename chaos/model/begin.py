@@ -14,8 +14,8 @@ STARTS: Final[Mapping[str, str]] = {
     "two": "the last replica is level, and not in the SyncStateSet yet",
     "alone": "the SyncStateSet is the master alone, the others follow it",
     "some": "every replica is in the SyncStateSet and has one acknowledged record",
-    "suspect": "as some, but the last replica lost power once: it is suspect, level again and outside of the set",
-    "elected": "as some, but master 1 has begun epoch 2; the last replica led epoch 1, is outside and follows nobody",
+    "suspect": "as some, but the last replica lost power once: it is suspect, level again and outside",
+    "elected": "as some, but master 1 has begun epoch 2; the last replica led epoch 1 and follows nobody",
 }
 _MEMBERS: Final[Mapping[str, Callable[[Setting], tuple[int, ...]]]] = {
     "full": lambda setting: setting.ids,

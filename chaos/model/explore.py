@@ -42,7 +42,7 @@ def explore(
     states_max: int = 1_000_000,
     stop: Callable[[], bool] = lambda: False,
 ) -> Explored:
-    """Visit every state once. Ends at the first broken promise, at ``states_max``, or when ``stop()`` says."""
+    """Visit every state once. Ends at a broken promise, at ``states_max``, or when ``stop()`` says so."""
     first = begin(setting)
     known = {_key(first): (0, "")}
     waiting = deque([(first, 0)])

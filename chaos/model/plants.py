@@ -22,7 +22,7 @@ from ha.ack_policy import AckPolicy
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """``rules``: what the model does no more; ``owner.name``: what of the real code is replaced, and by what."""
+    """``rules``: what the model leaves out; ``owner.name``: what of the real code is replaced."""
 
     text: str
     setting: Setting

@@ -102,6 +102,31 @@ def test_only_what_was_compared_is_committed() -> None:
     run(main)
 
 
+def test_a_leader_commits_entries_of_its_own_term_only() -> None:
+    """Figure 8 of the paper: an entry of a former term on a majority may still be overwritten by a leader
+    whose log ends in a later term, so it is committed only together with an entry of this term."""
+
+    async def main() -> None:
+        lab = Lab("bcde")
+        lab.node.received("b", append(2, (1, 0), entries(2, 2, 2)))  # the entry of term 2 in the figure
+        term = await lab.lead()
+        assert term > 2
+        assert lab.log == [(1, 0), (2, 2), (3, term)]
+        for peer in ("b", "c", "d", "e"):
+            # All hold the entry of term 2, and none the one this leader began with.
+            lab.node.received(peer, Ack(term, 3, reset=False, success=True))
+            lab.node.tick()
+        assert (lab.node.commit_index, lab.applied) == (1, [])
+        lab.node.received("b", Ack(term, 4, reset=False, success=True))
+        lab.node.tick()
+        assert lab.node.commit_index == 1, "two of five"
+        lab.node.received("c", Ack(term, 4, reset=False, success=True))
+        lab.node.tick()
+        assert (lab.node.commit_index, lab.applied) == (3, [b"2"])
+
+    run(main)
+
+
 def test_an_acknowledgement_of_another_term_counts_nothing() -> None:
     async def main() -> None:
         lab = Lab()
