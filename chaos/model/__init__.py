@@ -1,1 +1,1 @@
-"""What schedules and interleavings do to the rules alone, without servers: explored state by state, or drawn."""
+"""What schedules do to the rules alone, without servers: explored state by state, or drawn."""
