@@ -48,6 +48,7 @@ from remoting.codec import Command
 from remoting.service import Connection, Handler, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.tasks import Tasks, every
+from runtime.turns import Turns
 from store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,9 @@ class Broker:
             self.offsets,
             self.pending_acks,
         )
-        self._credentials = read_credentials(env.disk, config.peer_credentials_file)
+        self._credentials = self.context.credentials = read_credentials(
+            env.disk, config.peer_credentials_file
+        )
         self.client = RemotingClient(
             env,
             f"broker {config.broker_name}",
@@ -161,6 +164,7 @@ class Broker:
         self._file_tasks = Tasks(f"broker {config.broker_name} files")
         directory = f"{config.store_path}/config"
         offsets_s = config.flush_offsets_ms / 1000
+        writing = Turns(env.monotonic_ms)
         self._files = {
             "topics": ConfigFile(
                 env,
@@ -168,6 +172,7 @@ class Broker:
                 lambda: self.topics.to_text(indent=True),
                 self._file_tasks,
                 prepare=lambda slice_: self.topics.text.prepare(slice_, indent=True),
+                turns=writing,
             ),
             "groups": ConfigFile(
                 env,
@@ -175,6 +180,7 @@ class Broker:
                 lambda: self.groups.to_text(indent=True),
                 self._file_tasks,
                 prepare=lambda slice_: self.groups.text.prepare(slice_, indent=True),
+                turns=writing,
             ),
             "offsets": ConfigFile(
                 env,
@@ -183,6 +189,7 @@ class Broker:
                 self._file_tasks,
                 delay_s=offsets_s,
                 prepare=lambda slice_: self.offsets.prepare(slice_, indent=True),
+                turns=writing,
             ),
             "delays": ConfigFile(
                 env,

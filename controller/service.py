@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -19,8 +18,8 @@ from controller.groups.brokers import Brokers, is_id
 from controller.groups.coordinator import ElectionCoordinator
 from controller.groups.elect import PRIORITY_LAST
 from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
+from controller.groups.prospects import Wish
 from controller.groups.table import (
-    FENCED_MASTER_EPOCH,
     SUCCESS,
     AlterSyncStateSet,
     Answer,
@@ -104,10 +103,8 @@ class Controller:
             self._raft,
             self._table,
             self._live,
-            self._propose,
-            self._brokers.announce,
-            self._request_id,
-            self._brokers.ask_ends,
+            self._brokers,
+            self._propose_election,
         )
         self._server = RemotingServer(
             env,
@@ -323,6 +320,10 @@ class Controller:
     async def _propose(self, command: Command) -> Answer:
         return decode_answer(await self._raft.propose(encode_command(command)))
 
+    async def _propose_election(self, command: ElectMaster) -> Answer:
+        request_id, now_ms = self._request_id(), self._env.now_ms()
+        return await self._propose(msgspec.structs.replace(command, request_id=request_id, now_ms=now_ms))
+
     def _known(self, name: str) -> dict[str, Any]:
         """What every command carries."""
         now_ms = self._env.monotonic_ms()
@@ -356,40 +357,18 @@ class Controller:
     async def _elect(self, request: codec.Command) -> Answer:
         ext = request.ext
         name = need(ext, "brokerName")
-        broker_id = need_int(ext, "brokerId", -1)
-        designate, restarted = opt_bool(ext, "designateElect"), opt_bool(ext, "restarted")
-        log_epoch, doubtful = opt_int(ext, "logEpoch", PRIORITY_LAST), opt_bool(ext, "doubtful")
-        yields = opt_int(ext, "yields", -1)
-        # Both say of the master's reign in this epoch that it is over; an older broker does not say which.
-        epoch = opt_int(ext, "masterEpoch", -1) if restarted or yields >= 0 else -1
-        step_down, handed_over = None, False
-        group = self._table.groups.get(name)
-        if group is not None and epoch not in (-1, group.epoch):
-            # It was long on its way: here too, so that it neither ends a lease nor drains a master.
-            raise Refused(f"epoch of {name} is {group.epoch}, not {epoch}", FENCED_MASTER_EPOCH)
-        if restarted and group is not None and group.master == broker_id:
-            self._coordinator.release(name, broker_id)
-        if designate and group is not None and group.master not in (None, broker_id):
-            if yields == group.master:
-                self._coordinator.release(name, yields)
-                handed_over = True
-            elif broker_id in group.members:
-                step_down = partial(self._step_down, name, group.master, group.epoch, broker_id)
-
-        def command() -> ElectMaster:
-            return self._coordinator.command(
-                name,
-                broker_id,
-                designate=designate,
-                restarted=restarted,
-                log_epoch=log_epoch,
-                doubtful=doubtful,
-                master_epoch=epoch,
-            )
-
-        return self._told_ha_address(
-            name, await self._coordinator.elect(name, command, step_down, handed_over=handed_over)
+        restarted, yields = opt_bool(ext, "restarted"), opt_int(ext, "yields", -1)
+        wish = Wish(
+            broker_id=need_int(ext, "brokerId", -1),
+            designate=opt_bool(ext, "designateElect"),
+            restarted=restarted,
+            log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
+            doubtful=opt_bool(ext, "doubtful"),
+            # Both say that the master's reign in this epoch is over; an older broker names no epoch.
+            master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or yields >= 0 else -1,
+            yields=yields,
         )
+        return self._told_ha_address(name, await self._coordinator.elect(name, wish))
 
     async def _register(self, request: codec.Command) -> Answer:
         ext = request.ext
@@ -463,12 +442,6 @@ class Controller:
                 check_code=need(ext, "registerCheckCode"),
             )
         )
-
-    async def _step_down(self, name: str, master: int, epoch: int, transfer_target: int) -> bool:
-        handed_over = await self._brokers.step_down(name, master, epoch, transfer_target, self._raft.term)
-        if handed_over:
-            self._coordinator.release(name, master)
-        return handed_over
 
     def _told_ha_address(self, name: str, answer: Answer) -> Answer:
         return msgspec.structs.replace(answer, ext=self._brokers.with_ha_address(name, answer.ext))
