@@ -39,7 +39,7 @@ from model.config import ControllerConfig
 from model.errors import ConfigError, PeerError, Refused, Unknown
 from model.settings import parse_properties, peers, split_address
 from remoting import codec
-from remoting.auth import read_credentials
+from remoting.auth import Credentials, read_credentials
 from remoting.bodies import dumps, loads, loads_object
 from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int
 from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
@@ -76,24 +76,7 @@ class Controller:
         self._live = Liveness()
         self._request_count = 0
         self._boot = f"{config.self_id}.{env.random.getrandbits(64):016x}"
-        self._raft = Raft(
-            env,
-            config.self_id,
-            config.raft_addresses(),
-            config.store_path or f"store/controller-{config.self_id}",
-            self._table.apply_bytes,
-            self._table.snapshot,
-            self._table.restore,
-            config=RaftConfig(
-                append_ms=config.raft_append_period_ms,
-                election_min_ms=config.raft_election_min_ms,
-                election_max_ms=config.raft_election_max_ms,
-            ),
-            secret=read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
-            tls=TlsFiles(config.raft_tls_cert, config.raft_tls_key, config.raft_tls_ca_file)
-            if config.raft_tls_cert
-            else None,
-        )
+        self._raft = self._make_raft()
         credentials = read_credentials(env.disk, config.peer_credentials_file)
         self._client = RemotingClient(env, f"controller.{config.self_id}", credentials=credentials)
         self._brokers = Brokers(env, config, self._table, self._live, self._client)
@@ -106,17 +89,7 @@ class Controller:
             self._brokers,
             self._propose_election,
         )
-        self._server = RemotingServer(
-            env,
-            f"controller.{config.self_id}",
-            self._handle,
-            on_open=self._brokers.opened,
-            on_close=self._on_close,
-            credentials=credentials,
-            signs=True,  # it calls brokers only, on the connections they beat on
-            frame_bytes_max=config.frame_bytes_max,
-            idle_s=config.server_channel_max_idle_s,
-        )
+        self._server = self._make_server(credentials)
         self._asks: dict[int, _Ask] = {
             Request.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
             Request.CONTROLLER_ELECT_MASTER: self._elect,
@@ -128,6 +101,40 @@ class Controller:
             Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
         }
         self._stopped = False
+
+    def _make_raft(self) -> Raft:
+        env, config, table = self._env, self._config, self._table
+        tls = TlsFiles(config.raft_tls_cert, config.raft_tls_key, config.raft_tls_ca_file)
+        return Raft(
+            env,
+            config.self_id,
+            config.raft_addresses(),
+            config.store_path or f"store/controller-{config.self_id}",
+            table.apply_bytes,
+            table.snapshot,
+            table.restore,
+            config=RaftConfig(
+                append_ms=config.raft_append_period_ms,
+                election_min_ms=config.raft_election_min_ms,
+                election_max_ms=config.raft_election_max_ms,
+            ),
+            secret=read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
+            tls=tls if config.raft_tls_cert else None,
+        )
+
+    def _make_server(self, credentials: Credentials | None) -> RemotingServer:
+        config = self._config
+        return RemotingServer(
+            self._env,
+            f"controller.{config.self_id}",
+            self._handle,
+            on_open=self._brokers.opened,
+            on_close=self._on_close,
+            credentials=credentials,
+            signs=True,  # it calls brokers only, on the connections they beat on
+            frame_bytes_max=config.frame_bytes_max,
+            idle_s=config.server_channel_max_idle_s,
+        )
 
     async def start(self) -> None:
         """Take part and listen. Raises DiskError on a damaged directory, OSError for a taken port."""
@@ -357,7 +364,7 @@ class Controller:
     async def _elect(self, request: codec.Command) -> Answer:
         ext = request.ext
         name = need(ext, "brokerName")
-        restarted, yields = opt_bool(ext, "restarted"), opt_int(ext, "yields", -1)
+        restarted, handed_over_by = opt_bool(ext, "restarted"), opt_int(ext, "yields", -1)
         wish = Wish(
             broker_id=need_int(ext, "brokerId", -1),
             designate=opt_bool(ext, "designateElect"),
@@ -365,8 +372,8 @@ class Controller:
             log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
             doubtful=opt_bool(ext, "doubtful"),
             # Both say that the master's reign in this epoch is over; an older broker names no epoch.
-            master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or yields >= 0 else -1,
-            yields=yields,
+            master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or handed_over_by >= 0 else -1,
+            handed_over_by=handed_over_by,
         )
         return self._told_ha_address(name, await self._coordinator.elect(name, wish))
 

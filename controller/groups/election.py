@@ -447,8 +447,8 @@ class ElectionState:
         return master is not None and self._live.is_presumed(name, master, self._now_ms)
 
     def _on_requested(self, event: Requested) -> None:
-        """A broker or an operator asks. Both ``restarted`` and ``yields`` say that the master's reign in this
-        epoch is over, so its lease holds nothing up any more."""
+        """A broker or an operator asks. Both ``restarted`` and ``handed_over_by`` say that the master's reign
+        in this epoch is over, so its lease holds nothing up any more."""
         name, wish, group = event.group, event.wish, self._table.groups.get(event.group)
         if group is not None and wish.master_epoch not in (-1, group.epoch):
             # It was long on its way: here too, so that it neither ends a lease nor drains a master.
@@ -456,7 +456,9 @@ class ElectionState:
             self._out.append(Reply(event.ticket, Refused(text, FENCED_MASTER_EPOCH)))
             return
         replaces = group is not None and group.master not in (None, wish.broker_id)
-        handed_over = group is not None and wish.designate and replaces and wish.yields == group.master
+        handed_over = (
+            group is not None and wish.designate and replaces and wish.handed_over_by == group.master
+        )
         ended = handed_over or (wish.restarted and group is not None and group.master == wish.broker_id)
         if group is not None and group.master is not None and ended:
             self.leases.release((name, group.master))

@@ -22,7 +22,7 @@ from model.config import ControllerConfig
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """The election a broker or an operator asks for (``ElectMaster``); the default is the Controller's own.
-    ``yields``: the master that handed over before, and says so; -1 = none."""
+    ``handed_over_by``: the master that handed over before, and says so; -1 = none."""
 
     broker_id: int = NOBODY
     designate: bool = False
@@ -30,7 +30,7 @@ class Wish:
     log_epoch: int = PRIORITY_LAST
     doubtful: bool = False
     master_epoch: int = -1
-    yields: int = -1
+    handed_over_by: int = -1
 
 
 OWN: Final = Wish()

@@ -27,7 +27,7 @@ WISH = st.builds(
     doubtful=st.booleans(),
     log_epoch=st.integers(1, 3),
     master_epoch=st.sampled_from([-1, -1, 1, 2]),
-    yields=st.sampled_from([-1, -1, 1, 2]),
+    handed_over_by=st.sampled_from([-1, -1, 1, 2]),
 )
 STEP = st.one_of(
     st.tuples(st.just("wait"), st.integers(1, 4000)),
@@ -110,7 +110,7 @@ class Play:
         if wish.master_epoch in (-1, group.epoch) and group.master is not None:
             if wish.restarted and wish.broker_id == group.master:
                 lab.release(group.master)
-            if wish.designate and wish.yields == group.master:
+            if wish.designate and wish.handed_over_by == group.master:
                 lab.release(group.master)
         lab.request(wish)
 
