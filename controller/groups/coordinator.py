@@ -16,20 +16,19 @@ from typing import Final
 
 import msgspec
 
-from controller.groups.elect import PRIORITY_LAST, End, further
-from controller.groups.lease import Leases, matters
-from controller.groups.liveness import Broker, Heartbeat, Liveness
-from controller.groups.table import (
+from controller.groups.commands import (
     ELECT_MASTER_FAILED,
     NOBODY,
     SUCCESS,
     Answer,
     Command,
     ElectMaster,
-    Group,
-    ReplicaTable,
-    nobody,
 )
+from controller.groups.elect import PRIORITY_LAST, End, further
+from controller.groups.group import Group
+from controller.groups.lease import Leases, matters
+from controller.groups.liveness import Broker, Heartbeat, Liveness
+from controller.groups.table import ReplicaTable, nobody
 from controller.raft.raft import NotLeader, Raft
 from model.config import ControllerConfig
 from model.errors import MqError, Refused, Unknown
@@ -290,8 +289,8 @@ class ElectionCoordinator:
         untils = [0.0]
         for holder in holders:
             beat = self._live.newest(name, holder)
-            if holder != chosen and matters(beat, group.members, chosen):
-                untils.append(self._leases.until_ms((name, holder), beat) - at_ms)
+            if holder != chosen and matters(beat, group.members, chosen, group.rule):
+                untils.append(self._leases.until_ms((name, holder), beat, group.rule) - at_ms)
         return max(untils)
 
     def _chosen(self, command: ElectMaster) -> int | None:
@@ -314,7 +313,10 @@ class ElectionCoordinator:
         if not self._raft.is_leader or self._ready_term != self._raft.term or name in self._electing:
             return 0
         now_ms, followed_ms = self._env.monotonic_ms(), self._raft.followed_ms()
-        return self._leases.grant((name, broker_id), beat.timeout_ms, followed_ms=followed_ms, now_ms=now_ms)
+        # What a later leader of the Controllers waits for is what the broker registered.
+        registered_ms = (group.rule.timeout_ms if group.rule is not None else 0) or beat.timeout_ms
+        timeout_ms = min(beat.timeout_ms, registered_ms)
+        return self._leases.grant((name, broker_id), timeout_ms, followed_ms=followed_ms, now_ms=now_ms)
 
     def release(self, name: str, broker_id: int) -> None:
         """The broker says that it does not act as master, so its lease holds nothing up any more."""
@@ -406,7 +408,7 @@ class ElectionCoordinator:
         if group is None:
             return False
         # A suspect leads only when every replica said how far its log is.
-        every = self._config.elect_unclean_master or group.majority_of > 0 or bool(group.doubtful)
+        every = self._config.elect_unclean_master or group.majority_of > 0 or bool(group.suspect)
         able = group.replicas if every else {*group.members, *group.before}
         alive = self._live.alive(name, self._env.monotonic_ms())
         asked = [i for i in alive if i in able and (i != group.master or master_too)]
@@ -417,7 +419,7 @@ class ElectionCoordinator:
             # The silent count with their heartbeats; but of several that are, one may just have died.
             if not group.majority_of and not answered and len(asked) > 1:
                 return False
-            if not group.majority_of and not group.doubtful:
+            if not group.majority_of and not group.suspect:
                 return True
             self._answered[name] = answered
             # A majority that is slow is better than a minority that is quick.
@@ -508,7 +510,7 @@ class ElectionCoordinator:
         transfer_target, answered, name = wanted.broker_id, wanted.answered, wanted.group
         # As after a failure, who is not there is not waited for, and who is in doubt is no measure.
         others = [
-            m for m in group.members if m in wanted.alive and m != transfer_target and m not in group.doubtful
+            m for m in group.members if m in wanted.alive and m != transfer_target and m not in group.suspect
         ]
         for member in (transfer_target, *others):
             if member not in answered and member != group.master:
@@ -531,7 +533,7 @@ class ElectionCoordinator:
         designate: bool = False,
         restarted: bool = False,
         log_epoch: int = PRIORITY_LAST,
-        doubtful: bool = False,
+        suspect: bool = False,
         master_epoch: int = -1,
     ) -> ElectMaster:
         """An election with all this Controller knows now."""
@@ -547,12 +549,12 @@ class ElectionCoordinator:
             alive=tuple(alive),
             # Before anyone was asked: who could answer.
             answered=tuple(sorted(self._answered.get(name, alive))),
-            presumed=tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
+            within_grace=tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
             broker_id=broker_id,
             designate=designate,
             restarted=restarted,
             log_epoch=log_epoch,
-            doubtful=doubtful,
+            suspect=suspect,
             all_ack=beat is not None and beat.all_ack,
             master_epoch=master_epoch,
             unclean=self._config.elect_unclean_master,

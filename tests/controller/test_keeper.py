@@ -9,9 +9,9 @@ import pytest
 
 from controller.groups import coordinator as coordinator
 from controller.groups.asking import SOON_S
+from controller.groups.commands import ApplyBrokerId, ElectMaster
 from controller.groups.coordinator import BACK_MS, TELLS_MAX
 from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.table import ApplyBrokerId, ElectMaster
 from model.codes import Request, Response
 from model.errors import Unknown
 from remoting.codec import Command
