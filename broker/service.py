@@ -36,7 +36,8 @@ from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
 from broker.upkeep.table_sync import MetadataSync
-from ha.service import HaService, Propose
+from ha.proposals import Propose
+from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
 from model.errors import DiskError
@@ -103,10 +104,11 @@ class Broker:
             env,
             config,
             self.client,
-            self.topics.to_json,
+            self.topics.to_text,
             lambda: self.role.registration_id,
             entitled=lambda: (
-                self.role.lease.holds() or (self.role_state.refuse() is None and self.ha.vouched())
+                self.role.lease.holds()
+                or (self.role_state.refuse() is None and self.ha.acked_by_all_recently())
             ),
             listening=lambda: self.group_address.listening,
         )
@@ -148,7 +150,7 @@ class Broker:
             config,
             self._make_server,
             refuses=self._refuse_hot,
-            sure=lambda: self.role.lease.holds() or self.ha.vouched(),
+            sure=lambda: self.role.lease.holds() or self.ha.acked_by_all_recently(),
             on_change=self.registration.soon,
         )
         self.port = 0
@@ -158,16 +160,27 @@ class Broker:
         directory = f"{config.store_path}/config"
         offsets_s = config.flush_offsets_ms / 1000
         self._files = {
-            "topics": ConfigFile(env, f"{directory}/topics.json", self.topics.to_json, self._file_tasks),
+            "topics": ConfigFile(
+                env,
+                f"{directory}/topics.json",
+                lambda: self.topics.to_text(indent=True),
+                self._file_tasks,
+                prepare=lambda slice_: self.topics.text.prepare(slice_, indent=True),
+            ),
             "groups": ConfigFile(
-                env, f"{directory}/subscriptionGroup.json", self.groups.to_json, self._file_tasks
+                env,
+                f"{directory}/subscriptionGroup.json",
+                lambda: self.groups.to_text(indent=True),
+                self._file_tasks,
+                prepare=lambda slice_: self.groups.text.prepare(slice_, indent=True),
             ),
             "offsets": ConfigFile(
                 env,
                 f"{directory}/consumerOffset.json",
-                self.offsets.to_json,
+                lambda: self.offsets.to_text(indent=True),
                 self._file_tasks,
                 delay_s=offsets_s,
+                prepare=lambda slice_: self.offsets.prepare(slice_, indent=True),
             ),
             "delays": ConfigFile(
                 env,
@@ -300,8 +313,8 @@ class Broker:
         copies, offsets = self.context.copies, self.offsets
         self.ha.eligible = copies.ready
         self.ha.on_connected.append(copies.on_connected)
-        copies.add("topics", lambda known: (self.topics.to_json(), 0))
-        copies.add("groups", lambda known: (self.groups.to_json(), 0))
+        copies.add("topics", self.topics.changed_since)
+        copies.add("groups", self.groups.changed_since)
         copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
         copies.add("delays", lambda known: (self.delays.to_json(), 0), gathered=True)
         self.topics.on_change.append(lambda names: copies.changed("topics"))

@@ -16,7 +16,7 @@ import msgspec
 
 import controller.groups.elect
 import controller.groups.table
-import ha.service
+import ha.links
 from broker.role.reboot import Found, UncleanRebootDetector
 from broker.state.pending_acks import PendingAcks
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
@@ -79,6 +79,7 @@ def _fastest_slave(original: Any) -> Any:
     def advance(self: SyncSet) -> None:
         original(self)
         self.replicated = max([self.replicated, *self.slave_ends().values()])
+        self._evidence.copies = 1  # its own check has the same mistake
 
     return advance
 
@@ -178,10 +179,10 @@ def _reads_from_memory(original: Any) -> Any:
 
 
 def _never_shrinks(original: Any) -> Any:
-    def wanted(self: SyncSet, now_ms: float) -> frozenset[int]:
+    def desired_members(self: SyncSet, now_ms: float) -> frozenset[int]:
         return frozenset(original(self, now_ms)) | self.members
 
-    return wanted
+    return desired_members
 
 
 def _excuses_nobody(original: Any) -> Any:
@@ -192,11 +193,11 @@ def _excuses_nobody(original: Any) -> Any:
 
 
 def _no_standing_still(original: Any) -> Any:
-    def tick(self: SyncSet, now_ms: float) -> None:
+    def on_tick(self: SyncSet, now_ms: float) -> None:
         self._tick_ms = now_ms
         original(self, now_ms)
 
-    return tick
+    return on_tick
 
 
 BUGS: Final[dict[str, Bug]] = {
@@ -303,12 +304,12 @@ BUGS: Final[dict[str, Bug]] = {
         _reads_from_memory,
     ),
     "never_shrink_the_set": Bug(
-        "a dead slave stays in the SyncStateSet", KILL_A_SLAVE, SyncSet, "wanted", _never_shrinks
+        "a dead slave stays in the SyncStateSet", KILL_A_SLAVE, SyncSet, "desired_members", _never_shrinks
     ),
     "pause_held_against_slaves": Bug(
         "a master that stood still ends the links of slaves it could not hear meanwhile",
         STOOD_STILL,
-        ha.service,
+        ha.links,
         "excused_ms",
         _excuses_nobody,
     ),
@@ -316,7 +317,7 @@ BUGS: Final[dict[str, Bug]] = {
         "a master that stood still drops members of the SyncStateSet it could not hear meanwhile",
         STOOD_STILL,
         SyncSet,
-        "tick",
+        "on_tick",
         _no_standing_still,
     ),
 }

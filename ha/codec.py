@@ -41,7 +41,7 @@ EPOCHS_MAX: Final = 1000
 BODY_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest body believed. Real masters send 32 KiB; ``haTransferBatchSize`` may be larger, never like this."""
 OFFSET_MAX: Final = 2**63 - 1
-PROMPT: Final = 2
+ANSWERS_HEARTBEATS: Final = 2
 
 _SLAVE_HANDSHAKE = struct.Struct(">ihhq")
 _ACK = struct.Struct(">iq")
@@ -57,13 +57,13 @@ assert (SLAVE_HANDSHAKE_BYTES, ACK_BYTES, MASTER_HANDSHAKE_BYTES, TRANSFER_BYTES
 
 
 class SlaveHandshake(NamedTuple):
-    """Who a slave says it is. ``prompt``: it answers every frame at once, heartbeats too, as ours do; a real
-    one is silent for ``haSendHeartbeatInterval`` after its handshake and between reports without news."""
+    """Which broker a slave says it is. ``answers_heartbeats``: it answers every frame at once, as ours do; a
+    real one is silent for ``haSendHeartbeatInterval`` after its handshake and while it has no news."""
 
     broker_id: int
     from_last_file: bool
     learner: bool
-    prompt: bool = False
+    answers_heartbeats: bool = False
 
 
 class Ack(NamedTuple):
@@ -93,7 +93,7 @@ class Transfer:
 
 
 def encode_slave_handshake(handshake: SlaveHandshake) -> bytes:
-    last_file = 1 if handshake.from_last_file else PROMPT if handshake.prompt else 0
+    last_file = 1 if handshake.from_last_file else ANSWERS_HEARTBEATS if handshake.answers_heartbeats else 0
     return _SLAVE_HANDSHAKE.pack(HANDSHAKE, last_file, int(handshake.learner), handshake.broker_id)
 
 
@@ -163,13 +163,13 @@ class SlaveReader:
 
 def _slave_handshake(buffer: bytearray) -> SlaveHandshake:
     _, last_file, learner, broker_id = _SLAVE_HANDSHAKE.unpack_from(buffer)
-    if last_file not in (0, 1, PROMPT) or learner not in (0, 1):
+    if last_file not in (0, 1, ANSWERS_HEARTBEATS) or learner not in (0, 1):
         raise PeerError(f"slave's handshake has flags {last_file} and {learner}, expected 0 or 1")
     if broker_id <= 0:
         raise PeerError(
             f"slave's handshake has broker id {broker_id}; ids given by the Controller start at 1"
         )
-    return SlaveHandshake(broker_id, last_file == 1, bool(learner), last_file == PROMPT)
+    return SlaveHandshake(broker_id, last_file == 1, bool(learner), last_file == ANSWERS_HEARTBEATS)
 
 
 class MasterReader:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ha.classic_codec import ReportReader, encode_header
@@ -15,7 +16,8 @@ from ha.codec import (
     encode_master_handshake,
     encode_transfer_header,
 )
-from ha.core import SyncSet, label, missed
+from ha.core import Replicas
+from ha.epochs import EpochStart, frame_epoch, skipped_epochs
 from ha.proof import PROOF_S, Credentials, HandshakeResponder, UnprovenError, refusal
 from model.errors import MqError, PeerError
 from runtime.env import Env
@@ -98,25 +100,50 @@ class Host(Protocol):
     """What a link needs from the service that accepted it."""
 
     @property
-    def sync(self) -> SyncSet | None:
+    def replicas(self) -> Replicas | None:
         """None while this broker is not master: slaves are turned away."""
 
     def elsewhere(self, offset: int, link: SlaveLink) -> bool:
         """Has a slave other than ``link``'s the log beyond ``offset``?"""
 
-    def greeted(self, link: SlaveLink) -> None:
+    def on_greeting(self, link: SlaveLink) -> None:
         """Raises PeerError when ``link`` cannot have the id it says."""
 
-    def turned_away(self, link: SlaveLink, why: str) -> None:
+    def on_turned_away(self, link: SlaveLink, why: str) -> None:
         """``link`` did not prove that it is of this group."""
 
-    def acked(self, link: SlaveLink) -> None: ...
-    def ended(self, link: SlaveLink) -> None: ...
+    def on_ack(self, link: SlaveLink) -> None: ...
+    def on_end(self, link: SlaveLink) -> None: ...
 
 
-def epochs_of(store: MessageStore) -> Sequence[tuple[int, int]]:
-    """The store's epochs as (epoch, start offset), oldest first."""
-    return store.epochs.entries
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What all links of one master share."""
+
+    env: Env
+    store: MessageStore
+    host: Host
+    budget: Budget
+    reader: LogReader
+    credentials: Credentials
+    batch_bytes: int
+    segment_bytes: int
+
+
+class Dialect(Protocol):
+    """One of the two protocols of the HA port, as a master speaks it."""
+
+    reader: SlaveReader | ReportReader
+    first_ack_counts: bool
+    """Whether the first ack says what the slave has, or only where it wants to begin."""
+
+    def epochs(self, store: MessageStore) -> Sequence[EpochStart]: ...
+    def header(self, offset: int, size: int, epoch: EpochStart, confirmed: int) -> bytes: ...
+    def on_proven(self, link: SlaveLink, broker_id: int) -> None:
+        """The slave proved which broker it is."""
+
+    def on_first_ack(self, link: SlaveLink, end: int) -> bool:
+        """The slave says where its log ends; False: it cannot be served."""
 
 
 class SlaveLink(asyncio.Protocol):
@@ -127,42 +154,23 @@ class SlaveLink(asyncio.Protocol):
     so where the stream starts - then frames one way and acks the other.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        store: MessageStore,
-        host: Host,
-        *,
-        batch_bytes: int,
-        segment_bytes: int,
-        budget: Budget,
-        reader: LogReader,
-        credentials: Credentials,
-    ) -> None:
+    def __init__(self, resources: Resources, dialect: Dialect) -> None:
         self.broker_id = 0
         self.proven: int | None = None  # the id this slave has proven; None: it has proven none
         self.learner = False
-        self.prompt = True
+        self.answers_heartbeats = True  # so its silence means failure
+        self.from_last_file = False
         self.address = "?"
         self.end = -1  # acknowledged, bytes; -1 before the first ack
         self.next = -1  # the next byte to send; -1 before the first ack
         self.sent_confirmed = -1
-        self.last_read_ms = env.monotonic_ms()
-        self.last_write_ms = self.last_read_ms
-        self._env = env
-        self._store = store
-        self._host = host
-        self._batch_bytes = batch_bytes
-        self._segment_bytes = segment_bytes
-        self._budget = budget
-        self._log = reader
-        self._from_last_file = False
-        self._credentials = credentials
-        self._gate: HandshakeResponder | None = None  # None: it is open, or the connection ended
+        self.last_read_ms = self.last_write_ms = resources.env.monotonic_ms()
+        self._shared = resources
+        self._dialect = dialect
+        self._responder: HandshakeResponder | None = None  # None: it is done, or the connection ended
         self._deadline: asyncio.TimerHandle | None = None
-        self._reader: SlaveReader | ReportReader = SlaveReader()
         self._transport: asyncio.Transport | None = None
-        self._told: tuple[int, int] | None = None  # the label of the last frame
+        self._told: EpochStart | None = None  # the epoch of the last frame
         self._paused = False
         self._gone = False  # the range the slave needs was deleted here
         self._again: asyncio.Handle | None = None
@@ -174,24 +182,26 @@ class SlaveLink(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
         self._transport.set_write_buffer_limits(high=WINDOW_BYTES)
-        sync = self._host.sync
-        if sync is None:
+        replicas = self._shared.host.replicas
+        if replicas is None:
             # Usual in the moment of a change of master: the slave tries again.
             log.debug("slave at %s turned away: this broker is not master", self.address)
             self.close()
             return
-        self._gate = HandshakeResponder(self._env, self._credentials, sync.epoch)
-        if self._gate.strict:
+        shared = self._shared
+        self._responder = HandshakeResponder(shared.env, shared.credentials, replicas.epoch)
+        if self._responder.strict:
             self._deadline = asyncio.get_running_loop().call_later(PROOF_S, self._too_late)
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        self.last_read_ms = self._env.monotonic_ms()
-        if self._gate is None:
+        self.last_read_ms = self._shared.env.monotonic_ms()
+        responder = self._responder
+        if responder is None:
             self._guarded(lambda: self._read(data))
         else:
-            self._guarded(lambda: self._pass(self._gate, data))
+            self._guarded(lambda: self._verify(responder, data))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -204,34 +214,31 @@ class SlaveLink(asyncio.Protocol):
         self._transport = None
         if self._again is not None:
             self._again.cancel()
-        if self._gate is not None and self._gate.answered:
-            self._host.turned_away(
+        if self._responder is not None and self._responder.answered:
+            self._shared.host.on_turned_away(
                 self, "it hung up instead of proving itself: haSecretFile may differ there"
             )
-        self._forget_gate()
-        self._host.ended(self)
+        self._forget_responder()
+        self._shared.host.on_end(self)
 
     # Before the HA protocol
 
-    def _pass(self, gate: HandshakeResponder | None, data: bytes) -> None:
-        if gate is None:
-            return
+    def _verify(self, responder: HandshakeResponder, data: bytes) -> None:
         try:
-            answer, rest = gate.feed(data)
+            answer, rest = responder.feed(data)
         except UnprovenError as error:
             self._turn_away(str(error), refusal(error.reason) if error.reason is not None else b"")
             return
         if answer:
             self._write([answer])
         if rest is not None:
-            self._forget_gate()
-            self._opened(gate.proven)
+            # What comes now is the HA protocol, said by the broker that proved itself if one did.
+            self._forget_responder()
+            self.proven = responder.proven
+            if responder.proven is not None:
+                self._dialect.on_proven(self, responder.proven)
             if rest:
                 self._read(rest)
-
-    def _opened(self, proven: int | None) -> None:
-        """What comes now is the HA protocol, said by the broker ``proven`` if that is not None."""
-        self.proven = proven
 
     def _too_late(self) -> None:
         self._turn_away(f"it did not prove within {PROOF_S:g} s who it is", b"")
@@ -240,16 +247,16 @@ class SlaveLink(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self._forget_gate()
-        self._host.turned_away(self, why)
+        self._forget_responder()
+        self._shared.host.on_turned_away(self, why)
         if answer:
             transport.write(answer)
             transport.close()
         else:
             transport.abort()
 
-    def _forget_gate(self) -> None:
-        self._gate = None
+    def _forget_responder(self) -> None:
+        self._responder = None
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -257,44 +264,71 @@ class SlaveLink(asyncio.Protocol):
     # Reading
 
     def _read(self, data: bytes) -> None:
-        for frame in self._reader.feed(data):
+        for frame in self._dialect.reader.feed(data):
             if isinstance(frame, SlaveHandshake):
                 self._shake_hands(frame)
             else:
                 self._ack(frame)
 
     def _shake_hands(self, frame: SlaveHandshake) -> None:
-        sync = self._host.sync
-        if sync is None:
+        replicas = self._shared.host.replicas
+        if replicas is None:
             raise PeerError("this broker is not master any more")
-        if frame.broker_id == sync.self_id:
+        if frame.broker_id == replicas.self_id:
             raise PeerError(f"a slave claims to be broker {frame.broker_id}, which is this master")
         if self.proven not in (None, frame.broker_id):
             raise PeerError(f"broker {self.proven} has proven itself and claims to be {frame.broker_id}")
-        epochs = epochs_of(self._store)
+        store = self._shared.store
+        epochs = store.epochs.entries
         if not epochs:
             raise PeerError("this log has no epochs: nothing to compare a slave's log with")
-        self.broker_id, self.learner, self.prompt = frame.broker_id, frame.learner, frame.prompt
-        self._from_last_file = frame.from_last_file
-        self._host.greeted(self)
-        self._write([encode_master_handshake(self._store.log.end, epochs)])
+        self.broker_id, self.learner = frame.broker_id, frame.learner
+        self.answers_heartbeats, self.from_last_file = frame.answers_heartbeats, frame.from_last_file
+        self.greeted()
+        self._write([encode_master_handshake(store.log.end, epochs)])
+
+    def greeted(self) -> None:
+        """The slave said who it is, as far as it does. Raises PeerError when it cannot have that id."""
+        self._shared.host.on_greeting(self)
 
     def _ack(self, frame: Ack) -> None:
-        own_end = self._store.log.end
+        if self.next < 0 and not self._dialect.on_first_ack(self, frame.end):
+            return
+        own_end = self._shared.store.log.end
         if frame.end > own_end:
             raise PeerError(f"slave {self.broker_id} acknowledged {frame.end}, beyond our end {own_end}")
         if self.next < 0:
             self._begin(frame.end)
+            if not self._dialect.first_ack_counts:
+                self.pump()
+                return
         elif frame.end > self.next:
             raise PeerError(f"slave {self.broker_id} acknowledged {frame.end}, sent was {self.next}")
         self.end = frame.end
-        self._host.acked(self)
+        self._shared.host.on_ack(self)
         self.pump()
 
+    def refuse_beyond_end(self, asked: int) -> bool:
+        """Whether the slave asks for what our log does not have: it is told our end, which a real one closes
+        at, too."""
+        own_end = self._shared.store.log.end
+        if asked <= own_end:
+            return False
+        self._write([self._dialect.header(own_end, 0, (0, 0), 0)])
+        log.warning(
+            "the slave at %s asks from %d on, our log ends at %d: it does not belong to this one",
+            self.address,
+            asked,
+            own_end,
+        )
+        if self._transport is not None:
+            self._transport.close()
+        return True
+
     def _begin(self, asked: int) -> None:
-        begin, end = self._store.log.min_offset, self._store.log.end
-        if asked == 0 and self._from_last_file and end > 0:
-            self.next = max(begin, (end - 1) // self._segment_bytes * self._segment_bytes)
+        begin, end = self._shared.store.log.min_offset, self._shared.store.log.end
+        if asked == 0 and self.from_last_file and end > 0:
+            self.next = max(begin, (end - 1) // self._shared.segment_bytes * self._shared.segment_bytes)
         elif asked == 0:
             self.next = begin
         else:
@@ -314,7 +348,7 @@ class SlaveLink(asyncio.Protocol):
     def _pump(self) -> None:
         if self.next < 0 or self._paused or self._transport is None or self._transport.is_closing():
             return
-        end = self._store.log.end
+        end = self._shared.store.log.end
         if self.next >= end:
             return
         self._look_for_gap()
@@ -322,29 +356,29 @@ class SlaveLink(asyncio.Protocol):
         if self.next >= end:
             self._later(STALL_S)
             return
-        sync = self._host.sync
-        if self._gone or sync is None:
+        replicas = self._shared.host.replicas
+        if self._gone or replicas is None:
             return
-        epochs = self._epochs()
+        epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
         parts: list[bytes] = []
-        left = self._budget.take(min(TURN_BYTES, end - self.next))
+        left = self._shared.budget.take(min(TURN_BYTES, end - self.next))
         if left <= 0:
-            self._later(self._budget.wait_s())
+            self._later(self._shared.budget.wait_s())
             return
         while self.next < end and left > 0:
-            size, (epoch, start) = label(epochs, self.next, min(self._batch_bytes, end - self.next, left))
-            data = self._log.read(self.next, size)
+            size, epoch = frame_epoch(epochs, self.next, min(self._shared.batch_bytes, end - self.next, left))
+            data = self._shared.reader.read(self.next, size)
             if not data:
                 raise MqError(f"the log has nothing at {self.next}, its end is {end}")
             if len(data) < size:  # the end of a segment
-                size, (epoch, start) = label(epochs, self.next, len(data))
-            for before in missed(epochs, self.next, self._told, (epoch, start)):
-                parts.append(self._frame(self.next, 0, *before, sync.confirmed))
-            self._told = (epoch, start)
-            parts += (self._frame(self.next, size, epoch, start, sync.confirmed), data)
+                size, epoch = frame_epoch(epochs, self.next, len(data))
+            for skipped in skipped_epochs(epochs, self.next, self._told, epoch):
+                parts.append(header(self.next, 0, skipped, replicas.confirmed))
+            self._told = epoch
+            parts += (header(self.next, size, epoch, replicas.confirmed), data)
             self.next += size
             left -= size
-        self.sent_confirmed = sync.confirmed
+        self.sent_confirmed = replicas.confirmed
         self._write(parts)
         if self.next < end and not self._paused:
             self._later(0)
@@ -354,11 +388,11 @@ class SlaveLink(asyncio.Protocol):
 
         When none can, a slave takes them as they are: it knows damage when it meets it.
         """
-        damage = self._store.damage
+        damage = self._shared.store.damage
         if not damage.ranges:
             return end
         begin = self.next if damage.at(self.next) is not None else damage.next_begin(self.next, end)
-        return begin if begin < end and self._host.elsewhere(begin, self) else end
+        return begin if begin < end and self._shared.host.elsewhere(begin, self) else end
 
     def _later(self, wait_s: float) -> None:
         if self._again is None:
@@ -375,22 +409,15 @@ class SlaveLink(asyncio.Protocol):
         self._guarded(self._heartbeat)
 
     def _heartbeat(self) -> None:
-        sync = self._host.sync
-        if self.next < 0 or self._paused or sync is None:
+        replicas = self._shared.host.replicas
+        if self.next < 0 or self._paused or replicas is None:
             return
-        _, (epoch, start) = label(self._epochs(), self.next, 0)
-        self._told = (epoch, start)
-        self.sent_confirmed = sync.confirmed
-        self._write([self._frame(self.next, 0, epoch, start, sync.confirmed)])
-
-    def _frame(self, offset: int, size: int, epoch: int, start: int, confirmed: int) -> bytes:
-        return encode_transfer_header(offset, size, epoch, start, confirmed)
-
-    def _epochs(self) -> Sequence[tuple[int, int]]:
-        return epochs_of(self._store)
+        _, self._told = frame_epoch(self._dialect.epochs(self._shared.store), self.next, 0)
+        self.sent_confirmed = replicas.confirmed
+        self._write([self._dialect.header(self.next, 0, self._told, replicas.confirmed)])
 
     def _look_for_gap(self) -> None:
-        begin = self._store.log.min_offset
+        begin = self._shared.store.log.min_offset
         if self.next < begin and not self._gone:
             # The slave sees a frame that starts beyond its end and knows: what it needs is not here any more.
             log.warning(
@@ -405,7 +432,7 @@ class SlaveLink(asyncio.Protocol):
 
     def _write(self, parts: list[bytes]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self.last_write_ms = self._env.monotonic_ms()
+            self.last_write_ms = self._shared.env.monotonic_ms()
             self._transport.writelines(parts)
 
     # The end
@@ -422,80 +449,67 @@ class SlaveLink(asyncio.Protocol):
             return
         if reason is not None:
             log.warning("HA connection of slave %d at %s ended: %s", self.broker_id, self.address, reason)
-        self._forget_gate()
+        self._forget_responder()
         self._transport.abort()
 
 
-class ClassicLink(SlaveLink):
-    """One slave's connection in a group without Controller: its first 8 bytes say where its log ends.
+class WithEpochs:
+    """The protocol of a group with Controllers."""
 
-    Nobody says who he is in this protocol, so slaves that have not proven it before have numbers in the order
-    they connected. To an empty slave the whole log
-    is sent; with ``from_last_file`` only from its last segment on, as the original does.
+    def __init__(self) -> None:
+        self.reader: SlaveReader | ReportReader = SlaveReader()
+        self.first_ack_counts = True
+
+    def epochs(self, store: MessageStore) -> Sequence[EpochStart]:
+        return store.epochs.entries
+
+    def header(self, offset: int, size: int, epoch: EpochStart, confirmed: int) -> bytes:
+        return encode_transfer_header(offset, size, *epoch, confirmed)
+
+    def on_proven(self, link: SlaveLink, broker_id: int) -> None:
+        """Its handshake says which broker it is, and is compared with the proof."""
+
+    def on_first_ack(self, link: SlaveLink, end: int) -> bool:
+        return True
+
+
+class Classic:
+    """The protocol of a group without Controllers: the first 8 bytes say where the slave's log ends.
+
+    Nobody says in it which broker it is, so slaves that have not proven it before have numbers in the order
+    they connected. To an empty slave the whole log is sent; with ``from_last_file`` only from its last
+    segment on, as the original does.
     """
 
-    def __init__(
-        self,
-        env: Env,
-        store: MessageStore,
-        host: Host,
-        *,
-        batch_bytes: int,
-        segment_bytes: int,
-        number: int,
-        from_last_file: bool,
-        budget: Budget,
-        reader: LogReader,
-        credentials: Credentials,
-    ) -> None:
-        super().__init__(
-            env,
-            store,
-            host,
-            batch_bytes=batch_bytes,
-            segment_bytes=segment_bytes,
-            budget=budget,
-            reader=reader,
-            credentials=credentials,
-        )
-        self.broker_id = number
-        self.prompt = False  # it may be a real slave: that one breathes every 5 s
+    def __init__(self, number: int, *, from_last_file: bool) -> None:
+        self.reader: SlaveReader | ReportReader = ReportReader()
+        self.first_ack_counts = False
+        self._number = number
         self._from_last_file = from_last_file
-        self._reader = ReportReader()
 
-    def _opened(self, proven: int | None) -> None:
-        super()._opened(proven)
-        if proven is not None:
-            self.broker_id = proven
+    def open(self, resources: Resources) -> SlaveLink:
+        """A link of the next slave."""
+        link = SlaveLink(resources, self)
+        link.broker_id, link.from_last_file = self._number, self._from_last_file
+        link.answers_heartbeats = False  # it may be a real slave: that one says something every 5 s
+        return link
 
-    def _ack(self, frame: Ack) -> None:
-        if self.next < 0:
-            own_end = self._store.log.end
-            if frame.end > own_end:
-                # The frame tells the slave why; a real one closes at it, too.
-                self._write([encode_header(own_end, 0)])
-                log.warning(
-                    "the slave at %s asks from %d on, our log ends at %d: it does not belong to this one",
-                    self.address,
-                    frame.end,
-                    own_end,
-                )
-                if self._transport is not None:
-                    self._transport.close()
-                return
-            self._host.greeted(self)
-            # Where it wants to begin. Whether it has the same before that, only it can tell: it acknowledges
-            # with what it says next, which a real slave does within 5 s.
-            self._begin(frame.end)
-            self.pump()
-            return
-        super()._ack(frame)
+    def epochs(self, store: MessageStore) -> Sequence[EpochStart]:
+        return _NO_EPOCHS
 
-    def _frame(self, offset: int, size: int, epoch: int, start: int, confirmed: int) -> bytes:
+    def header(self, offset: int, size: int, epoch: EpochStart, confirmed: int) -> bytes:
         return encode_header(offset, size)
 
-    def _epochs(self) -> Sequence[tuple[int, int]]:
-        return _NO_EPOCHS
+    def on_proven(self, link: SlaveLink, broker_id: int) -> None:
+        link.broker_id = broker_id
+
+    def on_first_ack(self, link: SlaveLink, end: int) -> bool:
+        """It only says where it wants to begin. Whether it has the same before that, only it can tell: it
+        acknowledges with what it says next, which a real slave does within 5 s."""
+        if link.refuse_beyond_end(end):
+            return False
+        link.greeted()
+        return True
 
 
 _NO_EPOCHS: Final = ((0, 0),)

@@ -8,12 +8,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ha.codec import (
-    SlaveHandshake,
-)
-from ha.master_link import ClassicMasterLink, MasterLink, cut_epochs
+from ha.codec import SlaveHandshake
+from ha.follow import Master
+from ha.master_link import Dialect, MasterLink
+from ha.own_log import NeedsReseedError, forget_epochs
 from ha.proof import Credentials, HandshakeInitiator, Reason, UnprovenError
-from ha.tail import NeedsReseedError
 from model.config import BrokerConfig
 from model.errors import DiskError, MqError
 from model.settings import split_address
@@ -49,8 +48,58 @@ class State(enum.StrEnum):
     HANDSHAKE = "handshake"
     UNPROVEN = "unproven"  # the master does not prove that it knows haSecretFile, or wants a proof of us
     FOLLOWING = "following"
-    NEEDS_RESEED = "needs_reseed"  # the logs have nothing in common, or the range is gone at the master
+    NEEDS_RESEED = "needs_reseed"  # the log cannot go on in the master's, or only by losing what is confirmed
     BROKEN = "broken"  # the own disk refuses
+
+
+class Reseeds:
+    """Puts logs aside that cannot be continued (``autoReseed``): how many in a row, and when the next one."""
+
+    def __init__(self, env: Env, store: MessageStore, config: BrokerConfig) -> None:
+        self.aside: list[str] = []
+        """Where logs went that could not be continued, in the life of this process."""
+        self._env = env
+        self._store = store
+        self._config = config
+        self._row = 0  # logs put aside in a row
+        self._wait = Backoff(env.random, RESEED_FIRST_MS, RESEED_MAX_MS)
+        self._from_ms = float("-inf")  # no log is put aside before
+        self._torn_ms = float("-inf")  # when the log could not be continued the last time
+
+    def kept(self, error: NeedsReseedError) -> str | None:
+        """Why the log is not put aside although ``autoReseed`` is set, or None.
+
+        Not when the master lacks bytes we know to be confirmed: then it is perhaps the master that should be
+        re-seeded, and an operator decides. Nor when what was copied in its place fares no better.
+        """
+        if not self._config.auto_reseed:
+            return None
+        confirmed = self._store.confirmed
+        if error.master_end < confirmed:
+            return f"not put aside: {confirmed} bytes here are confirmed, more than there"
+        before_ms, self._torn_ms = self._torn_ms, self._env.monotonic_ms()
+        if self._torn_ms - before_ms >= RESEED_STEADY_MS:
+            self._row = 0
+            self._wait.reset()
+        if self._row >= RESEEDS_MAX:
+            return f"not put aside: {self._row} logs were in a row, and no copy could be continued"
+        if self._row and self._torn_ms < self._from_ms:
+            return "put aside later: the last copy could not be continued either"
+        return None
+
+    def put_aside(self, error: NeedsReseedError) -> bool:
+        """Begin with an empty log if ``autoReseed`` is set; whether that was done. Raises DiskError,
+        OSError."""
+        if not self._config.auto_reseed:
+            return False
+        end = self._store.log.end
+        aside = self._store.quarantine()
+        log.warning("the log up to %d was put aside in %s; copying the master's: %s", end, aside, error)
+        self._env.events.add("reseeding", reason=str(error), aside=aside)
+        self.aside.append(aside)
+        self._row += 1
+        self._from_ms = self._torn_ms + self._wait.next_s() * 1000
+        return True
 
 
 class Follower:
@@ -64,7 +113,7 @@ class Follower:
 
     A ``rocketmq_peer`` master, one that may be a real RocketMQ broker, is given the time its own kind takes
     between heartbeats. And as it records no epoch that starts where the one before it does, its newest epoch
-    may be older than ours although it was elected after all we know of: the Controller's word counts then.
+    may be older than ours although it was elected after all we know of: the Controllers' word counts then.
 
     With a secret both ends prove themselves first (``ha.proof``), and a master that does not is not followed.
     Only with ``trustPeers`` is one followed that says it has no secret. A master that may be a real one is
@@ -81,25 +130,20 @@ class Follower:
         *,
         classic: bool = False,
     ) -> None:
-        """``classic``: a group without Controller, with its own protocol."""
+        """``classic``: a group without Controllers, with its own protocol."""
         self.classic = classic
         self.state = State.NO_MASTER
         self.reason: str | None = None
         self.address: str | None = None
         self.broker_id = broker_id
-        self.epoch = 0
-        self.rocketmq_peer = False
+        self.master = Master(0)
         self.agreed = False
         """Whether our log is known to go on in the master's, as of this link."""
-        self.on_agreed: list[Callable[[], None]] = []
-        self.aside: list[str] = []
-        """Where logs went that could not be continued, in the life of this process."""
+        self.on_agree: list[Callable[[], None]] = []
+        self.reseeds = Reseeds(env, store, config)
         self._env = env
         self._store = store
         self._config = config
-        self._handshake = SlaveHandshake(
-            broker_id, config.sync_from_last_file, config.async_learner, prompt=True
-        )
         self._credentials = credentials
         self._proving = True
         self._halted = False
@@ -108,21 +152,18 @@ class Follower:
         self._told_epoch = -1  # in which the master sent the last frame
         self._backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         self._since_ms = 0.0  # when this link was made
-        self._reseeds = 0  # logs put aside in a row
-        self._reseed_wait = Backoff(env.random, RESEED_FIRST_MS, RESEED_MAX_MS)
-        self._reseed_from_ms = float("-inf")  # no log is put aside before
-        self._torn_ms = float("-inf")  # when the log could not be continued the last time
         self._mark = store.log.end  # what counts as new begins here
         self._tasks = Tasks("ha.slave")
         self._tasks.spawn(self._run(), name="follow")
         store.on_flush.append(self._flushed)
 
-    def follow(self, address: str | None) -> None:
+    def follow(self, address: str | None, master: Master) -> None:
         """Follow the master whose HA address this is; None: wait until one is known."""
+        self.master = master._replace(followed_rocketmq=self.followed_rocketmq or master.followed_rocketmq)
         if address == self.address:
             return
         self.address = address
-        self._proving = not (self._credentials.lenient and (self.rocketmq_peer or self.classic))
+        self._proving = not (self._credentials.lenient and (master.rocketmq_peer or self.classic))
         self._backoff.reset()
         self._moved.set()
         if self._link is not None:
@@ -142,13 +183,18 @@ class Follower:
         await self._tasks.cancel()
 
     @property
-    def settled(self) -> int | None:
-        """The epoch whose master's log this one is a piece of, as a link that works says; None while that is
-        not known: what is here may still have to be cut."""
+    def followed_rocketmq(self) -> bool:
+        """Whether a master was followed in this process that may have been a real one."""
+        return self.master.followed_rocketmq
+
+    @property
+    def verified_epoch(self) -> int | None:
+        """Epoch in which this log is known to be a prefix of the master's, by a link that works; None: not
+        yet, what is here may still have to be cut."""
         link = self._link
         if self.state is not State.FOLLOWING or link is None or link.ended.done():
             return None
-        return self.epoch if self._told_epoch == self.epoch else None
+        return self.master.epoch if self._told_epoch == self.master.epoch else None
 
     @property
     def needs_reseed(self) -> str | None:
@@ -165,26 +211,30 @@ class Follower:
             "state": self.state.value,
             "master": self.address,
             "reason": self.reason,
-            "putAside": list(self.aside),
+            "putAside": list(self.reseeds.aside),
         }
 
-    def connected(self) -> None:
+    # What its link tells (ha.master_link.Owner)
+
+    def on_connected(self) -> None:
         """A connection was made. What is wrong stays visible until the link works."""
         self._since_ms = self._env.monotonic_ms()
         if self.state in (State.NO_MASTER, State.CONNECTING):
             self.state = State.HANDSHAKE
 
-    def agree(self) -> None:
+    def on_agreed(self) -> None:
         """Our log goes on in the master's."""
         if not self.agreed:
             self.agreed = True
-            for hook in self.on_agreed:
+            for hook in self.on_agree:
                 hook()
 
-    def progressed(self, epoch: int) -> None:
+    def on_progress(self, epoch: int) -> None:
         """A frame of a master in ``epoch`` was taken. When it is not the first one, the next failure is
         retried soon."""
         self._told_epoch = epoch
+        if self.master.rocketmq_peer and not self.followed_rocketmq:
+            self.master = self.master._replace(followed_rocketmq=True)
         end = self._store.log.end
         if end - self._mark >= STEADY_BYTES:
             self._mark = end
@@ -194,7 +244,7 @@ class Follower:
         if self.state is not State.FOLLOWING:
             log.info("following %s from %d", self.address, self._store.log.end)
         self.state, self.reason = State.FOLLOWING, None
-        self.agree()
+        self.on_agreed()
 
     def _flushed(self, _flushed: int) -> None:
         if self._link is not None:
@@ -211,7 +261,7 @@ class Follower:
             try:
                 await self._session(address)
             except NeedsReseedError as error:
-                if self._quarantine(error):
+                if self._reseed(error):
                     continue
             except UnprovenError as error:
                 self._note(State.UNPROVEN, error)
@@ -221,7 +271,7 @@ class Follower:
                 broken = self._store.writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
             except Exception as error:
-                # Not foreseen; but who follows no more is a replica less, and the status would not say so.
+                # Not foreseen; but a slave that follows no more is a replica less, and the status hides it.
                 log.exception("following %s failed", address)
                 self._note(State.CONNECTING, error)
             wait_s = self._backoff.next_s()
@@ -231,47 +281,22 @@ class Follower:
             except TimeoutError:
                 continue
 
-    def _quarantine(self, error: NeedsReseedError) -> bool:
-        """With ``autoReseed``: begin with an empty log; whether that was done."""
-        store = self._store
-        kept = self._kept(error)
+    def _reseed(self, error: NeedsReseedError) -> bool:
+        """Whether there is an empty log to go on with."""
+        kept = self.reseeds.kept(error)
+        if error.lacks_confirmed and self.state is not State.NEEDS_RESEED:
+            self._env.events.add("cut_refused", reason=str(error))
         self._note(State.NEEDS_RESEED, MqError(f"{error}; {kept}") if kept else error)
-        if kept or not self._config.auto_reseed or self._halted:
+        if kept or self._halted:
             return False
-        end = store.log.end
         try:
-            aside = store.quarantine()
+            if not self.reseeds.put_aside(error):
+                return False
         except (DiskError, OSError) as problem:
             self._note(State.BROKEN, problem)
             return False
-        log.warning("the log up to %d was put aside in %s; copying the master's: %s", end, aside, error)
-        self._env.events.add("reseeding", reason=str(error), aside=aside)
-        self.aside.append(aside)
-        self._mark = store.log.end
-        self._reseeds += 1
-        self._reseed_from_ms = self._torn_ms + self._reseed_wait.next_s() * 1000
+        self._mark = self._store.log.end
         return True
-
-    def _kept(self, error: NeedsReseedError) -> str | None:
-        """Why the log is not put aside although ``autoReseed`` is set, or None.
-
-        Not when the master lacks bytes we know to be confirmed: then it is perhaps the master that should be
-        re-seeded, and an operator decides. Nor when what was copied in its place fares no better.
-        """
-        if not self._config.auto_reseed:
-            return None
-        confirmed = self._store.confirmed
-        if error.master_end < confirmed:
-            return f"not put aside: {confirmed} bytes here are confirmed, more than there"
-        before_ms, self._torn_ms = self._torn_ms, self._env.monotonic_ms()
-        if self._torn_ms - before_ms >= RESEED_STEADY_MS:
-            self._reseeds = 0
-            self._reseed_wait.reset()
-        if self._reseeds >= RESEEDS_MAX:
-            return f"not put aside: {self._reseeds} logs were in a row, and no copy could be continued"
-        if self._reseeds and self._torn_ms < self._reseed_from_ms:
-            return "put aside later: the last copy could not be continued either"
-        return None
 
     def _note(self, state: State, error: Exception) -> None:
         text = str(error) or type(error).__name__
@@ -280,15 +305,21 @@ class Follower:
         self.state, self.reason = state, text
 
     async def _session(self, address: str) -> None:
-        why_not = self._store.writable
+        store, config = self._store, self._config
+        why_not = store.writable
         if why_not is not None:
             raise DiskError(why_not)
         # A record cut off by the last link's end: the rest of it will be sent again.
-        end = self._store.truncate_partial_tail()
-        cut_epochs(self._store, end + 1)
+        end = store.truncate_partial_tail()
+        forget_epochs(store, end + 1)
         host, port = split_address(address)
-        kind = ClassicMasterLink if self.classic else MasterLink
-        link = kind(self._env, self._store, self._config, self, self._handshake, self._knock())
+        handshake = SlaveHandshake(
+            self.broker_id, config.sync_from_last_file, config.async_learner, answers_heartbeats=True
+        )
+        dialect = Dialect.of(
+            store, config, handshake, classic=self.classic, rocketmq_peer=self.master.rocketmq_peer
+        )
+        link = MasterLink(self._env, store, config, self, dialect, self._initiator())
         _, link = await self._env.network.connect(lambda: link, host, port, timeout_s=3.0)
         self._link = link
         try:
@@ -299,8 +330,10 @@ class Follower:
             self._link, self.agreed = None, False
             link.end(MqError("stopped"))
 
-    def _knock(self) -> HandshakeInitiator | None:
+    def _initiator(self) -> HandshakeInitiator | None:
         secret = self._credentials.secret
         if secret is None or not self._proving:
             return None
-        return HandshakeInitiator(self._env, secret, self._credentials.scope, self.broker_id, self.epoch)
+        return HandshakeInitiator(
+            self._env, secret, self._credentials.scope, self.broker_id, self.master.epoch
+        )

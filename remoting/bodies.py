@@ -45,6 +45,12 @@ def queue_key(topic: str, broker: str, queue_id: int) -> ObjectKey:
     return ObjectKey.of(brokerName=broker, queueId=queue_id, topic=topic)
 
 
+class Raw(str):
+    """JSON already written: a value that the writers take as it is."""
+
+    __slots__ = ()
+
+
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -61,6 +67,8 @@ def dumps_dialect(value: Any, indent: bool = False) -> bytes:
 
 def _write(value: Any, *, strict: bool, line: str) -> str:
     """``line`` starts a new line at the depth of ``value``; empty without indentation."""
+    if isinstance(value, Raw):
+        return value
     inner = line + "\t" if line else ""
     if isinstance(value, ObjectKey):
         value = value.to_dict()
@@ -77,6 +85,19 @@ def _write(value: Any, *, strict: bool, line: str) -> str:
     if value is None or isinstance(value, str | bool | int | float):
         return _encode(value).decode()
     raise TypeError(f"no JSON for {type(value).__name__}: {value!r}")
+
+
+def entry(key: str, value: Any, depth: int) -> str:
+    """One member of a map as ``dumps_dialect`` writes it ``depth`` levels down; 0: without indentation."""
+    line = "\n" + "\t" * depth if depth else ""
+    return f"{line}{_key(key, False)}:{_write(value, strict=False, line=line)}"
+
+
+def joined(entries: list[str], depth: int) -> Raw:
+    """A map of what ``entry`` wrote, in order."""
+    if not entries:
+        return Raw("{}")
+    return Raw("{" + ",".join(entries) + ("\n" + "\t" * (depth - 1) if depth else "") + "}")
 
 
 def pieces(value: Any, *, strict: bool = True, ordered: bool = True, depth: int = 2) -> Iterator[str]:

@@ -14,7 +14,9 @@ EVENTS_MAX: Final = 512
 KINDS: Final = (
     "acting_ended",
     "acting_master",
+    "cut_refused",
     "demoted",
+    "invariant_broken",
     "lease_ended",
     "lease_renewed",
     "master_elected",

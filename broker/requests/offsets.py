@@ -95,7 +95,9 @@ class OffsetProcessor:
         return request.reply(ext={"timestamp": str(stored_ms)})
 
     async def everything(self, connection: Connection, request: Command) -> Command:
-        return request.reply(body=bodies.dumps_dialect(self._context.offsets.to_json()))
+        async with self._context.turns.take(connection) as turn:
+            await self._context.offsets.prepare(turn)
+            return request.reply(body=bodies.dumps_dialect(self._context.offsets.to_text()))
 
 
 def need_own_group(group: str) -> None:

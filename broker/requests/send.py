@@ -56,7 +56,7 @@ from remoting.headers import SendBackHeader, SendHeader
 from remoting.service import Connection
 from store.files.consume_queue import is_queue_name
 from store.files.record import NewMessage, decode
-from store.message_store import Put
+from store.flow.writing import Put
 
 MAX_RECONSUME_VERSION: Final = 121  # clients from 3.4.9 on may set maxReconsumeTimes
 BATCH_INNER: Final = struct.Struct(">iiiii")

@@ -31,6 +31,17 @@ class TableProcessor:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        # The answers that list all, until the next change.
+        self._all_topics: bytes | None = None
+        self._all_groups: bytes | None = None
+        context.topics.on_change.append(lambda names: self._forget_topics())
+        context.groups.on_change.append(self._forget_groups)
+
+    def _forget_topics(self) -> None:
+        self._all_topics = None
+
+    def _forget_groups(self) -> None:
+        self._all_groups = None
 
     # Topics
 
@@ -90,18 +101,19 @@ class TableProcessor:
         return request.reply()
 
     async def all_topics(self, connection: Connection, request: Command) -> Command:
-        table = self._context.topics.to_json()
-        return request.reply(
-            ext={"totalTopicNum": str(len(self._context.topics.table))},
-            body=bodies.dumps(
-                {
-                    **table,
-                    "mappingDataVersion": _EMPTY_VERSION,
-                    "topicQueueMappingDetailMap": {},
-                    "topicQueueMappingInfoMap": {},
-                }
-            ),
-        )
+        topics = self._context.topics
+        async with self._context.turns.take(connection) as turn:
+            await topics.text.prepare(turn)
+            if self._all_topics is None:
+                self._all_topics = bodies.dumps(
+                    {
+                        **topics.to_text(),
+                        "mappingDataVersion": _EMPTY_VERSION,
+                        "topicQueueMappingDetailMap": {},
+                        "topicQueueMappingInfoMap": {},
+                    }
+                )
+            return request.reply(ext={"totalTopicNum": str(len(topics.table))}, body=self._all_topics)
 
     async def one_topic(self, connection: Connection, request: Command) -> Command:
         name = need(request.ext, "topic")
@@ -147,7 +159,12 @@ class TableProcessor:
         return request.reply()
 
     async def all_groups(self, connection: Connection, request: Command) -> Command:
-        return request.reply(body=bodies.dumps(self._context.groups.to_json()))
+        groups = self._context.groups
+        async with self._context.turns.take(connection) as turn:
+            await groups.text.prepare(turn)
+            if self._all_groups is None:
+                self._all_groups = bodies.dumps(groups.to_text())
+            return request.reply(body=self._all_groups)
 
     async def one_group(self, connection: Connection, request: Command) -> Command:
         name = need(request.ext, "group")

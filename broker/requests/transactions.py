@@ -47,7 +47,7 @@ from remoting.headers import EndTransactionHeader
 from remoting.service import Connection
 from store.files.record import NewMessage, Record, decode, encode, records_in
 from store.flow.reading import GetStatus
-from store.message_store import Put
+from store.flow.writing import Put
 
 log = logging.getLogger(__name__)
 

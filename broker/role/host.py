@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ha.service import Propose
+from ha.proposals import Propose
 
 
 class RoleHost(Protocol):

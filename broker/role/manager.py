@@ -30,8 +30,8 @@ from broker.role.link_watch import LOOK_S, LinkWatch
 from broker.role.reboot import Found, UncleanRebootDetector
 from broker.role.registration import FENCED
 from broker.state.role_state import Role
+from ha.own_log import classic_from
 from ha.service import HaService
-from ha.tail import classic_from
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import MqError, Refused, Unknown
@@ -119,6 +119,7 @@ class RoleManager:
         Raises ConfigError when the store's identity cannot be right, DiskError.
         """
         self._store.on_broken.append(self._store_broke)
+        self._ha.on_broken.append(self._ha_broke)
         if not self._config.enable_controller_mode:
             classic = self._classic
             # Before the first byte that no epoch will tell from others at its place.
@@ -157,6 +158,7 @@ class RoleManager:
         self._stopping = True
         if self._store_broke in self._store.on_broken:
             self._store.on_broken.remove(self._store_broke)
+            self._ha.on_broken.remove(self._ha_broke)
         if self._lease_timer is not None:
             self._lease_timer.cancel()
         self._forget_resume()
@@ -491,7 +493,7 @@ class RoleManager:
     async def _lead_now(self, broker_id: int, view: View) -> None:
         self.lease.begin(view.epoch)
         self._lease_held = self.lease.holds()  # that of another epoch: its end may not have been noticed yet
-        self._ha.entitled = self.lease.holds
+        self._ha.holds_lease = self.lease.holds
         # Before it serves, so that it refuses nobody for want of one; without an answer it serves all the
         # same, and asks again with every heartbeat.
         await self._renew(broker_id, LEASE_FIRST_S)
@@ -585,7 +587,7 @@ class RoleManager:
                 self._config.broker_name,
             )
         if self.lease.holds():
-            self._ha.renewed()
+            self._ha.on_lease()
             # Of a leader that does not say its term nobody knows whether it is the one that elects.
             if term is not None and epoch == self.epoch and self._forget_resume():
                 self._resume(epoch)
@@ -640,12 +642,18 @@ class RoleManager:
     # The end of a store
 
     def _store_broke(self, error: BaseException) -> None:
-        """A disk that failed must not lead, nor count as a replica: the Controllers hear of it at once."""
+        self._broke("the store is broken", error)
+
+    def _ha_broke(self, error: BaseException) -> None:
+        self._broke("stopped", error)
+
+    def _broke(self, what: str, error: BaseException) -> None:
+        """What failed for good must not lead, nor count as a replica: the Controllers hear of it at once."""
         if self._broken is None:
             self._broken = str(error) or type(error).__name__
             self._controllers.hang_up()
             self._wake.set()
-            self._tasks.spawn(self._fence(f"the store is broken: {self._broken}"), name="fence")
+            self._tasks.spawn(self._fence(f"{what}: {self._broken}"), name="fence")
 
     async def _fence(self, reason: str) -> None:
         async with self._changing:

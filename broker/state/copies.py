@@ -4,7 +4,8 @@ A slave asks with KEELMQ_COPY_TABLES (keelmq's own; a real master does not know 
 to copying whole tables each ``slaveSyncMetadataPeriod``). The master holds the question until there is
 something new:
 
-    request   ext: brokerId, run, seen (revision the slave has; -1 = nothing), waitMs
+    request   ext: brokerId, run, seen (revision the slave has; -1 = nothing), waitMs, parts (true: it takes
+              parts of topics and groups, too, not only of offsets)
     answer    ext: run, revision      body: {"topics", "groups", "offsets", "delays"}, those that changed
 
 ``seen`` of the next question is the slave's receipt. Topics and groups leave at once; a change of them is
@@ -29,7 +30,7 @@ from model.config import BrokerConfig
 from model.errors import Refused
 from remoting import bodies
 from remoting.codec import Command
-from remoting.headers import need, need_int
+from remoting.headers import need, need_int, opt_bool
 from remoting.service import Connection
 from runtime.env import Env
 
@@ -67,6 +68,7 @@ class _Slave:
     told_on: Connection | None = None  # only there its receipt can come from the process that was told
     behind_ms: float | None = -1e9  # since when it lacks a change; None: it has all
     heard_ms: float = 0.0
+    parts: bool = False  # it can take a part of the topics or groups
     asking: int = 0  # counts its questions: a newer one ends the one before
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -167,6 +169,7 @@ class Copies:
         hold_ms = need_int(request.ext, "waitMs", 0, HOLD_MS_MAX)
         self._need_master()
         slave = self._slaves.setdefault(broker_id, _Slave())
+        slave.parts = opt_bool(request.ext, "parts")
         slave.asking += 1
         mine = slave.asking
         slave.wake.set()
@@ -234,6 +237,8 @@ class Copies:
         for name, table in self._tables.items():
             # Marks are of the answer told last: only a slave that has exactly that one can add to it.
             known = slave.marks.get(name) if slave.seen == slave.told else None
+            if not table.gathered and not slave.parts:
+                known = None
             if table.revision > slave.seen:
                 body[name], marks[name] = table.content(known)
             elif known is not None:

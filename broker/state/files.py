@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from model.errors import DiskError, PeerError
 from remoting import bodies
 from runtime.env import Env
 from runtime.tasks import Tasks
+from runtime.turns import Slice
 from store.files.sealed import CRC_KEY, read_copies, seal, unseal, write_copies
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,8 @@ WRITE_DELAY_S: Final = 0.05  # changes that come together are written together
 class ConfigFile:
     """One ``config/*.json``: loaded once, then written soon after each ``changed``.
 
-    ``content`` gives the table as JSON values at the moment of writing. A write that fails is logged and
+    ``content`` gives the table as JSON values at the moment of writing; before, ``prepare`` does what takes
+    long in slices. A write that fails is logged and
     tried again after ``retry_s``: the table in memory stays the truth.
     """
 
@@ -38,6 +40,7 @@ class ConfigFile:
         *,
         delay_s: float = WRITE_DELAY_S,
         retry_s: float = 1.0,
+        prepare: Callable[[Slice], Awaitable[None]] | None = None,
     ) -> None:
         self._env = env
         self.path = path
@@ -45,6 +48,7 @@ class ConfigFile:
         self._tasks = tasks
         self._delay_s = delay_s
         self._retry_s = retry_s
+        self._prepare = prepare
         self.lost: str | None = None
         """Why no copy could be read; nothing is written then until ``found`` is called."""
         self._dirty = False
@@ -90,10 +94,12 @@ class ConfigFile:
         async with self._writing:
             if not self._dirty or self.lost is not None:
                 return
+            if self._prepare is not None:
+                await self._prepare(Slice(self._env.monotonic_ms))
             self._dirty = False
-            data = seal(bodies.dumps_dialect(self._content(), indent=True))
+            text = bodies.dumps_dialect(self._content(), indent=True)
             try:
-                await self._env.offload(lambda: self._write(data))
+                await self._env.offload(lambda: self._write(seal(text)))
             except OSError:
                 self._dirty = True
                 raise

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.state.moved import Moved
 from broker.state.quota import Quota
+from broker.state.table_text import TableText
 from model.config import BrokerConfig
 from model.topic import GROUP_CHARS_MAX, PERM_READ, DataVersion, SubscriptionGroupConfig
 
@@ -40,6 +42,8 @@ class Groups:
         self._now_ms = now_ms
         self._quota = Quota(config.auto_groups_rate, config.auto_groups_max, now_ms)
         self.table: dict[str, SubscriptionGroupConfig] = {}
+        self.text = TableText(lambda: self.table, lambda name: self.table[name].to_json())
+        self._moved = Moved()
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
         self.version = DataVersion()
         self.epoch = 0
@@ -56,6 +60,7 @@ class Groups:
             self.table[name] = SubscriptionGroupConfig(
                 name, consume_broadcast_enable=name in _BROADCAST_GROUPS or name not in BOOT_GROUPS
             )
+        self.text.clear()
         if missing:
             self.version = self.version.next(self._now_ms())
         return bool(missing)
@@ -79,13 +84,13 @@ class Groups:
     def put(self, *groups: SubscriptionGroupConfig) -> None:
         for group in groups:
             self.table[group.name] = group
-        self._changed()
+        self._changed(*(group.name for group in groups))
 
     def delete(self, name: str) -> bool:
         if self.table.pop(name, None) is None:
             return False
         self._forbidden.pop(name, None)
-        self._changed()
+        self._changed(name)
         return True
 
     def set_epoch(self, epoch: int) -> None:
@@ -97,22 +102,53 @@ class Groups:
         version = DataVersion.from_json(wrapper.get("dataVersion"))
         table = _parse(wrapper.get("subscriptionGroupTable") or {})
         forbidden = _parse_forbidden(wrapper)
-        if version.order() == self.version.order() and (table, forbidden) == (self.table, self._forbidden):
+        same = version.order() == self.version.order() and (table, forbidden) == (self.table, self._forbidden)
+        if same and "part" not in wrapper:
             return False
-        self.table, self._forbidden = table, forbidden
+        if "part" in wrapper:
+            names = [str(name) for name in wrapper["part"]]
+            for name in names:
+                if name in table:
+                    self.table[name] = table[name]
+                else:
+                    self.table.pop(name, None)
+                self.text.changed(name, name in table)
+        else:
+            self.table = table
+            self.text.clear()
+        self._moved.forget()
+        self._forbidden = forbidden
         self.version = version
         for hook in self.on_change:
             hook()
         return True
 
     def to_json(self) -> dict[str, Any]:
+        return self._wrapped({name: group.to_json() for name, group in self.table.items()})
+
+    def to_text(self, indent: bool = False) -> dict[str, Any]:
+        """``to_json`` with the table already written."""
+        return self._wrapped(self.text.whole(indent))
+
+    def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
+        """As of the topics."""
+        names = self._moved.since(mark)
+        if names is None:
+            return self.to_text(), self._moved.mark
+        part = self.text.part(name for name in names if name in self.table)
+        return self._wrapped(part) | {"part": sorted(names)}, self._moved.mark
+
+    def _wrapped(self, table: Any) -> dict[str, Any]:
         return {
             "dataVersion": self.version.to_json(),
             "forbiddenTable": self._forbidden,
-            "subscriptionGroupTable": {name: group.to_json() for name, group in self.table.items()},
+            "subscriptionGroupTable": table,
         }
 
-    def _changed(self) -> None:
+    def _changed(self, *names: str) -> None:
+        for name in names:
+            self.text.changed(name, name in self.table)
+        self._moved.add(names)
         self.version = self.version.next(self._now_ms(), max(self.epoch, self.version.state_version))
         for hook in self.on_change:
             hook()

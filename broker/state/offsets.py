@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.state.table_text import TableText
 from model.topic import DataVersion
+from runtime.turns import Slice
 
 SEPARATOR: Final = "@"
 
@@ -25,6 +27,9 @@ class OffsetTable:
         self._now_ms = now_ms
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._kept: dict[tuple[str, str], dict[int, int]] = {}
+        self._topics: dict[str, dict[str, None]] = {}  # group -> its topics
+        self.text = TableText(lambda: map(SEPARATOR.join, self._table), lambda name: self._table[_key(name)])
+        self._topics_text = TableText(lambda: self._topics, lambda group: list(self._topics[group]))
         self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
         self.mark = 0
         """Counts the changes since this process began; ``changed_since`` takes one of its values."""
@@ -33,7 +38,7 @@ class OffsetTable:
 
     def load(self, stored: dict[str, Any] | None) -> None:
         if stored is not None:
-            self._table = _parse(stored.get("offsetTable") or {})
+            self._replace(_parse(stored.get("offsetTable") or {}))
             self.version = DataVersion.from_json(stored.get("dataVersion"))
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -76,7 +81,7 @@ class OffsetTable:
         return dict(self._table.get((topic, group), {}))
 
     def topics_of(self, group: str) -> list[str]:
-        return sorted(topic for topic, owner in self._table if owner == group)
+        return sorted(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
         return sorted(group for name, group in self._table if name == topic)
@@ -124,11 +129,20 @@ class OffsetTable:
         """Replace the table by a master's (answer of 43), or with ``part`` only the entries it names; True
         when that changed anything. An entry without queues was dropped at the master."""
         table = _parse(wrapper.get("offsetTable") or {})
-        if wrapper.get("part"):
-            table = {key: queues for key, queues in {**self._table, **table}.items() if queues}
-        if table == self._table:
+        part = bool(wrapper.get("part"))
+        if part:
+            table = {key: queues for key, queues in table.items() if queues != self._table.get(key, {})}
+        if not table if part else table == self._table:
             return False
-        self._table = table
+        if part:
+            for key, queues in table.items():
+                if queues:
+                    self._table[key] = queues
+                else:
+                    self._table.pop(key, None)
+                self._note(key)
+        else:
+            self._replace(table)
         # Slaves of ours, should we become master, begin with the whole table.
         self._moved.clear()
         self.version = DataVersion.from_json(wrapper.get("dataVersion"))
@@ -139,7 +153,7 @@ class OffsetTable:
     def changed_since(self, mark: int | None) -> dict[str, Any]:
         """What ``adopt`` of a table as of ``mark`` needs to become this one; None: the whole table."""
         if mark is None or mark > self.mark:
-            return self.to_json()
+            return self.to_text()
         changed: dict[str, dict[int, int]] = {}
         for key in reversed(self._moved):
             if self._moved[key] <= mark:
@@ -147,26 +161,73 @@ class OffsetTable:
             changed[SEPARATOR.join(key)] = dict(self._table.get(key, {}))
         return {"dataVersion": self.version.to_json(), "offsetTable": changed, "part": True}
 
-    def to_json(self) -> dict[str, Any]:
-        topics: dict[str, list[str]] = {}
-        for topic, group in self._table:
-            topics.setdefault(group, []).append(topic)
+    async def prepare(self, slice_: Slice, indent: bool = False) -> None:
+        """Write in slices what ``to_text`` would have to. Raises as ``slice_``."""
+        await self.text.prepare(slice_, indent)
+        await self._topics_text.prepare(slice_, indent)
+
+    def to_text(self, indent: bool = False) -> dict[str, Any]:
+        """``to_json`` with its tables already written."""
         return {
             "dataVersion": self.version.to_json(),
-            "groupTopicMap": topics,
+            "groupTopicMap": self._topics_text.whole(indent),
+            "offsetTable": self.text.whole(indent),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version.to_json(),
+            "groupTopicMap": {group: list(topics) for group, topics in self._topics.items()},
             "offsetTable": {
                 f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()
             },
         }
 
+    def _replace(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
+        self._table = table
+        self._topics = {}
+        for topic, group in table:
+            self._topics.setdefault(group, {})[topic] = None
+        self.text.clear()
+        self._topics_text.clear()
+
+    def _note(self, key: tuple[str, str]) -> None:
+        """An entry is new, another one, or gone: what is made of the table follows."""
+        topic, group = key
+        here = key in self._table
+        topics = self._topics.setdefault(group, {})
+        if here and topic in topics:
+            self.text.touched(SEPARATOR.join(key))
+            return
+        if here:
+            topics[topic] = None
+        else:
+            topics.pop(topic, None)
+            if not topics:
+                del self._topics[group]
+        self.text.changed(SEPARATOR.join(key), here)
+        self._topics_text.changed(group, group in self._topics)
+
+    def check_invariants(self) -> None:
+        pairs = {(topic, group) for group, topics in self._topics.items() for topic in topics}
+        assert pairs == set(self._table), "the topics of each group are those it has offsets of"
+        self.text.check_invariants()
+        self._topics_text.check_invariants()
+
     def _changed(self, *keys: tuple[str, str]) -> None:
         self.mark += 1
         for key in keys:
+            self._note(key)
             self._moved.pop(key, None)  # to the end, so that the newest are found without a search
             self._moved[key] = self.mark
         self.version = self.version.next(self._now_ms())
         for hook in self.on_change:
             hook()
+
+
+def _key(name: str) -> tuple[str, str]:
+    topic, _, group = name.partition(SEPARATOR)
+    return topic, group
 
 
 def _parse(table: dict[str, Any]) -> dict[tuple[str, str], dict[int, int]]:

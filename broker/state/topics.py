@@ -12,7 +12,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from broker.state.moved import Moved
 from broker.state.quota import Quota
+from broker.state.table_text import TableText
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import SCHEDULE_TOPIC
@@ -70,6 +72,8 @@ class Topics:
         self._now_ms = now_ms
         self._quota = Quota(config.auto_topics_rate, config.auto_topics_max, now_ms)
         self.table: dict[str, TopicConfig] = {}
+        self.text = TableText(lambda: self.table, lambda name: self.table[name].to_json())
+        self._moved = Moved()
         self._deleted: dict[str, dict[int, int]] = {}
         # Where they ended as soon as all of it is confirmed; a failover may take the rest back.
         self._unconfirmed: dict[str, dict[int, int]] = {}
@@ -90,6 +94,7 @@ class Topics:
         missing = [topic for topic in boot_topics(self._config) if topic.name not in self.table]
         for topic in missing:
             self.table[topic.name] = topic
+        self.text.clear()
         if missing:
             self.version = self.version.next(self._now_ms())
         return bool(missing)
@@ -192,13 +197,36 @@ class Topics:
         self._changed([])
 
     def adopt(self, wrapper: dict[str, Any]) -> bool:
-        """Replace the table by a master's (answer of 21) if its version differs; True when it did."""
+        """Replace the table by a master's (answer of 21) if its version differs, or change what
+        ``changed_since`` named; True when it did."""
         version = DataVersion.from_json(wrapper.get("dataVersion"))
         table = _parse(wrapper.get("topicConfigTable") or {})
+        if "part" in wrapper:
+            return self._adopt_part(wrapper, table, version)
         if version.order() == self.version.order() and table == self.table:
             return False
         names = frozenset(table) | frozenset(self.table)
         self.table = table
+        self.text.clear()
+        self._moved.forget()
+        self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
+        self.version = version
+        for hook in self.on_change:
+            hook(names)
+        return True
+
+    def _adopt_part(
+        self, wrapper: dict[str, Any], table: dict[str, TopicConfig], version: DataVersion
+    ) -> bool:
+        """What ``changed_since`` gave: a name without an entry was deleted."""
+        names = frozenset(str(name) for name in wrapper["part"])
+        for name in sorted(names):
+            if name in table:
+                self.table[name] = table[name]
+            else:
+                self.table.pop(name, None)
+            self.text.changed(name, name in table)
+        self._moved.forget()
         self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
         self.version = version
         for hook in self.on_change:
@@ -207,10 +235,23 @@ class Topics:
 
     def to_json(self) -> dict[str, Any]:
         """The file's content and the core of the answer to GET_ALL_TOPIC_CONFIG."""
-        found: dict[str, Any] = {
-            "dataVersion": self.version.to_json(),
-            "topicConfigTable": {name: topic.to_json() for name, topic in self.table.items()},
-        }
+        return self._wrapped({name: topic.to_json() for name, topic in self.table.items()})
+
+    def to_text(self, indent: bool = False) -> dict[str, Any]:
+        """``to_json`` with the table already written."""
+        return self._wrapped(self.text.whole(indent))
+
+    def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
+        """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
+        mark of now."""
+        names = self._moved.since(mark)
+        if names is None:
+            return self.to_text(), self._moved.mark
+        part = self.text.part(name for name in names if name in self.table)
+        return self._wrapped(part) | {"part": sorted(names)}, self._moved.mark
+
+    def _wrapped(self, table: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"dataVersion": self.version.to_json(), "topicConfigTable": table}
         if self._deleted:
             found[DELETED] = {n: {str(q): end for q, end in e.items()} for n, e in self._deleted.items()}
         return found
@@ -218,6 +259,9 @@ class Topics:
     def _changed(self, names: Iterable[str]) -> None:
         self.version = self.version.next(self._now_ms(), max(self.epoch, self.version.state_version))
         changed = frozenset(names)
+        for name in sorted(changed):
+            self.text.changed(name, name in self.table)
+        self._moved.add(changed)
         for hook in self.on_change:
             hook(changed)
 

@@ -37,7 +37,7 @@ from remoting.headers import INT_MAX
 from store.files.consume_queue import is_queue_name
 from store.files.record import NewMessage, Record, delay_levels_ms, records_in
 from store.flow.reading import GetStatus
-from store.message_store import CLOCK_BACK_MAX_MS
+from store.flow.writing import CLOCK_BACK_MAX_MS
 
 log = logging.getLogger(__name__)
 

@@ -127,7 +127,7 @@ class LogCompare:
         """Compare all that is confirmed with one replica; False when there was none, or not all of it could
         be compared or judged. Raises MqError, OSError."""
         peers = await self._repair.peers()
-        if peers and self._context.ha.settled is None:
+        if peers and self._context.ha.verified_epoch is None:
             return False
         for peer in peers:
             self.undecided = self._unanswered = 0
@@ -216,10 +216,10 @@ class LogCompare:
         if place is None:
             return at + RECORD_BYTES_MIN  # damaged, as the scrub will say; the next one may be whole
         begin, until = place
-        generation, epoch = self._log.generation, self._context.ha.settled
+        generation, epoch = self._log.generation, self._context.ha.verified_epoch
         others = await self._copies(begin, until, peers)
         # One vote of the former epoch, one of this: another master wrote between the two.
-        if not others or epoch != self._context.ha.settled or not self._is_there(generation, begin):
+        if not others or epoch != self._context.ha.verified_epoch or not self._is_there(generation, begin):
             self._unanswered += 1
             return until
         mine = self._read(begin, until)

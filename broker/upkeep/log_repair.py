@@ -35,7 +35,7 @@ RETRY_MAX_MS: Final = 30_000
 
 def settled(context: BrokerContext) -> int:
     """The epoch our log is settled in. Raises Refused: what is here may still be cut."""
-    epoch = context.ha.settled
+    epoch = context.ha.verified_epoch
     if epoch is None:
         raise Refused("this broker's log may still be cut: it follows no master yet")
     return epoch
@@ -108,7 +108,7 @@ class LogRepair:
     async def once(self) -> int:
         """Try to mend every range from every replica; returns how many are whole again."""
         mended = 0
-        if self._context.ha.settled is None:
+        if self._context.ha.verified_epoch is None:
             return mended  # the damage itself may be cut
         for address in await self.peers():
             for wanted in self._context.store.repairer.wanted():

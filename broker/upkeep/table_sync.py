@@ -121,6 +121,7 @@ class MetadataSync:
             "run": run or "none",
             "seen": str(seen),
             "waitMs": str(hold_ms),
+            "parts": "true",
         }
         command = Command(int(Request.KEELMQ_COPY_TABLES), ext)
         answer = await self._client.call(master, command, CALL_S + hold_ms / 1000)

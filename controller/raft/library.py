@@ -1,4 +1,8 @@
-"""What of PySyncObj is used, and how is it kept from touching anything else?
+"""What of PySyncObj is used, under which names, and how is it kept from touching anything else?
+
+Used are its role, leader, term and vote, its deadlines, who matches the log how far, the commit rule and the
+order of application. ``LibraryNode`` gives them plain names; no other file knows the library's own. They are
+private, so exactly one version fits: it is asserted here, and pinned in pyproject.toml.
 
 The library reads its clock, its random source and its helpers from the names of its module. ``library`` is a
 second copy of that module with such names replaced, so nothing changes for others who import pysyncobj, and
@@ -8,17 +12,34 @@ any number of nodes live in one process, also under a loop with virtual time.
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import importlib.util
 import zlib
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
 from pysyncobj.node import Node as _LibraryPeer
 from pysyncobj.transport import Transport as _LibraryTransport
 
 from controller.raft.codec import SNAPSHOT_CHUNK_BYTES, Message, encode_message
 from controller.raft.journal import Journal
+
+VERSION: Final = "0.3.17"
+FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
+T = TypeVar("T")
+
+
+def need_version(found: str) -> None:
+    """Raises ImportError for any other PySyncObj than the one whose private names are used here."""
+    if found != VERSION:
+        raise ImportError(
+            f"keelmq needs exactly pysyncobj {VERSION}, this is {found}: it uses private names of that "
+            f"version (controller/raft/library.py). Install it: pip install pysyncobj=={VERSION}"
+        )
+
+
+need_version(importlib.metadata.version("pysyncobj"))
 
 
 class SnapshotSender:
@@ -109,3 +130,136 @@ class Outbox(_LibraryTransport):  # type: ignore[misc]
         if self.transfer and isinstance(message, dict) and message["type"] == "request_vote":
             message["transfer"] = True
         return self._send(peer.id, encode_message(message))
+
+
+class _Kept(Generic[T]):
+    """A field the library keeps under a private name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = f"_SyncObj__{name}"
+
+    def __get__(self, node: Any, _owner: type | None = None) -> T:
+        value: T = getattr(node, self._name)
+        return value
+
+    def __set__(self, node: Any, value: T) -> None:
+        setattr(node, self._name, value)
+
+
+class LibraryNode(library.SyncObj):  # type: ignore[misc]
+    """PySyncObj with plain names, and the places where it asks its owner.
+
+    Raft's transitions are here: ``become_follower``, ``stand`` (the next tick makes it a candidate of the
+    next term, which votes for itself and asks the others) and ``become_leader``.
+    """
+
+    role = _Kept[int]("raftState")
+    leader_peer = _Kept[Peer | None]("raftLeader")
+    voted_for = _Kept[str | None]("votedForNodeId")
+    election_deadline = _Kept[float]("raftElectionDeadline")  # a follower's or candidate's patience ends
+    append_due = _Kept[float]("newAppendEntriesTime")  # a leader speaks again
+    answered_at = _Kept[dict[Peer, float]]("lastResponseTime")  # when each peer last answered this leader
+    match_index = _Kept[dict[Peer, int]]("raftMatchIndex")
+    next_index = _Kept[dict[Peer, int]]("raftNextIndex")
+    commit_index = _Kept[int]("raftCommitIndex")
+    last_applied = _Kept[int]("raftLastApplied")
+    leader_commit = _Kept[int | None]("leaderCommitIndex")  # by the leader's last word
+    noop_index = _Kept[int]("noopIDx")  # of the entry this member began to lead with; only a leader has one
+    linked = _Kept[set[Peer]]("connectedNodes")
+    waiting = _Kept[dict[int, list[tuple[int, Callable[[Any, int], None]]]]]("commandsWaitingCommit")
+    snapshots = _Kept[SnapshotSender]("serializer")
+
+    # The library's constructor looks at every attribute, before it has set these.
+    _SyncObj__newAppendEntriesTime = 0.0
+    _SyncObj__commandsWaitingCommit: Any = None
+
+    @property
+    def term(self) -> int:
+        return int(self.raftCurrentTerm)
+
+    def leads(self) -> bool:
+        return self.role == LEADER
+
+    # transitions
+
+    def set_term(self, term: int, vote: str | None) -> None:
+        """Durable when this returns."""
+        assert term >= self.term, f"the term goes back from {self.term} to {term}"
+        self._SyncObj__setCurrentTerm(term, vote)
+
+    def become_follower(self, leader: Peer | None) -> None:
+        self._SyncObj__setState(FOLLOWER)
+        self.leader_peer = leader
+
+    def stand(self) -> None:
+        self.election_deadline = -1.0
+
+    def become_leader(self) -> None:
+        """Of this term: knows nothing of the others' logs yet, and begins with an entry of its own term."""
+        assert self.role == CANDIDATE, "only a candidate is elected"
+        super()._SyncObj__onBecomeLeader()
+
+    # what the owner calls
+
+    def library_tick(self) -> None:
+        """Due elections, commits, applications and messages."""
+        self._onTick(0.0)
+
+    def link_up(self, peer: Peer) -> None:
+        self._SyncObj__onNodeConnected(peer)
+
+    def link_down(self, peer: Peer) -> None:
+        self._SyncObj__onNodeDisconnected(peer)
+
+    # what the library asks, and what the owner says
+
+    def on_role(self, role: int) -> None:
+        """The role is ``role`` from now on."""
+        raise NotImplementedError
+
+    def on_elected(self) -> None:
+        """A majority voted for this member: call ``become_leader``."""
+        raise NotImplementedError
+
+    def patience_s(self) -> float:
+        """How long from now to the next election."""
+        raise NotImplementedError
+
+    def apply_command(self, command: bytes) -> Any:
+        """Apply a committed entry. Must not raise."""
+        raise NotImplementedError
+
+    def take_queued(self) -> None:
+        """Append what was proposed since the last tick."""
+        raise NotImplementedError
+
+    def compact(self) -> None:
+        """Shorten the log, if it is time."""
+        raise NotImplementedError
+
+    # The library's methods that are replaced, each with the reason.
+
+    def _SyncObj__setState(self, state: int) -> None:
+        # It has no word for a transfer of leadership that ends with the role.
+        self.role = state
+        self.on_role(state)
+
+    def _SyncObj__onBecomeLeader(self) -> None:
+        # A group of one elects itself within the tick; it must be admitted first, as in any election.
+        self.on_elected()
+
+    def _SyncObj__generateRaftTimeout(self) -> float:
+        # Its chance is not seeded, and a candidate would wait as long as a follower.
+        return self.patience_s()
+
+    def _SyncObj__doApplyCommand(self, command: bytes) -> Any:
+        # It unpickles the command, and an error in it stops every member for good.
+        return self.apply_command(command)
+
+    def _checkCommandsToApply(self) -> None:
+        # It sends commands on to the leader, pickled; and queues them where nobody leads.
+        self.take_queued()
+
+    def _SyncObj__tryLogCompaction(self) -> None:
+        # It forks, and does not sync what it writes.
+        self.compact()

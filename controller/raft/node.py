@@ -1,7 +1,7 @@
 """What does PySyncObj do here, and what is done in its place?
 
-PySyncObj 0.3.17 keeps the roles, the terms, the timers, who has which part of the log, the commit rule and
-the order in which entries are applied. ``Node`` replaces the rest:
+PySyncObj keeps the roles, the terms, the timers, who has which part of the log, the commit rule and the order
+in which entries are applied (``controller.raft.library``). ``Node`` replaces the rest:
 
     its journal, files, threads   ``controller.raft.journal``; synced before a message that depends on it
     its sockets and pickle        ``controller.raft.transport`` and ``controller.raft.codec``
@@ -13,9 +13,6 @@ the order in which entries are applied. ``Node`` replaces the rest:
     commands                      an error in ``apply`` is a result, not an endless loop; one in a callback
                                   is logged
     snapshots                     checked; durable before the journal is shortened or replaced
-
-The library's private names used here are those of 0.3.17; ``tests/controller/test_raft_rules.py`` fails when
-a new version moves them.
 """
 
 from __future__ import annotations
@@ -47,11 +44,12 @@ from controller.raft.codec import (
     encode_snapshot,
 )
 from controller.raft.health import PeerProgress, Progress, Watch
+from controller.raft.invariants import Invariants, Position
 from controller.raft.journal import Journal, align
-from controller.raft.library import Outbox, Peer, SnapshotSender, library
+from controller.raft.library import LEADER, Outbox, Peer, library
 from controller.raft.reads import Read, Reads
 from controller.raft.timing import Timing
-from controller.raft.voting import FOLLOWER, LEADER, NEVER, Voting
+from controller.raft.voting import NEVER, Voting
 from model.errors import DiskError, MqError, PeerError
 
 if TYPE_CHECKING:
@@ -75,12 +73,6 @@ class Node(Voting):
     A DiskError or Diverged out of ``tick`` or ``received`` is final: the node must never be used again.
     PeerError means the sender broke the rules; nothing was changed.
     """
-
-    # What the library keeps under its own names.
-    _SyncObj__raftCommitIndex: int
-    _SyncObj__raftLastApplied: int
-    _SyncObj__newAppendEntriesTime: float
-    _SyncObj__leaderCommitIndex: int | None
 
     def __init__(
         self,
@@ -114,6 +106,7 @@ class Node(Voting):
         self._compact_from = NEVER  # no compaction before
         self._clock_ms = clock_ms or (lambda: self._now() * 1000)
         self._watch = Watch()
+        self._invariants = Invariants()
         self._answers_us = 0  # ``sent_us`` of the leader's message being answered
         self._answers_round = 0
         self._asked = False  # somebody reads, and the round for it has not begun
@@ -141,30 +134,30 @@ class Node(Voting):
         )
         super().__init__(Peer(node_id), list(self.peers.values()), conf, transport=self._outbox)
         if snapshot is not None:
-            self._sender.store(encode_snapshot(snapshot))
+            self.snapshots.store(encode_snapshot(snapshot))
             self._adopt(snapshot)
 
     # what the owner does with a node
 
     def up(self, peer: str) -> None:
         """There is a link to ``peer``."""
-        self._SyncObj__onNodeConnected(self.peers[peer])
+        self.link_up(self.peers[peer])
 
     def down(self, peer: str) -> None:
         """The link to ``peer`` ended. If it led, do not wait for the full silence: look for another soon."""
-        self._SyncObj__onNodeDisconnected(self.peers[peer])
-        self._sender.cancelTransmisstion(self.peers[peer])
+        self.link_down(self.peers[peer])
+        self.snapshots.cancelTransmisstion(self.peers[peer])
         self._take_votes_back(peer)
         self._asking.pop(peer, None)
         self._vouched.discard(peer)
         if self.leads():
             # It may come back with an empty directory: believe again only what it then acknowledges.
-            self._SyncObj__raftMatchIndex[self.peers[peer]] = 0
+            self.match_index[self.peers[peer]] = 0
         if self.leader() == peer:
             self._heard_leader = NEVER
             self._tries = 0
             soon = self._now() + self._timing.retry_s * self._chance.random()
-            self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
+            self.election_deadline = min(self.election_deadline, soon)
 
     def propose(self, command: bytes, done: Done) -> None:
         """Queue an entry (first byte REGULAR or NO_OP) for the next tick."""
@@ -184,8 +177,8 @@ class Node(Voting):
             self._asked = True
             self._outbox.round += 1
         # What former leaders committed lies before the entry this term began with.
-        index = max(self.raftCommitIndex, self._SyncObj__noopIDx)
-        self._reads.wait(Read(self.raftCurrentTerm, self._outbox.round, index, done))
+        index = max(self.commit_index, self.noop_index)
+        self._reads.wait(Read(self.term, self._outbox.round, index, done))
 
     def queued(self) -> int:
         return len(self._queue)
@@ -196,27 +189,52 @@ class Node(Voting):
         self._forgive_own_delay()
         if self._asked:
             self._asked = False
-            self._SyncObj__newAppendEntriesTime = -1.0
+            self.append_due = -1.0
         for _ in range(8):
-            before = (journal.last_index, self.raftCommitIndex, self._SyncObj__raftState)
+            before = (journal.last_index, self.commit_index, self.role)
             # A group of one commits within the tick: its own entries must be on the disk by then.
             journal.sync()
             self._ask_beforehand()
-            self._onTick(0.0)
+            self.library_tick()
             journal.sync()
-            if before == (journal.last_index, self.raftCommitIndex, self._SyncObj__raftState):
+            if before == (journal.last_index, self.commit_index, self.role):
                 break
-            self._SyncObj__newAppendEntriesTime = -1.0
-        led = self.raftCurrentTerm if self.leads() else None
-        self._reads.answer(led, self._outbox.round, self.raftLastApplied)
+            self.append_due = -1.0
+        led = self.term if self.leads() else None
+        self._reads.answer(led, self._outbox.round, self.last_applied)
         self._note_applied()
+        self.check_invariants()
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError with the rule that is broken: this member must not go on. Each tick and
+        each message ends with it."""
+        journal, leader = self._journal, self.leader_peer
+        self._invariants.check(
+            Position(
+                node_id=self.selfNode.id,
+                term=self.term,
+                vote=self.voted_for,
+                stored_term=journal.getCurrentTerm(),
+                stored_vote=journal.getVotedForNodeId(),
+                leads=self.leads(),
+                leader=None if leader is None else leader.id,
+                first_index=journal.first_index,
+                last_index=journal.last_index,
+                last_term=journal[-1][2],
+                commit=self.commit_index,
+                applied=self.last_applied,
+                began_at=self.noop_index if self.leads() else 0,
+                match={peer.id: at for peer, at in self.match_index.items()},
+                next={peer.id: at for peer, at in self.next_index.items()},
+            )
+        )
 
     def _note_applied(self) -> None:
-        self._watch.applied(self._clock_ms(), self.raftLastApplied, self._known_commit())
+        self._watch.applied(self._clock_ms(), self.last_applied, self._known_commit())
 
     def _known_commit(self) -> int:
         """The highest commit index heard of: entries up to it may not have come yet."""
-        return max(int(self.raftCommitIndex), self._SyncObj__leaderCommitIndex or 0)
+        return max(int(self.commit_index), self.leader_commit or 0)
 
     def _forgive_own_delay(self) -> None:
         """A leader that did not run itself, behind a slow sync or on a busy machine, has no silence of others
@@ -224,8 +242,8 @@ class Node(Voting):
         """
         now = self._now()
         late = now - self._ticked - 2 * self._timing.append_s
-        if self._SyncObj__raftState == LEADER and late > 0:
-            answered = self._SyncObj__lastResponseTime
+        if self.role == LEADER and late > 0:
+            answered = self.answered_at
             for peer in self.peers.values():
                 answered[peer] = min(now, answered.get(peer, NEVER) + late)
         self._ticked = now
@@ -234,7 +252,7 @@ class Node(Voting):
         """Seconds until ``tick`` has something to do, if nothing happens before."""
         if self._queue:
             return 0.0
-        at = self._SyncObj__newAppendEntriesTime if self.leads() else self._SyncObj__raftElectionDeadline
+        at = self.append_due if self.leads() else self.election_deadline
         # A hair later, because the library compares with "greater than".
         return float(min(max(at - self._now(), 0.0), 1.0)) + 0.0005
 
@@ -246,7 +264,7 @@ class Node(Voting):
         """
         if not self.leads():
             return None
-        return self._reads.followed_ms(self.raftCurrentTerm, self._clock_ms())
+        return self._reads.followed_ms(self.term, self._clock_ms())
 
     def hand_over(self, to: str | None = None) -> str | None:
         """Ask ``to``, or any follower that holds the whole log and answered lately, to stand for election at
@@ -254,13 +272,13 @@ class Node(Voting):
         transfer_target = self._transfer_target(to) if self.leads() else None
         if transfer_target is None:
             return None
-        self._outbox.send(transfer_target, TimeoutNow(self.raftCurrentTerm))
+        self._outbox.send(transfer_target, TimeoutNow(self.term))
         return str(transfer_target.id)
 
     def progress(self) -> Progress:
         """How far this member is, and how far behind."""
         now_ms, watch, leads = self._clock_ms(), self._watch, self.leads()
-        matched, last = self._SyncObj__raftMatchIndex, self._journal.last_index
+        matched, last = self.match_index, self._journal.last_index
         known = self._known_commit()
         peers = {
             peer.id: PeerProgress(
@@ -271,9 +289,9 @@ class Node(Voting):
             for peer in self.peers.values()
         }
         return Progress(
-            applied_index=self.raftLastApplied,
+            applied_index=self.last_applied,
             commit_index=known,
-            unmoved_ms=watch.unmoved_ms(now_ms, self.raftLastApplied, known),
+            unmoved_ms=watch.unmoved_ms(now_ms, self.last_applied, known),
             append_age_ms=None if leads or watch.append_ms is None else now_ms - watch.append_ms,
             peers=peers if leads else {},
             journal_entries=len(self._journal),
@@ -291,20 +309,21 @@ class Node(Voting):
         """
         before = self._position()
         self._take(self.peers[sender_id], message)
+        self.check_invariants()
         return before != self._position() or self._reads.ripe(self._outbox.round)
 
     def _position(self) -> tuple[object, ...]:
         """All that a message may change and ``tick`` acts on."""
         return (
-            self._SyncObj__raftState,
-            self._SyncObj__raftLeader,
-            self.raftCurrentTerm,
-            self.raftCommitIndex,
+            self.role,
+            self.leader_peer,
+            self.term,
+            self.commit_index,
             self._journal.last_index,
             self._forced,
             self._asked,
-            self._SyncObj__newAppendEntriesTime,
-            sum(self._SyncObj__raftMatchIndex.values()),
+            self.append_due,
+            sum(self.match_index.values()),
         )
 
     def _take(self, sender: Peer, message: Message) -> None:
@@ -322,34 +341,33 @@ class Node(Voting):
             case PreVoteAnswer():
                 self._on_pre_vote_answer(sender, message)
             case Admit():
-                if message.term == self.raftCurrentTerm and sender == self._SyncObj__raftLeader:
+                if message.term == self.term and sender == self.leader_peer:
                     log.info("admitted by %s: this Controller may vote", sender.id)
                     self._journal.admit()
             case TimeoutNow():
-                if message.term == self.raftCurrentTerm and sender == self._SyncObj__raftLeader:
-                    self._stand(transfer=True)
+                if message.term == self.term and sender == self.leader_peer:
+                    self._stand_soon(transfer=True)
 
     def _on_append(self, sender: Peer, message: AppendEntries) -> None:
         check_entries(message)
         self._answers_us, self._answers_round = message.sent_us, message.round
-        if message.term < self.raftCurrentTerm:
+        if message.term < self.term:
             self._ack(sender, reset=False, success=False)  # tells a deposed leader that it is
             return
-        if message.term == self.raftCurrentTerm and self.leads():
+        if message.term == self.term and self.leads():
             raise PeerError(f"{sender.id} claims to lead term {message.term}, which is led from here")
-        if message.term > self.raftCurrentTerm:
-            self._SyncObj__setCurrentTerm(message.term, None)
+        if message.term > self.term:
+            self.set_term(message.term, None)
         self._watch.append_ms = self._clock_ms()
         self._heard_leader = self._now()
-        self._SyncObj__raftElectionDeadline = self._heard_leader + self._patience_s()
+        self.election_deadline = self._heard_leader + self._patience_s()
         self._tries = 0
         self._pre_votes.clear()
         self._forced = False
-        if self._SyncObj__raftLeader != sender:
+        if self.leader_peer != sender:
             self._incoming = None
-        self._SyncObj__raftLeader = sender
-        self._SyncObj__setState(FOLLOWER)
-        self._SyncObj__leaderCommitIndex = message.commit_index
+        self.become_follower(sender)
+        self.leader_commit = message.commit_index
         self._note_applied()
         if message.prevLogIdx is not None:
             self._take_entries(sender, message)
@@ -370,7 +388,7 @@ class Node(Voting):
             self._contradicted(before)
             # Skip the whole term that does not fit, but nothing committed: that fits for sure.
             wrong = journal[before - first][2]
-            while before - 1 > self.raftCommitIndex and journal[before - 1 - first][2] == wrong:
+            while before - 1 > self.commit_index and journal[before - 1 - first][2] == wrong:
                 before -= 1
             self._ack(sender, reset=True, success=False, next_index=before)
             return
@@ -388,15 +406,15 @@ class Node(Voting):
             checked = index
         # Beyond ``checked`` this log may still differ from the leader's.
         commit = min(message.commit_index, checked)
-        if commit > self.raftCommitIndex:
-            self._SyncObj__raftCommitIndex = commit
+        if commit > self.commit_index:
+            self.commit_index = commit
         self._ack(sender, reset=False, success=True, next_index=checked + 1)
 
     def _contradicted(self, index: int) -> None:
-        if index <= self.raftCommitIndex:
+        if index <= self.commit_index:
             raise Diverged(
                 f"the leader's entry {index} is not the one committed here (committed up to "
-                f"{self.raftCommitIndex}): one Controller's directory was replaced or edited"
+                f"{self.commit_index}): one Controller's directory was replaced or edited"
             )
 
     def _take_snapshot(self, sender: Peer, piece: bytes, first: bool, last: bool) -> None:
@@ -415,11 +433,11 @@ class Node(Voting):
             snapshot = decode_snapshot(data)
         except DiskError as error:
             raise PeerError(f"its snapshot is damaged: {error}") from None
-        if snapshot.last[1] <= self.raftCommitIndex:
-            self._ack(sender, reset=True, success=False, next_index=self.raftCommitIndex + 1)
+        if snapshot.last[1] <= self.commit_index:
+            self._ack(sender, reset=True, success=False, next_index=self.commit_index + 1)
             return
         self._store_snapshot(data)
-        self._sender.store(data)
+        self.snapshots.store(data)
         self._adopt(snapshot)
         self._ack(sender, reset=False, success=True, next_index=snapshot.last[1] + 1)
 
@@ -428,36 +446,36 @@ class Node(Voting):
         align(self._journal, snapshot)
         self._restore(snapshot.state)
         index = snapshot.last[1]
-        self._SyncObj__raftLastApplied = index
-        self._SyncObj__raftCommitIndex = max(index, self.raftCommitIndex)
-        waiting = self._SyncObj__commandsWaitingCommit
+        self.last_applied = index
+        self.commit_index = max(index, self.commit_index)
+        waiting = self.waiting
         for passed in [at for at in waiting if at <= index]:
             del waiting[passed]  # whether they are in it is unknown; their callers have deadlines
 
     def _on_ack(self, sender: Peer, message: Ack) -> None:
-        if message.term > self.raftCurrentTerm:
+        if message.term > self.term:
             self._step_down(message.term)
-        if not self.leads() or message.term != self.raftCurrentTerm:
+        if not self.leads() or message.term != self.term:
             return
         self._watch.answers_ms[sender.id] = self._clock_ms()
         if message.next_index > self._journal.last_index + 1:
             if message.success:
                 raise PeerError(f"acknowledges entry {message.next_index - 1}, which does not exist")
             message = msgspec.structs.replace(message, next_index=self._journal.last_index + 1)
-        matched = self._SyncObj__raftMatchIndex
+        matched = self.match_index
         if message.reset:
             wanted = max(message.next_index, matched.get(sender, 0) + 1, 2)
-            self._SyncObj__raftNextIndex[sender] = wanted
-            self._SyncObj__newAppendEntriesTime = -1.0
+            self.next_index[sender] = wanted
+            self.append_due = -1.0
         if not message.admitted:
             self._consider(sender, message)
             return
-        self._SyncObj__lastResponseTime[sender] = self._now()
+        self.answered_at[sender] = self._now()
         self._reads.answered(sender.id, message, self._outbox.round, self._clock_ms() * 1000)
         if not message.reset and message.success and matched.get(sender, 0) < message.next_index - 1:
             matched[sender] = message.next_index - 1
-            if self._SyncObj__raftNextIndex[sender] < message.next_index:
-                self._SyncObj__raftNextIndex[sender] = message.next_index
+            if self.next_index[sender] < message.next_index:
+                self.next_index[sender] = message.next_index
 
     def _consider(self, sender: Peer, message: Ack) -> None:
         """Admit a member that began empty once it holds all that it may have acknowledged before.
@@ -467,15 +485,15 @@ class Node(Voting):
         after it began, or because all members, this one as it is now, elected this leader.
         """
         if sender.id in self._voters:
-            self._SyncObj__lastResponseTime[sender] = self._now()
+            self.answered_at[sender] = self._now()
         elif sender.id not in self._vouched:
             self._ask_for(sender.id)
             return
-        needed = max(self.raftCommitIndex, self._SyncObj__noopIDx)
+        needed = max(self.commit_index, self.noop_index)
         if message.success and not message.reset and message.next_index > needed:
             log.info("Controller %s holds everything: admitted", sender.id)
-            self._outbox.send(sender, Admit(self.raftCurrentTerm))
-            self._SyncObj__newAppendEntriesTime = -1.0  # its answer says that it was
+            self._outbox.send(sender, Admit(self.term))
+            self.append_due = -1.0  # its answer says that it was
 
     def _ask_for(self, member: str) -> None:
         if member in self._asking:
@@ -497,7 +515,7 @@ class Node(Voting):
         self._outbox.send(
             to,
             Ack(
-                self.raftCurrentTerm,
+                self.term,
                 after,
                 reset,
                 success,
@@ -507,9 +525,9 @@ class Node(Voting):
             ),
         )
 
-    # in place of the library's own methods
+    # what the library asks
 
-    def _SyncObj__doApplyCommand(self, command: bytes) -> Any:
+    def apply_command(self, command: bytes) -> Any:
         if command[:1] == NO_OP:
             return b""
         if command[:1] != REGULAR:
@@ -522,18 +540,18 @@ class Node(Voting):
             log.exception("a command could not be applied")
             return Failed(f"{type(error).__name__}: {error}")
 
-    def _checkCommandsToApply(self) -> None:
+    def take_queued(self) -> None:
         for _ in range(min(len(self._queue), COMMANDS_PER_TICK_MAX)):
             command, done = self._queue.popleft()
             if not self.leads():
                 safely(done, None, "not the leader")
                 continue
-            index, term = self._journal.last_index + 1, self.raftCurrentTerm
+            index, term = self._journal.last_index + 1, self.term
             self._journal.add(command, index, term)
-            self._SyncObj__commandsWaitingCommit[index].append((term, library_callback(done)))
+            self.waiting[index].append((term, library_callback(done)))
 
-    def _SyncObj__tryLogCompaction(self) -> None:
-        journal, applied = self._journal, self.raftLastApplied
+    def compact(self) -> None:
+        journal, applied = self._journal, self.last_applied
         done = applied - journal.first_index
         if done < self._compact_entries and not (done >= 64 and journal.size_bytes > 8 << 20):
             return
@@ -554,12 +572,7 @@ class Node(Voting):
             log.warning("no compaction now, again in %g s: %s", COMPACT_AGAIN_S, error)
             return
         self._watch.compaction_error = None
-        self._sender.store(data)
-
-    @property
-    def _sender(self) -> SnapshotSender:
-        sender: SnapshotSender = self.__dict__["_SyncObj__serializer"]
-        return sender
+        self.snapshots.store(data)
 
 
 __all__ = ["NO_OP", "REGULAR", "Diverged", "Entry", "Failed", "Node", "Timing"]

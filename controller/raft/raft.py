@@ -202,11 +202,11 @@ class Raft:
 
     @property
     def term(self) -> int:
-        return 0 if self._node is None else int(self._node.raftCurrentTerm)
+        return 0 if self._node is None else int(self._node.term)
 
     @property
     def commit_index(self) -> int:
-        return 0 if self._node is None else int(self._node.raftCommitIndex)
+        return 0 if self._node is None else int(self._node.commit_index)
 
     @property
     def peers(self) -> list[str]:

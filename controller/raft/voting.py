@@ -16,7 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from controller.raft.codec import PreVote, PreVoteAnswer, RequestVote, Vote
-from controller.raft.library import Outbox, Peer, library
+from controller.raft.library import CANDIDATE, LibraryNode, Outbox, Peer
 from controller.raft.timing import Timing
 from runtime.backoff import backoff_s
 
@@ -25,23 +25,14 @@ if TYPE_CHECKING:
 
     from controller.raft.journal import Journal
 
-FOLLOWER, CANDIDATE, LEADER = 0, 1, 2
 NEVER: Final = -1e9
 ANSWERS_MISSED_MAX: Final = 3
 """A follower that left so many signs of life in a row unanswered is not asked to lead."""
 """Of the wait between two tries: beyond any longest wait, and never beyond what a float holds."""
 
 
-class Voting(library.SyncObj):  # type: ignore[misc]
+class Voting(LibraryNode):
     """The half of ``controller.raft.node.Node`` that elects."""
-
-    # What the library keeps under its own names.
-    _SyncObj__raftState: int
-    _SyncObj__raftElectionDeadline: float
-    _SyncObj__raftLeader: Peer | None
-    _SyncObj__connectedNodes: set[Peer]
-    _SyncObj__raftMatchIndex: dict[Peer, int]
-    _SyncObj__lastResponseTime: dict[Peer, float]
 
     # Set by Node before the library is built.
     _journal: Journal
@@ -59,11 +50,8 @@ class Voting(library.SyncObj):  # type: ignore[misc]
         self._tries = 0  # since a leader was last heard
         self._turns: dict[str, float] = {}  # since when each peer was asked to lead instead
 
-    def leads(self) -> bool:
-        return self._SyncObj__raftState == LEADER
-
     def leader(self) -> str | None:
-        found = self._SyncObj__raftLeader
+        found = self.leader_peer
         return None if found is None else str(found.id)
 
     # standing for election
@@ -71,15 +59,15 @@ class Voting(library.SyncObj):  # type: ignore[misc]
     def _ask_beforehand(self) -> None:
         """Pre-vote: when the silence is too long, ask who would vote before raising the term."""
         now = self._now()
-        if self.leads() or self._forced or not self.peers or self._SyncObj__raftElectionDeadline >= now:
+        if self.leads() or self._forced or not self.peers or self.election_deadline >= now:
             return
         self._tries += 1
-        self._SyncObj__raftElectionDeadline = now + self._next_try_s()
-        self._SyncObj__raftLeader = None
+        self.election_deadline = now + self._next_try_s()
+        self.leader_peer = None
         self._pre_votes.clear()
         _command, index, term = self._journal[-1]
         for peer in self.peers.values():
-            self._outbox.send(peer, PreVote(self.raftCurrentTerm + 1, index, term))
+            self._outbox.send(peer, PreVote(self.term + 1, index, term))
 
     def _next_try_s(self) -> float:
         """Random, and soon at first: candidates that split the votes must not wait out a whole silence.
@@ -91,32 +79,32 @@ class Voting(library.SyncObj):  # type: ignore[misc]
         timing = self._timing
         return timing.election_min_s + (timing.election_max_s - timing.election_min_s) * self._chance.random()
 
-    def _stand(self, *, transfer: bool) -> None:
+    def _stand_soon(self, *, transfer: bool) -> None:
         """Stand for election in the next tick."""
         self._forced = True
         self._outbox.transfer = transfer
-        self._SyncObj__raftElectionDeadline = -1.0
+        self.stand()
 
     def _on_pre_vote_answer(self, sender: Peer, message: PreVoteAnswer) -> None:
-        if message.current_term > self.raftCurrentTerm:
+        if message.current_term > self.term:
             self._step_down(message.current_term)
             return
-        if not message.granted or message.term != self.raftCurrentTerm + 1 or self.leads():
+        if not message.granted or message.term != self.term + 1 or self.leads():
             return
-        if self._SyncObj__raftLeader is not None:
+        if self.leader_peer is not None:
             return  # one came back meanwhile
         self._pre_votes[sender.id] = message.admitted
         if self._elects(self._pre_votes):
             self._pre_votes.clear()
-            self._stand(transfer=False)
+            self._stand_soon(transfer=False)
 
     def _on_vote(self, sender: Peer, message: Vote) -> None:
-        if message.term > self.raftCurrentTerm:
+        if message.term > self.term:
             self._step_down(message.term)
             return
-        if not message.granted or message.term != self.raftCurrentTerm:
+        if not message.granted or message.term != self.term:
             return
-        if self._SyncObj__raftState != CANDIDATE:
+        if self.role != CANDIDATE:
             return
         if self._votes[0] != message.term:
             self._votes = (message.term, {})
@@ -124,7 +112,7 @@ class Voting(library.SyncObj):  # type: ignore[misc]
         votes[sender.id] = message.admitted
         if self._elects(votes):
             self._voters = set(votes) if len(votes) == len(self.peers) else set()
-            self._SyncObj__onBecomeLeader()
+            self.on_elected()
 
     def _elects(self, votes: dict[str, bool]) -> bool:
         """Whether these and the own vote are a majority of admitted members, or all members."""
@@ -137,18 +125,18 @@ class Voting(library.SyncObj):  # type: ignore[misc]
         self._pre_votes.pop(peer, None)
         self._votes[1].pop(peer, None)
         self._voters.discard(peer)
-        if self._forced and not self._SyncObj__connectedNodes:
+        if self._forced and not self.linked:
             # There is nobody left to stand before; who comes back is asked again.
             self._forced = self._outbox.transfer = False
-            self._SyncObj__raftElectionDeadline = self._now() + self._next_try_s()
+            self.election_deadline = self._now() + self._next_try_s()
 
     # handing leadership over
 
     def _transfer_target(self, to: str | None) -> Peer | None:
         """Who shall lead instead: the one asked last while its turn is not over, else who waited longest, of
         equals the one that answered last."""
-        now, answered = self._now(), self._SyncObj__lastResponseTime
-        matched, linked = self._SyncObj__raftMatchIndex, self._SyncObj__connectedNodes
+        now, answered = self._now(), self.answered_at
+        matched, linked = self.match_index, self.linked
         lately = now - ANSWERS_MISSED_MAX * self._timing.append_s
         ready = [
             peer
@@ -175,42 +163,41 @@ class Voting(library.SyncObj):  # type: ignore[misc]
 
     def _on_pre_vote(self, sender: Peer, message: PreVote) -> None:
         granted = (
-            message.term > self.raftCurrentTerm
+            message.term > self.term
             and not self._leader_is_well()
             and self._reaches_as_far(message.last_log_term, message.last_log_index)
         )
         if granted:
             # Make way, or two candidates that woke together take the votes from each other.
             later = self._now() + self._timing.retry_s
-            self._SyncObj__raftElectionDeadline = max(self._SyncObj__raftElectionDeadline, later)
-        answer = PreVoteAnswer(message.term, self.raftCurrentTerm, granted, self._journal.admitted)
+            self.election_deadline = max(self.election_deadline, later)
+        answer = PreVoteAnswer(message.term, self.term, granted, self._journal.admitted)
         self._outbox.send(sender, answer)
 
     def _on_request_vote(self, sender: Peer, message: RequestVote) -> None:
         if self._leader_is_well() and not message.transfer:
             return
-        if message.term < self.raftCurrentTerm:
-            self._outbox.send(sender, Vote(self.raftCurrentTerm, granted=False))
+        if message.term < self.term:
+            self._outbox.send(sender, Vote(self.term, granted=False))
             return
-        vote = None if message.term > self.raftCurrentTerm else self._SyncObj__votedForNodeId
+        vote = None if message.term > self.term else self.voted_for
         granted = vote in (None, sender.id) and self._reaches_as_far(
             message.last_log_term, message.last_log_index
         )
-        if message.term > self.raftCurrentTerm:
-            self._SyncObj__raftLeader = None
-            self._SyncObj__setState(FOLLOWER)
-            self._SyncObj__setCurrentTerm(message.term, sender.id if granted else None)
+        if message.term > self.term:
+            self.become_follower(None)
+            self.set_term(message.term, sender.id if granted else None)
         elif granted and vote is None:
-            self._SyncObj__setCurrentTerm(message.term, sender.id)
+            self.set_term(message.term, sender.id)
         if granted:
-            self._SyncObj__raftElectionDeadline = self._now() + self._patience_s()
+            self.election_deadline = self._now() + self._patience_s()
         self._outbox.send(sender, Vote(message.term, granted, self._journal.admitted))
 
     def _leader_is_well(self) -> bool:
         """Whether this member, leader or follower, has recent word that the current leader works."""
         since = self._now() - self._timing.election_min_s
         if self.leads():
-            answered = self._SyncObj__lastResponseTime
+            answered = self.answered_at
             return self._majority(1 + sum(answered.get(p, NEVER) > since for p in self.peers.values()))
         return self._heard_leader > since
 
@@ -222,28 +209,27 @@ class Voting(library.SyncObj):  # type: ignore[misc]
         return count * 2 > len(self.peers) + 1
 
     def _step_down(self, term: int) -> None:
-        self._SyncObj__setCurrentTerm(term, None)
-        self._SyncObj__setState(FOLLOWER)
-        self._SyncObj__raftLeader = None
+        """There is a later term: follow whoever leads it."""
+        self.set_term(term, None)
+        self.become_follower(None)
 
-    # in place of the library's own methods
+    # what the library asks
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
 
-    def _SyncObj__generateRaftTimeout(self) -> float:
+    def patience_s(self) -> float:
         """The library asks when it is built, and when this member becomes a candidate."""
         return self._next_try_s() if self._forced else self._patience_s()
 
-    def _SyncObj__setState(self, state: int) -> None:
-        self._SyncObj__raftState = state
+    def on_role(self, role: int) -> None:
         self._forced = False
-        if state != CANDIDATE:
+        if role != CANDIDATE:
             self._outbox.transfer = False
 
-    def _SyncObj__onBecomeLeader(self) -> None:
+    def on_elected(self) -> None:
         self._tries = 0
         # Its log reaches as far as that of a majority which forgot nothing, or of every member there is.
         self._journal.admit()
-        super()._SyncObj__onBecomeLeader()
+        self.become_leader()

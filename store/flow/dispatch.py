@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from model.errors import DiskError
 from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
 from store.files.commit_log import CommitLog
-from store.files.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, ConsumeQueues, is_queue_name
-from store.files.damage import DamageLedger
-from store.files.health import Health
+from store.files.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, is_queue_name
 from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, Dispatch, DispatchParser, decode, measure
+from store.files.store_files import StoreFiles
 from store.flow.indexing import Indexer
 from store.flow.walker import READ_BYTES
 
@@ -39,25 +38,18 @@ class Dispatcher:
     """Keeps ``dispatched`` <= ``confirmed`` <= log.end (bytes), and brings the first to the second."""
 
     def __init__(
-        self,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        indexer: Indexer,
-        parser: DispatchParser,
-        health: Health,
-        on_arrive: list[OnArrive],
-        damage: DamageLedger,
+        self, files: StoreFiles, indexer: Indexer, parser: DispatchParser, on_arrive: list[OnArrive]
     ) -> None:
         self.confirmed = 0
         self.dispatched = 0
         self.last_timestamp_ms = 0  # store time of the last record dispatched
-        self._log = commit_log
-        self._queues = queues
+        self._log = files.log
+        self._queues = files.queues
         self._indexer = indexer
         self._parser = parser
-        self._health = health
+        self._health = files.health
         self._on_arrive = on_arrive
-        self._damage = damage
+        self._damage = files.damage
         self._far: dict[ConsumeQueue, int] = {}  # offsets no queue could go on at, the newest of each
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""

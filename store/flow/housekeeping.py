@@ -22,15 +22,12 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from runtime.env import Env
-from store.files.checkpoint import CheckpointFile
-from store.files.commit_log import CommitLog
-from store.files.consume_queue import ConsumeQueues
-from store.files.health import Health
-from store.files.index_file import Index
 from store.files.segment import Segment
-from store.flow.dispatch import WRITING_QUEUES, Dispatcher
-from store.flow.indexing import WRITING_INDEX, Indexer
+from store.files.store_files import StoreFiles
+from store.flow.dispatch import WRITING_QUEUES
+from store.flow.indexing import WRITING_INDEX
 from store.flow.reserve import Reserve
+from store.flow.store_flow import StoreFlow
 from store.flow.throttle import Throttle
 
 log = logging.getLogger(__name__)
@@ -57,26 +54,21 @@ class Housekeeping:
     def __init__(
         self,
         env: Env,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
-        indexer: Indexer,
-        dispatcher: Dispatcher,
-        checkpoint: CheckpointFile,
-        health: Health,
+        files: StoreFiles,
+        flow: StoreFlow,
         reserve: Reserve,
         throttle: Throttle,
         interval_ms: int,
         want_sync: Callable[[int], None],
     ) -> None:
         self._env = env
-        self._log = commit_log
-        self._queues = queues
-        self._index = index
-        self._indexer = indexer
-        self._dispatcher = dispatcher
-        self._checkpoint = checkpoint
-        self._health = health
+        self._log = files.log
+        self._queues = files.queues
+        self._index = files.index
+        self._checkpoint = files.checkpoint
+        self._health = files.health
+        self._indexer = flow.indexer
+        self._dispatcher = flow.dispatcher
         self._reserve = reserve
         self._throttle = throttle
         self._interval_s = interval_ms / 1000

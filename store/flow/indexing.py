@@ -18,10 +18,9 @@ from typing import Final
 
 from model.errors import DiskError
 from runtime.env import Env
-from store.files.commit_log import CommitLog
-from store.files.health import Health
 from store.files.index_file import CHECKED_AT_ONCE, Index
 from store.files.record import BadRecord, Dispatch
+from store.files.store_files import StoreFiles
 from store.flow.throttle import Throttle
 from store.flow.walker import READ_BYTES, Walker
 
@@ -40,19 +39,17 @@ GROWN_BYTES_MAX: Final = 1 << 16
 class Indexer:
     """``at``: the messages that end at or below this log offset (bytes) are in the index."""
 
-    def __init__(
-        self, commit_log: CommitLog, index: Index | None, walker: Walker, health: Health, throttle: Throttle
-    ) -> None:
+    def __init__(self, files: StoreFiles, walker: Walker, throttle: Throttle) -> None:
         self.at = 0
         self.caught_up = True  # is the index level with the queues, and its slots in memory?
         self.on_bad: Callable[[int, BadRecord], int] = lambda at, bad: at
         """Told of bytes at an offset that are no record; says where good records go on."""
         self.on_level: Callable[[], None] = lambda: None
         """Called once what lacked after a start is made up."""
-        self._log = commit_log
-        self._index = index
+        self._log = files.log
+        self._index = files.index
         self._walker = walker
-        self._health = health
+        self._health = files.health
         self._throttle = throttle
         self._waiters: list[asyncio.Future[None]] = []
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from model.message import INNER_BATCH, TRANSACTION_PREPARED
-from store.files.commit_log import CommitLog
-from store.files.consume_queue import ConsumeQueues
-from store.files.damage import DamageLedger
 from store.files.record import RECORD_BYTES_MIN, Dispatch
+from store.files.store_files import StoreFiles
 from store.flow.dispatch import messages_at
 from store.flow.walker import Walker
 
@@ -19,12 +17,12 @@ from store.flow.walker import Walker
 class QueueOffsets:
     """``table``: (topic, queue id) -> offset of the next message; a queue that is not in it begins at 0."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, walker: Walker, damage: DamageLedger) -> None:
+    def __init__(self, files: StoreFiles, walker: Walker) -> None:
         self.table: dict[tuple[str, int], int] = {}
-        self._log = log
-        self._queues = queues
+        self._log = files.log
+        self._queues = files.queues
         self._walker = walker
-        self._damage = damage
+        self._damage = files.damage
 
     def appended(self, dispatches: Iterable[Dispatch]) -> None:
         """Records of one message each were appended."""

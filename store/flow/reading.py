@@ -11,10 +11,8 @@ from typing import Final
 
 from model.errors import DiskError
 from model.message import KEYS, LMQ_PREFIX, UNIQ_KEY, property_of
-from store.files.commit_log import CommitLog
-from store.files.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues
-from store.files.damage import DamageLedger
-from store.files.index_file import STILL_LOOKING, Index
+from store.files.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
+from store.files.index_file import STILL_LOOKING
 from store.files.record import (
     BLANK_BYTES,
     HEAD,
@@ -25,6 +23,7 @@ from store.files.record import (
     measure,
     store_timestamp_of,
 )
+from store.files.store_files import StoreFiles
 from store.flow.multi_dispatch import places as light_places
 
 SCAN_ENTRIES_MAX: Final = 800
@@ -68,15 +67,13 @@ class Got:
 class Reader:
     """Reads what was dispatched. Raises DiskError when the disk does."""
 
-    def __init__(
-        self, log: CommitLog, queues: ConsumeQueues, index: Index | None, damage: DamageLedger
-    ) -> None:
+    def __init__(self, files: StoreFiles) -> None:
         self.on_rot: list[Callable[[str, int, int], None]] = []
         """Hear topic, queue id and queue offset of an entry whose record is not where the entry says."""
-        self._log = log
-        self._damage = damage
-        self._queues = queues
-        self._index = index
+        self._log = files.log
+        self._damage = files.damage
+        self._queues = files.queues
+        self._index = files.index
 
     def get(
         self,

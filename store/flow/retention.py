@@ -13,15 +13,11 @@ import asyncio
 import logging
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from model.config import StoreConfig
 from runtime.env import Env
-from store.files.commit_log import CommitLog
-from store.files.health import Health
-
-if TYPE_CHECKING:
-    from store.message_store import MessageStore
+from store.files.store_files import StoreFiles
+from store.flow.dispatch import Dispatcher
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +29,20 @@ PAUSE_S = 0.1
 class Retention:
     """Deletes old files of one store; ``round`` is called every ROUND_S seconds."""
 
-    def __init__(self, env: Env, config: StoreConfig, store: MessageStore, health: Health) -> None:
+    def __init__(
+        self, env: Env, config: StoreConfig, root: str, files: StoreFiles, dispatcher: Dispatcher
+    ) -> None:
         self._env = env
         self._config = config
-        self._store = store
-        self._health = health
+        self._root = root
+        self._files = files
+        self._log = files.log
+        self._health = files.health
+        self._dispatcher = dispatcher
 
     def used_percent(self) -> int:
         """How full the file system of the store is."""
-        usage = self._env.disk.usage(self._store.root)
+        usage = self._env.disk.usage(self._root)
         return 100 * (usage.total_bytes - usage.free_bytes) // max(usage.total_bytes, 1)
 
     async def round(self) -> int:
@@ -58,16 +59,33 @@ class Retention:
             while gone < FILES_PER_ROUND and self._is_due(percent):
                 # From here on the log begins later, whether its file can be removed or not: what names the
                 # bytes before must follow it.
-                self._store.log.forget_first()
+                self._log.forget_first()
                 gone += 1
                 await self._remove_forgotten()
-                log.info("deleted the oldest segment; the log starts at %d", self._store.log.min_offset)
+                log.info("deleted the oldest segment; the log starts at %d", self._log.min_offset)
                 await asyncio.sleep(PAUSE_S)
                 percent = self.used_percent()
         finally:
             if gone:
-                await self._store.follow_log_start()
+                await self.follow_log_start()
         return gone
+
+    async def follow_log_start(self) -> None:
+        """The log's start moved on: queues, index and epochs follow. Raises DiskError, OSError."""
+        files = self._files
+        log_min = files.log.min_offset
+        paths = [segment.path for queue in files.queues for segment in queue.drop_below(log_min)]
+        if files.index is not None:
+            paths += files.index.drop_below(log_min)
+        files.epochs.truncate_prefix(log_min)
+        files.damage.drop_below(log_min)
+        disk = self._env.disk
+
+        def work() -> None:
+            for path in paths:
+                disk.remove(path)
+
+        await self._env.offload(work)
 
     async def _remove_forgotten(self) -> None:
         """Remove the files of segments the log has forgotten, oldest first.
@@ -75,7 +93,7 @@ class Retention:
         One that stays for an error is tried again before any younger one goes: a gap between files would not
         open at the next start. Raises OSError.
         """
-        forgotten = self._store.log.forgotten
+        forgotten = self._log.forgotten
         while forgotten:
             path = forgotten[0]
             await self._env.offload(lambda path=path: self._remove(path))  # type: ignore[misc]
@@ -83,16 +101,16 @@ class Retention:
                 forgotten.remove(path)
 
     def _remove(self, path: str) -> None:
-        if path not in self._store.log.forgotten:
+        if path not in self._log.forgotten:
             return  # a reset took it over, and another file may have its name by now
         with suppress(FileNotFoundError):  # removed, but that was not synced
             self._env.disk.remove(path)
         self._env.disk.sync_dir(path.rpartition("/")[0])
 
     def _is_due(self, percent: int) -> bool:
-        commit_log: CommitLog = self._store.log
+        commit_log = self._log
         segments = commit_log.segments
-        if len(segments) < 2 or segments[1].start > min(self._store.dispatched, commit_log.flushed):
+        if len(segments) < 2 or segments[1].start > min(self._dispatcher.dispatched, commit_log.flushed):
             return False
         if percent > min(max(self._config.disk_clean_forcibly_ratio, 30), 85):
             return True

@@ -16,16 +16,13 @@ from typing import Final
 from model.errors import DiskError
 from model.message import LMQ_PREFIX, SCHEDULE_TOPIC, TRANSACTION_PREPARED
 from runtime.env import Env
-from store.files.commit_log import CommitLog
-from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN, ConsumeQueue, ConsumeQueues
-from store.files.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, resync
-from store.files.health import Health
-from store.files.index_file import Index
-from store.files.record import BLANK_BYTES, HEAD, BadRecord, Dispatch, DispatchParser, whole
+from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN, ConsumeQueue
+from store.files.damage import RECORD_BYTES_MAX, DamagedRange, resync
+from store.files.record import BLANK_BYTES, HEAD, BadRecord, Dispatch, whole
 from store.files.segment import Segment
-from store.flow.dispatch import Dispatcher
-from store.flow.indexing import Indexer
-from store.recover.recovery import lost_in
+from store.files.store_files import StoreFiles
+from store.flow.store_flow import StoreFlow
+from store.recover.lost import lost_in
 
 log = logging.getLogger(__name__)
 
@@ -85,28 +82,18 @@ def _sync(segments: list[Segment]) -> None:
 class Repairer:
     """Mends one open store, on the event loop; only the sync runs off it."""
 
-    def __init__(
-        self,
-        env: Env,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
-        indexer: Indexer,
-        dispatcher: Dispatcher,
-        parser: DispatchParser,
-        damage: DamageLedger,
-        health: Health,
-    ) -> None:
+    def __init__(self, env: Env, files: StoreFiles, flow: StoreFlow) -> None:
         self.repaired = 0  # ranges mended since the start
         self._env = env
-        self._log = commit_log
-        self._queues = queues
-        self._index = index
-        self._indexer = indexer
-        self._dispatcher = dispatcher
-        self._parser = parser
-        self._damage = damage
-        self._health = health
+        self._files = files
+        self._log = files.log
+        self._queues = files.queues
+        self._index = files.index
+        self._damage = files.damage
+        self._health = files.health
+        self._indexer = flow.indexer
+        self._dispatcher = flow.dispatcher
+        self._parser = flow.parser
         self._later: dict[DamagedRange, float] = {}  # when to look again, ms: what is beside is unreadable
         self._mending: set[DamagedRange] = set()  # their bytes are written, but not synced yet
 
@@ -331,7 +318,7 @@ class Repairer:
     def _note(self, at: int, until: int, bad: BadRecord) -> int:
         log.error("rot at %d: %s", at, bad)
         item = DamagedRange(at, until, bad.kind)
-        self._damage.note(lost_in(self._log, self._queues, self._parser, [item], self._env.now_ms()))
+        self._damage.note(lost_in(self._files, self._parser, [item], self._env.now_ms()))
         return until
 
     def mend_entry(self, topic: str, queue_id: int, index: int) -> bool:

@@ -21,13 +21,11 @@ from typing import Final
 
 from model.errors import DiskError
 from model.message import TRANSACTION_PREPARED
-from store.files.commit_log import CommitLog
-from store.files.consume_queue import ConsumeQueue, ConsumeQueues
-from store.files.damage import RECORD_BYTES_MAX, DamageLedger
-from store.files.index_file import Index
-from store.files.record import BadRecord, Dispatch, DispatchParser, measure
-from store.flow.dispatch import Dispatcher
-from store.flow.indexing import Indexer
+from store.files.consume_queue import ConsumeQueue
+from store.files.damage import RECORD_BYTES_MAX
+from store.files.record import BadRecord, Dispatch, measure
+from store.files.store_files import StoreFiles
+from store.flow.store_flow import StoreFlow
 from store.flow.throttle import Throttle
 from store.heal.repair import PAGE_BYTES, Repairer
 
@@ -55,13 +53,8 @@ class Scrub:
 
     def __init__(
         self,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        dispatcher: Dispatcher,
-        parser: DispatchParser,
-        damage: DamageLedger,
-        index: Index | None,
-        indexer: Indexer,
+        files: StoreFiles,
+        flow: StoreFlow,
         repairer: Repairer,
         throttle: Throttle,
         bytes_per_s: int,
@@ -72,13 +65,13 @@ class Scrub:
         self.passes = 0
         self.damaged_found = 0
         self.unreadable = 0
-        self._log = commit_log
-        self._queues = queues
-        self._dispatcher = dispatcher
-        self._parser = parser
-        self._damage = damage
-        self._index = index
-        self._indexer = indexer
+        self._log = files.log
+        self._queues = files.queues
+        self._index = files.index
+        self._damage = files.damage
+        self._dispatcher = flow.dispatcher
+        self._indexer = flow.indexer
+        self._parser = flow.parser
         self._repairer = repairer
         self._throttle = throttle
         self._bytes_per_s = bytes_per_s

@@ -23,51 +23,32 @@ broker serves (store.indexing).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from model.errors import DiskError
-from model.message import LMQ_PREFIX, SCHEDULE_TOPIC, TRANSACTION_PREPARED
-from runtime.env import Disk
+from model.message import LMQ_PREFIX
 from store.files.checkpoint import Checkpoint
 from store.files.commit_log import CommitLog
-from store.files.consume_queue import (
-    PRE_BLANK_SIZE,
-    TAGS_CODE_MIN,
-    ConsumeQueue,
-    ConsumeQueues,
-    is_queue_name,
-)
-from store.files.damage import RECORD_BYTES_MAX, DamagedRange, DamageLedger, Lost, lost_a_page, resync
+from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from store.files.damage import RECORD_BYTES_MAX, DamageLedger, resync
 from store.files.index_file import Index
-from store.files.record import (
-    BLANK_BYTES,
-    HEAD,
-    MAGIC_V1,
-    MAGIC_V2,
-    RECORD_BYTES_MIN,
-    BadRecord,
-    Dispatch,
-    DispatchParser,
-    decode,
-    is_torn,
-    measure,
-    store_timestamp_of,
-)
+from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, decode, measure, store_timestamp_of
 from store.files.segment import Segment
-from store.flow.dispatch import Dispatcher
-from store.flow.indexing import Indexer
+from store.files.store_files import StoreFiles
 from store.flow.multi_dispatch import places as light_places
+from store.flow.store_flow import StoreFlow
+from store.recover.lost import lost_in
+from store.recover.scan import Scan, StaleRest, entry_disagrees
 
 log = logging.getLogger(__name__)
 
-MARGIN_MS = 3000
-BLOCK_BYTES = 1 << 20
+MARGIN_MS: Final = 3000
 LOOK_BACK_BYTES = 8 << 20
 """So much of what is settled is read again: damage near the end is found before it is built upon."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Recovered:
     """What recovery did. Offsets in bytes."""
 
@@ -79,114 +60,182 @@ class Recovered:
 
 
 def recover(
-    commit_log: CommitLog,
-    queues: ConsumeQueues,
-    index: Index | None,
-    indexer: Indexer,
-    dispatcher: Dispatcher,
-    parser: DispatchParser,
-    damage: DamageLedger,
-    checkpoint: Checkpoint,
-    *,
-    clean: bool,
-    controller_mode: bool,
-    check_crc: bool,
-    now_ms: int,
+    files: StoreFiles, flow: StoreFlow, *, clean: bool, controller_mode: bool, check_crc: bool, now_ms: int
 ) -> Recovered:
     """Bring all files to one truth. Blocks for as long as the reading takes; raises DiskError, OSError."""
-    commit_log.load()
-    damage.load()
-    if index is not None:
-        index.load()
-    if not commit_log.segments:
-        queues.destroy()
-        if index is not None:
-            index.destroy()
-        damage.truncate(0)
-        dispatcher.start_at(0, 0)
-        indexer.start_at(0)
-        return Recovered(clean, 0, 0, 0, 0)
-    log_min = commit_log.min_offset
-    settled = min(max(checkpoint.settled_offset, log_min), commit_log.end) if checkpoint.vouched else 0
-    queues.load(settled)
-    proven = queues.max_physical
-    if not proven:
-        settled = 0  # somebody removed the queues: they are made again
-    if settled:
-        start = _boundary_before(commit_log, settled)
-    elif clean:
-        # A flipped bit in a queue entry must not move the start behind the end, into a segment made ahead.
-        known = min(proven, checkpoint.master_flushed_offset) if checkpoint.vouched else proven
-        start = _segment_start(commit_log, known)
-    else:
+    return _Recovery(files, flow, clean, controller_mode, check_crc, now_ms).run()
+
+
+class _Recovery:
+    """The five steps. ``settled``: up to here the checkpoint says all is durable, 0 when it says nothing;
+    ``proven``: the end of the last message in a queue; ``believed``: queue entries of messages below it are
+    kept."""
+
+    def __init__(
+        self,
+        files: StoreFiles,
+        flow: StoreFlow,
+        clean: bool,
+        controller_mode: bool,
+        check_crc: bool,
+        now_ms: int,
+    ) -> None:
+        self.files = files
+        self.flow = flow
+        self.clean = clean
+        self.controller_mode = controller_mode
+        self.check_crc = check_crc
+        self.now_ms = now_ms
+        self.settled = 0
+        self.proven = 0
+        self.start = 0
+        self.believed = 0
+
+    def run(self) -> Recovered:
+        files = self.files
+        files.log.load()
+        files.damage.load()
+        if files.index is not None:
+            files.index.load()
+        if not files.log.segments:
+            return self._empty()
+        self._load_queues()
+        self.start = self._start()
+        self.believed = self.settled or self.start  # entries behind may be torn after an unclean stop
+        scan = self._scan()
+        self._note_damage(scan)
+        self._end_log_at(scan.end)
+        dispatched = self._cut_queues(scan.end)
+        confirmed = self._confirmed(scan.end)
+        self._dispatch(dispatched, confirmed)
+        log.info(
+            "recovered after %s stop: log [%d, %d), scanned %d records from %d, confirmed %d; %s",
+            "a clean" if self.clean else "an unclean",
+            files.log.min_offset,
+            scan.end,
+            scan.records,
+            self.start,
+            confirmed,
+            scan.reason,
+        )
+        return Recovered(self.clean, self.start, scan.end, confirmed, scan.records)
+
+    def _empty(self) -> Recovered:
+        """There is no log: what other files say is of a former one."""
+        files = self.files
+        files.queues.destroy()
+        if files.index is not None:
+            files.index.destroy()
+        files.damage.truncate(0)
+        self.flow.dispatcher.start_at(0, 0)
+        self.flow.indexer.start_at(0)
+        return Recovered(self.clean, 0, 0, 0, 0)
+
+    def _load_queues(self) -> None:
+        commit_log, checkpoint = self.files.log, self.files.checkpoint.now
+        if checkpoint.vouched:
+            self.settled = min(max(checkpoint.settled_offset, commit_log.min_offset), commit_log.end)
+        self.files.queues.load(self.settled)
+        self.proven = self.files.queues.max_physical
+        if not self.proven:
+            self.settled = 0  # somebody removed the queues: they are made again
+
+    def _start(self) -> int:
+        """The record, or segment, from which on the log is read."""
+        commit_log, checkpoint, index = self.files.log, self.files.checkpoint.now, self.files.index
+        if self.settled:
+            return _boundary_before(commit_log, self.settled)
+        if self.clean:
+            # A flipped bit in a queue entry must not move the start behind the end, into a segment made
+            # ahead.
+            proven = self.proven
+            known = min(proven, checkpoint.master_flushed_offset) if checkpoint.vouched else proven
+            return _segment_start(commit_log, known)
         start = _unclean_start(commit_log, checkpoint)
         if index is not None and index.files:
             start = min(start, _segment_start(commit_log, max(index.end_offset, 0)))
-    safe_end = _safe_end(queues, checkpoint, clean)
-    is_stale = (lambda offset, last: False) if checkpoint.vouched else _Stale(commit_log, queues, parser)
-    scan = Scan(commit_log, start, safe_end, checkpoint, clean, check_crc, is_stale)
-    scan.run()
-    if not clean and not scan.damaged and scan.last_is_torn():
-        scan.drop_last()
-    if clean:
-        scan.doubt_last(lambda offset, size: _entry_disagrees(commit_log, queues, parser, offset, size))
-    end = scan.end
-    damage.truncate(end)
-    damage.drop_below(log_min)
-    _forget_mended(commit_log, damage)
-    damage.note(lost_in(commit_log, queues, parser, scan.damaged, now_ms))
-    believed = settled or start  # entries of later messages may be torn after an unclean stop
-    if not clean:
-        queues.truncate(believed)
-    # A crash may have kept any page of what was written; a clean stop leaves zeros, or, when a real broker
-    # cut its log, what it cut.
-    commit_log.cut(end, to_first_zeros=clean, zeros_too=not clean)
-    commit_log.flushed = min(believed, end)  # what else was found in the page cache is not proven durable yet
-    if not clean:
-        commit_log.rewrite(commit_log.flushed, end)
-    commit_log.sync()
-    again = queues.truncate(end)
-    again += [queue for queue in queues if _drop_stale(commit_log, queue, damage) or queue.cut_short]
-    for queue in queues:
-        queue.correct_min(log_min)
-    if index is not None:
-        index.truncate(end)
-    confirmed = end
-    if controller_mode:
-        confirmed = max(min(max(checkpoint.confirm_offset, proven), end), log_min)
-    dispatched = max(min(queues.max_physical, end), log_min) if clean else believed
-    if clean and settled:
-        dispatched = max(dispatched, min(settled, end))  # no message without an entry lies in between
-    # Entries that could not be right were dropped: make them, and what stood behind them, again.
-    dispatched = max(min([dispatched, *(queue.max_physical for queue in again)]), log_min)
-    queues.wrote_until(min(dispatched, believed))
-    dispatcher.start_at(_record_start(commit_log, damage, min(dispatched, end)), confirmed)
-    indexed = _indexed(commit_log, index, checkpoint, dispatcher.dispatched)
-    indexer.start_at(_record_start(commit_log, damage, indexed), behind=True)
-    checkpoint.indexed_offset = min(checkpoint.indexed_offset, indexer.at)  # a file of it may be gone
-    dispatcher.run()
-    if indexer.is_small(dispatcher.dispatched):
-        indexer.catch_up(dispatcher.dispatched)
-        indexer.start_at(dispatcher.dispatched)
-    result = Recovered(clean, start, end, confirmed, scan.records)
-    log.info(
-        "recovered after %s stop: log [%d, %d), scanned %d records from %d, confirmed %d; %s",
-        "a clean" if clean else "an unclean",
-        log_min,
-        end,
-        scan.records,
-        start,
-        confirmed,
-        scan.reason,
-    )
-    return result
+        return start
 
+    def _scan(self) -> Scan:
+        files, checkpoint, parser = self.files, self.files.checkpoint.now, self.flow.parser
+        scan = Scan(
+            files.log,
+            self.start,
+            safe_end=self._safe_end(),
+            safe_ms=checkpoint.physic_timestamp_ms,
+            clean=self.clean,
+            check_crc=self.check_crc,
+            is_stale=(lambda offset, last: False) if checkpoint.vouched else StaleRest(files, parser),
+        )
+        scan.run()
+        if self.clean:
+            scan.doubt_last(lambda offset, size: entry_disagrees(files, parser, offset, size))
+        elif not scan.damaged and scan.last_is_torn():
+            scan.drop_last()
+        return scan
 
-def _safe_end(queues: ConsumeQueues, checkpoint: Checkpoint, clean: bool) -> int:
-    """The offset below which every byte was safe on disk when the store was last open, 0 when unknown."""
-    if checkpoint.vouched:
-        return checkpoint.master_flushed_offset
-    return queues.max_physical if clean else 0
+    def _safe_end(self) -> int:
+        """The offset below which every byte was safe on disk when the store was last open, 0 when unknown."""
+        if self.files.checkpoint.now.vouched:
+            return self.files.checkpoint.now.master_flushed_offset
+        return self.proven if self.clean else 0
+
+    def _note_damage(self, scan: Scan) -> None:
+        files = self.files
+        files.damage.truncate(scan.end)
+        files.damage.drop_below(files.log.min_offset)
+        _forget_mended(files.log, files.damage)
+        files.damage.note(lost_in(files, self.flow.parser, scan.damaged, self.now_ms))
+
+    def _end_log_at(self, end: int) -> None:
+        """Erase what lies behind, and make durable what lies before."""
+        commit_log = self.files.log
+        if not self.clean:
+            self.files.queues.truncate(self.believed)
+        # A crash may have kept any page of what was written; a clean stop leaves zeros, or, when a real
+        # broker cut its log, what it cut.
+        commit_log.cut(end, to_first_zeros=self.clean, zeros_too=not self.clean)
+        commit_log.flushed = min(self.believed, end)
+        if not self.clean:  # what else is in the page cache may be there only
+            commit_log.rewrite(commit_log.flushed, end)
+        commit_log.sync()
+
+    def _cut_queues(self, end: int) -> int:
+        """Cut queues and index to the log; returns the log offset from which on records are dispatched."""
+        files = self.files
+        log_min = files.log.min_offset
+        again = files.queues.truncate(end)
+        again += [q for q in files.queues if _drop_stale(files.log, q, files.damage) or q.cut_short]
+        for queue in files.queues:
+            queue.correct_min(log_min)
+        if files.index is not None:
+            files.index.truncate(end)
+        dispatched = max(min(files.queues.max_physical, end), log_min) if self.clean else self.believed
+        if self.clean and self.settled:
+            dispatched = max(dispatched, min(self.settled, end))  # no message without an entry lies between
+        # Entries that could not be right were dropped: make them, and what stood behind them, again.
+        dispatched = max(min([dispatched, *(queue.max_physical for queue in again)]), log_min)
+        files.queues.wrote_until(min(dispatched, self.believed))
+        return min(dispatched, end)
+
+    def _confirmed(self, end: int) -> int:
+        if not self.controller_mode:
+            return end
+        confirmed = max(self.files.checkpoint.now.confirm_offset, self.proven)
+        return max(min(confirmed, end), self.files.log.min_offset)
+
+    def _dispatch(self, dispatched: int, confirmed: int) -> None:
+        """Dispatch what is confirmed; index it now if it is little."""
+        files, dispatcher, indexer = self.files, self.flow.dispatcher, self.flow.indexer
+        checkpoint = files.checkpoint.now
+        dispatcher.start_at(_record_start(files.log, files.damage, dispatched), confirmed)
+        indexed = _indexed(files.log, files.index, checkpoint, dispatcher.dispatched)
+        indexer.start_at(_record_start(files.log, files.damage, indexed), behind=True)
+        checkpoint.indexed_offset = min(checkpoint.indexed_offset, indexer.at)  # a file of it may be gone
+        dispatcher.run()
+        if indexer.is_small(dispatcher.dispatched):
+            indexer.catch_up(dispatcher.dispatched)
+            indexer.start_at(dispatcher.dispatched)
 
 
 def _boundary_before(commit_log: CommitLog, settled: int) -> int:
@@ -254,74 +303,6 @@ def _forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
             damage.clear(item)
 
 
-def lost_in(
-    commit_log: CommitLog,
-    queues: ConsumeQueues,
-    parser: DispatchParser,
-    found: list[DamagedRange],
-    now_ms: int,
-) -> list[DamagedRange]:
-    """``found`` with what queue entries, or readable heads, say of the records that were there."""
-    result: list[DamagedRange] = []
-    entries = _entries_in(queues, found)
-    for item in found:
-        lost = {one.offset: one for one in entries if item.begin <= one.offset and _end(one) <= item.until}
-        head = lost_head(commit_log, parser, item.begin, item.until)
-        if head is not None:
-            lost.setdefault(item.begin, head)
-        rows = tuple(lost[offset] for offset in sorted(lost))
-        result.append(DamagedRange(item.begin, item.until, item.kind, now_ms, rows))
-    return result
-
-
-def _end(one: Lost) -> int:
-    return one.offset + one.size
-
-
-def _entries_in(queues: ConsumeQueues, ranges: list[DamagedRange]) -> list[Lost]:
-    """What the queues say of records in ``ranges``. One that cannot be read says nothing."""
-    found: list[Lost] = []
-    for queue in queues:
-        if queue.topic.startswith(LMQ_PREFIX):
-            continue  # the same record has a queue of its own
-        try:
-            for item in ranges:
-                found += _entries_of(queue, item)
-        except DiskError as error:
-            log.error("what of %s/%d was lost is not known: %s", queue.topic, queue.queue_id, error)
-    return found
-
-
-def _entries_of(queue: ConsumeQueue, item: DamagedRange) -> list[Lost]:
-    """What ``queue`` says of records in ``item``: looked for by halves, the loop may be waiting."""
-    found: list[Lost] = []
-    if queue.max_physical <= item.begin:
-        return found
-    at = queue.first_at(item.begin)
-    while (entry := queue.entry(at)) is not None:
-        offset, size, tags_code = entry
-        if size != PRE_BLANK_SIZE:
-            if offset >= item.until:
-                break
-            found.append(Lost(offset, size, queue.topic, queue.queue_id, at, tags_code))
-        at += 1
-    return found
-
-
-def lost_head(commit_log: CommitLog, parser: DispatchParser, begin: int, until: int) -> Lost | None:
-    """What the damaged record at ``begin`` says of itself, when its parts fit and fill the range."""
-    try:
-        data = commit_log.read(begin, until - begin)
-        if measure(data, 0, begin, False) != until - begin:
-            return None
-    except (BadRecord, DiskError):  # or nothing can be read there
-        return None
-    found = parser.one(data, 0, until - begin)
-    if found.sys_flag & TRANSACTION_PREPARED or not is_queue_name(found.topic, found.queue_id):
-        return None
-    return Lost(*found[:6])
-
-
 def _drop_stale(commit_log: CommitLog, queue: ConsumeQueue, damage: DamageLedger) -> bool:
     """Forget last entries whose message is not where they say; were there any?
 
@@ -387,222 +368,3 @@ def _first_store_time(commit_log: CommitLog, segment: Segment) -> int | None:
         return store_timestamp_of(data) if commit_log.whole(data, 0, segment.start) > 0 else None
     except BadRecord:
         return None
-
-
-class _Stale:
-    """Is a good record behind bad bytes the rest of a log that was cut there, and grew over it only in part?
-
-    A real broker does not erase what it cuts. The rest is older than what was written after the cut, and
-    other records have its places in the queues now. Stores written here have no such rest.
-    """
-
-    def __init__(self, commit_log: CommitLog, queues: ConsumeQueues, parser: DispatchParser) -> None:
-        self._log = commit_log
-        self._queues = queues
-        self._parser = parser
-
-    def __call__(self, offset: int, last: int) -> bool:
-        found = self._parsed(offset)
-        if found is None:
-            return False
-        before = self._parsed(last) if last >= 0 else None
-        if before is not None and found.store_timestamp_ms < before.store_timestamp_ms:
-            return True
-        if found.sys_flag & TRANSACTION_PREPARED:
-            return False
-        queue = self._queues.get(found.topic, found.queue_id)
-        entry = queue.entry(found.queue_offset) if queue is not None else None
-        return entry is not None and entry[1] != PRE_BLANK_SIZE and entry[0] != offset
-
-    def _parsed(self, offset: int) -> Dispatch | None:
-        size = int.from_bytes(self._log.read(offset, 4), "big")
-        data = self._log.read(offset, size)
-        try:
-            if measure(data, 0, offset, False) > 0:
-                return self._parser.one(data, 0, size)
-        except BadRecord:
-            return None
-        return None
-
-
-class Scan:
-    """Walks whole records from ``start`` to where the log ends; damage on the way goes into ``damaged``."""
-
-    def __init__(
-        self,
-        commit_log: CommitLog,
-        start: int,
-        safe_end: int,
-        checkpoint: Checkpoint,
-        clean: bool,
-        check_crc: bool,
-        is_stale: Callable[[int, int], bool],
-    ) -> None:
-        self.records = 0
-        self.reason = "the log ends in zeros"
-        self.damaged: list[DamagedRange] = []
-        self.end = start
-        self._log = commit_log
-        self._safe_end = safe_end
-        self._safe_ms = checkpoint.physic_timestamp_ms
-        self._clean = clean
-        self._crc = check_crc
-        self._is_stale = is_stale
-        self._last_at = -1
-
-    def run(self) -> None:
-        """Leave the end of the log in ``end``."""
-        segment_bytes = self._log.segment_bytes
-        for segment in self._log.segments:
-            at = self.end - segment.start
-            if 0 <= at < segment_bytes and not self._segment(segment, at):
-                break
-
-    def _segment(self, segment: Segment, at: int) -> bool:
-        """Walk one segment from position ``at``; does the log go on in the next one?"""
-        segment_bytes = self._log.segment_bytes
-        block_at = at
-        block = b""
-        while at < segment_bytes:
-            offset = segment.start + at
-            try:
-                size = self._measure(block, at - block_at, offset, segment_bytes - at)
-            except BadRecord as bad:
-                data = block[at - block_at : at - block_at + BLANK_BYTES]
-                following = self._bad(segment, at, bad, any(data))
-                if following is None:
-                    return False
-                self.end = segment.start + following
-                at = following
-                continue
-            if size > 0:
-                self._last_at = offset
-                at += size
-                self.end = offset + size
-                self.records += 1
-            elif size < 0:
-                self.end = segment.start + segment_bytes
-                return True
-            else:  # the block ends before the record does
-                self._log.need_whole()  # a start may be told to stop
-                head = block[at - block_at : at - block_at + 4]
-                want = max(int.from_bytes(head, "big"), BLOCK_BYTES) if len(head) == 4 else BLOCK_BYTES
-                block_at, block = at, segment.read(min(want, segment_bytes - at), at)
-        return True
-
-    def _measure(self, block: bytes, at: int, offset: int, left: int) -> int:
-        """As record.measure; what cannot be in a segment with ``left`` bytes left raises BadRecord."""
-        if left < BLANK_BYTES:
-            raise BadRecord("unreadable_region", f"no blank fits at {offset}")
-        size = self._log.whole(block, at, offset) if self._crc else measure(block, at, offset, False)
-        if size < 0 and -size != left:
-            raise BadRecord("unreadable_region", f"the blank at {offset} does not reach the segment's end")
-        if size == 0 and at + BLANK_BYTES <= len(block):
-            says = int.from_bytes(block[at : at + 4], "big")
-            if says > min(left, RECORD_BYTES_MAX):
-                raise BadRecord("unreadable_region", f"the record at {offset} says it has {says} bytes")
-        unsafe = size > 0 and not self._clean and offset >= self._safe_end
-        if unsafe and is_torn(block[at : at + size], offset) and self._next_good(offset + size) is not None:
-            raise BadRecord("unreadable_region", f"the record at {offset} is torn in its properties")
-        return size
-
-    def _next_good(self, offset: int) -> int | None:
-        """The first whole record, or right blank, at or behind ``offset``, in this segment or a later one."""
-        for segment in self._log.segments:
-            if segment.start + self._log.segment_bytes <= offset:
-                continue
-            at = max(offset - segment.start, 0)
-            found = resync(segment.read, segment.start, at - 1, self._log.segment_bytes)
-            if found is not None:
-                return segment.start + found
-            if segment.start > offset:
-                return None  # a whole segment without a record: nothing was ever behind it
-        return None
-
-    def _bad(self, segment: Segment, at: int, bad: BadRecord, written: bool) -> int | None:
-        """Position from which on the segment is good again, its size when the next one is; None: the log ends
-        at ``at``."""
-        offset = segment.start + at
-        segment_bytes = self._log.segment_bytes
-        safe = offset < self._safe_end
-        if not (written or safe):
-            return None
-        self.reason = str(bad)
-        good = self._next_good(offset + 1)
-        if good is not None and self._is_stale(good, self._last_at):
-            self.reason += "; what lies behind was cut off once"
-            return None
-        if good is None:
-            until = self._end_of_last(segment, at) if safe and written else None
-            if until is None:
-                return None
-        else:
-            until = min(good, segment.start + segment_bytes)
-            safe = safe or self._clean or self._was_flushed(good)
-            if not safe and lost_a_page(segment.read, at, until - segment.start):
-                self.reason += "; bytes were lost in a write that a crash cut short"
-                return None
-        self.damaged.append(DamagedRange(offset, until, bad.kind))
-        return until - segment.start
-
-    def _was_flushed(self, good: int) -> bool:
-        """Is the record at ``good`` older than what the checkpoint says was flushed?"""
-        segment = next(s for s in self._log.segments if s.start <= good < s.start + self._log.segment_bytes)
-        head = segment.read(min(76, segment.start + self._log.segment_bytes - good), good - segment.start)
-        if len(head) < 76 or HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
-            return False
-        return store_timestamp_of(head) < self._safe_ms
-
-    def _end_of_last(self, segment: Segment, at: int) -> int | None:
-        """The end of a damaged record nothing follows, when its parts fit or all is known to be safe."""
-        offset = segment.start + at
-        size = int.from_bytes(segment.read(4, at), "big", signed=True)
-        left = self._log.segment_bytes - at
-        if RECORD_BYTES_MIN <= size <= min(left, RECORD_BYTES_MAX):
-            try:
-                if measure(segment.read(size, at), 0, offset, False) == size:
-                    return offset + size
-            except BadRecord as bad:
-                log.debug("%s", bad)
-        known = min(self._safe_end, segment.start + self._log.segment_bytes)
-        return known if offset < known <= offset + RECORD_BYTES_MAX else None
-
-    def last_is_torn(self) -> bool:
-        """Do the last record's properties end in NUL? Their last bytes never came, though the body, and so
-        its CRC, did: what a crash may leave."""
-        if self._last_at < self._safe_end or self._last_at < 0:
-            return False
-        size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]
-        return is_torn(self._log.read(self._last_at, size), self._last_at)
-
-    def doubt_last(self, disagrees: Callable[[int, int], bool]) -> None:
-        """Note the last record as damaged if ``disagrees(its offset, its size)``: the rest of it was lost."""
-        if self._last_at < 0 or self._last_at + RECORD_BYTES_MIN > self.end:
-            return
-        size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]
-        if self._last_at + size == self.end and disagrees(self._last_at, size):
-            self.damaged.append(DamagedRange(self._last_at, self.end, "bytes_differ"))
-            self.reason = f"the last record, at {self._last_at}, is not the one its queue entry was made of"
-
-    def drop_last(self) -> None:
-        self.end, self.records = self._last_at, self.records - 1
-        self.reason = f"the last record, at {self.end}, is torn"
-
-
-def _entry_disagrees(
-    commit_log: CommitLog, queues: ConsumeQueues, parser: DispatchParser, offset: int, size: int
-) -> bool:
-    """Was the queue entry of this record made when it said something else? Its properties are in no CRC."""
-    item = parser.one(commit_log.read(offset, size), 0, size)
-    queue = queues.get(item.topic, item.queue_id)
-    if item.sys_flag & TRANSACTION_PREPARED or queue is None or item.topic == SCHEDULE_TOPIC:
-        return False  # a delayed message's entry says when it is due: the levels may be others now
-    entry = queue.entry(item.queue_offset) if item.queue_offset >= queue.min_offset else None
-    if entry is None or entry[:2] != (offset, size) or entry[2] < TAGS_CODE_MIN:
-        return False
-    return entry[2] != item.tags_code
-
-
-def stopped_cleanly(disk: Disk, root: str) -> bool:
-    """No ``abort`` file: the last stop removed it."""
-    return not disk.exists(f"{root}/abort")

@@ -11,19 +11,11 @@ import logging
 
 from model.errors import DiskError
 from runtime.env import Env, write_file
-from store.files.checkpoint import CheckpointFile
-from store.files.commit_log import CommitLog
-from store.files.consume_queue import ConsumeQueues
-from store.files.damage import DamageLedger
-from store.files.epoch_file import EpochFile
 from store.files.epoch_file import encode as encode_epochs
-from store.files.health import Health
-from store.files.index_file import Index
-from store.flow.dispatch import Dispatcher
-from store.flow.indexing import Indexer
+from store.files.store_files import StoreFiles
 from store.flow.queue_offsets import QueueOffsets
 from store.flow.reading import Reader
-from store.flow.walker import Walker
+from store.flow.store_flow import StoreFlow
 
 log = logging.getLogger(__name__)
 
@@ -35,33 +27,25 @@ class Truncator:
         self,
         env: Env,
         root: str,
-        commit_log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index | None,
-        indexer: Indexer,
-        dispatcher: Dispatcher,
-        walker: Walker,
+        files: StoreFiles,
+        flow: StoreFlow,
         reader: Reader,
-        damage: DamageLedger,
-        epochs: EpochFile,
-        checkpoint: CheckpointFile,
         offsets: QueueOffsets,
-        health: Health,
     ) -> None:
         self._env = env
         self._root = root
-        self._log = commit_log
-        self._queues = queues
-        self._index = index
-        self._indexer = indexer
-        self._dispatcher = dispatcher
-        self._walker = walker
+        self._log = files.log
+        self._queues = files.queues
+        self._index = files.index
+        self._damage = files.damage
+        self._epochs = files.epochs
+        self._checkpoint = files.checkpoint
+        self._health = files.health
+        self._indexer = flow.indexer
+        self._dispatcher = flow.dispatcher
+        self._walker = flow.walker
         self._reader = reader
-        self._damage = damage
-        self._epochs = epochs
-        self._checkpoint = checkpoint
         self._offsets = offsets
-        self._health = health
 
     def truncate(self, offset: int) -> None:
         """See MessageStore.truncate."""
@@ -117,7 +101,7 @@ class Truncator:
         return self._log.end
 
     def quarantine(self) -> str:
-        """See MessageStore.put_aside."""
+        """See MessageStore.quarantine."""
         disk = self._env.disk
         names = set(self._log.segment_names())
         number = 1

@@ -17,7 +17,7 @@ from tests.broker.helpers import running
 def test_a_real_broker_shows_every_metric_of_a_broker(tmp_path: Path) -> None:
     async def body() -> bytes:
         async with running(tmp_path) as broker:
-            broker.ha.turned_away_total = 3
+            broker.ha.links.turned_away.total = 3
             broker.env.events.add("repaired")
             return Metrics("broker", broker).text()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from model.errors import DiskError
 from store.files.record import BLANK_BYTES, Dispatch, DispatchParser, NewMessage, blank, encode
-from store.message_store import Put
+from store.flow.writing import Put
 
 
 class FakeConnection:

@@ -16,7 +16,8 @@ from controller.groups.commands import (
     RegisterBroker,
 )
 from controller.groups.table import ReplicaTable
-from ha.service import HaService, Propose
+from ha.proposals import Propose
+from ha.service import HaService
 from model.codes import Request, Response
 from model.config import BrokerConfig
 from remoting.bodies import dumps, loads

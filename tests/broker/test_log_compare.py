@@ -78,7 +78,7 @@ def _compare(env: FaultyEnv, store: MessageStore, peer: Peer) -> LogCompare:
         scrub_megabytes_per_s=0,
         check_on_start_megabytes_per_s=0,
     )
-    ha = SimpleNamespace(settled=1)
+    ha = SimpleNamespace(verified_epoch=1)
     context = cast(BrokerContext, SimpleNamespace(env=env, config=config, store=store, ha=ha))
     return LogCompare(context, cast(RemotingClient, peer), cast(LogRepair, peer))
 
@@ -151,7 +151,7 @@ class Others:
         epoch = self._epochs.pop(0) if len(self._epochs) > 1 else self._epochs[0]
         ext = {} if epoch is None else {"epoch": epoch}
         if self._ha is not None and len(self._epochs) == 1:
-            self._ha.settled = int(ext["epoch"])
+            self._ha.verified_epoch = int(ext["epoch"])
         offset, size = int(command.ext["offset"]), int(command.ext["size"])
         if command.code == Request.READ_LOG_RANGE:
             return command.reply(ext=ext, body=self._store.log.read(offset, size))
@@ -186,7 +186,7 @@ async def test_only_replicas_settled_in_our_epoch_outvote_our_record(
             each.confirm(each.log.end)
             await each.caught_up()
         assert store.log.end == other.log.end
-        ha = SimpleNamespace(settled=mine)
+        ha = SimpleNamespace(verified_epoch=mine)
         client = cast(RemotingClient, Others(other, epoch, later, nth, ha if together else None))
         config = SimpleNamespace(
             broker_name="g",
@@ -213,19 +213,19 @@ async def test_a_slave_vouches_for_its_log_in_the_epoch_its_master_is_in(tmp_pat
     async with pair(tmp_path) as (one, two):
         ext = {"brokerName": "broker-t", "offset": "0", "size": "1"}
         asked = Command(int(Request.KEELMQ_LOG_DIGESTS), ext)
-        await eventually(lambda: two.ha.settled == 1, "it follows")
+        await eventually(lambda: two.ha.verified_epoch == 1, "it follows")
         for broker in (one, two):
             answer = await broker.compare.digests(cast(Any, None), asked)
             assert answer is not None
             assert answer.ext["epoch"] == "1"
         await two.follow(2, 2, one.config.address, one.config.ha_address)
-        assert two.ha.settled is None  # its master may be cut by another before it leads again
+        assert two.ha.verified_epoch is None  # its master may be cut by another before it leads again
         for handler in (two.compare.digests, two.repair.read):
             with pytest.raises(Refused, match="may still be cut"):
                 await handler(cast(Any, None), asked)
         await one.lead(1, 2, frozenset({1}), 2, None)
-        assert one.ha.settled == 2
-        await eventually(lambda: two.ha.settled == 2, "it heard of the election from its master")
+        assert one.ha.verified_epoch == 2
+        await eventually(lambda: two.ha.verified_epoch == 2, "it heard of the election from its master")
         await one.fence()
-        assert one.ha.settled is None
-        await eventually(lambda: two.ha.settled is None, "the link is gone")
+        assert one.ha.verified_epoch is None
+        await eventually(lambda: two.ha.verified_epoch is None, "the link is gone")

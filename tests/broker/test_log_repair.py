@@ -12,7 +12,7 @@ import pytest
 from broker.context import BrokerContext
 from broker.service import Broker
 from broker.upkeep.log_repair import LogRepair
-from ha.master import Budget, Host, LogReader, SlaveLink
+from ha.master import Budget, Host, LogReader, Resources, SlaveLink, WithEpochs
 from ha.proof import Credentials
 from model.codes import Request
 from model.errors import PeerError
@@ -80,7 +80,7 @@ async def test_nothing_is_given_that_is_not_confirmed_whole_and_of_the_group(tmp
 
 def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody_can(tmp_path: Path) -> None:
     class Group:
-        sync = None
+        replicas = None
         others_end = 0
 
         def elsewhere(self, offset: int, link: SlaveLink) -> bool:
@@ -91,16 +91,9 @@ def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody
     damage.note([DamagedRange(500, 600, "body_crc")])
     store = cast(MessageStore, SimpleNamespace(damage=damage))
     budget = Budget(0, env.monotonic_ms)
-    link = SlaveLink(
-        env,
-        store,
-        cast(Host, group),
-        batch_bytes=100,
-        segment_bytes=4096,
-        budget=budget,
-        reader=LogReader(store),
-        credentials=Credentials(None, b"", lenient=False),
-    )
+    credentials = Credentials(None, b"", lenient=False)
+    shared = Resources(env, store, cast(Host, group), budget, LogReader(store), credentials, 100, 4096)
+    link = SlaveLink(shared, WithEpochs())
     for self_at, others_end, until in (
         (0, 500, 900),  # nobody has it
         (0, 501, 500),

@@ -12,7 +12,7 @@ import pytest
 from broker.role import controllers as controllers_of_broker
 from broker.role.controllers import view_of
 from model.codes import Request, Response
-from model.errors import ConfigError, PeerError, Unknown
+from model.errors import ConfigError, MqError, PeerError, Unknown
 from remoting.codec import Command
 from tests.broker.role_fakes import GROUP, FakeControllers, Life
 from tests.waiting import until
@@ -323,6 +323,17 @@ async def test_a_broken_store_ends_the_life_of_a_master_for_the_controllers_at_o
         assert life.role.registration_id == -1
 
 
+async def test_a_broken_promise_of_replication_ends_the_life_of_a_master_too(tmp_path: Path) -> None:
+    async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+        await life.becomes("master", 1)
+        await until(lambda: 1 in controllers.alive)
+        for hook in life.ha.on_broken:
+            hook(MqError("a promise of replication is broken: 2 lacks it"))
+        await life.becomes("fenced")
+        await until(lambda: not controllers.alive, "its connection ended")
+        assert life.role.reason == "stopped: a promise of replication is broken: 2 lacks it"
+
+
 async def test_a_change_of_role_that_fails_is_made_again(tmp_path: Path) -> None:
     async with FakeControllers() as controllers:
         life = Life(tmp_path, controllers)
@@ -343,12 +354,12 @@ async def test_a_slave_of_a_real_controller_gets_the_ha_address_from_a_nameserve
             await until(lambda: len(asked) >= 2, "the NameServers are asked until one knows")
             second.role.ha_address_of(first.config.address, "127.0.0.1:77")
             await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:77")
-            assert second.ha.foreign_master, "nobody said that it is one of ours"
+            assert second.ha.next_master.rocketmq_peer, "nobody said that it is one of ours"
             asked.clear()
             controllers.group.replicas[1].ha_address = "127.0.0.1:78"
             await controllers.notify(masterEpoch="99")
             await until(lambda: second.host.calls[-1][-1] == "127.0.0.1:78")
-            assert not second.ha.foreign_master
+            assert not second.ha.next_master.rocketmq_peer
             assert asked == []
 
 

@@ -98,7 +98,7 @@ class Lab:
         for peer in ("b", "c"):
             self.node.received(peer, PreVoteAnswer(asked.term, asked.term - 1, True))
         self.node.tick()
-        assert self.node.raftCurrentTerm == asked.term
+        assert self.node.term == asked.term
         return asked.term
 
     async def lead(self) -> int:

@@ -132,7 +132,7 @@ def test_a_commit_index_is_not_kept_so_it_cannot_be_ahead_of_the_entries() -> No
         for number in range(5):
             lab.propose(b"%d" % number)
         lab.node.tick()
-        assert lab.node.raftCommitIndex > 5
+        assert lab.node.commit_index > 5
         assert Journal(lab.disk, "/raft/raft.journal", "a").getRaftCommitIndex() == 1
 
     run(main)

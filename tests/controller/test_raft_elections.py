@@ -38,7 +38,7 @@ def test_a_try_without_a_winner_is_repeated_soon_at_random_and_then_less_often()
         assert max(gaps[:2]) < TIMING.election_min_s
         assert gaps[0] < gaps[2] < gaps[4]
         assert max(gaps) < TIMING.election_max_s * 1.05
-        assert lab.node.raftCurrentTerm == 1  # no term was used up
+        assert lab.node.term == 1  # no term was used up
 
     run(main)
 
@@ -52,7 +52,7 @@ def test_candidates_that_split_the_votes_stand_again_before_a_silence_is_over() 
         assert again < TIMING.election_min_s
         lab.node.received("b", PreVoteAnswer(term + 1, term, granted=True))
         lab.node.tick()
-        assert lab.node.raftCurrentTerm == term + 1
+        assert lab.node.term == term + 1
 
     run(main)
 
@@ -131,9 +131,9 @@ def test_without_quick_tries_it_would_take_longer(monkeypatch: pytest.MonkeyPatc
 
 def _never_make_way(original: Callable[[Voting, Any, PreVote], None]) -> Callable[..., None]:
     def on_pre_vote(self: Voting, sender: object, message: PreVote) -> None:
-        before = self._SyncObj__raftElectionDeadline
+        before = self.election_deadline
         original(self, sender, message)
-        self._SyncObj__raftElectionDeadline = before
+        self.election_deadline = before
 
     return on_pre_vote
 
@@ -205,7 +205,7 @@ def test_consent_ends_with_the_last_link_it_came_over(consent: str) -> None:
         lab.node.up("b")
         await asyncio.sleep(lab.node.next_tick_s())
         lab.node.tick()
-        assert lab.node.raftCurrentTerm == 1, "nobody was asked again"
+        assert lab.node.term == 1, "nobody was asked again"
         assert [type(message) for _, message in lab.said] == [PreVote, PreVote]
 
     run(main)

@@ -49,7 +49,7 @@ def test_b29_neither_the_journal_nor_a_restart_grows_with_what_was_ever_decided(
         entries, replayed = after(commands)
         assert entries < 2 * COMPACT_ENTRIES
         assert replayed < 2 * COMPACT_ENTRIES
-    monkeypatch.setattr(Node, "_SyncObj__tryLogCompaction", lambda node: None)
+    monkeypatch.setattr(Node, "compact", lambda node: None)
     assert min(after(450)) > 2 * COMPACT_ENTRIES
 
 

@@ -22,7 +22,7 @@ from controller.raft.codec import (
     encode_snapshot,
 )
 from controller.raft.journal import Journal
-from controller.raft.library import library
+from controller.raft.library import library, need_version
 from controller.raft.node import REGULAR, Diverged, Failed
 from model.errors import PeerError
 from tests.controller.lab import TIMING, Lab, append, entries, run
@@ -30,7 +30,9 @@ from tests.controller.lab import TIMING, Lab, append, entries, run
 
 def test_the_library_is_the_one_these_rules_were_checked_with() -> None:
     # Another version may name its insides differently: run tests/controller, then change this.
-    assert VERSION == "0.3.17"
+    need_version(VERSION)
+    with pytest.raises(ImportError, match=r"exactly pysyncobj 0\.3\.17, this is 0\.3\.18"):
+        need_version("0.3.18")
 
 
 def test_other_users_of_the_library_find_it_unchanged() -> None:
@@ -95,7 +97,32 @@ def test_only_what_was_compared_is_committed() -> None:
         lab = Lab()
         lab.node.received("b", append(1, (1, 0), entries(2, 9, 1)))
         lab.node.received("c", append(2, (3, 1), commit=9))
-        assert lab.node.raftCommitIndex == 3
+        assert lab.node.commit_index == 3
+
+    run(main)
+
+
+def test_a_leader_commits_entries_of_its_own_term_only() -> None:
+    """Figure 8 of the paper: an entry of a former term on a majority may still be overwritten by a leader
+    whose log ends in a later term, so it is committed only together with an entry of this term."""
+
+    async def main() -> None:
+        lab = Lab("bcde")
+        lab.node.received("b", append(2, (1, 0), entries(2, 2, 2)))  # the entry of term 2 in the figure
+        term = await lab.lead()
+        assert term > 2
+        assert lab.log == [(1, 0), (2, 2), (3, term)]
+        for peer in ("b", "c", "d", "e"):
+            # All hold the entry of term 2, and none the one this leader began with.
+            lab.node.received(peer, Ack(term, 3, reset=False, success=True))
+            lab.node.tick()
+        assert (lab.node.commit_index, lab.applied) == (1, [])
+        lab.node.received("b", Ack(term, 4, reset=False, success=True))
+        lab.node.tick()
+        assert lab.node.commit_index == 1, "two of five"
+        lab.node.received("c", Ack(term, 4, reset=False, success=True))
+        lab.node.tick()
+        assert (lab.node.commit_index, lab.applied) == (3, [b"2"])
 
     run(main)
 
@@ -163,7 +190,7 @@ def test_no_term_is_raised_without_the_consent_of_a_majority() -> None:
             lab.node.received("b", PreVoteAnswer(1, 0, True))
             lab.node.received("b", PreVoteAnswer(1, 0, True))
             lab.node.received("c", PreVoteAnswer(1, 0, False))
-        assert lab.node.raftCurrentTerm == 0
+        assert lab.node.term == 0
 
     run(main)
 
@@ -176,7 +203,7 @@ def test_a_healthy_leader_is_not_deposed_by_a_hopeless_candidate() -> None:
         lab.node.received("c", RequestVote(99, 1, 0))
         lab.node.received("c", PreVote(99, 100, 99))
         assert lab.node.leads()
-        assert lab.node.raftCurrentTerm == term
+        assert lab.node.term == term
         assert lab.heard(PreVoteAnswer) == [("c", PreVoteAnswer(99, term, False))]
 
     run(main)
@@ -225,7 +252,7 @@ def test_a_leader_that_hears_of_a_newer_term_steps_down() -> None:
         term = await lab.lead()
         lab.node.received("c", Ack(term + 3, 2, reset=False, success=False))
         assert not lab.node.leads()
-        assert lab.node.raftCurrentTerm == term + 3
+        assert lab.node.term == term + 3
 
     run(main)
 
@@ -321,7 +348,7 @@ def test_entries_that_are_no_log_are_refused_and_change_nothing(message: AppendE
         with pytest.raises(PeerError):
             lab.node.received("b", message)
         assert lab.log == [(1, 0)]
-        assert lab.node.raftCurrentTerm == 0
+        assert lab.node.term == 0
 
     run(main)
 
@@ -332,7 +359,7 @@ def test_a_handover_makes_the_chosen_one_stand_at_once() -> None:
         lab.node.received("b", append(1, (1, 0)))
         lab.node.received("c", TimeoutNow(1))
         lab.node.tick()
-        assert lab.node.raftCurrentTerm == 1  # not the leader's word
+        assert lab.node.term == 1  # not the leader's word
         lab.node.received("b", TimeoutNow(1))
         lab.node.tick()
         assert [m for _, m in lab.heard(RequestVote)] == [RequestVote(2, 1, 0, transfer=True)] * 2
@@ -457,7 +484,7 @@ def test_a_node_starts_from_its_snapshot() -> None:
     async def main() -> None:
         lab = Lab(snapshot=SNAPSHOT)
         assert lab.applied == [b"s1", b"s2"]
-        assert (lab.node.raftLastApplied, lab.node.raftCommitIndex) == (9, 9)
+        assert (lab.node.last_applied, lab.node.commit_index) == (9, 9)
         lab.node.received("b", append(2, (9, 2), entries(10, 10, 2), commit=10))
         lab.node.tick()
         assert lab.applied == [b"s1", b"s2", b"10"]

@@ -108,6 +108,10 @@ class FakeStore:
         self.put_asides: list[bytes] = []
         self._record_bytes = record_bytes
 
+    @property
+    def dispatched(self) -> int:
+        return self.log.end - self.log.end % self._record_bytes
+
     def grow(self, data: bytes) -> None:
         """What a client's send does on a master."""
         self.log.data += data

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from ha.codec import SlaveHandshake, encode_ack, encode_slave_handshake
+from ha.links import STRANGERS_MAX
 from ha.proof import Credentials, HandshakeInitiator, Reason, refusal
-from ha.service import STRANGERS_MAX
 from ha.slave import State
 from tests.ha.group import Group, Node
 from tests.ha.raw_slave import RawSlave
@@ -61,14 +61,16 @@ def play(story: Coroutine[Any, Any, None]) -> None:
 async def forge(node: Node, broker_id: int = 2) -> RawSlave:
     """Connect as one who follows the HA protocol and calls himself ``broker_id``; acknowledge everything."""
     slave = await connect(node)
-    slave.writer.write(encode_slave_handshake(SlaveHandshake(broker_id, False, False, prompt=True)))
+    slave.writer.write(
+        encode_slave_handshake(SlaveHandshake(broker_id, False, False, answers_heartbeats=True))
+    )
     slave.writer.write(encode_ack(node.store.log.end))
     return slave
 
 
 async def prove(node: Node, broker_id: int, *, group: str | None = None) -> RawSlave:
     """Connect and prove to be ``broker_id``; ``group`` other than the node's: of another group."""
-    credentials = node.ha._credentials
+    credentials = node.ha.links.credentials
     if group is not None:
         node.config.broker_name, kept = group, node.config.broker_name
         credentials = Credentials.of(node.env, node.config)
@@ -143,13 +145,13 @@ def test_a_forger_disturbs_no_members_link(secret: str) -> None:
         async with Group(*nodes) as group:
             await group.elect(1)
             await group.full()
-            before = dict(group.master.ha._links)
+            before = dict(group.master.ha.links.by_id)
             for number in range(STRANGERS_MAX * 2):
                 forger = await forge(group.master, 2 + number % 3)
                 assert await forger.hung_up()
                 group.master.store.grow(RECORD)
             await group.level()
-            assert group.master.ha._links == before
+            assert group.master.ha.links.by_id == before
             assert group.members == {1, 2, 3}
             assert group.master.ha.turned_away_total == STRANGERS_MAX * 2
             group.assert_identical()
@@ -164,7 +166,7 @@ def test_a_crowd_that_says_nothing_keeps_no_member_out(secret: str) -> None:
             crowd = [await connect(group.master) for _ in range(STRANGERS_MAX * 2)]
             await group.follow(2)
             await group.full()
-            assert len(group.master.ha._strangers) <= STRANGERS_MAX
+            assert len(group.master.ha.links.strangers) <= STRANGERS_MAX
             for stranger in crowd:
                 stranger.close()
 
@@ -176,7 +178,7 @@ def test_a_crowd_does_not_push_out_who_has_proven_himself(secret: str) -> None:
         async with Group(Node(1, ha_secret_file=secret)) as group:
             await group.elect(1)
             member = await prove(group.master, 2)
-            await until(lambda: any(link.proven for link in group.master.ha._strangers))
+            await until(lambda: any(link.proven for link in group.master.ha.links.strangers))
             for _ in range(STRANGERS_MAX * 2):
                 await connect(group.master)
             await member.greet(2)
@@ -198,7 +200,7 @@ def test_links_turned_away_share_a_line_in_the_log(secret: str, caplog: pytest.L
                     stranger = await connect(group.master)
                     stranger.writer.write(said)
                     assert await stranger.hung_up()
-                group.master.ha._told_ms -= 60_000
+                group.master.ha.links.turned_away.told_ms -= 60_000
                 (await forge(group.master)).close()
                 await until(lambda: group.master.ha.turned_away_total == 16)
         lines = [r.getMessage() for r in caplog.records if "HA connection" in r.getMessage()]
@@ -214,14 +216,14 @@ def test_who_has_proven_to_be_one_broker_is_no_other_one(secret: str) -> None:
         async with Group(*(Node(number, ha_secret_file=secret) for number in (1, 2))) as group:
             await group.elect(1)
             await group.full()
-            true_one = group.master.ha._links[2]
+            true_one = group.master.ha.links.by_id[2]
             liar = await prove(group.master, 3)
             liar.writer.write(encode_slave_handshake(SlaveHandshake(2, False, False)))
             assert await liar.hung_up()
-            assert group.master.ha._links == {2: true_one}
+            assert group.master.ha.links.by_id == {2: true_one}
             honest = await prove(group.master, 3)
             await honest.greet(3)
-            assert sorted(group.master.ha._links) == [2, 3]
+            assert sorted(group.master.ha.links.by_id) == [2, 3]
             honest.close()
 
     play(run())
@@ -281,7 +283,7 @@ def test_who_follows_whom(case: str, kind: str, secret: str, other_secret: str, 
                 await until(lambda: node.store.confirmed == 10, case)
                 assert state_of(node) == (State.FOLLOWING, None)
                 assert node.ha.unproven is None
-                link = group.master.ha._links.get(2)
+                link = group.master.ha.links.by_id.get(2)
                 both_can = {"secret"} <= set(master_words) & set(slave_words)
                 asked = kind == "ours" or "trust" not in slave_words or "trust" not in master_words
                 assert (link is not None and link.proven == 2) == (both_can and asked)
@@ -321,7 +323,7 @@ def test_brokers_with_a_secret_replicate_fail_over_and_rejoin(secret: str) -> No
                 await group.elect(master)
                 group.master.store.grow(RECORD * 500)
                 await group.full()
-                assert all(link.proven == number for number, link in group.master.ha._links.items())
+                assert all(link.proven == number for number, link in group.master.ha.links.by_id.items())
             # A master that dies; one of the others is elected; it comes back as a slave.
             group.nodes[1].store.grow(RECORD)
             await group.level()
@@ -350,10 +352,10 @@ def test_a_classic_slave_is_known_by_the_id_it_proved(secret: str) -> None:
             stray = await connect(master)
             stray.writer.write((10).to_bytes(8, "big"))
             assert await stray.reader.read() == refusal(Reason.NEEDS_PROOF)
-            first = master.ha._links[2]
+            first = master.ha.links.by_id[2]
             second = await prove(master, 2)
             second.writer.write((0).to_bytes(8, "big"))
-            await until(lambda: master.ha._links.get(2) not in (None, first))
+            await until(lambda: master.ha.links.by_id.get(2) not in (None, first))
             assert master.ha.members == {0, 2}
             second.close()
 
@@ -366,13 +368,16 @@ def test_beside_trust_a_link_without_a_proof_takes_no_place_of_one_that_has_it(s
         async with Group(Node(1, **settings), Node(2, **settings), Node(3)) as group:
             await group.elect(1)
             await group.full()
-            assert {number: link.proven for number, link in group.master.ha._links.items()} == {2: 2, 3: None}
-            kept = group.master.ha._links[2]
+            assert {number: link.proven for number, link in group.master.ha.links.by_id.items()} == {
+                2: 2,
+                3: None,
+            }
+            kept = group.master.ha.links.by_id[2]
             assert await (await forge(group.master, 2)).hung_up()
-            assert group.master.ha._links[2] is kept
-            taken = group.master.ha._links[3]
+            assert group.master.ha.links.by_id[2] is kept
+            taken = group.master.ha.links.by_id[3]
             await forge(group.master, 3)
-            await until(lambda: group.master.ha._links.get(3) not in (None, taken))
+            await until(lambda: group.master.ha.links.by_id.get(3) not in (None, taken))
 
     play(run())
 
@@ -392,17 +397,17 @@ def test_a_newer_link_of_a_broker_inherits_nothing_of_the_older_one(proven: bool
             master = group.master
             master.store.grow(RECORD)
             older = await link_to(master)
-            await older.greet(2, prompt=True)
+            await older.greet(2, answers_heartbeats=True)
             older.writer.write(encode_ack(10))
             await until(lambda: group.members == {1, 2})
-            former = master.ha._links[2]
+            former = master.ha.links.by_id[2]
             newer = await link_to(master)
-            await newer.greet(2, prompt=True)
-            assert master.ha._links[2] is not former
+            await newer.greet(2, answers_heartbeats=True)
+            assert master.ha.links.by_id[2] is not former
             assert [entry["ackOffset"] for entry in master.ha.slaves()] == [None]
             master.store.grow(RECORD)
             former.end = 20
-            master.ha.acked(former)
+            master.ha.links.on_ack(former)
             await asyncio.sleep(0.05)
             assert (master.ha.replicated, master.store.confirmed) == (10, 10)
             assert await older.hung_up()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ha.ack_policy import AckPolicy, Wait
 from ha.classic_codec import ReportReader, TransferReader, encode_header, encode_report
 from ha.codec import Ack, Transfer
 from ha.core import ConnectedSet
@@ -193,7 +194,7 @@ async def test_where_a_slave_says_it_ends_acknowledges_nothing_before_it_has_com
 async def test_a_slave_that_is_longer_than_its_master_says_so(
     lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ha.tail.COMPARE_WAIT_MS", 150)
+    monkeypatch.setattr("ha.follow.COMPARE_WAIT_MS", 150)
 
     slave = Node(1)
     slave.store.grow(b"0123456789" * 300)
@@ -248,24 +249,25 @@ async def test_a_stray_connection_moves_no_ack_of_a_classic_master() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["grow", "join", "ack", "leave"]), st.integers(1, 4)), max_size=40))
 def test_replicated_is_what_so_many_connected_slaves_have(steps: list[tuple[str, int]]) -> None:
-    sync = ConnectedSet(0, end=0, confirmed=0, ack_count=2, majority_of=0, now_ms=0)
+    sync = ConnectedSet(0, AckPolicy(Wait.COUNT, count=2), end=0, flushed=0, confirmed=0)
     ends: dict[int, int] = {}
     most = 0
     for step, who in steps:
         if step == "grow":
-            sync.appended(sync.end + who)
+            sync.on_append(sync.end + who)
         elif step == "join":
-            sync.connected(who, 0)
+            sync.on_connect(who, 0)
             ends[who] = -1
         elif step == "ack" and who in ends:
             ends[who] = sync.end
-            sync.acked(who, sync.end, 0)
+            sync.on_ack(who, sync.end, 0)
         elif step == "leave":
-            sync.disconnected(who)
+            sync.on_disconnect(who)
             ends.pop(who, None)
         most = max([most, *ends.values()])
         assert sync.replicated <= most
         assert sync.members == {0, *ends}
+        sync.check_invariants()
         assert sync.confirmed == sync.end
 
 

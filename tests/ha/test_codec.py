@@ -46,10 +46,10 @@ def encoded(frame: Transfer) -> bytes:
 def test_frames_have_the_bytes_of_the_real_thing() -> None:
     assert encode_slave_handshake(SlaveHandshake(2, False, True)).hex() == "0000000100000001" + f"{2:016x}"
     # What a real master, which compares with 1, takes for a no.
-    prompt = SlaveHandshake(2, False, False, prompt=True)
+    prompt = SlaveHandshake(2, False, False, answers_heartbeats=True)
     assert encode_slave_handshake(prompt).hex() == "0000000100020000" + f"{2:016x}"
     assert SlaveReader().feed(encode_slave_handshake(prompt)) == [prompt]
-    last_file = encode_slave_handshake(SlaveHandshake(2, True, False, prompt=True))
+    last_file = encode_slave_handshake(SlaveHandshake(2, True, False, answers_heartbeats=True))
     assert last_file.hex() == "0000000100010000" + f"{2:016x}"
     assert encode_ack(4514).hex() == "00000002" + f"{4514:016x}"
     assert encode_master_handshake(99, [(1, 0), (3, 90)]).hex() == (

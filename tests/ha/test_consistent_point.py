@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ha.core import consistent_point, label, missed
+from ha.epochs import consistent_point, frame_epoch, skipped_epochs
 
 
 @dataclass
@@ -36,10 +36,10 @@ class Replica:
             at = len(self.log)
             if at >= len(master.log):
                 break
-            size, entry = label(master.epochs, at, len(master.log) - at)
+            size, entry = frame_epoch(master.epochs, at, len(master.log) - at)
             last = self.epochs[-1] if self.epochs else None
             if last is None or entry[0] > last[0]:
-                for new in [*missed(master.epochs, at, last, entry), entry]:
+                for new in [*skipped_epochs(master.epochs, at, last, entry), entry]:
                     self.epochs = [e for e in self.epochs if e[1] < new[1]]
                     self.epochs.append(new)
             self.log += master.log[at : at + min(size, 3)]
@@ -105,7 +105,7 @@ def test_the_batch_that_reaches_an_epochs_end_carries_the_next_epochs_label() ->
     sizes = []
     at = 0
     while at < 120000:
-        size, (epoch, start) = label(epochs, at, min(32768, 120000 - at))
+        size, (epoch, start) = frame_epoch(epochs, at, min(32768, 120000 - at))
         sizes.append((at, size, epoch, start))
         at += size
     assert sizes == [
@@ -118,17 +118,19 @@ def test_the_batch_that_reaches_an_epochs_end_carries_the_next_epochs_label() ->
 
 def test_an_epoch_of_one_frame_is_told_all_the_same() -> None:
     epochs = [(1, 0), (2, 10), (3, 20), (4, 30)]
-    assert missed(epochs, 0, None, (2, 10)) == [(1, 0)]
-    assert missed(epochs, 0, (1, 0), (2, 10)) == []
-    assert missed(epochs, 12, None, (3, 20)) == [(2, 10)], "epochs that ended before the first byte are not"
-    assert missed(epochs, 0, (1, 0), (4, 30)) == [(2, 10), (3, 20)]
+    assert skipped_epochs(epochs, 0, None, (2, 10)) == [(1, 0)]
+    assert skipped_epochs(epochs, 0, (1, 0), (2, 10)) == []
+    assert skipped_epochs(epochs, 12, None, (3, 20)) == [(2, 10)], (
+        "epochs that ended before the first byte are not"
+    )
+    assert skipped_epochs(epochs, 0, (1, 0), (4, 30)) == [(2, 10), (3, 20)]
 
 
 def test_a_heartbeat_carries_the_epoch_of_the_next_byte() -> None:
-    assert label([(1, 0), (3, 90)], 89, 0) == (0, (1, 0))
-    assert label([(1, 0), (3, 90)], 90, 0) == (0, (3, 90))
+    assert frame_epoch([(1, 0), (3, 90)], 89, 0) == (0, (1, 0))
+    assert frame_epoch([(1, 0), (3, 90)], 90, 0) == (0, (3, 90))
 
 
 def test_an_offset_before_the_first_epoch_has_no_label() -> None:
     with pytest.raises(ValueError, match="no epoch"):
-        label([(3, 90)], 89, 10)
+        frame_epoch([(3, 90)], 89, 10)

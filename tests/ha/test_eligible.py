@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ha.core import COURT_MS, SyncSet
+from ha.ack_policy import AckPolicy
+from ha.core import JOINING_MS, Leadership, LogEnds, SyncSet
 
 
 class Group:
@@ -12,28 +13,23 @@ class Group:
         self.ready: set[int] = set()
         self.sync = SyncSet(
             1,
-            epoch=1,
-            epoch_start=0,
-            members=frozenset({1}),
-            set_epoch=1,
-            end=100,
-            confirmed=0,
-            all_ack=True,
-            ack_count=1,
+            Leadership(1, 0, frozenset({1}), 1),
+            LogEnds(100, 0, 0),
+            AckPolicy(),
             not_catchup_ms=15_000,
             now_ms=0,
             eligible=self.ready.__contains__,
         )
-        self.sync.appended(100)
-        self.sync.connected(2, 0)
-        self.sync.acked(2, 100, 1)
+        self.sync.on_append(100)
+        self.sync.on_connect(2, 0)
+        self.sync.on_ack(2, 100, 1)
 
 
 def test_a_slave_that_is_not_eligible_is_not_proposed_and_does_not_hold_the_confirmed_offset() -> None:
     group = Group()
     assert group.sync.propose(2) is None
     assert group.sync.proposed == frozenset()
-    group.sync.appended(200)
+    group.sync.on_append(200)
     assert group.sync.confirmed == 200
 
 
@@ -48,11 +44,11 @@ def test_it_joins_as_soon_as_it_is_eligible_without_another_report() -> None:
 
 def test_one_that_is_behind_is_invited_by_its_report_as_ever() -> None:
     group = Group()
-    group.sync.appended(200)
+    group.sync.on_append(200)
     group.ready.add(2)
     group.sync.on_eligible(2, 5000)
     assert group.sync.propose(5000) is None
-    group.sync.acked(2, 200, 5001)
+    group.sync.on_ack(2, 200, 5001)
     assert group.sync.propose(5001) is not None
 
 
@@ -63,12 +59,12 @@ def test_an_invited_slave_that_lacks_a_newer_change_waits_and_is_let_go_when_tha
     group.ready.discard(2)
     assert group.sync.propose(5000) is None
     assert group.sync.proposed == {2}
-    assert group.sync.propose(5001 + COURT_MS) is None
+    assert group.sync.propose(5001 + JOINING_MS) is None
     assert group.sync.proposed == frozenset()
 
 
 def test_a_member_stays_one_while_it_copies_a_change() -> None:
     group = Group()
-    group.sync.adopt(frozenset({1, 2}), 2)
+    group.sync.on_view(frozenset({1, 2}), 2)
     assert group.sync.propose(2) is None
     assert group.sync.members == {1, 2}

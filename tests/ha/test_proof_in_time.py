@@ -116,7 +116,7 @@ def test_a_stranger_that_takes_his_time_is_cut_off(way: str) -> None:
         assert PROOF_S * 0.9 < peer.lasted_s < PROOF_S * 1.1
         assert len(peer.heard) == (80 if way.startswith("hello") else 0)
         assert world.ha.turned_away_total == 1
-        assert world.ha._strangers == {}
+        assert world.ha.links.strangers == {}
 
     world.run(story)
 

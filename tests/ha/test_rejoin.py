@@ -15,6 +15,7 @@ from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import SimLoop
 from chaos.worlds.sim_net import Fabric
+from ha.follow import Master
 from ha.service import HaService
 from model.config import BrokerConfig
 from store.message_store import MessageStore
@@ -45,6 +46,8 @@ class Replica:
             bind_address=host, ha_listen_port=HA_PORT, segment_bytes=SEGMENT, flush_disk_type="SYNC_FLUSH"
         )
         self.ha = HaService(env, self.store, settings)
+        # The workload confirms what it cuts, as a group with a real master may.
+        self.ha.next_master = Master(0, followed_rocketmq=True)
 
     async def start(self) -> None:
         await self.store.open()
@@ -170,7 +173,7 @@ def test_a_replica_that_keeps_what_its_group_cut_is_found(
     workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_nothing = lambda master, slave, master_end, slave_end: slave_end  # noqa: E731
-    monkeypatch.setattr("ha.master_link.consistent_point", cut_nothing)
+    monkeypatch.setattr("ha.follow.consistent_point", cut_nothing)
     before_the_cut = next(point for point in workload.points if point.kind == "truncate")
     with pytest.raises(AssertionError, match=r"the logs differ|DamagedRange"):
         rejoin(*before_the_cut.crash(0), truth_disk(workload))

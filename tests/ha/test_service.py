@@ -160,13 +160,15 @@ async def test_a_machine_that_stood_still_ends_no_link_and_empties_no_set() -> N
     async with Group(*(Node(i, ha_housekeeping_ms=400, ha_not_catchup_ms=400) for i in (1, 2, 3))) as group:
         await group.elect(1)
         await group.full()
-        links, proposals = dict(group.master.ha._links), len(group.proposals)
+        links, count = dict(group.master.ha.links.by_id), len(group.proposals)
+        proposals = group.master.ha._proposals
+        assert proposals is not None
         for _ in range(3):
             time.sleep(1)  # noqa: ASYNC251 - every broker at once, and all their timers with them
-            group.master.ha._evaluate.set()  # as an answer does that is read before the timers run
+            proposals._wake.set()  # as an answer does that is read before the timers run
             await asyncio.sleep(0.2)
-        assert group.master.ha._links == links
-        assert len(group.proposals) == proposals
+        assert group.master.ha.links.by_id == links
+        assert len(group.proposals) == count
         group.master.store.grow(b"0123456789")
         await group.level()
 

@@ -1,10 +1,14 @@
 """The promise of ha.core: a confirmed byte is on every member of the SyncStateSet, late answers or not."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ha.core import COURT_MS, JOIN_LAG_MS, REFUSED_MS, UNKNOWN_HOLD_MS, Proposal, SyncSet
+from ha.ack_policy import AckPolicy, Wait
+from ha.core import JOIN_LAG_MS, JOINING_MS, Leadership, LogEnds, SyncSet
+from ha.membership import REFUSED_MS, UNKNOWN_HOLD_MS, Proposal
 from model.errors import PeerError
 
 SELF = 1
@@ -22,22 +26,20 @@ def sync_set(
     majority_of: int = 0,
     flushed: int | None = None,
     copies_min: int = 1,
+    holds_lease: Callable[[], bool] = lambda: True,
 ) -> SyncSet:
+    wait = Wait.MAJORITY if majority_of else Wait.ALL if all_ack else Wait.COUNT
+    policy = AckPolicy(
+        wait, count=ack_count, replicas=majority_of, copies_min=copies_min, synced=flushed is not None
+    )
     return SyncSet(
         SELF,
-        epoch=1,
-        epoch_start=epoch_start,
-        members=frozenset(members or {SELF}),
-        set_epoch=1,
-        end=end,
-        confirmed=confirmed,
-        all_ack=all_ack,
-        ack_count=ack_count,
+        Leadership(1, epoch_start, frozenset(members or {SELF}), 1),
+        LogEnds(end, confirmed, flushed or 0),
+        policy,
         not_catchup_ms=NOT_CATCHUP_MS,
         now_ms=0.0,
-        majority_of=majority_of,
-        flushed=flushed,
-        copies_min=copies_min,
+        holds_lease=holds_lease,
     )
 
 
@@ -54,9 +56,9 @@ def with_slaves(
         copies_min=copies_min,
     )
     for slave in slaves:
-        sync.connected(slave, 0)
-        sync.acked(slave, 100, 0)
-        sync.acked(slave, 100, 0)
+        sync.on_connect(slave, 0)
+        sync.on_ack(slave, 100, 0)
+        sync.on_ack(slave, 100, 0)
     return sync
 
 
@@ -77,17 +79,17 @@ class Model:
         sync, now = self.sync, self.now_ms
         match what:
             case "append":
-                sync.appended(sync.end + amount)
+                sync.on_append(sync.end + amount)
             case "connect":
-                sync.connected(who, now)
+                sync.on_connect(who, now)
             case "disconnect":
-                sync.disconnected(who)
+                sync.on_disconnect(who)
             case "ack" if who in sync.slave_ends():
                 self.held[who] = min(sync.end, self.held[who] + amount * 5)
-                sync.acked(who, self.held[who], now)
+                sync.on_ack(who, self.held[who], now)
             case "wait":
                 self.now_ms += amount * 20
-                sync.tick(self.now_ms)
+                sync.on_tick(self.now_ms)
             case "propose" if self.waiting is None:
                 self.waiting = sync.propose(now)
                 if self.waiting is not None:
@@ -100,20 +102,22 @@ class Model:
                     base = self.set_epoch
                     self.apply(waiting)
                     if self.set_epoch == base:
-                        sync.refused(waiting, now)
+                        sync.on_refused(waiting, now)
+                        sync.check_invariants()
                         return
-                sync.adopt(self.members, self.set_epoch)
+                sync.on_view(self.members, self.set_epoch)
             case "refuse" if self.waiting in self.on_the_way and self.waiting is not None:
                 self.on_the_way.remove(self.waiting)
-                sync.refused(self.waiting, now)
+                sync.on_refused(self.waiting, now)
                 self.waiting = None
             case "lose" if self.waiting is not None:
-                sync.unknown(self.waiting)
+                sync.on_unanswered(self.waiting)
                 self.waiting = None
             case "read":
-                sync.adopt(self.members, self.set_epoch, now)
+                sync.on_view(self.members, self.set_epoch, now)
             case _:
                 pass
+        sync.check_invariants()
         # The Controller works on a request for a bounded time.
         self.on_the_way = [p for p in self.on_the_way if self.now_ms - p.sent_ms < UNKNOWN_HOLD_MS]
 
@@ -178,16 +182,16 @@ def test_when_the_dust_settles_every_level_slave_joins_and_every_silent_one_leav
     for what, who, amount in steps:
         model.step(what, who, amount)
     sync = model.sync
-    sync.disconnected(4)
+    sync.on_disconnect(4)
     for slave in (2, 3):
         if slave not in sync.slave_ends():
             model.step("connect", slave, 0)
     for _ in range(120):
         model.now_ms += 100
-        sync.tick(model.now_ms)
+        sync.on_tick(model.now_ms)
         for slave in (2, 3):
             model.held[slave] = sync.end
-            sync.acked(slave, sync.end, model.now_ms)
+            sync.on_ack(slave, sync.end, model.now_ms)
         for what in ("answer", "read", "propose", "answer"):
             model.step(what, 2, 1)
     assert sync.members == model.members == {SELF, 2, 3}
@@ -198,137 +202,124 @@ def test_when_the_dust_settles_every_level_slave_joins_and_every_silent_one_leav
 def test_a_lone_master_confirms_what_it_has() -> None:
     sync = sync_set(end=50)
     assert (sync.confirmed, sync.replicated) == (50, 50)
-    sync.appended(80)
+    sync.on_append(80)
     assert (sync.confirmed, sync.replicated) == (80, 80)
 
 
 def test_a_lone_master_confirms_nothing_while_another_may_have_been_elected() -> None:
-    entitled = True
-    sync = SyncSet(
-        SELF,
-        epoch=1,
-        epoch_start=0,
-        members=frozenset({SELF}),
-        set_epoch=1,
-        end=50,
-        confirmed=0,
-        all_ack=True,
-        ack_count=1,
-        not_catchup_ms=NOT_CATCHUP_MS,
-        now_ms=0.0,
-        entitled=lambda: entitled,
-    )
+    holds_lease = True
+    sync = sync_set(end=50, holds_lease=lambda: holds_lease)
     assert sync.replicated == 50
-    entitled = False
-    sync.appended(80)
+    holds_lease = False
+    sync.on_append(80)
     assert (sync.confirmed, sync.replicated) == (50, 50)
-    entitled = True
-    sync.renewed()
+    holds_lease = True
+    sync.on_lease()
     assert (sync.confirmed, sync.replicated) == (80, 80)
 
 
-def test_members_vouch_for_their_master_while_they_acknowledge_all_there_is() -> None:
+def test_members_stand_for_a_lease_while_they_acknowledge_all_there_is() -> None:
     sync = with_slaves(2, 3)
-    assert sync.vouched(1000, 1000)
-    assert not sync.vouched(1001, 1000), "silent"
-    sync.appended(200)
-    sync.acked(2, 200, 1500)
-    sync.acked(3, 100, 1500)
-    assert not sync.vouched(1500, 1000), "3 has not got what was there when it was level last"
-    sync.acked(3, 200, 1600)
-    assert sync.vouched(1600, 1000)
-    sync.disconnected(3)
-    assert not sync.vouched(1600, 1000)
-    assert not sync_set(end=50).vouched(0, 1000), "a lone master has nobody to vouch"
-    assert not with_slaves(2, all_ack=False).vouched(0, 1000)
+    assert sync.acked_by_all_recently(1000, 1000)
+    assert not sync.acked_by_all_recently(1001, 1000), "silent"
+    sync.on_append(200)
+    sync.on_ack(2, 200, 1500)
+    sync.on_ack(3, 100, 1500)
+    assert not sync.acked_by_all_recently(1500, 1000), "3 has not got what was there when it was level last"
+    sync.on_ack(3, 200, 1600)
+    assert sync.acked_by_all_recently(1600, 1000)
+    sync.on_disconnect(3)
+    assert not sync.acked_by_all_recently(1600, 1000)
+    assert not sync_set(end=50).acked_by_all_recently(0, 1000), "a lone master has nobody to acknowledge"
+    assert not with_slaves(2, all_ack=False).acked_by_all_recently(0, 1000)
 
 
 def test_every_member_must_acknowledge_before_a_byte_is_confirmed() -> None:
     sync = with_slaves(2, 3)
-    sync.appended(200)
-    sync.acked(2, 200, 1)
+    sync.on_append(200)
+    sync.on_ack(2, 200, 1)
     assert sync.confirmed == 100
-    sync.acked(3, 150, 1)
+    sync.on_ack(3, 150, 1)
     assert sync.confirmed == 150
 
 
 def test_a_lost_member_holds_the_confirmed_offset_until_the_controller_dropped_it() -> None:
     sync = with_slaves(2)
-    sync.appended(200)
-    sync.disconnected(2)
+    sync.on_append(200)
+    sync.on_disconnect(2)
     assert sync.confirmed == 100
     proposal = sync.propose(NOT_CATCHUP_MS + 1)
     assert proposal is not None
     assert proposal.members == {SELF}
     assert sync.confirmed == 100
-    sync.adopt(frozenset({SELF}), 2)
+    sync.on_view(frozenset({SELF}), 2)
     assert sync.confirmed == 200
 
 
 def test_a_set_below_min_in_sync_replicas_answers_nothing_and_consumers_go_on_reading() -> None:
     sync = with_slaves(2, copies_min=2)
     assert sync.replicated == 100
-    sync.appended(200)
-    sync.disconnected(2)
-    sync.adopt(frozenset({SELF}), 2)
+    sync.on_append(200)
+    sync.on_disconnect(2)
+    sync.on_view(frozenset({SELF}), 2)
     assert (sync.replicated, sync.confirmed) == (100, 200), "all that can be elected have it, one broker"
-    sync.connected(2, 10)
-    sync.acked(2, 200, 10)
+    sync.on_connect(2, 10)
+    sync.on_ack(2, 200, 10)
     assert sync.replicated == 100, "not a member yet"
-    sync.adopt(frozenset({SELF, 2}), 3)
+    sync.on_view(frozenset({SELF, 2}), 3)
     assert sync.replicated == 200
 
 
 def test_min_in_sync_replicas_raises_the_number_of_acknowledgements_in_counting_modes() -> None:
     sync = with_slaves(2, 3, all_ack=False, ack_count=1, copies_min=2)
-    sync.appended(200)
+    sync.on_append(200)
     assert sync.replicated == 100
-    sync.acked(3, 180, 1)
+    sync.on_ack(3, 180, 1)
     assert (sync.replicated, sync.confirmed) == (180, 100)
     sync = with_slaves(2, 3, majority_of=3, copies_min=3)
-    sync.appended(200)
-    sync.acked(3, 200, 1)
+    sync.on_append(200)
+    sync.on_ack(3, 200, 1)
     assert sync.replicated == 100
-    sync.acked(2, 150, 1)
+    sync.on_ack(2, 150, 1)
     assert sync.replicated == 150
 
 
 def test_members_not_heard_of_yet_are_waited_for_and_lost_ones_are_not() -> None:
     sync = sync_set({SELF, 2, 3}, end=100)
-    sync.connected(3, 10)
-    assert sync.wanted(20) == {SELF, 2, 3}
-    sync.disconnected(3)
-    assert sync.wanted(30) == {SELF, 2}
-    assert sync.wanted(NOT_CATCHUP_MS + 1) == {SELF}
+    sync.on_connect(3, 10)
+    assert sync.desired_members(20) == {SELF, 2, 3}
+    sync.on_disconnect(3)
+    assert sync.desired_members(30) == {SELF, 2}
+    assert sync.desired_members(NOT_CATCHUP_MS + 1) == {SELF}
 
 
 def test_a_slave_that_is_sent_everything_but_acknowledges_nothing_leaves() -> None:
     sync = with_slaves(2)
-    sync.appended(200)
+    sync.on_append(200)
     for now in range(0, NOT_CATCHUP_MS + 1000, 500):
-        sync.tick(now)
-    assert sync.wanted(NOT_CATCHUP_MS + 1) == {SELF}
+        sync.on_tick(now)
+    assert sync.desired_members(NOT_CATCHUP_MS + 1) == {SELF}
 
 
 def test_a_slave_always_a_little_behind_stays() -> None:
     sync = with_slaves(2)
     for now in range(0, 20000, 100):
-        sync.appended(sync.end + 10)
-        sync.acked(2, sync.end - 10, now)
-        sync.tick(now)
-        assert sync.wanted(now) == {SELF, 2}
+        sync.on_append(sync.end + 10)
+        sync.on_ack(2, sync.end - 10, now)
+        sync.on_tick(now)
+        assert sync.desired_members(now) == {SELF, 2}
 
 
 def test_a_slave_joins_under_a_load_that_never_pauses() -> None:
     sync = sync_set(end=100)
-    sync.connected(2, 0)
-    sync.acked(2, 0, 0)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 0, 0)
     held = 0
     for now in range(1, 500):
         before = sync.end
-        sync.appended(sync.end + 10)
+        sync.on_append(sync.end + 10)
         held = max(held, before)  # always one round trip behind
-        sync.acked(2, held, now)
+        sync.on_ack(2, held, now)
         if sync.propose(now) is not None:
             break
     else:
@@ -338,229 +329,229 @@ def test_a_slave_joins_under_a_load_that_never_pauses() -> None:
 
 def test_an_invited_slave_that_stalls_holds_writers_only_for_a_moment() -> None:
     sync = sync_set(end=100)
-    sync.connected(2, 0)
-    sync.acked(2, 0, 0)
-    sync.appended(200)
-    sync.acked(2, 100, JOIN_LAG_MS)
-    sync.appended(300)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 0, 0)
+    sync.on_append(200)
+    sync.on_ack(2, 100, JOIN_LAG_MS)
+    sync.on_append(300)
     assert sync.confirmed == 200
-    sync.tick(JOIN_LAG_MS + COURT_MS + 1)
+    sync.on_tick(JOIN_LAG_MS + JOINING_MS + 1)
     assert sync.confirmed == 300
 
 
 def test_a_learner_never_counts() -> None:
     sync = sync_set(end=100, all_ack=False, ack_count=2)
-    sync.connected(2, 0, learner=True)
-    sync.acked(2, 100, 0)
-    assert sync.wanted(0) == {SELF}
+    sync.on_connect(2, 0, learner=True)
+    sync.on_ack(2, 100, 0)
+    assert sync.desired_members(0) == {SELF}
     assert sync.replicated == 0
 
 
 def test_a_slave_outside_the_set_does_not_make_an_answer_leave() -> None:
     sync = sync_set(end=0, all_ack=False, ack_count=2)
-    sync.connected(2, 0)
-    sync.appended(100)
-    sync.acked(2, 100, 0)
+    sync.on_connect(2, 0)
+    sync.on_append(100)
+    sync.on_ack(2, 100, 0)
     assert sync.replicated == 0
     proposal = sync.propose(0)
     assert proposal is not None
-    sync.adopt(proposal.members, 2)
+    sync.on_view(proposal.members, 2)
     assert sync.replicated == 100
 
 
 def test_counting_mode_needs_so_many_members_but_consumers_wait_for_all() -> None:
     sync = with_slaves(2, 3, all_ack=False, ack_count=2)
-    sync.appended(200)
+    sync.on_append(200)
     assert sync.replicated == 100
-    sync.acked(3, 180, 1)
+    sync.on_ack(3, 180, 1)
     assert (sync.replicated, sync.confirmed) == (180, 100)
 
 
 def test_a_member_that_came_back_shorter_must_leave_until_it_caught_up() -> None:
     sync = with_slaves(2)
-    sync.disconnected(2)
-    sync.connected(2, 10)
-    sync.acked(2, 60, 10)
+    sync.on_disconnect(2)
+    sync.on_connect(2, 10)
+    sync.on_ack(2, 60, 10)
     assert sync.confirmed == 100
-    assert sync.wanted(10) == {SELF}
+    assert sync.desired_members(10) == {SELF}
 
 
 def test_a_real_slave_without_news_stays_and_one_that_lacks_something_leaves() -> None:
     sync = sync_set({SELF, 2, 3}, end=100)
-    sync.connected(2, 0, prompt=False)
-    sync.connected(3, 0)
+    sync.on_connect(2, 0, answers_heartbeats=False)
+    sync.on_connect(3, 0)
     for slave in (2, 3):
-        sync.acked(slave, 100, 0)
+        sync.on_ack(slave, 100, 0)
     for now_ms in range(500, 5000, 500):
-        sync.tick(now_ms)
+        sync.on_tick(now_ms)
     # Ours answers heartbeats, so its silence is its death; a real one has nothing to say.
-    assert sync.wanted(4500) == {SELF, 2}
-    sync.appended(200)
+    assert sync.desired_members(4500) == {SELF, 2}
+    sync.on_append(200)
     for now_ms in range(4500, 4500 + NOT_CATCHUP_MS + 1, 500):
-        sync.tick(now_ms)
-        assert sync.wanted(now_ms) == {SELF, 2}
-    sync.tick(5000 + NOT_CATCHUP_MS)
-    assert sync.wanted(5000 + NOT_CATCHUP_MS) == {SELF}
+        sync.on_tick(now_ms)
+        assert sync.desired_members(now_ms) == {SELF, 2}
+    sync.on_tick(5000 + NOT_CATCHUP_MS)
+    assert sync.desired_members(5000 + NOT_CATCHUP_MS) == {SELF}
 
 
 def test_a_slave_older_than_the_epoch_does_not_join() -> None:
     sync = sync_set(end=100, confirmed=0, epoch_start=100, all_ack=False, ack_count=5)
-    sync.connected(2, 0)
-    sync.acked(2, 90, 0)
-    assert sync.wanted(0) == {SELF}
-    sync.acked(2, 100, 1)
-    assert sync.wanted(1) == {SELF, 2}
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 90, 0)
+    assert sync.desired_members(0) == {SELF}
+    sync.on_ack(2, 100, 1)
+    assert sync.desired_members(1) == {SELF, 2}
 
 
 def test_a_refused_proposal_does_not_hold_writers() -> None:
     sync = sync_set(end=100)
-    sync.connected(2, 0)
-    sync.acked(2, 100, 0)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 100, 0)
     proposal = sync.propose(0)
     assert proposal is not None
     assert proposal.members == {SELF, 2}
-    sync.appended(200)
+    sync.on_append(200)
     assert sync.confirmed == 100
-    sync.refused(proposal, 1)
+    sync.on_refused(proposal, 1)
     assert sync.confirmed == 200
-    sync.acked(2, 200, 2)
+    sync.on_ack(2, 200, 2)
     assert sync.propose(2) is None, "asked again at once"
-    sync.acked(2, 200, REFUSED_MS + 2)
+    sync.on_ack(2, 200, REFUSED_MS + 2)
     assert sync.propose(REFUSED_MS + 2) is not None
 
 
 def test_a_proposal_without_an_answer_counts_until_it_cannot_be_applied_any_more() -> None:
     sync = sync_set(end=100)
-    sync.connected(2, 0)
-    sync.acked(2, 100, 0)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 100, 0)
     proposal = sync.propose(0)
     assert proposal is not None
-    sync.unknown(proposal)
-    sync.disconnected(2)
-    sync.appended(200)
-    sync.adopt(frozenset({SELF}), 1, 10)
+    sync.on_unanswered(proposal)
+    sync.on_disconnect(2)
+    sync.on_append(200)
+    sync.on_view(frozenset({SELF}), 1, 10)
     assert sync.confirmed == 100, "the Controller may still be working on it"
-    sync.adopt(frozenset({SELF}), 1, UNKNOWN_HOLD_MS + 9)
+    sync.on_view(frozenset({SELF}), 1, UNKNOWN_HOLD_MS + 9)
     assert sync.confirmed == 100
-    sync.adopt(frozenset({SELF}), 1, UNKNOWN_HOLD_MS + 10)
+    sync.on_view(frozenset({SELF}), 1, UNKNOWN_HOLD_MS + 10)
     assert sync.confirmed == 200
 
 
 def test_time_in_which_the_controllers_stood_still_settles_no_proposal() -> None:
     # They had the request in their socket when the machine stopped, and work on it now.
     sync = sync_set(end=100)
-    sync.connected(2, 0)
-    sync.acked(2, 100, 0)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 100, 0)
     proposal = sync.propose(0)
     assert proposal is not None
     awake_ms = 3 * UNKNOWN_HOLD_MS
-    sync.tick(awake_ms)
-    sync.unknown(proposal)
-    sync.disconnected(2)
-    sync.appended(200)
-    sync.adopt(frozenset({SELF}), 1, awake_ms)
+    sync.on_tick(awake_ms)
+    sync.on_unanswered(proposal)
+    sync.on_disconnect(2)
+    sync.on_append(200)
+    sync.on_view(frozenset({SELF}), 1, awake_ms)
     assert sync.confirmed == 100
-    sync.adopt(frozenset({SELF}), 1, awake_ms + UNKNOWN_HOLD_MS)
+    sync.on_view(frozenset({SELF}), 1, awake_ms + UNKNOWN_HOLD_MS)
     assert sync.confirmed == 200
 
 
 def test_without_the_time_of_the_question_only_a_newer_set_settles_a_proposal_without_an_answer() -> None:
     sync = sync_set(end=100)
-    sync.connected(2, 0)
-    sync.acked(2, 100, 0)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 100, 0)
     proposal = sync.propose(0)
     assert proposal is not None
-    sync.unknown(proposal)
-    sync.disconnected(2)
-    sync.appended(200)
-    sync.tick(100 * UNKNOWN_HOLD_MS)
-    sync.adopt(frozenset({SELF}), 1, None)
+    sync.on_unanswered(proposal)
+    sync.on_disconnect(2)
+    sync.on_append(200)
+    sync.on_tick(100 * UNKNOWN_HOLD_MS)
+    sync.on_view(frozenset({SELF}), 1, None)
     assert sync.confirmed == 100, "whoever told us may not have heard of it yet"
-    sync.adopt(frozenset({SELF}), 2, None)
+    sync.on_view(frozenset({SELF}), 2, None)
     assert sync.confirmed == 200
 
 
 def test_a_master_that_stood_still_does_not_blame_its_slaves() -> None:
     sync = with_slaves(2)
-    sync.tick(100)
-    sync.tick(60_000)
-    assert sync.wanted(60_000) == {SELF, 2}
+    sync.on_tick(100)
+    sync.on_tick(60_000)
+    assert sync.desired_members(60_000) == {SELF, 2}
 
 
 def test_a_proposal_that_was_due_when_the_master_stood_still_blames_nobody() -> None:
     # It is made before anything else when the process goes on.
     sync = with_slaves(2)
-    sync.tick(100)
+    sync.on_tick(100)
     assert sync.propose(60_000) is None
 
 
 def test_a_slave_heard_right_after_the_master_stood_still_is_waited_for_no_longer_than_others() -> None:
     # Its acknowledgement lay in the socket and is read before the master looks at its clock.
     sync = with_slaves(2)
-    sync.tick(100)
-    sync.acked(2, 100, 60_000)
+    sync.on_tick(100)
+    sync.on_ack(2, 100, 60_000)
     for now_ms in range(60_000, 60_000 + NOT_CATCHUP_MS + 1, 500):
-        sync.tick(now_ms)
-        assert sync.wanted(now_ms) == {SELF, 2}
-    sync.tick(60_500 + NOT_CATCHUP_MS)
-    assert sync.wanted(60_500 + NOT_CATCHUP_MS) == {SELF}
+        sync.on_tick(now_ms)
+        assert sync.desired_members(now_ms) == {SELF, 2}
+    sync.on_tick(60_500 + NOT_CATCHUP_MS)
+    assert sync.desired_members(60_500 + NOT_CATCHUP_MS) == {SELF}
 
 
 def test_an_ack_beyond_the_log_or_backwards_ends_the_connection() -> None:
     sync = with_slaves(2)
     with pytest.raises(PeerError, match="beyond"):
-        sync.acked(2, 101, 1)
+        sync.on_ack(2, 101, 1)
     with pytest.raises(PeerError, match="after"):
-        sync.acked(2, 99, 1)
+        sync.on_ack(2, 99, 1)
 
 
 def test_a_master_elected_again_forgets_proposals_of_its_former_epoch() -> None:
     sync = sync_set(end=100)
-    sync.connected(2, 0)
-    sync.acked(2, 100, 0)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 100, 0)
     assert sync.propose(0) is not None
-    sync.elected(2, 100, frozenset({SELF}), 5, 0)
+    sync.on_elected(Leadership(2, 100, frozenset({SELF}), 5), 0)
     assert (sync.epoch, sync.set_epoch, sync.proposed) == (2, 5, frozenset())
     assert sync.slave_ends() == {2: 100}
 
 
 def test_in_majority_mode_an_answer_needs_a_majority_of_all_replicas_whatever_the_set_holds() -> None:
     sync = with_slaves(2, 3, majority_of=3)
-    sync.appended(200)
+    sync.on_append(200)
     assert sync.replicated == 100, "the master alone is one of three"
-    sync.acked(2, 200, 1)
+    sync.on_ack(2, 200, 1)
     assert (sync.replicated, sync.confirmed) == (200, 100), "consumers wait for every member"
-    sync.adopt(frozenset({SELF}), 2)
-    sync.appended(300)
-    sync.acked(2, 300, 2)
+    sync.on_view(frozenset({SELF}), 2)
+    sync.on_append(300)
+    sync.on_ack(2, 300, 2)
     assert sync.replicated == 200, "the set has shrunk to the master: no answer leaves"
-    assert sync.needed == 2
+    assert sync.quorum == 2
 
 
 def test_in_majority_mode_records_of_former_epochs_count_only_with_the_current_one() -> None:
     sync = sync_set({SELF, 2, 3}, end=100, epoch_start=100, majority_of=3)
-    sync.connected(2, 0)
-    sync.acked(2, 100, 0)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 100, 0)
     assert sync.replicated == 0, "a first report: it need not have noted this epoch"
-    sync.acked(2, 100, 1)
+    sync.on_ack(2, 100, 1)
     assert sync.replicated == 100, "an answer to a frame with this epoch's label"
-    sync.elected(2, 100, frozenset({SELF, 2, 3}), 2, 2)
-    sync.disconnected(2)
-    sync.connected(3, 2)
-    sync.acked(3, 90, 2)
-    sync.acked(3, 95, 2)
-    sync.appended(200)
+    sync.on_elected(Leadership(2, 100, frozenset({SELF, 2, 3}), 2), 2)
+    sync.on_disconnect(2)
+    sync.on_connect(3, 2)
+    sync.on_ack(3, 90, 2)
+    sync.on_ack(3, 95, 2)
+    sync.on_append(200)
     assert sync.replicated == 100
-    sync.acked(3, 150, 3)
+    sync.on_ack(3, 150, 3)
     assert sync.replicated == 150
 
 
 def test_in_majority_mode_replicas_that_were_not_counted_on_raise_the_majority() -> None:
     sync = with_slaves(2, 3, majority_of=3)
-    assert sync.needed == 2
-    sync.connected(4, 1)
-    sync.connected(5, 1, learner=True)
-    assert sync.needed == 3, "four replicas now; a learner is none"
+    assert sync.quorum == 2
+    sync.on_connect(4, 1)
+    sync.on_connect(5, 1, learner=True)
+    assert sync.quorum == 3, "four replicas now; a learner is none"
 
 
 @given(
@@ -574,17 +565,17 @@ def test_no_answer_leaves_without_a_majority(size: int, steps: list[tuple[str, i
     for step, who in steps:
         before = sync.replicated
         if step == "append":
-            sync.appended(sync.end + who)
+            sync.on_append(sync.end + who)
         elif step == "join":
-            sync.connected(who, 0)
+            sync.on_connect(who, 0)
         elif step == "ack" and who in sync.slave_ends():
-            sync.acked(who, sync.end, 0)
+            sync.on_ack(who, sync.end, 0)
             held[who] = sync.end
         elif step == "drop":
-            sync.disconnected(who)
+            sync.on_disconnect(who)
         elif step == "set":
             set_epoch += 1
-            sync.adopt(frozenset(range(1, who + 1)), set_epoch)
+            sync.on_view(frozenset(range(1, who + 1)), set_epoch)
         if sync.replicated > before:
             holders = 1 + sum(end >= sync.replicated for end in held.values())
             assert holders * 2 > size
@@ -593,20 +584,24 @@ def test_no_answer_leaves_without_a_majority(size: int, steps: list[tuple[str, i
 def test_with_sync_flush_nothing_is_confirmed_that_only_the_masters_memory_holds() -> None:
     sync = sync_set({SELF}, end=100, flushed=60)
     assert (sync.confirmed, sync.replicated) == (60, 60)
-    sync.flushed(100)
+    sync.on_flush(100)
     assert (sync.confirmed, sync.replicated) == (100, 100)
 
 
-def test_a_master_that_stood_still_blames_nobody_and_is_vouched_for_by_nobody() -> None:
+def test_a_master_that_stood_still_blames_nobody_and_learns_nothing_from_what_was_said_before() -> None:
     sync = with_slaves(2, 3)
-    sync.tick(100)
-    sync.tick(60_000)
-    assert sync.wanted(60_000) == {SELF, 2, 3}
-    assert not sync.vouched(60_000, 1000), "what they said is a minute old: another may be master by now"
-    sync.acked(2, 100, 60_000)
-    sync.tick(60_000 + NOT_CATCHUP_MS / 4)
-    sync.acked(3, 100, 60_000)
-    assert sync.vouched(60_900, 1000)
+    sync.on_tick(100)
+    sync.on_tick(60_000)
+    assert sync.desired_members(60_000) == {SELF, 2, 3}
+    assert not sync.acked_by_all_recently(60_000, 1000), (
+        "what they said is a minute old: another may be master by now"
+    )
+    sync.on_ack(2, 100, 60_000)
+    sync.on_tick(60_000 + NOT_CATCHUP_MS / 4)
+    sync.on_ack(3, 100, 60_000)
+    assert sync.acked_by_all_recently(60_900, 1000)
     for now_ms in range(60_500, 60_000 + NOT_CATCHUP_MS + 1, 500):
-        sync.tick(now_ms)
-    assert sync.wanted(60_000 + NOT_CATCHUP_MS + 1) == {SELF}, "silent since, for as long as is excused"
+        sync.on_tick(now_ms)
+    assert sync.desired_members(60_000 + NOT_CATCHUP_MS + 1) == {SELF}, (
+        "silent since, for as long as is excused"
+    )

@@ -247,7 +247,7 @@ def test_a_slave_that_does_not_read_costs_a_bounded_buffer() -> None:
         await until(lambda: node.ha.slaves()[0]["ackOffset"] == 0)
         node.store.grow(b"z" * 40_000_000)
         await asyncio.sleep(0.1)
-        link = node.ha._links[2]
+        link = node.ha.links.by_id[2]
         assert link._transport is not None
         assert link._transport.get_write_buffer_size() < 2 * 1024 * 1024
         assert link.next < 40_000_000
@@ -474,8 +474,8 @@ async def test_a_silent_slave_is_left_and_a_real_one_is_given_the_time_its_kind_
     async with Group(Node(1, ha_heartbeat_ms=50, ha_housekeeping_ms=200)) as group:
         await group.elect(1)
         real, ours = await RawSlave.connect(group.master), await RawSlave.connect(group.master)
-        await real.greet(2, prompt=False)
-        await ours.greet(3, prompt=True)
+        await real.greet(2, answers_heartbeats=False)
+        await ours.greet(3, answers_heartbeats=True)
         assert await ours.hung_up()
         await asyncio.sleep(0.5)
         assert [slave["id"] for slave in group.master.ha.slaves()] == [2]

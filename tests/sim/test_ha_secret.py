@@ -47,7 +47,7 @@ class Forger(asyncio.Protocol):
 
     def __init__(self, broker_id: int, end: int) -> None:
         self._words = encode_slave_handshake(
-            SlaveHandshake(broker_id, False, False, prompt=True)
+            SlaveHandshake(broker_id, False, False, answers_heartbeats=True)
         ) + encode_ack(end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -65,7 +65,7 @@ def test_forgers_change_nothing_in_a_group_that_fails_over() -> None:
     def links(name: str) -> dict[int, int | None]:
         server = cluster.nodes[name].server
         assert isinstance(server, Broker)
-        return {number: link.proven for number, link in server.ha._links.items()}
+        return {number: link.proven for number, link in server.ha.links.by_id.items()}
 
     async def forge_on(env_connect: Callable[..., Awaitable[object]]) -> None:
         while True:

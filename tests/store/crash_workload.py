@@ -153,11 +153,11 @@ class Workload:
 
     def _next_raw(self, store: MessageStore, new: NewMessage) -> tuple[int, bytes]:
         """Where the next message goes, and its bytes, before it is written."""
-        records, dispatches, size = store._encode([new], store.stamp_ms())
+        records, dispatches, size = store.writer._encode_all([new], store.stamp_ms())
         if size > store.log.room:
             with self._during("roll"):
                 store.log.roll()
-            records, dispatches, size = store._encode([new], store.stamp_ms())
+            records, dispatches, size = store.writer._encode_all([new], store.stamp_ms())
         return dispatches[0].offset, records[0]
 
     async def _flush(self, store: MessageStore) -> None:
@@ -172,10 +172,10 @@ class Workload:
 
     async def _look_after(self, store: MessageStore) -> None:
         with self._during("housekeeping"):
-            await store._housekeeping.flush_queues()
-            await store._housekeeping.flush_index()
+            await store.background.housekeeping.flush_queues()
+            await store.background.housekeeping.flush_index()
             for _ in range(2):
-                await store._housekeeping.write_checkpoint()
+                await store.background.housekeeping.write_checkpoint()
 
     def _truncate(self, store: MessageStore, offset: int) -> None:
         known = self._known
@@ -216,7 +216,7 @@ class Workload:
         with self._during("retention"):
             store.log.forget_first()
             await store.retention._remove_forgotten()
-            await store.follow_log_start()
+            await store.retention.follow_log_start()
 
 
 async def mend(store: MessageStore, good_at: Callable[[int], bytes | None]) -> None:

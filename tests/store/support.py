@@ -14,7 +14,8 @@ from model.message import encode_host, encode_properties
 from runtime.env import Env
 from store.files.record import NewMessage, Record, encode, records_in
 from store.flow.reading import GetStatus
-from store.message_store import MessageStore, Put
+from store.flow.writing import Put
+from store.message_store import MessageStore
 from tests import GOLDEN, unpack_archive
 from tests.loops import completed
 from tests.store.faulty import FaultyDisk, FaultyEnv

@@ -65,15 +65,15 @@ def _run(loop: SimLoop, work: Coroutine[Any, Any, None]) -> None:
 def _count(store: MessageStore) -> None:
     """Keep (records, bytes, virtual s) of each step that makes the index up in ``made_up`` of the store."""
     store.made_up = []  # type: ignore[attr-defined]
-    put = store._indexer._put
+    put = store.flow.indexer._put
 
     def counting(batch: Sequence[Dispatch]) -> None:
-        if not store._indexer.caught_up:
+        if not store.flow.indexer.caught_up:
             size = sum(item.size for item in batch)
             store.made_up.append((len(batch), size, asyncio.get_running_loop().time()))  # type: ignore[attr-defined]
         put(batch)
 
-    store._indexer._put = counting  # type: ignore[method-assign]
+    store.flow.indexer._put = counting  # type: ignore[method-assign]
 
 
 def _steps(store: MessageStore) -> list[tuple[int, int, float]]:
@@ -210,7 +210,7 @@ def test_messages_indexed_while_a_flush_copies_are_found_after_a_crash(
 
     async def write(store: MessageStore) -> None:
         await fill(store, 600)
-        index = store._index
+        index = store.files.index
         assert index is not None
         for step, _ in enumerate(index.picture()):
             store.put(message("late", uniq=f"L{step}", keys=again))
@@ -234,7 +234,7 @@ def test_a_cut_while_a_flush_copies_is_durable(monkeypatch: pytest.MonkeyPatch) 
 
     async def write(store: MessageStore) -> None:
         puts = await fill(store, 600)
-        index = store._index
+        index = store.files.index
         assert index is not None
         steps = index.picture()
         next(steps)
@@ -246,8 +246,8 @@ def test_a_cut_while_a_flush_copies_is_durable(monkeypatch: pytest.MonkeyPatch) 
     disk = _life(FaultyDisk(), write, **keys)
 
     async def read(store: MessageStore) -> None:
-        assert store._index is not None
-        assert store._index.files[-1].count == 6
+        assert store.files.index is not None
+        assert store.files.index.files[-1].count == 6
         await store.indexed()
         assert [bool(store.query("T", f"U{number}", 9, 0, ALL_MS)) for number in range(7)] == 5 * [True] + [
             False,

@@ -126,7 +126,7 @@ async def test_queue_offsets_of_unconfirmed_records_are_not_used_again() -> None
     async def work(store: MessageStore) -> None:
         await fill(store, 4, queues=1)
         store.log.sync()
-        await store._housekeeping.write_checkpoint()
+        await store.background.housekeeping.write_checkpoint()
         for number in range(5):
             store.put(message(f"late{number}"))
             store.put(message(f"late{number}", topic=long))
@@ -400,11 +400,11 @@ async def test_an_unclean_start_goes_back_only_as_far_as_the_checkpoint_says(
         for _ in range(20):
             await fill(store, 20, queues=1)
             env.clock_ms += 10_000
-        await store._housekeeping.flush_index()
+        await store.background.housekeeping.flush_index()
         store.log.sync()
-        await store._housekeeping.flush_queues()
+        await store.background.housekeeping.flush_queues()
         for _ in range(2):
-            await store._housekeeping.write_checkpoint()
+            await store.background.housekeeping.write_checkpoint()
 
     await abandoned(env, work, flush_queue_interval_ms=3_600_000)
     async with opened(FaultyEnv(env.disk.crash())) as store:

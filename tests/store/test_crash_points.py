@@ -69,7 +69,7 @@ def _a_cut_without_erasing(patch: pytest.MonkeyPatch) -> None:
 
 def _offsets_that_begin_anew(patch: pytest.MonkeyPatch) -> None:
     def forget(self: MessageStore) -> None:
-        self._offsets.table = {}
+        self.writer.offsets.table = {}
 
     patch.setattr(MessageStore, "rebuild_queue_offsets", forget)
 

@@ -81,7 +81,7 @@ async def test_a_cut_takes_the_recorded_confirm_offset_back_before_the_log() -> 
     async def work(store: MessageStore) -> None:
         puts = await fill(store, 20, queues=1)
         store.log.sync()
-        await store._housekeeping.write_checkpoint()
+        await store.background.housekeeping.write_checkpoint()
         store.truncate(puts[5].physical_offset)
         for _ in range(10):
             store.put(message("unconfirmed"))
@@ -102,7 +102,7 @@ def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
         store.sync_to(store.log.end)
         await until(lambda: store.log.flushed == store.log.end)
         calls = itertools.count()
-        disk = cast(FaultyDisk, store._env.disk)
+        disk = cast(FaultyDisk, store.retention._env.disk)
         disk.fail = lambda what, path: errno.EIO if next(calls) >= at else None
         with suppress(DiskError):
             store.quarantine()
@@ -144,7 +144,7 @@ def test_a_checkpoint_on_its_way_while_the_log_is_cut_does_not_vouch_for_what_go
         async with opened(env, flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS) as store:
             puts = await fill(store, 100, queues=1)
             store.log.sync()
-            await store._housekeeping.flush_queues()
+            await store.background.housekeeping.flush_queues()
 
             async def offload(call: Callable[[], T]) -> T:
                 asked.append(call)
@@ -157,7 +157,7 @@ def test_a_checkpoint_on_its_way_while_the_log_is_cut_does_not_vouch_for_what_go
                 return None
 
             env.offload = offload  # type: ignore[method-assign]
-            write = asyncio.create_task(store._housekeeping.write_checkpoint())
+            write = asyncio.create_task(store.background.housekeeping.write_checkpoint())
             await asyncio.sleep(0)
             assert len(asked) == 1
             env.disk.fail = meanwhile

@@ -31,8 +31,8 @@ async def _broken(disk: FaultyDisk, *, before: int, after: int) -> None:
     await store.open()
     await fill(store, before, queues=1)
     store.log.sync()
-    await store._housekeeping.flush_queues()
-    await store._housekeeping.write_checkpoint()
+    await store.background.housekeeping.flush_queues()
+    await store.background.housekeeping.write_checkpoint()
     await fill(store, after, queues=1)
     disk.fail = lambda what, path: errno.EIO if what == "sync" and "commitlog" in path else None
     store.sync_to(store.log.end)
@@ -99,8 +99,8 @@ def test_a_checkpoint_whose_sync_failed_is_written_again_before_a_cut_relies_on_
         await store.open()
         puts = await fill(store, 40, queues=1)
         store.log.sync()
-        await store._housekeeping.flush_queues()
-        await store._housekeeping.write_checkpoint()
+        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.write_checkpoint()
         disk.fail = lambda what, path: errno.EIO if what == "sync" and "checkpoint" in path else None
         with pytest.raises(DiskError, match="cutting"):
             store.truncate(puts[30].physical_offset)
@@ -129,7 +129,7 @@ def test_queue_entries_a_failed_sync_dropped_are_written_again() -> None:
         await fill(store, 40, queues=1)
         store.log.sync()
         disk.fail = lambda what, path: errno.EIO if what == "sync" and "consumequeue" in path else None
-        await store._housekeeping.flush_queues()
+        await store.background.housekeeping.flush_queues()
         assert store.writable is not None
         disk.fail = lambda what, path: None
 

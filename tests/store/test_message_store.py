@@ -17,8 +17,10 @@ from model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, java_hash
 from runtime.os_env import OsEnv
 from store.files.record import MAGIC_BLANK, decode, encode
 from store.flow.reading import GetStatus
-from store.message_store import MessageStore, Put
-from store.recover.recovery import Recovered, Scan
+from store.flow.writing import Put
+from store.message_store import MessageStore
+from store.recover.recovery import Recovered
+from store.recover.scan import Scan
 from tests.store.faulty import FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened, records_of, unpack
 from tests.waiting import until
@@ -416,8 +418,8 @@ class HandshakeResponder:
     def __init__(self, store: MessageStore, part: Any, step: str) -> None:
         self.entered, self.open = threading.Event(), threading.Event()
         self.ended: list[Exception | None] = []
-        self._recover, self._step = store._recover, getattr(part, step)
-        store._recover = self.recover  # type: ignore[method-assign]
+        self._recover, self._step = store._opening._recover, getattr(part, step)
+        store._opening._recover = self.recover  # type: ignore[method-assign]
         setattr(part, step, self.wait)
 
     def wait(self, *args: Any) -> None:
@@ -463,7 +465,7 @@ async def test_a_start_told_to_stop_keeps_the_store_until_its_recovery_has_ended
     if behind == "scan":
         gate = HandshakeResponder(store, store.damage, "load")
     else:
-        gate = HandshakeResponder(store, store._dispatcher, "start_at")
+        gate = HandshakeResponder(store, store.flow.dispatcher, "start_at")
     opening = asyncio.create_task(store.open())
     await until(gate.entered.is_set)
     opening.cancel()
@@ -484,7 +486,7 @@ async def test_a_start_told_to_stop_keeps_the_store_until_its_recovery_has_ended
 async def test_a_recovery_that_does_not_end_in_time_keeps_the_lock_for_as_long_as_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("store.message_store.RECOVERY_ENDS_S", 0.01)
+    monkeypatch.setattr("store.recover.opening.RECOVERY_ENDS_S", 0.01)
     await _killed(tmp_path)
     store = MessageStore(OsEnv(), config(str(tmp_path)))
     gate = HandshakeResponder(store, store.damage, "load")
@@ -496,6 +498,6 @@ async def test_a_recovery_that_does_not_end_in_time_keeps_the_lock_for_as_long_a
     assert not gate.ended
     assert _in_use(tmp_path)
     gate.open.set()
-    await until(lambda: store._lock is None)
+    await until(lambda: store._opening.lock is None)
     assert gate.ended
     assert not _in_use(tmp_path)

@@ -152,7 +152,7 @@ def test_verify_knows_light_queues() -> None:
 async def test_a_record_of_light_queues_is_repaired_from_another_replica() -> None:
     async with opened(FaultyEnv(), **LIGHT) as store:
         await _fill(store)
-        entry = store._queues.open("T", 0).entry(1)
+        entry = store.files.queues.open("T", 0).entry(1)
         assert entry is not None
         offset, size, _ = entry
         right = store.log.read(offset, size)

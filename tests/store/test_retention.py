@@ -63,7 +63,7 @@ async def test_young_segments_and_other_hours_are_left_alone() -> None:
         await fill(store, 200)
         store.log.sync()
         assert await store.retention.round() == 0
-        store._config.delete_when = "04;05"  # as mqadmin changes it while the broker runs
+        store.retention._config.delete_when = "04;05"  # as mqadmin changes it while the broker runs
         assert await store.retention.round() > 0
         await fill(store, 200)
         store.log.sync()
@@ -225,13 +225,13 @@ async def test_queue_files_a_crash_left_behind_go_at_the_next_start() -> None:
     async with opened(env) as store:
         await fill(store, 200, queues=1)
         store.log.sync()
-        await store._housekeeping.flush_queues()
+        await store.background.housekeeping.flush_queues()
         before = env.disk.listdir("/store/consumequeue/T/0")
 
         async def dies() -> None:
             raise OSError(errno.EIO, "killed")
 
-        store.follow_log_start = dies  # type: ignore[method-assign]
+        store.retention.follow_log_start = dies  # type: ignore[method-assign]
         with pytest.raises(OSError, match="killed"):
             await store.retention.round()
     assert env.disk.listdir("/store/consumequeue/T/0") == before

@@ -313,7 +313,7 @@ async def test_a_reader_that_meets_a_wrong_queue_entry_gets_it_mended() -> None:
             store.put(message(f"{number}".rjust(50)))
         store.confirm(store.log.end)
         await store.caught_up()
-        await store._housekeeping.flush_queues()
+        await store.background.housekeeping.flush_queues()
         env.disk.nodes["/store/consumequeue/T/0/" + "0" * 20].cache[9 * ENTRY_BYTES + 7] ^= 4
         assert len(records_of(store)) == 39
         await asyncio.sleep(0.01)

@@ -27,7 +27,7 @@ async def _worked(seed: int) -> FaultyDisk:
     env = FaultyEnv()
     store = MessageStore(env, config(flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS))
     await store.open()
-    coordinator = store._housekeeping
+    coordinator = store.background.housekeeping
     for _ in range(40):
         step = chance.random()
         if step < 0.55:
@@ -39,7 +39,7 @@ async def _worked(seed: int) -> FaultyDisk:
             await coordinator.flush_queues()
             await coordinator.write_checkpoint()
         elif step < 0.95:
-            await store._flusher._sync()
+            await store.background.flusher._sync()
         elif store.dispatched:
             got = records_of(store, "T", chance.randrange(QUEUES))
             if got:
@@ -129,9 +129,9 @@ async def test_a_start_reads_little_more_than_what_is_not_settled(monkeypatch: p
     store = MessageStore(env, config(flush_interval_ms=HOUR_MS, flush_queue_interval_ms=HOUR_MS))
     await store.open()
     await fill(store, 200)
-    await store._flusher._sync()
-    await store._housekeeping.flush_queues()
-    await store._housekeeping.write_checkpoint()
+    await store.background.flusher._sync()
+    await store.background.housekeeping.flush_queues()
+    await store.background.housekeeping.write_checkpoint()
     settled = store.log.end
     await fill(store, 10)
     async with opened(FaultyEnv(env.disk.killed())) as again:

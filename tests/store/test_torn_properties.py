@@ -30,8 +30,8 @@ def _one(number: int) -> NewMessage:
 
 async def _settle(store: MessageStore) -> None:
     store.log.sync()
-    await store._housekeeping.flush_queues()
-    await store._housekeeping.write_checkpoint()
+    await store.background.housekeeping.flush_queues()
+    await store.background.housekeeping.write_checkpoint()
 
 
 def _left(stop: str, count: int = 3) -> tuple[FaultyDisk, int, int]:

@@ -1,0 +1,68 @@
+"""Would the fuzzer notice? Bugs to plant into the real Raft, each to be found within some seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from controller.raft.journal import Journal
+from controller.raft.voting import Voting
+
+
+def _votes_for_any_log(_original: Any) -> Any:
+    return lambda self, last_term, last_index: True
+
+
+def _never_syncs(original: Any) -> Any:
+    def sync(self: Journal) -> None:
+        file = self._file
+        self._file = _Unsynced(file)
+        try:
+            original(self)
+        finally:
+            self._file = file
+
+    return sync
+
+
+class _Unsynced:
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def sync(self) -> None:
+        """It says that it did."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _forgets_its_vote(original: Any) -> Any:
+    def open_(self: Journal) -> bool:
+        found = bool(original(self))
+        self._vote = None
+        return found
+
+    return open_
+
+
+def _keeps_its_admission(original: Any) -> Any:
+    def open_(self: Journal) -> bool:
+        found = bool(original(self))
+        self._admitted = True if found else self._admitted
+        return found
+
+    return open_
+
+
+def _counts_every_vote(_original: Any) -> Any:
+    return lambda self, votes: self._majority(len(votes) + 1)
+
+
+BUGS: Final[dict[str, tuple[Any, str, Callable[[Any], Any]]]] = {
+    "no_prefix_check": (Voting, "_reaches_as_far", _votes_for_any_log),
+    "no_sync": (Journal, "sync", _never_syncs),
+    "vote_forgotten": (Journal, "_open", _forgets_its_vote),
+    "admission_kept": (Journal, "_open", _keeps_its_admission),
+    "every_vote_counts": (Voting, "_elects", _counts_every_vote),
+}
+"""Name -> (class, its method, the method instead, made from the original)."""

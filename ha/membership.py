@@ -1,0 +1,112 @@
+"""Who is in the SyncStateSet by the Controllers' last word, and who may be by now?
+
+Pure: time comes as ``now_ms`` (a monotonic clock, milliseconds).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+REFUSED_MS: Final = 2000
+"""A slave the Controllers refused does not join again for so long."""
+UNKNOWN_HOLD_MS: Final = 5000
+"""A proposal without an answer may still be applied for so long after Controllers answered something else:
+the time they work on a request. Counted from there, as they may have stood still with it before."""
+
+
+class Proposal(NamedTuple):
+    """A SyncStateSet asked for; the Controllers apply it only while their set has epoch ``base``."""
+
+    members: frozenset[int]
+    base: int
+    sent_ms: float
+
+
+class Membership:
+    """Members, joining slaves and proposals of one master.
+
+    In: ``on_...``, ``propose``, ``begin_joining``, ``forget``. Out: ``counted`` and ``certain``.
+    """
+
+    def __init__(self, self_id: int, members: frozenset[int], set_epoch: int) -> None:
+        self.members = members | {self_id}
+        self.set_epoch = set_epoch
+        self.pending: Proposal | None = None
+        self.unanswered: dict[Proposal, float | None] = {}  # since when (ms) Controllers answer again
+        self.joining: dict[int, float] = {}  # since when, ms
+        self.refused_until_ms: dict[int, float] = {}
+        self.counted: tuple[int, ...] = ()
+        """Everyone else that could be elected: a joining slave counts from that moment on, a proposed one
+        from the proposal on. The Controllers may have applied it before we hear so."""
+        self.certain: tuple[int, ...] = ()
+        """Everyone else that is a member whatever the Controllers answer."""
+        self.awaited = self.members
+        """Members not heard of since this broker became master."""
+        self._self_id = self_id
+        self.recount()
+
+    def on_view(self, members: frozenset[int], set_epoch: int, asked_ms: float | None) -> bool:
+        """See ``SyncSet.on_view``."""
+        newer = set_epoch > self.set_epoch
+        if newer:
+            self.members = members | {self._self_id}
+            self.set_epoch = set_epoch
+            self.unanswered = {p: since for p, since in self.unanswered.items() if p.base >= set_epoch}
+            if self.pending is not None and self.pending.base < set_epoch:
+                self.pending = None
+            self.joining = {b: since for b, since in self.joining.items() if b not in self.members}
+        elif set_epoch == self.set_epoch and asked_ms is not None:
+            since_ms = {
+                p: max(p.sent_ms, asked_ms if at is None else at) for p, at in self.unanswered.items()
+            }
+            self.unanswered = {p: at for p, at in since_ms.items() if asked_ms - at < UNKNOWN_HOLD_MS}
+        self.recount()
+        return newer
+
+    def on_refused(self, proposal: Proposal, now_ms: float) -> None:
+        if self.pending == proposal:
+            self.pending = None
+        for broker_id in proposal.members - self.members:
+            self.joining.pop(broker_id, None)
+            self.refused_until_ms[broker_id] = now_ms + REFUSED_MS
+        self.recount()
+
+    def on_unanswered(self, proposal: Proposal) -> None:
+        if self.pending == proposal:
+            self.pending = None
+            self.unanswered[proposal] = None
+            self.recount()
+
+    def on_elected(self, members: frozenset[int], set_epoch: int) -> None:
+        """Proposals of the former epoch can no longer be applied."""
+        self.members, self.set_epoch = members | {self._self_id}, set_epoch
+        self.pending, self.unanswered, self.joining = None, {}, {}
+        self.recount()
+
+    def propose(self, desired: frozenset[int], now_ms: float) -> Proposal:
+        self.pending = Proposal(desired, self.set_epoch, now_ms)
+        self.recount()
+        return self.pending
+
+    def begin_joining(self, broker_id: int, now_ms: float) -> None:
+        """It counts from now on, unless it was refused a moment ago."""
+        if broker_id in self.members or broker_id in self.joining:
+            return
+        if now_ms >= self.refused_until_ms.get(broker_id, now_ms):
+            self.joining[broker_id] = now_ms
+            self.recount()
+
+    def forget(self, broker_id: int) -> None:
+        """It connected anew, or no longer: what was begun with it is over."""
+        self.refused_until_ms.pop(broker_id, None)
+        if self.joining.pop(broker_id, None) is not None:
+            self.recount()
+
+    def recount(self) -> None:
+        counted, certain = set(self.members), set(self.members)
+        for proposal in (*self.unanswered, *((self.pending,) if self.pending else ())):
+            counted |= proposal.members
+            certain &= proposal.members
+        counted |= self.joining.keys()
+        self.counted = tuple(sorted(counted - {self._self_id}))
+        self.certain = tuple(sorted(certain - {self._self_id}))

@@ -1,0 +1,79 @@
+"""Which records were in a damaged range? Their queue entries, and what can still be read of them, say so."""
+
+from __future__ import annotations
+
+import logging
+
+from model.errors import DiskError
+from model.message import LMQ_PREFIX, TRANSACTION_PREPARED
+from store.files.commit_log import CommitLog
+from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues, is_queue_name
+from store.files.damage import DamagedRange, Lost
+from store.files.record import BadRecord, DispatchParser, measure
+from store.files.store_files import StoreFiles
+
+log = logging.getLogger(__name__)
+
+
+def lost_in(
+    files: StoreFiles, parser: DispatchParser, found: list[DamagedRange], now_ms: int
+) -> list[DamagedRange]:
+    """``found`` with what queue entries, or readable heads, say of the records that were there."""
+    result: list[DamagedRange] = []
+    entries = _entries_in(files.queues, found)
+    for item in found:
+        lost = {one.offset: one for one in entries if item.begin <= one.offset and _end(one) <= item.until}
+        head = _lost_head(files.log, parser, item.begin, item.until)
+        if head is not None:
+            lost.setdefault(item.begin, head)
+        rows = tuple(lost[offset] for offset in sorted(lost))
+        result.append(DamagedRange(item.begin, item.until, item.kind, now_ms, rows))
+    return result
+
+
+def _end(one: Lost) -> int:
+    return one.offset + one.size
+
+
+def _entries_in(queues: ConsumeQueues, ranges: list[DamagedRange]) -> list[Lost]:
+    """What the queues say of records in ``ranges``. One that cannot be read says nothing."""
+    found: list[Lost] = []
+    for queue in queues:
+        if queue.topic.startswith(LMQ_PREFIX):
+            continue  # the same record has a queue of its own
+        try:
+            for item in ranges:
+                found += _entries_of(queue, item)
+        except DiskError as error:
+            log.error("what of %s/%d was lost is not known: %s", queue.topic, queue.queue_id, error)
+    return found
+
+
+def _entries_of(queue: ConsumeQueue, item: DamagedRange) -> list[Lost]:
+    """What ``queue`` says of records in ``item``: looked for by halves, the loop may be waiting."""
+    found: list[Lost] = []
+    if queue.max_physical <= item.begin:
+        return found
+    at = queue.first_at(item.begin)
+    while (entry := queue.entry(at)) is not None:
+        offset, size, tags_code = entry
+        if size != PRE_BLANK_SIZE:
+            if offset >= item.until:
+                break
+            found.append(Lost(offset, size, queue.topic, queue.queue_id, at, tags_code))
+        at += 1
+    return found
+
+
+def _lost_head(commit_log: CommitLog, parser: DispatchParser, begin: int, until: int) -> Lost | None:
+    """What the damaged record at ``begin`` says of itself, when its parts fit and fill the range."""
+    try:
+        data = commit_log.read(begin, until - begin)
+        if measure(data, 0, begin, False) != until - begin:
+            return None
+    except (BadRecord, DiskError):  # or nothing can be read there
+        return None
+    found = parser.one(data, 0, until - begin)
+    if found.sys_flag & TRANSACTION_PREPARED or not is_queue_name(found.topic, found.queue_id):
+        return None
+    return Lost(*found[:6])

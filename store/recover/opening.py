@@ -1,0 +1,138 @@
+"""How does a store begin and end: one process at a time, recovered before it is used, marked until its stop?
+
+The file ``lock`` keeps other processes out. The file ``abort`` is there from a start to the clean stop: one
+that is found at a start tells of an unclean stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from model.config import StoreConfig
+from model.errors import DiskError
+from runtime.env import Env, Lock
+from runtime.tasks import Tasks
+from store.files.store_files import StoreFiles
+from store.flow.store_flow import StoreFlow
+from store.recover.evidence import LogWasLonger, reached
+from store.recover.recovery import Recovered, recover
+
+log = logging.getLogger(__name__)
+
+RECOVERY_ENDS_S = 5.0
+"""A start that is told to stop waits so long for its recovery to end."""
+
+
+class Opening:
+    """Lock, recovery off the loop, and their end. The recovery calls ``before`` when it begins and ``after``
+    when the files are one truth."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: StoreConfig,
+        root: str,
+        files: StoreFiles,
+        flow: StoreFlow,
+        *,
+        controller_mode: bool,
+        before: Callable[[], object],
+        after: Callable[[], None],
+    ) -> None:
+        self.lock: Lock | None = None
+        self.was_longer = LogWasLonger(env.disk, root)
+        self._env = env
+        self._config = config
+        self._root = root
+        self._files = files
+        self._flow = flow
+        self._controller_mode = controller_mode
+        self._before = before
+        self._after = after
+
+    async def run(self) -> Recovered:
+        """See MessageStore.open.
+
+        Cancelled, it tells the recovery to stop, and waits for that for a while. The lock is given back when
+        the recovery has ended, or else with the process: its thread still writes.
+        """
+        self._take_lock()
+        opening = Tasks("store", lambda error: None)  # the waiter gets the error
+        recovering = opening.spawn(self._env.offload(self._recover), name="recover")
+        try:
+            return await asyncio.shield(recovering)
+        except BaseException as error:
+            if recovering.done():
+                self.release()
+            else:
+                self._files.health.broke("the store was told to stop while it recovered")
+                recovering.add_done_callback(self._recovery_left)
+                await asyncio.wait((recovering,), timeout=RECOVERY_ENDS_S)
+            if isinstance(error, OSError):
+                raise DiskError(f"recovery of {self._root} failed: {error}") from error
+            raise
+
+    def _take_lock(self) -> None:
+        disk = self._env.disk
+        try:
+            disk.makedirs(self._root)
+            self.lock = disk.lock(f"{self._root}/lock")
+        except BlockingIOError:
+            raise DiskError(f"{self._root} is in use by another process") from None
+        except OSError as error:
+            raise DiskError(f"{self._root}: {error.strerror or error}") from error
+
+    def _begin(self) -> bool:
+        """Mark the store as in use; was the last stop a clean one?"""
+        disk = self._env.disk
+        clean = not disk.exists(f"{self._root}/abort")
+        abort = disk.open(f"{self._root}/abort", create=True)
+        try:
+            abort.pwrite(b"1", 0)
+            abort.sync()
+        finally:
+            abort.close()
+        disk.sync_dir(self._root)
+        return clean
+
+    def _recover(self) -> Recovered:
+        clean = self._begin()
+        self._before()
+        epochs, config = self._files.epochs, self._config
+        self._files.checkpoint.load()
+        epochs.load(may_doubt=self._controller_mode or config.start_with_damaged_tables)
+        if epochs.doubt is not None and config.start_with_damaged_tables:
+            epochs.trust([])
+        was = reached(self._files.checkpoint.now, epochs.last)
+        recovered = recover(
+            self._files,
+            self._flow,
+            clean=clean,
+            controller_mode=self._controller_mode,
+            check_crc=config.check_crc_on_recover,
+            now_ms=self._env.now_ms(),
+        )
+        self.was_longer.compare(self._files.log.end, was)
+        self._after()
+        return recovered
+
+    def stopped_cleanly(self) -> None:
+        """The next start may believe the files. Raises OSError."""
+        self._env.disk.remove(f"{self._root}/abort")
+        self._env.disk.sync_dir(self._root)
+
+    def _recovery_left(self, recovering: asyncio.Future[Recovered]) -> None:
+        if recovering.cancelled():
+            return  # only the waiter for the thread was, at the loop's end
+        if (error := recovering.exception()) is not None:
+            log.info("the recovery of %s ended: %s", self._root, error)
+        self.release()
+
+    def release(self) -> None:
+        """Close the files and give the lock back."""
+        self._files.close()
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None

@@ -1,0 +1,254 @@
+"""Where does the log end, and which bytes before that are no record?
+
+Record by record, with CRC. Bytes that are no record are damage when good records follow and they were safe on
+disk once, or cannot be what a cut-off write leaves. Else the log ends there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from model.message import SCHEDULE_TOPIC, TRANSACTION_PREPARED
+from store.files.commit_log import CommitLog
+from store.files.consume_queue import PRE_BLANK_SIZE, TAGS_CODE_MIN
+from store.files.damage import RECORD_BYTES_MAX, DamagedRange, lost_a_page, resync
+from store.files.record import (
+    BLANK_BYTES,
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    RECORD_BYTES_MIN,
+    BadRecord,
+    Dispatch,
+    DispatchParser,
+    is_torn,
+    measure,
+    store_timestamp_of,
+)
+from store.files.segment import Segment
+from store.files.store_files import StoreFiles
+
+log = logging.getLogger(__name__)
+
+BLOCK_BYTES: Final = 1 << 20
+_TIME_BYTES: Final = 76
+"""The store time of a record lies within its first bytes."""
+
+
+class StaleRest:
+    """Is a good record behind bad bytes the rest of a log that was cut there, and grew over it only in part?
+
+    A real broker does not erase what it cuts. The rest is older than what was written after the cut, and
+    other records have its places in the queues now. Stores written here have no such rest.
+    """
+
+    def __init__(self, files: StoreFiles, parser: DispatchParser) -> None:
+        self._log = files.log
+        self._queues = files.queues
+        self._parser = parser
+
+    def __call__(self, offset: int, last: int) -> bool:
+        found = self._parsed(offset)
+        if found is None:
+            return False
+        before = self._parsed(last) if last >= 0 else None
+        if before is not None and found.store_timestamp_ms < before.store_timestamp_ms:
+            return True
+        if found.sys_flag & TRANSACTION_PREPARED:
+            return False
+        queue = self._queues.get(found.topic, found.queue_id)
+        entry = queue.entry(found.queue_offset) if queue is not None else None
+        return entry is not None and entry[1] != PRE_BLANK_SIZE and entry[0] != offset
+
+    def _parsed(self, offset: int) -> Dispatch | None:
+        size = int.from_bytes(self._log.read(offset, 4), "big")
+        data = self._log.read(offset, size)
+        try:
+            if measure(data, 0, offset, False) > 0:
+                return self._parser.one(data, 0, size)
+        except BadRecord:
+            return None
+        return None
+
+
+class Scan:
+    """Walks whole records from ``start`` to where the log ends; damage on the way goes into ``damaged``.
+
+    Bytes below ``safe_end``, and records older than ``safe_ms``, were safe on the disk once.
+    """
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        start: int,
+        *,
+        safe_end: int,
+        safe_ms: int,
+        clean: bool,
+        check_crc: bool,
+        is_stale: Callable[[int, int], bool],
+    ) -> None:
+        self.records = 0
+        self.reason = "the log ends in zeros"
+        self.damaged: list[DamagedRange] = []
+        self.end = start
+        self._log = commit_log
+        self._safe_end = safe_end
+        self._safe_ms = safe_ms
+        self._clean = clean
+        self._crc = check_crc
+        self._is_stale = is_stale
+        self._last_at = -1
+
+    def run(self) -> None:
+        """Leave the end of the log in ``end``."""
+        segment_bytes = self._log.segment_bytes
+        for segment in self._log.segments:
+            at = self.end - segment.start
+            if 0 <= at < segment_bytes and not self._segment(segment, at):
+                break
+
+    def _segment(self, segment: Segment, at: int) -> bool:
+        """Walk one segment from position ``at``; does the log go on in the next one?"""
+        segment_bytes = self._log.segment_bytes
+        block_at = at
+        block = b""
+        while at < segment_bytes:
+            offset = segment.start + at
+            try:
+                size = self._measure(block, at - block_at, offset, segment_bytes - at)
+            except BadRecord as bad:
+                data = block[at - block_at : at - block_at + BLANK_BYTES]
+                following = self._bad(segment, at, bad, any(data))
+                if following is None:
+                    return False
+                self.end = segment.start + following
+                at = following
+                continue
+            if size > 0:
+                self._last_at = offset
+                at += size
+                self.end = offset + size
+                self.records += 1
+            elif size < 0:
+                self.end = segment.start + segment_bytes
+                return True
+            else:  # the block ends before the record does
+                self._log.need_whole()  # a start may be told to stop
+                head = block[at - block_at : at - block_at + 4]
+                want = max(int.from_bytes(head, "big"), BLOCK_BYTES) if len(head) == 4 else BLOCK_BYTES
+                block_at, block = at, segment.read(min(want, segment_bytes - at), at)
+        return True
+
+    def _measure(self, block: bytes, at: int, offset: int, left: int) -> int:
+        """As record.measure; what cannot be in a segment with ``left`` bytes left raises BadRecord."""
+        if left < BLANK_BYTES:
+            raise BadRecord("unreadable_region", f"no blank fits at {offset}")
+        size = self._log.whole(block, at, offset) if self._crc else measure(block, at, offset, False)
+        if size < 0 and -size != left:
+            raise BadRecord("unreadable_region", f"the blank at {offset} does not reach the segment's end")
+        if size == 0 and at + BLANK_BYTES <= len(block):
+            says = int.from_bytes(block[at : at + 4], "big")
+            if says > min(left, RECORD_BYTES_MAX):
+                raise BadRecord("unreadable_region", f"the record at {offset} says it has {says} bytes")
+        unsafe = size > 0 and not self._clean and offset >= self._safe_end
+        if unsafe and is_torn(block[at : at + size], offset) and self._next_good(offset + size) is not None:
+            raise BadRecord("unreadable_region", f"the record at {offset} is torn in its properties")
+        return size
+
+    def _next_good(self, offset: int) -> int | None:
+        """The first whole record, or right blank, at or behind ``offset``, in this segment or a later one."""
+        for segment in self._log.segments:
+            if segment.start + self._log.segment_bytes <= offset:
+                continue
+            at = max(offset - segment.start, 0)
+            found = resync(segment.read, segment.start, at - 1, self._log.segment_bytes)
+            if found is not None:
+                return segment.start + found
+            if segment.start > offset:
+                return None  # a whole segment without a record: nothing was ever behind it
+        return None
+
+    def _bad(self, segment: Segment, at: int, bad: BadRecord, written: bool) -> int | None:
+        """Position from which on the segment is good again, its size when the next one is; None: the log ends
+        at ``at``."""
+        offset = segment.start + at
+        segment_bytes = self._log.segment_bytes
+        safe = offset < self._safe_end
+        if not (written or safe):
+            return None
+        self.reason = str(bad)
+        good = self._next_good(offset + 1)
+        if good is not None and self._is_stale(good, self._last_at):
+            self.reason += "; what lies behind was cut off once"
+            return None
+        if good is None:
+            until = self._end_of_last(segment, at) if safe and written else None
+            if until is None:
+                return None
+        else:
+            until = min(good, segment.start + segment_bytes)
+            safe = safe or self._clean or self._was_flushed(good)
+            if not safe and lost_a_page(segment.read, at, until - segment.start):
+                self.reason += "; bytes were lost in a write that a crash cut short"
+                return None
+        self.damaged.append(DamagedRange(offset, until, bad.kind))
+        return until - segment.start
+
+    def _was_flushed(self, good: int) -> bool:
+        """Is the record at ``good`` older than what the checkpoint says was flushed?"""
+        segment = next(s for s in self._log.segments if s.start <= good < s.start + self._log.segment_bytes)
+        at = good - segment.start
+        head = segment.read(min(_TIME_BYTES, self._log.segment_bytes - at), at)
+        if len(head) < _TIME_BYTES or HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):
+            return False
+        return store_timestamp_of(head) < self._safe_ms
+
+    def _end_of_last(self, segment: Segment, at: int) -> int | None:
+        """The end of a damaged record nothing follows, when its parts fit or all is known to be safe."""
+        offset = segment.start + at
+        size = int.from_bytes(segment.read(4, at), "big", signed=True)
+        left = self._log.segment_bytes - at
+        if RECORD_BYTES_MIN <= size <= min(left, RECORD_BYTES_MAX):
+            try:
+                if measure(segment.read(size, at), 0, offset, False) == size:
+                    return offset + size
+            except BadRecord as bad:
+                log.debug("%s", bad)
+        known = min(self._safe_end, segment.start + self._log.segment_bytes)
+        return known if offset < known <= offset + RECORD_BYTES_MAX else None
+
+    def last_is_torn(self) -> bool:
+        """Do the last record's properties end in NUL? Their last bytes never came, though the body, and so
+        its CRC, did: what a crash may leave."""
+        if self._last_at < self._safe_end or self._last_at < 0:
+            return False
+        size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]
+        return is_torn(self._log.read(self._last_at, size), self._last_at)
+
+    def doubt_last(self, disagrees: Callable[[int, int], bool]) -> None:
+        """Note the last record as damaged if ``disagrees(its offset, its size)``: the rest of it was lost."""
+        if self._last_at < 0 or self._last_at + RECORD_BYTES_MIN > self.end:
+            return
+        size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]
+        if self._last_at + size == self.end and disagrees(self._last_at, size):
+            self.damaged.append(DamagedRange(self._last_at, self.end, "bytes_differ"))
+            self.reason = f"the last record, at {self._last_at}, is not the one its queue entry was made of"
+
+    def drop_last(self) -> None:
+        self.end, self.records = self._last_at, self.records - 1
+        self.reason = f"the last record, at {self.end}, is torn"
+
+
+def entry_disagrees(files: StoreFiles, parser: DispatchParser, offset: int, size: int) -> bool:
+    """Was the queue entry of this record made when it said something else? Its properties are in no CRC."""
+    item = parser.one(files.log.read(offset, size), 0, size)
+    queue = files.queues.get(item.topic, item.queue_id)
+    if item.sys_flag & TRANSACTION_PREPARED or queue is None or item.topic == SCHEDULE_TOPIC:
+        return False  # a delayed message's entry says when it is due: the levels may be others now
+    entry = queue.entry(item.queue_offset) if item.queue_offset >= queue.min_offset else None
+    if entry is None or entry[:2] != (offset, size) or entry[2] < TAGS_CODE_MIN:
+        return False
+    return entry[2] != item.tags_code

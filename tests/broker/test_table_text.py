@@ -1,0 +1,201 @@
+"""The promise of broker.state.table_text: a change among 20,000 entries costs one entry, on disk, in answers
+and in a copy, and what is written is what the whole table would be."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.state.groups import Groups
+from broker.state.moved import Moved
+from broker.state.offsets import OffsetTable
+from broker.state.topics import Topics
+from model.codes import Request
+from model.config import BrokerConfig
+from model.topic import SubscriptionGroupConfig, TopicConfig
+from remoting import bodies
+from remoting.codec import Command
+from tests.broker.fakes import FakeConnection
+from tests.broker.helpers import client_of, eventually, pair, running, topic
+from tests.broker.turn_meter import LIMIT_S, metered
+
+NAMES = st.sampled_from(["a", "b", "B", "ab", "%RETRY%a", "z", "\u00e9"])
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["put", "delete", "copy", "version"]), NAMES, st.integers(1, 9)), max_size=30
+)
+MANY = 20_000
+
+
+def config() -> BrokerConfig:
+    return BrokerConfig.from_mapping({"storePathRootDir": "/nowhere"})
+
+
+def written(table: dict[str, Any], indent: bool) -> bytes:
+    return bodies.dumps_dialect(table, indent=indent)
+
+
+def sent(answer: dict[str, Any]) -> dict[str, Any]:
+    found = bodies.loads(bodies.dumps_dialect(answer))
+    assert isinstance(found, dict)
+    return found
+
+
+def same(ours: Any, theirs: Any) -> None:
+    for table in (ours, theirs):
+        table.text.check_invariants()
+        for indent in (False, True):
+            assert written(table.to_text(indent), indent) == written(table.to_json(), indent)
+    assert ours.to_json() == theirs.to_json()
+
+
+@given(CHANGES)
+def test_topics_are_written_and_copied_in_parts_as_they_would_be_whole(changes: list[Any]) -> None:
+    ours, theirs = Topics(config(), lambda: 1), Topics(config(), lambda: 2)
+    ours.boot(None)
+    known: int | None = None
+    for what, name, number in [*changes, ("copy", "", 0)]:
+        if what == "put":
+            ours.put(TopicConfig(name, number, number))
+        elif what == "delete":
+            ours.delete(name, {0: number}, {})
+        elif what == "version":
+            ours.set_epoch(number)
+        else:
+            answer, known = ours.changed_since(known)
+            theirs.adopt(sent(answer))
+            same(ours, theirs)
+            ours._moved.check_invariants()
+
+
+@given(CHANGES)
+def test_groups_are_written_and_copied_in_parts_as_they_would_be_whole(changes: list[Any]) -> None:
+    ours, theirs = Groups(config(), lambda: 1), Groups(config(), lambda: 2)
+    ours.boot(None)
+    known: int | None = None
+    for what, name, number in [*changes, ("copy", "", 0)]:
+        if what == "put":
+            ours.put(SubscriptionGroupConfig(name, retry_queues=number))
+        elif what == "delete":
+            ours.delete(name)
+        elif what == "version":
+            ours.set_epoch(number)
+        else:
+            answer, known = ours.changed_since(known)
+            theirs.adopt(sent(answer))
+            same(ours, theirs)
+            ours._moved.check_invariants()
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["put", "topic", "group", "copy"]), NAMES, NAMES, st.integers(0, 9)))
+)
+def test_offsets_are_written_and_copied_in_parts_as_they_would_be_whole(changes: list[Any]) -> None:
+    ours, theirs = OffsetTable(lambda: 1), OffsetTable(lambda: 2)
+    known: int | None = None
+    for what, name, group, number in [*changes, ("copy", "", "", 0)]:
+        if what == "put":
+            ours.commit(group, name, number % 3, number)
+        elif what == "topic":
+            ours.drop_topic(name)
+        elif what == "group":
+            ours.drop_group(group)
+        else:
+            answer, known = ours.changed_since(known), ours.mark
+            theirs.adopt(sent(answer))
+            ours.check_invariants()
+            theirs.check_invariants()
+            for indent in (False, True):
+                assert written(ours.to_text(indent), indent) == written(ours.to_json(), indent)
+            assert ours.to_json()["offsetTable"] == theirs.to_json()["offsetTable"]
+
+
+def test_what_was_replaced_is_copied_whole() -> None:
+    moved = Moved()
+    moved.add(["a"])
+    assert moved.since(0) == ["a"]
+    moved.forget()
+    assert moved.since(1) is None
+    mark = moved.mark
+    moved.add(["b"])
+    assert (moved.since(mark), moved.since(moved.mark + 1), moved.since(None)) == (["b"], None, None)
+    moved.check_invariants()
+
+
+@pytest.mark.timeout(120)
+async def test_a_change_among_20000_topics_and_groups_holds_nobody_up(tmp_path: Path) -> None:
+    """Tables are written, listed and copied while others have their turns."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        broker.topics.put(*(TopicConfig(f"T{n}") for n in range(MANY)))
+        broker.groups.put(*(SubscriptionGroupConfig(f"g{n}") for n in range(MANY)))
+        for n in range(MANY):
+            broker.offsets.commit(f"g{n}", f"T{n}", 0, n)
+        files = [broker._files[name] for name in ("topics", "groups", "offsets")]
+        async with metered() as meter:
+            assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("One"))).code == 0
+            await asyncio.gather(*(file.flush() for file in files))
+        assert meter.longest_s < LIMIT_S
+        async with metered() as meter:
+            for n in range(20):
+                assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic(f"More{n}"))).code == 0
+                broker.offsets.commit("g1", "T1", 0, n)
+                await asyncio.gather(*(file.flush() for file in files))
+        assert meter.longest_s < LIMIT_S
+        stored = bodies.loads(Path(broker._files["topics"].path).read_bytes())
+        assert "More19" in stored["topicConfigTable"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "code",
+    [
+        Request.GET_ALL_TOPIC_CONFIG,
+        Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        Request.GET_ALL_CONSUMER_OFFSET,
+    ],
+)
+async def test_a_table_of_20000_is_listed_in_slices_and_often(tmp_path: Path, code: int) -> None:
+    async with running(tmp_path) as broker:
+        broker.topics.put(*(TopicConfig(f"T{n}") for n in range(MANY)))
+        broker.groups.put(*(SubscriptionGroupConfig(f"g{n}") for n in range(MANY)))
+        for n in range(MANY):
+            broker.offsets.commit(f"g{n}", f"T{n}", 0, n)
+        ask = broker.handlers[int(code)]
+        async with metered() as meter:
+            answers = await asyncio.gather(
+                *(ask(FakeConnection(), Command(int(code))) for _ in range(30))  # type: ignore[arg-type]
+            )
+        assert meter.longest_s < LIMIT_S
+        found = bodies.loads(answers[-1].body)  # type: ignore[union-attr]
+        table = found.get("topicConfigTable") or found.get("subscriptionGroupTable") or found["offsetTable"]
+        assert len(table) >= MANY
+
+
+async def test_a_slave_is_sent_the_change_and_not_the_table(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (one, two), client_of(one) as client:
+        one.topics.put(*(TopicConfig(f"T{n}") for n in range(500)))
+        one.groups.put(*(SubscriptionGroupConfig(f"g{n}") for n in range(500)))
+        await one.context.copies.settle()
+        await eventually(lambda: two.topics.get("T499") is not None, "the slave has them")
+        sizes = []
+        answer = one.context.copies._answer
+
+        def measured(*args: Any) -> Command:
+            found = answer(*args)
+            sizes.append(len(found.body))
+            return found
+
+        one.context.copies._answer = measured  # type: ignore
+        assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("One"))).code == 0
+        assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T7"})).code == 0
+        group = bodies.dumps({"groupName": "one"})
+        assert (await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group)).code == 0
+        await eventually(lambda: "one" in two.groups.table, "the slave has that, too")
+        assert two.topics.to_json() == one.topics.to_json()
+        assert two.groups.to_json() == one.groups.to_json()
+        assert sizes
+        assert max(sizes) < 4000, "each of them is one entry"

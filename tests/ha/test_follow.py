@@ -1,0 +1,240 @@
+"""The promise of ha.follow: a log grows at its end, keeps what is proven, and acknowledges what it holds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ha.codec import MasterHandshake, Transfer
+from ha.follow import (
+    Action,
+    Append,
+    ClassicFollowing,
+    Confirm,
+    EpochsCoverLog,
+    Following,
+    ForgetEpochs,
+    LearnEpochs,
+    Master,
+    NeedsReseed,
+    NoteEpoch,
+    OwnLog,
+    Truncate,
+)
+from model.errors import PeerError
+
+OURS, REAL = Master(9), Master(9, rocketmq_peer=True)
+SEGMENT = 1 << 16
+
+
+class Slave:
+    """A log of plain bytes that carries out what the decider says, and holds it to its promises."""
+
+    def __init__(
+        self, data: bytes, epochs: tuple[tuple[int, int], ...], confirmed: int, flushed: int
+    ) -> None:
+        self.begin = 0
+        self.data = bytearray(data)
+        self.epochs = list(epochs)
+        self.confirmed = confirmed
+        self.flushed = flushed
+        self.classic_from: int | None = None
+        self.epochs_lost = False
+        self.reseed: NeedsReseed | None = None
+        self.cut_to: int | None = None
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.data)
+
+    @property
+    def own(self) -> OwnLog:
+        return OwnLog(
+            self.begin,
+            self.end,
+            self.flushed,
+            self.confirmed,
+            self.end,
+            tuple(self.epochs),
+            self.epochs_lost,
+            self.classic_from,
+        )
+
+    def read(self, offset: int, size: int) -> bytes:
+        return bytes(self.data[offset - self.begin : offset - self.begin + size])
+
+    def carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            assert self.reseed is None, "nothing is done after the end was said"
+            match action:
+                case Append(offset, body):
+                    assert offset == self.end or not self.data, "bytes are appended at the end only"
+                    assert body
+                    self.begin = self.begin if self.data else offset
+                    self.data += body
+                case Truncate(to):
+                    self.cut_to = to
+                    del self.data[to - self.begin :]
+                    self.confirmed, self.flushed = min(self.confirmed, to), min(self.flushed, to)
+                case Confirm(offset):
+                    assert offset <= self.end, "nothing is confirmed that is not here"
+                    self.confirmed = max(self.confirmed, offset)
+                case NoteEpoch(epoch, start):
+                    assert not self.epochs or (epoch > self.epochs[-1][0] and start >= self.epochs[-1][1])
+                    self.epochs.append((epoch, start))
+                case LearnEpochs(entries, _):
+                    self.epochs, self.epochs_lost, self.classic_from = list(entries), False, None
+                case ForgetEpochs(start):
+                    self.epochs = [entry for entry in self.epochs if entry[1] < start]
+                case EpochsCoverLog():
+                    self.classic_from = None
+                case NeedsReseed():
+                    self.reseed = action
+
+
+EPOCHS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 60)), min_size=0, max_size=4).map(
+    lambda steps: _epochs_of(steps)
+)
+
+
+def _epochs_of(steps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    epoch, start, found = 0, 0, []
+    for raise_by, length in steps:
+        epoch += raise_by
+        found.append((epoch, start))
+        start += length
+    return tuple(found)
+
+
+FRAMES = st.lists(
+    st.builds(
+        Transfer,
+        st.integers(-1, 260),
+        st.integers(1, 12),
+        st.integers(0, 260),
+        st.integers(-1, 300),
+        st.binary(max_size=40),
+    ),
+    max_size=6,
+)
+
+
+@st.composite
+def slaves(draw: st.DrawFn) -> Slave:
+    size = draw(st.integers(0, 200))
+    epochs = tuple(entry for entry in draw(EPOCHS) if entry[1] <= size)
+    confirmed, flushed = draw(st.integers(0, size)), draw(st.integers(0, size))
+    slave = Slave(bytes(size), epochs, confirmed, flushed)
+    slave.epochs_lost = draw(st.booleans()) and not epochs
+    slave.classic_from = draw(st.none() | st.integers(0, 200)) if epochs else None
+    return slave
+
+
+@st.composite
+def handshakes(draw: st.DrawFn) -> MasterHandshake:
+    epochs = draw(EPOCHS)
+    end = draw(st.integers(epochs[-1][1] if epochs else 0, 260))
+    return MasterHandshake(end, epochs[-1][0] if epochs else -1, epochs)
+
+
+@given(
+    slaves(),
+    handshakes(),
+    FRAMES,
+    st.sampled_from([OURS, REAL, Master(9, followed_rocketmq=True)]),
+    st.booleans(),
+    st.data(),
+)
+@settings(max_examples=400)
+def test_whatever_a_master_says_the_log_grows_at_its_end_and_keeps_what_is_proven(
+    slave: Slave,
+    greeting: MasterHandshake,
+    frames: list[Transfer],
+    master: Master,
+    synced: bool,
+    data: st.DataObject,
+) -> None:
+    following = Following(segment_bytes=SEGMENT, synced=synced, read=slave.read)
+    assert following.ack(slave.own, always=True) is None, "nothing is said before the master's handshake"
+    confirmed, lost = slave.confirmed, slave.epochs_lost
+    try:
+        slave.carry_out(following.on_handshake(greeting, slave.own, master))
+        if slave.cut_to is not None and master.proves_confirmed and not lost:
+            assert slave.cut_to >= confirmed
+        if slave.cut_to is not None and lost:
+            assert greeting.end >= confirmed, "what was confirmed is copied again"
+        said = -1
+        for frame in frames:
+            if slave.reseed is not None:
+                return
+            if data.draw(st.booleans()):  # most random offsets do not fit: make this one fit
+                frame = Transfer(len(slave.data), frame.epoch, frame.epoch_start, frame.confirmed, frame.body)
+            before, cut = bytes(slave.data), slave.cut_to
+            slave.carry_out(following.on_frame(frame, slave.own, 0.0))
+            assert bytes(slave.data[: len(before)]) == before
+            assert slave.cut_to == cut, "frames cut nothing"
+            end = following.ack(slave.own, always=data.draw(st.booleans()))
+            if end is not None:
+                assert said <= end <= slave.end
+                assert not synced or end <= slave.flushed or not following.agreed
+                said = end
+    except PeerError:
+        return
+
+
+@given(slaves(), FRAMES, st.booleans())
+def test_without_epochs_only_what_the_master_has_too_is_acknowledged(
+    slave: Slave, frames: list[Transfer], synced: bool
+) -> None:
+    end = len(slave.data)
+    following = ClassicFollowing(slave.own, segment_bytes=SEGMENT, synced=synced, read=slave.read)
+    for frame in frames:
+        before = bytes(slave.data)
+        slave.carry_out(following.on_frame(frame, slave.own, 0.0))
+        if slave.reseed is not None:
+            assert bytes(slave.data) == before
+            return
+        said = following.ack(slave.own)
+        if said is not None:
+            assert said <= slave.end
+            assert following.agreed or said <= max(end, 1)
+
+
+def greet(slave: Slave, greeting: MasterHandshake, master: Master = OURS) -> None:
+    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
+    slave.carry_out(following.on_handshake(greeting, slave.own, master))
+
+
+def test_a_tail_that_was_never_confirmed_is_cut() -> None:
+    slave = Slave(bytes(150), ((1, 0),), 100, 150)
+    greet(slave, MasterHandshake(120, 2, ((1, 0), (2, 100))))
+    assert (slave.cut_to, slave.reseed) == (100, None)
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        MasterHandshake(90, 1, ((1, 0),)),  # it lost its end
+        MasterHandshake(500, 2, ((1, 0), (2, 90))),  # and wrote on
+    ],
+)
+def test_a_master_that_lacks_what_is_confirmed_here_cuts_nothing(greeting: MasterHandshake) -> None:
+    slave = Slave(bytes(150), ((1, 0),), 100, 150)
+    greet(slave, greeting)
+    assert slave.cut_to is None
+    assert len(slave.data) == 150
+    assert slave.reseed is not None
+    assert slave.reseed.why == (
+        "the master's log leaves ours at 90, and ours is confirmed up to 100:"
+        " acknowledged messages would be cut; an operator must say which log counts"
+    )
+    assert slave.reseed.master_end < 100, "so autoReseed does not put it aside"
+
+
+@pytest.mark.parametrize("master", [REAL, Master(9, followed_rocketmq=True)])
+def test_where_a_real_master_may_have_confirmed_the_cut_is_made(master: Master) -> None:
+    # It confirms what it alone has, and counts bytes to the epoch before an election without a write.
+    slave = Slave(bytes(150), ((1, 0),), 100, 150)
+    greet(slave, MasterHandshake(90, 1, ((1, 0),)), master)
+    assert (slave.cut_to, slave.reseed) == (90, None)
