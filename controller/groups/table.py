@@ -192,7 +192,7 @@ class ReplicaTable:
         was = copy.deepcopy(group)
         try:
             answer = self._carry_out(command)
-            self.check_invariants(name, was)
+            self._check_group(name, was)
         except AssertionError as broken:
             log.critical("group %s: refused %r: %s", name, command, broken)
             self._retired = retired
@@ -203,8 +203,14 @@ class ReplicaTable:
             return Answer(SYSTEM_ERROR, f"refused, it would break what always holds in {name}: {broken}")
         return answer
 
-    def check_invariants(self, name: str, was: Group | None = None) -> None:
-        """Raise AssertionError if a promise is broken. ``was``: the group before the last command."""
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a promise about a group is broken. The group of a command is checked after
+        it, here and in production, also against what it was before."""
+        for name in self.groups:
+            self._check_group(name, None)
+        assert len(self._answers) <= ANSWERS_MAX, f"{len(self._answers)} answers are remembered"
+
+    def _check_group(self, name: str, was: Group | None) -> None:
         group = self.groups.get(name)
         if group is not None:
             assert name not in self._retired, f"group {name} is both there and gone"

@@ -493,6 +493,7 @@ class Groups(RuleBasedStateMachine):
     @invariant()
     def promises(self) -> None:
         assert self.twin.snapshot() == self.table.snapshot()
+        self.table.check_invariants()
         group = self.table.groups.get(G)
         if group is None:
             return

@@ -186,7 +186,7 @@ def test_a_broken_promise_is_named(change: dict[str, Any], text: str) -> None:
     was = table.groups[G]
     table.groups[G] = replace(was, **change)
     with pytest.raises(AssertionError, match=text):
-        table.check_invariants(G, was)
+        table.groups[G].check_invariants(was)
 
 
 def test_a_command_that_would_break_a_promise_is_refused_and_changes_nothing(
@@ -203,6 +203,10 @@ def test_a_command_that_would_break_a_promise_is_refused_and_changes_nothing(
     assert (answer["code"], answer["changed"]) == (1, False)
     assert "two masters" in answer["remark"]
     assert table.snapshot() == before
+    table.check_invariants()
+    table.groups[G].members = [2]
+    with pytest.raises(AssertionError, match="no member"):
+        table.check_invariants()
 
 
 # The election rules, whatever comes
