@@ -98,11 +98,11 @@ def run(
 def make_engine(name: str, master: str | None = None) -> Engine:
     """The engine of that name. Raises ConfigError when Spark cannot run here."""
     if name == "local":
-        from audit.engine_local import LocalEngine
+        from audit.engines.local import LocalEngine
 
         return LocalEngine()
     try:
-        from audit.engine_spark import SparkEngine
+        from audit.engines.spark import SparkEngine
     except ImportError as error:
         raise ConfigError(f"--engine spark needs the extra: pip install 'keelmq[audit]' ({error})") from None
     return SparkEngine(master)

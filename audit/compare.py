@@ -7,24 +7,15 @@ from the record that covers the range's start; a stretch between two record boun
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from audit.intervals import Interval, joined
 from audit.layout import Replica, Segment, segment_reader
-from audit.scan import (
-    RECORD_BYTES_MAX,
-    RECORD_BYTES_MIN,
-    WINDOW_BYTES,
-    Parsed,
-    Read,
-    find_record,
-    parse,
-    sync,
-    window,
-)
+from audit.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, Record, parse
+from audit.scan import WINDOW_BYTES, Read, find_record, sync, window
 from audit.storage import Storage, open_storage
 
 STEPS_MAX: Final = 200_000
@@ -33,7 +24,8 @@ STEPS_MAX: Final = 200_000
 CHANGED_BYTES_MAX: Final = 8
 """Records that differ in no more bytes are one message, damaged; another history differs in more."""
 
-Interval = tuple[int, int]
+
+_NO_RECORD: Final = Record(-1, 0, "", -1, -1, "", -1, -1, 0, 0, 1)
 
 
 class Difference(NamedTuple):
@@ -92,32 +84,6 @@ def compare_digests(table: pa.Table, reference: int) -> Ranges:
     return ranges
 
 
-def joined(intervals: Iterable[Interval]) -> list[Interval]:
-    """Ascending, with touching and overlapping ones made one."""
-    out: list[Interval] = []
-    for start, end in sorted(intervals):
-        if out and start <= out[-1][1]:
-            out[-1] = (out[-1][0], max(out[-1][1], end))
-        elif start < end:
-            out.append((start, end))
-    return out
-
-
-def without(whole: Interval, taken: Iterable[Interval]) -> list[Interval]:
-    """What is left of ``whole`` when the ascending, disjoint ``taken`` are cut out."""
-    rest: list[Interval] = []
-    at = whole[0]
-    for start, end in taken:
-        if start > at:
-            rest.append((at, min(start, whole[1])))
-        at = max(at, end)
-        if at >= whole[1]:
-            break
-    if at < whole[1]:
-        rest.append((at, whole[1]))
-    return [r for r in rest if r[0] < r[1]]
-
-
 def covering_start(read: Read, offset: int, segment_base: int, segment_end: int) -> int:
     """Start of the record that covers ``offset``, found from a sync point before it.
 
@@ -172,6 +138,12 @@ class Cursor:
 
     def _window(self, offset: int) -> bytes:
         return window(self._read, offset, self._segment_end - offset)
+
+    def step(self, offset: int) -> tuple[int, bool]:
+        """Where the next record starts, and whether the one at ``offset`` is sound."""
+        parsed = self.parse(offset)
+        following = offset + parsed.size if parsed.size else self.next_start(offset)
+        return following, bool(parsed.size) and parsed.damage is None
 
     def next_start(self, offset: int) -> int:
         """Where a record starts again after unreadable bytes at ``offset``; the limit if none does."""
@@ -245,28 +217,22 @@ def _drill(
 def _stretch(one: Cursor, two: Cursor, pair: tuple[int, int], position: int, limit: int) -> Difference:
     """Walk both from a shared boundary to the next one both share."""
     first_a, first_b = one.parse(position), two.parse(position)
-    sound = [True, True]
-
-    def step(side: int, cursor: Cursor, at: int) -> int:
-        parsed = cursor.parse(at)
-        if parsed.size == 0 or parsed.damage is not None:
-            sound[side] = False
-        return at + parsed.size if parsed.size else cursor.next_start(at)
-
-    at_a, at_b = step(0, one, position), step(1, two, position)
+    at_a, sound_a = one.step(position)
+    at_b, sound_b = two.step(position)
     records = 1
     for _ in range(STEPS_MAX):
         if at_a == at_b or min(at_a, at_b) >= limit:
             break
         if at_a < at_b:
-            at_a = step(0, one, at_a)
+            at_a, sound = one.step(at_a)
+            sound_a &= sound
             records += 1
         else:
-            at_b = step(1, two, at_b)
+            at_b, sound = two.step(at_b)
+            sound_b &= sound
     until = min(at_a, limit) if at_a == at_b else limit
-    sound_a, sound_b = sound
     a, b = first_a.record, first_b.record
-    shown = a or b
+    shown = a or b or _NO_RECORD
     same = not (sound_a and sound_b) or (records == 1 and _same_message(one, two, position, first_a, first_b))
     return Difference(
         *pair,
@@ -276,10 +242,10 @@ def _stretch(one: Cursor, two: Cursor, pair: tuple[int, int], position: int, lim
         same,
         sound_a,
         sound_b,
-        shown.uniq_key if shown else "",
-        shown.topic if shown else "",
-        shown.queue_id if shown else -1,
-        shown.queue_offset if shown else -1,
+        shown.uniq_key,
+        shown.topic,
+        shown.queue_id,
+        shown.queue_offset,
         a.body_crc if a else -1,
         b.body_crc if b else -1,
     )

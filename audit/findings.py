@@ -92,6 +92,14 @@ class Spans(Generic[T]):
         return self._items[at] if at < bisect_left(self._begins, max(end, begin + 1)) else None
 
 
+def spans_of(findings: Iterable[Finding]) -> dict[str, Spans[Finding]]:
+    """By replica."""
+    of: dict[str, list[Finding]] = {}
+    for f in findings:
+        of.setdefault(f.replica, []).append(f)
+    return {name: Spans((f.phys_offset, f.until, f) for f in rows) for name, rows in of.items()}
+
+
 SCHEMA: Final = pa.schema(
     [
         ("id", pa.string()),

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from audit.compare import Interval
 from audit.findings import INFO, Finding
+from audit.intervals import Interval
 from audit.layout import Replica, Segment
 from audit.storage import open_storage
 from audit.tables import DIGEST, Task

@@ -14,7 +14,8 @@ import zlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from audit.scan import Read, Record, find_record, parse, skip_sound, window
+from audit.record import Parsed, Record, parse
+from audit.scan import Read, find_record, skip_sound, window
 from audit.storage import Storage, StoreSpec, open_storage
 
 
@@ -154,15 +155,18 @@ def find_ends(replicas: list[Replica]) -> None:
     for replica in replicas:
         _find_end(replica)
     for replica in replicas:
-        # Where this one resumes behind unreadable bytes although another log ends right there and none has a
-        # record there: that is the log's end, and what follows are left-overs of a truncated log.
-        others = [r for r in replicas if r is not replica and not r.empty]
-        for begin, _ in list(replica.skipped):
-            ends = [r for r in others if r.end == begin]
-            if ends and replica.confirmed <= begin and not any(r.end > begin for r in others):
-                replica.end = begin
-                replica.skipped = [s for s in replica.skipped if s[0] < begin]
-                break
+        _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty])
+
+
+def _leave_out_leftovers(replica: Replica, others: list[Replica]) -> None:
+    """Where this log resumes behind unreadable bytes although another one ends right there and none has a
+    record there: that is its end, and what follows are left-overs of a truncated log."""
+    for begin, _ in replica.skipped:
+        ends_there = any(r.end == begin for r in others) and not any(r.end > begin for r in others)
+        if ends_there and replica.confirmed <= begin:
+            replica.end = begin
+            replica.skipped = [s for s in replica.skipped if s[0] < begin]
+            return
 
 
 def _find_end(replica: Replica) -> None:
@@ -177,7 +181,7 @@ def _find_end(replica: Replica) -> None:
             segment_end = replica.segment_end(segment)
             if not _holds_records(storage, segment, read, limit, segment_end):
                 continue
-            _walk_last(storage, replica, segment, read, limit)
+            _LastSegment(storage, replica, segment, read, limit).walk()
             break
         # Again: an epoch is written down before its first byte, so now it tells of all that was found.
         _read_epochs(storage, replica)
@@ -200,81 +204,100 @@ def _holds_records(storage: Storage, segment: Segment, read: Read, limit: int, s
     return begin is not None and find_record(read, segment.base + begin, limit, segment_end) >= 0
 
 
-def _walk_last(storage: Storage, replica: Replica, segment: Segment, read: Read, limit: int) -> None:
-    segment_end = replica.segment_end(segment)
-    position = segment.base
-    data, base = b"", position
-    last: Record | None = None
-    # Without a Controller a recovered broker's checkpoint names its last record: check what follows.
-    named = replica.confirmed if replica.clean and not replica.epochs else -1
-    while position < limit:
-        if last is not None and last.offset != named:
-            stop = named if position <= named else limit
-            position = skip_sound(data, base, position, stop, segment_end)
-        at = position - base
-        parsed = parse(data, at, position, segment_end)
-        if parsed.problem in ("incomplete", "fewer than 8 bytes") and (base != position or not data):
-            data, base = window(read, position, limit - position), position
-            if data:
+class _LastSegment:
+    """Walks the last segment that holds records, to where they stop: sets ``end``, ``torn``, ``skipped``."""
+
+    def __init__(self, storage: Storage, replica: Replica, segment: Segment, read: Read, limit: int) -> None:
+        self._storage, self._replica, self._segment = storage, replica, segment
+        self._read, self._limit = read, limit
+        self._segment_end = replica.segment_end(segment)
+        self._position = segment.base
+        self._data, self._base = b"", segment.base
+        self._last: Record | None = None
+        # Without a Controller a recovered broker's checkpoint names its last record: check what follows.
+        self._named = replica.confirmed if replica.clean and not replica.epochs else -1
+
+    def walk(self) -> None:
+        while self._position < self._limit:
+            self._skip_sound()
+            parsed = parse(self._data, self._position - self._base, self._position, self._segment_end)
+            if parsed.problem in ("incomplete", "fewer than 8 bytes") and self._refill():
                 continue
-        if parsed.size and parsed.record is not None and parsed.damage is not None:
-            # A damaged record ends the log only if nothing follows it: then it may be half written.
-            behind = position + parsed.size
-            tail = parse(window(read, behind, segment_end - behind), 0, behind, segment_end)
-            if not tail.size and not replica.clean and replica.confirmed < behind:
-                replica.torn = (position, behind)
+            if parsed.size:
+                if parsed.record is not None and parsed.damage is not None and self._ends_with(parsed):
+                    break
+                self._last = parsed.record or self._last
+                self._position += parsed.size
+            elif not self._resume():
                 break
-            if last is not None and named == last.offset:
-                break  # a broker has already cut its log here, and what follows are left-overs
-        if parsed.size:
-            last = parsed.record or last
-            position += parsed.size
-            continue
-        resumed = _resume(storage, replica, segment, read, position, limit, last)
-        if resumed < 0:
-            begin = storage.data_from(segment.file, position - segment.base)
-            if not replica.clean and begin is not None and data[at : at + 8].strip(b"\0"):
-                replica.torn = (position, min(limit, position + max(8, _claimed(data, at))))
-            break
-        replica.skipped.append((position, resumed))
-        position = resumed
-    replica.end = min(position, limit)
+        self._replica.end = min(self._position, self._limit)
+
+    def _skip_sound(self) -> None:
+        if self._last is None or self._last.offset == self._named:
+            return
+        stop = self._named if self._position <= self._named else self._limit
+        self._position = skip_sound(self._data, self._base, self._position, stop, self._segment_end)
+
+    def _refill(self) -> bool:
+        """A window that begins at the record; False when there is none, or it is that already."""
+        if self._base == self._position and self._data:
+            return False
+        room = self._limit - self._position
+        self._data, self._base = window(self._read, self._position, room), self._position
+        return bool(self._data)
+
+    def _ends_with(self, parsed: Parsed) -> bool:
+        """A damaged record ends the log only if nothing follows it: then it may be half written."""
+        behind = self._position + parsed.size
+        room = self._segment_end - behind
+        tail = parse(window(self._read, behind, room), 0, behind, self._segment_end)
+        if not tail.size and not self._replica.clean and self._replica.confirmed < behind:
+            self._replica.torn = (self._position, behind)
+            return True
+        # A broker has already cut its log here, and what follows are left-overs.
+        return self._last is not None and self._named == self._last.offset
+
+    def _resume(self) -> bool:
+        """Go on behind unreadable bytes; False when the log ends before them."""
+        replica, position = self._replica, self._position
+        resumed = self._resumes_at()
+        if resumed >= 0:
+            replica.skipped.append((position, resumed))
+            self._position = resumed
+            return True
+        at = position - self._base
+        begin = self._storage.data_from(self._segment.file, position - self._segment.base)
+        if not replica.clean and begin is not None and self._data[at : at + 8].strip(b"\0"):
+            replica.torn = (position, min(self._limit, position + max(8, _claimed(self._data, at))))
+        return False
+
+    def _resumes_at(self) -> int:
+        """Where the log goes on behind unreadable bytes, or -1 when it ends there.
+
+        Truncation leaves old records behind the end, so a record found there counts only if the replica
+        itself says the log was confirmed beyond, or if it was stored no earlier than the record before the
+        gap.
+        """
+        base, end = self._segment.base, self._segment_end
+        begin = self._storage.data_from(self._segment.file, self._position - base)
+        if begin is None:
+            return -1
+        found = find_record(self._read, max(self._position + 1, base + begin), self._limit, end)
+        if found < 0 or self._replica.confirmed > found:
+            return found
+        parsed = parse(window(self._read, found, end - found), 0, found, end)
+        if parsed.record is None or parsed.damage is not None:
+            return -1
+        return found if self._last is None or _follows(parsed.record, self._last) else -1
+
+
+def _follows(record: Record, last: Record) -> bool:
+    same_queue = (record.topic, record.queue_id) == (last.topic, last.queue_id)
+    if same_queue and record.queue_offset <= last.queue_offset:
+        return False
+    return record.store_timestamp_ms >= last.store_timestamp_ms
 
 
 def _claimed(data: bytes, at: int) -> int:
     size = int.from_bytes(data[at : at + 4], "big", signed=True)
     return size if 0 < size < 1 << 24 else 8
-
-
-def _resume(
-    storage: Storage,
-    replica: Replica,
-    segment: Segment,
-    read: Read,
-    position: int,
-    limit: int,
-    last: Record | None,
-) -> int:
-    """Where the log goes on behind unreadable bytes at ``position``, or -1 when it ends there.
-
-    Truncation leaves old records behind the end, so a record found there counts only if the replica itself
-    says the log was confirmed beyond, or if it was stored no earlier than the record before the gap.
-    """
-    begin = storage.data_from(segment.file, position - segment.base)
-    if begin is None:
-        return -1
-    found = find_record(read, max(position + 1, segment.base + begin), limit, replica.segment_end(segment))
-    if found < 0:
-        return -1
-    if replica.confirmed > found:
-        return found
-    room = replica.segment_end(segment) - found
-    parsed = parse(window(read, found, room), 0, found, found + room)
-    if parsed.record is None or parsed.damage is not None:
-        return -1
-    if last is None:
-        return found
-    same_queue = (parsed.record.topic, parsed.record.queue_id) == (last.topic, last.queue_id)
-    if same_queue and parsed.record.queue_offset <= last.queue_offset:
-        return -1
-    return found if parsed.record.store_timestamp_ms >= last.store_timestamp_ms else -1

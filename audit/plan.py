@@ -7,7 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from audit.compare import Interval, Ranges, covering_start, joined, without
+from audit.compare import Ranges, covering_start
+from audit.intervals import Interval, in_both, joined, without
 from audit.layout import Replica, segment_reader
 from audit.storage import open_storage
 from audit.tables import Task, View
@@ -111,11 +112,9 @@ def shared(replicas: list[Replica]) -> dict[int, list[Interval]]:
     out: dict[int, list[Interval]] = {}
     for at, replica in enumerate(replicas):
         others = joined(i for b, r in enumerate(replicas) if b != at and not r.empty for i in covered(r))
-        parts = [
-            (max(a, c), min(b, d)) for a, b in covered(replica) for c, d in others if max(a, c) < min(b, d)
-        ]
+        parts = in_both(covered(replica), others)
         if parts and not replica.empty:
-            out[at] = joined(parts)
+            out[at] = parts
     return out
 
 

@@ -35,62 +35,64 @@ def explain(places: Sequence[Place], *, whole: bool) -> list[Fault]:
     A queue that starts again at 0 and goes on at 1 is a topic that was deleted and created again: no fault.
     One that starts again and has not gone on yet is in doubt.
     """
-    faults: list[Fault] = []
-    gaps: list[tuple[int, int, Place, Place]] = []  # [from, to) skipped between two records
     if not places:
-        return faults
-    expected = 0 if whole else places[0].queue_offset
-    taken: dict[int, Place] = {}
-    before = places[0]
+        return []
+    walk = _Walk(0 if whole else places[0].queue_offset, places[0])
     for at, place in enumerate(places):
-        q = place.queue_offset
-        if q == expected:
-            expected = q + place.advance
-        elif q > expected:
-            gaps.append((expected, q, before, place))
-            expected = q + place.advance
-        elif _begins_again(places, at, expected):
-            if at + 1 == len(places):
-                where = f"{expected}, or a topic that was created again"
-                faults.append(
-                    Fault(
-                        "dup_queue_offset",
-                        place.offset,
-                        place.offset + 1,
-                        q,
-                        place.uniq_key,
-                        where,
-                        str(q),
-                        1,
-                        True,
-                    )
-                )
-            expected, taken = place.advance, {}
-        elif (gap := next((g for g in gaps if g[0] <= q < g[1]), None)) is not None and q not in taken:
-            gaps.remove(gap)
-            gaps += [
-                part
-                for part in ((gap[0], q, gap[2], gap[3]), (q + place.advance, gap[1], gap[2], gap[3]))
-                if part[0] < part[1]
-            ]
-            faults.append(
-                Fault(
-                    "queue_order", place.offset, place.offset + 1, q, place.uniq_key, str(expected), str(q), 1
-                )
-            )
-        else:
-            first = taken.get(q)
-            where = f"{q} stands at {first.offset} already" if first is not None else str(expected)
-            faults.append(
-                Fault("dup_queue_offset", place.offset, place.offset + 1, q, place.uniq_key, where, str(q), 1)
-            )
-        taken.setdefault(q, place)
-        before = place
-    for begin, end, left, right in gaps:
-        faults.append(
-            Fault("queue_gap", left.offset, right.offset + 1, begin, "", str(begin), str(end), end - begin)
-        )
+        walk.take(place, begins_again=_begins_again(places, at, walk.expected), last=at + 1 == len(places))
+    faults = walk.faults + [
+        Fault("queue_gap", left.offset, right.offset + 1, begin, "", str(begin), str(end), end - begin)
+        for begin, end, left, right in walk.gaps
+    ]
     return sorted(faults, key=lambda f: (f.offset, f.kind))
+
+
+class _Walk:
+    """Follows a queue place by place. ``expected``: the place that comes next; ``gaps``: [from, to) that were
+    skipped between two records."""
+
+    def __init__(self, expected: int, first: Place) -> None:
+        self.expected = expected
+        self.gaps: list[tuple[int, int, Place, Place]] = []
+        self.faults: list[Fault] = []
+        self._taken: dict[int, Place] = {}
+        self._before = first
+
+    def take(self, place: Place, *, begins_again: bool, last: bool) -> None:
+        at = place.queue_offset
+        if at >= self.expected:
+            if at > self.expected:
+                self.gaps.append((self.expected, at, self._before, place))
+            self.expected = at + place.advance
+        elif begins_again:
+            if last:
+                or_again = f"{self.expected}, or a topic that was created again"
+                self._fault("dup_queue_offset", place, or_again, doubtful=True)
+            self.expected, self._taken = place.advance, {}
+        elif at not in self._taken and self._fills_a_gap(place):
+            self._fault("queue_order", place, str(self.expected))
+        else:
+            first = self._taken.get(at)
+            where = f"{at} stands at {first.offset} already" if first is not None else str(self.expected)
+            self._fault("dup_queue_offset", place, where)
+        self._taken.setdefault(at, place)
+        self._before = place
+
+    def _fills_a_gap(self, place: Place) -> bool:
+        at = place.queue_offset
+        gap = next((gap for gap in self.gaps if gap[0] <= at < gap[1]), None)
+        if gap is None:
+            return False
+        self.gaps.remove(gap)
+        parts = ((gap[0], at, *gap[2:]), (at + place.advance, gap[1], *gap[2:]))
+        self.gaps += [part for part in parts if part[0] < part[1]]
+        return True
+
+    def _fault(self, kind: str, place: Place, expected: str, *, doubtful: bool = False) -> None:
+        at, found = place.queue_offset, str(place.queue_offset)
+        self.faults.append(
+            Fault(kind, place.offset, place.offset + 1, at, place.uniq_key, expected, found, 1, doubtful)
+        )
 
 
 def _begins_again(places: Sequence[Place], at: int, expected: int) -> bool:

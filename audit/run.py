@@ -15,10 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit import acked, explain, incremental, plan
-from audit.compare import Difference, Interval, Ranges, compare_digests, drill_down
-from audit.explain import Facts
+from audit import incremental, plan
+from audit.compare import Ranges, compare_digests, drill_down
 from audit.findings import Finding, order, verdict
+from audit.intervals import Interval
+from audit.kinds import acked, causes, queues
+from audit.kinds.damage import damage
+from audit.kinds.differences import SameBytes, differences
+from audit.kinds.epochs import epochs
+from audit.kinds.facts import Facts
+from audit.kinds.files import files
+from audit.kinds.tails import tails
 from audit.layout import Replica, find_ends, load
 from audit.ledger import read_ledger
 from audit.queues import begins_again
@@ -29,6 +36,7 @@ from model.errors import MqError
 log = logging.getLogger(__name__)
 
 SEAM_ROUNDS_MAX = 4
+NO_TAIL = Tail(0, -1, -1, "")
 
 
 class AuditError(MqError):
@@ -177,7 +185,10 @@ def _audit(
     try:
         progress("asking the questions")
         report.records = scanned.record_count()
-        report.findings = _explain(facts, scanned, views, ledger, report, trusted=bool(report.trusted))
+        whole = replicas[reference].start == 0 and not report.trusted
+        questions = _Questions(facts, scanned, views, ledger, whole=whole)
+        report.findings = questions.ask()
+        report.expired = questions.expired
     finally:
         scanned.close()
     trust.save(report.findings)
@@ -207,85 +218,86 @@ def _scan(
     return engine.scan(plan.tasks(replicas, wanted, chunk=size, plain=plain))
 
 
-def _explain(
-    facts: Facts,
-    scanned: ScannedLog,
-    views: dict[int, View],
-    ledger: pa.Table | None,
-    report: Report,
-    *,
-    trusted: bool,
-) -> list[Finding]:
-    replicas, reference = facts.replicas, facts.reference
-    found = explain.files(facts) + explain.epochs(facts)
-    damaged = explain.damage(facts, scanned.damage())
-    confirmed = max((min(r.confirmed, r.end) for r in replicas), default=0)
+class _Questions:
+    """What is asked of the logs, in the order in which one answer needs another."""
 
-    def tail_of(at: int, behind: int | None = None) -> Tail:
-        if ledger is None or at not in views:
-            return Tail(0, -1, -1, "")
-        return scanned.acked_behind(ledger, views[at], replicas[at].end if behind is None else behind)
+    def __init__(
+        self,
+        facts: Facts,
+        scanned: ScannedLog,
+        views: dict[int, View],
+        ledger: pa.Table | None,
+        *,
+        whole: bool,
+    ) -> None:
+        self.facts, self.scanned, self.views, self.ledger = facts, scanned, views, ledger
+        self.whole = whole  # the reference's log is there from its first byte, and all of it was read
+        self.expired = 0
 
-    rows: dict[tuple[int, int], list[Difference]] = {
-        (base, other): drill_down(replicas, base, other, intervals)
-        for (base, other), intervals in facts.ranges.differ.items()
-    }
-    found += damaged
-    found += explain.differences(
-        facts,
-        rows,
-        found,
-        confirmed,
-        _crc_lookup(ledger),
-        lambda at, begin, end: tail_of(at, begin).records,
-        _same_bytes(replicas),
-    )
-    whole = replicas[reference].start == 0 and not trusted
-    view = views[reference]
-    ends = [r.end for r in replicas if not r.empty]
-    acked_end = -1
-    apart: list[int] = []
-    if ledger is not None:
-        # A replica proved equal to the reference as far as both reach holds nothing the reference does not.
-        apart = [at for at, v in views.items() if at == reference or not acked.adds_nothing(replicas[at], v)]
-        if ends and (min(ends) < max(ends) or len(apart) > 1):
-            acked_end = max(tail_of(at, min(ends)).until for at in apart)
-    found += explain.tails(facts, lambda at: _missing_behind(tail_of, apart, replicas, at), acked_end, found)
-    broken = explain.places(scanned.broken_queues(view, whole=whole))
-    found += explain.queues(facts, broken, reference, whole=whole)
-    found += explain.duplicates(facts, scanned.duplicates(view), reference)
-    if ledger is not None:
+    def ask(self) -> list[Finding]:
+        facts = self.facts
+        found = files(facts) + epochs(facts) + damage(facts, self.scanned.damage())
+        found += self._differences(found)
+        found += self._tails(found)
+        broken = queues.places(self.scanned.broken_queues(self.views[facts.reference], whole=self.whole))
+        found += queues.queues(facts, broken, facts.reference, whole=self.whole)
+        found += queues.duplicates(
+            facts, self.scanned.duplicates(self.views[facts.reference]), facts.reference
+        )
+        found += self._acked(broken)
+        linked = causes.link(causes.gaps_of_missing(found), [r.name for r in facts.replicas])
+        return causes.fold(linked)
+
+    def _differences(self, roots: list[Finding]) -> list[Finding]:
+        replicas = self.facts.replicas
+        rows = {
+            (base, other): drill_down(replicas, base, other, intervals)
+            for (base, other), intervals in self.facts.ranges.differ.items()
+        }
+        return differences(
+            self.facts,
+            rows,
+            roots,
+            max((min(r.confirmed, r.end) for r in replicas), default=0),
+            _crc_lookup(self.ledger),
+            lambda at, begin, end: self._acked_behind(at, begin).records,
+            _same_bytes(replicas),
+        )
+
+    def _tails(self, roots: list[Finding]) -> list[Finding]:
+        replicas = self.facts.replicas
+        ends = [r.end for r in replicas if not r.empty]
+        acked_end = -1
+        apart: list[int] = []
+        if self.ledger is not None:
+            # A replica proved equal to the reference as far as both reach holds nothing it does not.
+            apart = [
+                at
+                for at, view in self.views.items()
+                if at == self.facts.reference or not acked.adds_nothing(replicas[at], view)
+            ]
+            if ends and (min(ends) < max(ends) or len(apart) > 1):
+                acked_end = max(self._acked_behind(at, min(ends)).until for at in apart)
+
+        def missing_behind(at: int) -> Tail:
+            """Acknowledged messages any other log holds behind this one's end."""
+            held = [self._acked_behind(other, replicas[at].end) for other in apart if other != at]
+            return max(held, key=lambda tail: tail.records, default=NO_TAIL)
+
+        return tails(self.facts, missing_behind, acked_end, roots)
+
+    def _acked_behind(self, at: int, offset: int) -> Tail:
+        if self.ledger is None or at not in self.views:
+            return NO_TAIL
+        return self.scanned.acked_behind(self.ledger, self.views[at], offset)
+
+    def _acked(self, broken: queues.Queues) -> list[Finding]:
+        if self.ledger is None:
+            return []
         again = tuple((*queue, at) for queue, places in sorted(broken.items()) for at in begins_again(places))
-        result = acked.check(facts, scanned, ledger, views, again)
-        report.expired = result.expired
-        found += result.findings
-    return acked.fold(explain.link(_gaps_of_missing(found), [r.name for r in replicas]))
-
-
-def _missing_behind(
-    tail_of: Callable[[int, int | None], Tail], holders: list[int], replicas: list[Replica], at: int
-) -> Tail:
-    """Acknowledged messages any other log holds behind this one's end."""
-    tails = [tail_of(other, replicas[at].end) for other in holders if other != at]
-    return max(tails, key=lambda t: t.records, default=Tail(0, -1, -1, ""))
-
-
-def _gaps_of_missing(found: list[Finding]) -> list[Finding]:
-    """A queue skips a place because its acknowledged message is gone: the message is the cause."""
-    gone = {
-        (f.topic, f.queue_id, f.queue_offset): f for f in found if f.kind == "acked_missing" and f.copies == 0
-    }
-    out = []
-    for f in found:
-        if f.kind == "queue_gap":
-            inside = (
-                gone.get((f.topic, f.queue_id, f.queue_offset + n)) for n in range(min(f.records, 100_000))
-            )
-            cause = next((g for g in inside if g is not None), None)
-            if cause is not None:
-                f = f.follows(cause)
-        out.append(f)
-    return out
+        result = acked.check(self.facts, self.scanned, self.ledger, self.views, again)
+        self.expired = result.expired
+        return result.findings
 
 
 def _crc_lookup(ledger: pa.Table | None) -> Callable[[str], int | None]:
@@ -298,7 +310,7 @@ def _crc_lookup(ledger: pa.Table | None) -> Callable[[str], int | None]:
     return lookup
 
 
-def _same_bytes(replicas: list[Replica]) -> explain.SameBytes:
+def _same_bytes(replicas: list[Replica]) -> SameBytes:
     def digest(at: int, span: Interval) -> bytes:
         storage = open_storage(replicas[at].location)
         hasher = hashlib.blake2b(digest_size=16)

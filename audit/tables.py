@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from audit.scan import Chunk, Damage, Record, digests, scan
+from audit.record import Damage, Record
+from audit.scan import Chunk, digests, scan
 from audit.storage import open_storage
 from model.errors import MqError
 

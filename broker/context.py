@@ -7,11 +7,11 @@ from typing import Final
 
 from broker.state.clients import Clients
 from broker.state.copies import Copies
+from broker.state.current_role import CurrentRole
 from broker.state.groups import Groups
 from broker.state.locks import QueueLocks
 from broker.state.offsets import OffsetTable
 from broker.state.pending_acks import PendingAcks
-from broker.state.role_state import RoleState
 from broker.state.stats import Stats
 from broker.state.topics import Topics
 from ha.service import HaService
@@ -19,6 +19,7 @@ from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import encode_host
+from remoting.auth import Credentials
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime.env import Env
@@ -44,13 +45,14 @@ class BrokerContext:
     config: BrokerConfig
     store: MessageStore
     ha: HaService
-    role_state: RoleState
+    role_state: CurrentRole
     topics: Topics
     groups: Groups
     offsets: OffsetTable
     pending_acks: PendingAcks
     clients: Clients = field(default_factory=Clients)
     stats: Stats = field(default_factory=Stats)
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         self.store_host = encode_host(self.config.address)

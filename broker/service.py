@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any, Final
 
 from broker.context import BrokerContext
@@ -26,11 +27,12 @@ from broker.requests.transactions import Transactions
 from broker.role.group_address import GroupAddress
 from broker.role.manager import RoleManager
 from broker.role.registration import Registration
+from broker.state.current_role import CurrentRole
 from broker.state.files import ConfigFile
 from broker.state.groups import Groups
 from broker.state.offsets import OffsetTable
 from broker.state.pending_acks import PendingAcks
-from broker.state.role_state import RoleState
+from broker.state.role_state import Role, RoleState
 from broker.state.topics import Topics
 from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.log_compare import LogCompare
@@ -46,6 +48,7 @@ from remoting.codec import Command
 from remoting.service import Connection, Handler, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.tasks import Tasks, every
+from runtime.turns import Turns
 from store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -68,7 +71,7 @@ class Broker:
         self.config = config
         self.store = MessageStore(env, config, controller_mode=config.enable_controller_mode)
         self.ha = HaService(env, self.store, config)
-        self.role_state = RoleState()
+        self.role_state = CurrentRole()
         self.topics = Topics(config, env.now_ms)
         self.groups = Groups(config, env.now_ms)
         self.offsets = OffsetTable(env.now_ms)
@@ -91,7 +94,9 @@ class Broker:
             self.offsets,
             self.pending_acks,
         )
-        self._credentials = read_credentials(env.disk, config.peer_credentials_file)
+        self._credentials = self.context.credentials = read_credentials(
+            env.disk, config.peer_credentials_file
+        )
         self.client = RemotingClient(
             env,
             f"broker {config.broker_name}",
@@ -159,6 +164,7 @@ class Broker:
         self._file_tasks = Tasks(f"broker {config.broker_name} files")
         directory = f"{config.store_path}/config"
         offsets_s = config.flush_offsets_ms / 1000
+        writing = Turns(env.monotonic_ms)
         self._files = {
             "topics": ConfigFile(
                 env,
@@ -166,6 +172,7 @@ class Broker:
                 lambda: self.topics.to_text(indent=True),
                 self._file_tasks,
                 prepare=lambda slice_: self.topics.text.prepare(slice_, indent=True),
+                turns=writing,
             ),
             "groups": ConfigFile(
                 env,
@@ -173,6 +180,7 @@ class Broker:
                 lambda: self.groups.to_text(indent=True),
                 self._file_tasks,
                 prepare=lambda slice_: self.groups.text.prepare(slice_, indent=True),
+                turns=writing,
             ),
             "offsets": ConfigFile(
                 env,
@@ -181,6 +189,7 @@ class Broker:
                 self._file_tasks,
                 delay_s=offsets_s,
                 prepare=lambda slice_: self.offsets.prepare(slice_, indent=True),
+                turns=writing,
             ),
             "delays": ConfigFile(
                 env,
@@ -242,7 +251,7 @@ class Broker:
         # what was sent on it.
         self.server.stop_accepting()
         self.server.go_away()
-        role_state.set("fenced", broker_id=role_state.broker_id, epoch=role_state.epoch, master_address=None)
+        role_state.set(replace(role_state.state, role="fenced", master_address=None))
         # One that lacks what was answered must not be named: an election asks who has most.
         if transfer_target is not None and (self._end_of(transfer_target) or 0) >= self.ha.replicated:
             await self.role.step_down_for(transfer_target)
@@ -379,7 +388,7 @@ class Broker:
         cut = self.offsets.clamp(self.store.next_offset)
         if cut:
             log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
-        self.role_state.set("master", broker_id=broker_id, epoch=epoch, master_address=self.config.address)
+        self.role_state.set(RoleState("master", broker_id, epoch, self.config.address))
         self.compare.soon()
         if not again:
             self._pulls.release_all()
@@ -412,11 +421,11 @@ class Broker:
         await self._step_down("fenced", self.role_state.broker_id, self.role_state.epoch, None)
         await self.ha.become_fenced()
 
-    async def _step_down(self, role: Any, broker_id: int, epoch: int, master_address: str | None) -> None:
+    async def _step_down(self, role: Role, broker_id: int, epoch: int, master_address: str | None) -> None:
         was_master = self.role_state.is_master
         # First of all nothing more is taken or answered OK, then the rest may take its time.
         self.group_address.hold(True)
-        self.role_state.set(role, broker_id=broker_id, epoch=epoch, master_address=master_address)
+        self.role_state.set(RoleState(role, broker_id, epoch, master_address))
         if was_master:
             self.pending_acks.drop()
             self.env.events.add("demoted", epoch=epoch)

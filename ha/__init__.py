@@ -1,1 +1,1 @@
-"""One log on many brokers: frames on the HA port, who counts, how far the log is confirmed."""
+"""One log on many brokers: frames on the HA port, which replicas count, how far the log is confirmed."""

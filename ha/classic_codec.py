@@ -6,7 +6,7 @@
                                          8     4  body size  bytes; 0 = heartbeat
 
 The slave speaks first, and says where its log ends (0: it is empty), or an offset before, to compare what it
-has from there; nobody says who he is. Integers are signed and big-endian. Source of the format: Apache
+has from there. No broker id is said. Integers are signed and big-endian. Source of the format: Apache
 RocketMQ 5.x, ``store/ha`` (DefaultHAClient, DefaultHAConnection).
 """
 

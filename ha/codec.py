@@ -239,9 +239,9 @@ class MasterReader:
         return begin + size, Transfer(offset, epoch, epoch_start, confirmed, body)
 
 
-def _need_state(state: int, expected: int, who: str) -> None:
+def _need_state(state: int, expected: int, side: str) -> None:
     if state != expected:
-        raise PeerError(f"{who} sent state {state}, expected {expected}")
+        raise PeerError(f"{side} sent state {state}, expected {expected}")
 
 
 def _need_ordered(epochs: Sequence[tuple[int, int]]) -> None:

@@ -1,13 +1,13 @@
 """Which slaves count, and how far the log is confirmed?
 
 Pure: time comes as ``now_ms`` (a monotonic clock, milliseconds), offsets are bytes in the CommitLog.
-``AckPolicy`` says how many copies are enough, ``Membership`` who may be in the SyncStateSet, ``SyncSet`` what
-both mean for the log of one master.
+``AckPolicy`` says how many copies are enough, ``Membership`` which brokers may be in the SyncStateSet,
+``SyncSet`` what both mean for the log of one master.
 
 Two promises, whatever answers of the Controllers are late or lost (``check_invariants``):
 
 * ``confirmed`` never moves back within an epoch, and never passes what a member of any SyncStateSet the
-  Controllers may hold has acknowledged. So whoever is elected from it has every confirmed byte.
+  Controllers may hold has acknowledged. So every broker elected from it has each confirmed byte.
 * ``replicated`` (answers to producers leave up to it) counts members of the SyncStateSet only: never a
   learner, never a slave that merely connects. It moves only over what has the copies that the policy asks.
 """

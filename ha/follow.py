@@ -138,7 +138,7 @@ ReadOwn = Callable[[int, int], bytes | None]
 
 
 class Tail:
-    """The end of one log, compared with the master's bytes where no epoch tells whose it is: without a
+    """The end of one log, compared with the master's bytes where no epoch tells the writer: without a
     Controller, and of what was written in such a time.
 
     A master that lost its end (a power failure) and wrote on would otherwise go on in the middle of a record
@@ -292,7 +292,7 @@ class Following:
         )
 
     def _compare(self, frame: MasterHandshake, own: OwnLog) -> list[Action]:
-        """Our log's end was written without a Controller: nothing but its bytes tells whose it is. It is not
+        """Our log's end was written without a Controller: only its bytes tell the writer. It is not
         cut, as all of it may have been acknowledged."""
         begin = frame.epochs[0][1] if frame.epochs else frame.end
         if not begin < own.end <= frame.end:

@@ -136,7 +136,7 @@ class SlaveLinks:
         """``link`` said which broker it is: it takes the place of a former connection of the same one.
 
         Also of one that works: a broker ends its link before it makes another, so a second one means that the
-        first is a leftover whose end has not reached us, or that two say one name. Were the first to stay
+        first is a leftover whose end has not reached us, or that two use one id. Were the first to stay
         while it answers, a liar that came first would keep the true broker out for ever; this way the true
         one, which tries again, comes back. What the former one acknowledged is forgotten (``on_connect``):
         nothing is confirmed until the new one reported how far *it* is. Proven is proven, though: a link

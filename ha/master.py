@@ -241,7 +241,7 @@ class SlaveLink(asyncio.Protocol):
                 self._read(rest)
 
     def _too_late(self) -> None:
-        self._turn_away(f"it did not prove within {PROOF_S:g} s who it is", b"")
+        self._turn_away(f"it did not prove within {PROOF_S:g} s which broker it is", b"")
 
     def _turn_away(self, why: str, answer: bytes) -> None:
         transport = self._transport
@@ -288,7 +288,7 @@ class SlaveLink(asyncio.Protocol):
         self._write([encode_master_handshake(store.log.end, epochs)])
 
     def greeted(self) -> None:
-        """The slave said who it is, as far as it does. Raises PeerError when it cannot have that id."""
+        """The slave said which broker it is, if it does. Raises PeerError when it cannot have that id."""
         self._shared.host.on_greeting(self)
 
     def _ack(self, frame: Ack) -> None:

@@ -1,4 +1,4 @@
-"""Who is in the SyncStateSet by the Controllers' last word, and who may be by now?
+"""Which brokers are in the SyncStateSet by the Controllers' last word, and which may be by now?
 
 Pure: time comes as ``now_ms`` (a monotonic clock, milliseconds).
 """

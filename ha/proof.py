@@ -31,7 +31,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from model.errors import PeerError
-from runtime.secret import MAC_BYTES, fresh_nonce, is_mac, mac, read_secret
+from runtime.handshake import Initiator, Keys, NotProven, Responder, State
+from runtime.mac import MAC_BYTES
+from runtime.secret import fresh_nonce, read_secret
 
 if TYPE_CHECKING:
     from model.config import BrokerConfig
@@ -101,13 +103,15 @@ class HandshakeResponder:
     def __init__(self, env: Env, credentials: Credentials, epoch: int) -> None:
         self.proven: int | None = None
         """The broker id of the other side; None before its proof, or when there is none."""
-        self.answered = False
         self._env = env
         self._credentials = credentials
         self._epoch = epoch
-        self._buffer = b""
-        self._said = b""
-        self._their_epoch = 0
+        self._end = Responder(_keys(credentials.secret or b""))
+
+    @property
+    def answered(self) -> bool:
+        """Whether this master has proven itself on this link."""
+        return self._end.state is not State.HELLO
 
     @property
     def strict(self) -> bool:
@@ -119,51 +123,45 @@ class HandshakeResponder:
 
         Never keeps more than a hello. Raises UnprovenError.
         """
-        secret = self._credentials.secret
+        secret, end = self._credentials.secret, self._end
         if self.answered:
             return b"", self._proof(data)
         if secret is None:
             if data.startswith(MAGIC):
                 raise UnprovenError("it wants a proof, and haSecretFile is not set here", Reason.NO_SECRET)
             return b"", data
-        if not self._buffer and data[0] < 0x80:
+        if not end.kept and data[0] < 0x80:
             if self.strict:
                 raise UnprovenError("it speaks without having proven who it is", Reason.NEEDS_PROOF)
             return b"", data
-        if len(self._buffer) + len(data) > HELLO_BYTES:
+        if len(end.kept) + len(data) > HELLO_BYTES:
             raise UnprovenError("it says more than who it is before it was answered")
-        self._buffer += data
-        if self._buffer[: len(MAGIC)] != MAGIC[: len(self._buffer)]:
+        end.kept += data
+        if end.kept[: len(MAGIC)] != MAGIC[: len(end.kept)]:
             raise UnprovenError("it does not speak the HA protocol")
-        return (self._answer(secret) if len(self._buffer) == HELLO_BYTES else b""), None
+        return (self._answer(end.kept, secret) if len(end.kept) == HELLO_BYTES else b""), None
 
-    def _answer(self, secret: bytes) -> bytes:
-        _, _, scope, their_id, their_epoch = _HELLO.unpack(self._buffer)
+    def _answer(self, hello: bytes, secret: bytes) -> bytes:
+        _, _, scope, their_id, their_epoch = _HELLO.unpack(hello)
         if scope != self._credentials.scope:
             raise UnprovenError("it is of another brokerClusterName or brokerName", Reason.OTHER_GROUP)
         if ~their_id <= 0 or ~their_epoch < 0:
             raise UnprovenError(f"it says that it is broker {~their_id} in epoch {~their_epoch}")
-        self._their_epoch = ~their_epoch
-        head = _ANSWER.pack(MAGIC, fresh_nonce(self._env.random, secret), self._epoch)
-        self._said = self._buffer + head
-        self._buffer = b""
-        self.answered = True
-        return head + mac(secret, _MASTER, self._said)
+        nonce = fresh_nonce(self._env.random, secret)
+        return self._end.answer(hello, _ANSWER.pack(MAGIC, nonce, self._epoch))
 
     def _proof(self, data: bytes) -> bytes | None:
-        self._buffer += data
-        if len(self._buffer) < MAC_BYTES:
+        _, _, _, their_id, their_epoch = _HELLO.unpack_from(self._end.said)
+        try:
+            rest = self._end.feed(data)
+        except NotProven:
+            raise UnprovenError(f"it does not prove that it is broker {~their_id} of this group") from None
+        if rest is None:
             return None
-        secret = self._credentials.secret
-        given, rest = self._buffer[:MAC_BYTES], self._buffer[MAC_BYTES:]
-        their_id = ~_HELLO.unpack_from(self._said)[3]
-        if secret is None or not is_mac(given, secret, _SLAVE, self._said):
-            raise UnprovenError(f"it does not prove that it is broker {their_id} of this group")
-        if self._their_epoch > self._epoch:
+        if ~their_epoch > self._epoch:
             # There was an election this master has not heard of: nothing may be confirmed by this link.
-            raise PeerError(f"broker {their_id} follows epoch {self._their_epoch}, we lead {self._epoch}")
-        self.proven = their_id
-        self._buffer = b""
+            raise PeerError(f"broker {~their_id} follows epoch {~their_epoch}, we lead {self._epoch}")
+        self.proven = ~their_id
         return rest
 
 
@@ -173,29 +171,34 @@ class HandshakeInitiator:
     def __init__(self, env: Env, secret: bytes, scope: bytes, broker_id: int, epoch: int) -> None:
         nonce = _negative(fresh_nonce(env.random, secret))
         self.hello = _HELLO.pack(MAGIC, nonce, scope, ~broker_id, ~epoch)
-        self._secret = secret
         self._epoch = epoch
-        self._buffer = b""
+        self._end = Initiator(_keys(secret), self.hello, _ANSWER.size)
 
     def feed(self, data: bytes) -> bytes | None:
         """Take what came: our proof, or None while the master's is not there. Raises PeerError: the master
         leads a former epoch, or, as an UnprovenError, did not prove itself."""
-        if len(self._buffer) + len(data) > ANSWER_BYTES:
+        heard = self._end.kept + data
+        if len(heard) > ANSWER_BYTES:
             raise UnprovenError(_WITHOUT)
-        self._buffer += data
-        need_no_refusal(self._buffer)
-        if not self._buffer.startswith(_REFUSED) and self._buffer[: len(MAGIC)] != MAGIC[: len(self._buffer)]:
+        need_no_refusal(heard)
+        if not heard.startswith(_REFUSED) and heard[: len(MAGIC)] != MAGIC[: len(heard)]:
             raise UnprovenError(_WITHOUT)
-        if len(self._buffer) < ANSWER_BYTES:
+        try:
+            head = self._end.feed(data)
+        except NotProven:
+            raise UnprovenError(
+                "the master does not prove that it is of this group: haSecretFile differs"
+            ) from None
+        if head is None:
             return None
-        head, given = self._buffer[: _ANSWER.size], self._buffer[_ANSWER.size :]
-        said = self.hello + head
-        if not is_mac(given, self._secret, _MASTER, said):
-            raise UnprovenError("the master does not prove that it is of this group: haSecretFile differs")
         epoch = _ANSWER.unpack(head)[2]
         if epoch < self._epoch:
             raise PeerError(f"the master leads epoch {epoch}, this slave follows {self._epoch}")
-        return mac(self._secret, _SLAVE, said)
+        return self._end.own_proof()
+
+
+def _keys(secret: bytes) -> Keys:
+    return Keys(secret, initiator=_SLAVE, responder=_MASTER)
 
 
 _WITHOUT: Final = "the master answers without a proof: it is no broker of keelmq with haSecretFile"

@@ -1,6 +1,6 @@
 """How one log gets onto many brokers: the HA port, the master's slaves, the slave's master.
 
-A facade: it holds the role, hands what happens to those who decide (``ha.core``, ``ha.follow``) and tells the
+A facade: it holds the role, hands what happens to the deciders (``ha.core``, ``ha.follow``) and tells the
 store and the waiting answers what they said.
 """
 
@@ -153,8 +153,8 @@ class HaService:
     def expect_master(self, *, rocketmq_peer: bool) -> None:
         """``rocketmq_peer``: whether the master may be a real RocketMQ broker, for the next ``become_slave``.
 
-        A Controller of ours knows the HA address of keelmq brokers only; whoever has it from there need not
-        ask. See ``ha.slave.Follower`` for what is different with the other kind.
+        A Controller of ours knows the HA address of keelmq brokers only: a master with such an address is one
+        of ours. See ``ha.slave.Follower`` for what is different with the other kind.
         """
         self.next_master = self.next_master._replace(rocketmq_peer=rocketmq_peer)
 
@@ -181,7 +181,7 @@ class HaService:
     async def _leave(self) -> None:
         follower, self._follower = self._follower, None
         if follower is not None:
-            # Before the first await: whoever changes roles may already have noted where the log ends.
+            # Before the first await: the role manager may already have noted where the log ends.
             follower.halt()
             self.next_master = self.next_master._replace(followed_rocketmq=follower.followed_rocketmq)
         self.links.close()
@@ -345,7 +345,7 @@ class HaService:
             self._proposals.consider()
 
     def _publish(self) -> None:
-        """Tell the store, those who wait for replication, and soon the slaves, what is new."""
+        """Tell the store, the waiting answers, and soon the slaves, what is new."""
         sync = self.sync
         if sync is None or self.broken is not None:
             return

@@ -20,6 +20,7 @@ from model.codes import Response, name_of
 from model.errors import PeerError, Refused, Unknown
 from remoting.auth import Credentials
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
+from runtime.complaints import Complaints
 from runtime.reset import reset
 from runtime.tasks import Tasks
 
@@ -84,6 +85,7 @@ class Owner:
         self.tasks = Tasks(name)
         self.connections: dict[Connection, None] = {}  # in order of arrival
         self.emptied = asyncio.Event()
+        self.complaints = Complaints(log, lambda: asyncio.get_running_loop().time())
 
     def outgoing(self, request: Command) -> Command:
         """``request`` as it is sent: signed, where this side signs."""
@@ -271,7 +273,7 @@ class Connection(asyncio.BufferedProtocol):
         """The one line a broken peer gets in the log."""
         if self._closed:
             return
-        log.warning("%s: closing connection of %s: %s", self._owner.name, self.remote, why)
+        self._owner.complaints.warn("%s: closing connection of %s: %s", self._owner.name, self.remote, why)
         # One try to hand over the answers to what came before; the rest of the peer's bytes is not looked at.
         out, self._out = self._out, []
         if out and self._transport is not None:
@@ -459,7 +461,8 @@ class Connection(asyncio.BufferedProtocol):
             return request.reply(refused.code, remark=refused.remark)
         except PeerError as error:
             # A body that is not what the request needs; the frames are whole, so the peer may go on.
-            log.warning("%s: %s from %s: %s", owner.name, name_of(request.code), self.remote, error)
+            what = name_of(request.code)
+            owner.complaints.warn("%s: %s from %s: %s", owner.name, what, self.remote, error)
             return request.reply(Response.SYSTEM_ERROR, remark=str(error))
         except Exception as error:
             log.exception("%s: %s from %s failed", owner.name, name_of(request.code), self.remote)

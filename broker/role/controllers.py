@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.role.view import View
 from model.codes import Request, Response
 from model.config import BrokerConfig
 from model.errors import MqError, PeerError, Refused, Unknown
@@ -42,20 +42,6 @@ NOT_APPLIED: Final = frozenset(
 )
 """Answers after which a proposed SyncStateSet is certainly not in force; any other failure leaves it
 unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the Controllers say of a group. ``master_ha_address`` only keelmq's send."""
-
-    epoch: int
-    master_id: int | None
-    master_address: str | None
-    master_ha_address: str | None
-    members: frozenset[int]
-    set_epoch: int
-    asked_ms: float  # when it was asked for, Env.monotonic_ms
-    doubtful: frozenset[int] = frozenset()  # whose log may lack its end
 
 
 class Controllers:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from broker.state.role_state import RoleState
+from broker.state.current_role import CurrentRole
 from ha.service import HaService
 from model.codes import Response
 from model.config import BrokerConfig
@@ -82,7 +82,7 @@ class _Slave:
 class Copies:
     """The master's side of copying tables. ``add`` each table once, call ``changed`` for each change."""
 
-    def __init__(self, env: Env, config: BrokerConfig, role_state: RoleState, ha: HaService) -> None:
+    def __init__(self, env: Env, config: BrokerConfig, role_state: CurrentRole, ha: HaService) -> None:
         self.revision = 0
         self._env = env
         self._config = config

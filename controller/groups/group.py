@@ -186,7 +186,7 @@ class Group(msgspec.Struct):
 
     # what always holds
 
-    def check_invariants(self, was: Group | None) -> None:
+    def check_invariants(self, was: Group | None = None) -> None:
         """Raise AssertionError if the state is wrong, or cannot follow the state it ``was`` before."""
         registered, members = set(self.replicas), set(self.members)
         assert members <= registered, f"members {self.members} are not all registered"

@@ -34,14 +34,16 @@ import logging
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from controller.raft.codec import FRAME_BYTES_MAX
 from controller.raft.tls import TlsFiles, TlsNetwork, member_names
 from model.errors import ConfigError, PeerError
 from model.settings import is_loopback, split_address
 from runtime.env import Env, Listener
-from runtime.secret import MAC_BYTES, NONCE_BYTES, is_mac, mac
+from runtime.handshake import Initiator, Keys, NotProven, Responder, State
+from runtime.mac import MAC_BYTES, is_mac, mac
+from runtime.secret import NONCE_BYTES
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -104,7 +106,12 @@ class Transport:
                 )
         if any(not 0 < len(node.encode()) < 256 for node in addresses):
             raise ConfigError("ids in controllerDLegerPeers must have 1 to 255 bytes")
-        self.fingerprint = hashlib.sha256("\n".join(sorted(addresses)).encode()).digest()
+        self.keys = Keys(
+            self.secret,
+            initiator=b"dialer\0",
+            responder=b"acceptor\0",
+            context=hashlib.sha256("\n".join(sorted(addresses)).encode()).digest(),
+        )
         self.limits = limits or Limits()
         self._on_message, self._on_up, self._on_down = on_message, on_up, on_down
         self._links: dict[str, Link] = {}
@@ -278,8 +285,7 @@ class Link(asyncio.Protocol):
         self._dialed = dialed
         self._wire: asyncio.Transport | None = None
         self._buffer = bytearray()
-        self._step = self._on_challenge if dialed is not None else self._on_hello
-        self._transcript = b""
+        self._end: Initiator | Responder = Responder(owner.keys)
         self._claimed = ""
         self._names: frozenset[str] = frozenset()  # of the certificate shown
         self._send_key = self._receive_key = b""
@@ -316,7 +322,7 @@ class Link(asyncio.Protocol):
                 self.abort()
                 return
             hello = _MAGIC + self._owner.nonce() + _text(self._owner.node_id) + _text(self._dialed)
-            self._transcript = hello
+            self._end = Initiator(self._owner.keys, hello, NONCE_BYTES)
             wire.write(hello)
 
     def _check_certificate(self, peer: str) -> None:
@@ -367,67 +373,64 @@ class Link(asyncio.Protocol):
 
     # the handshake; a step returns whether it found all it needs in the buffer
 
-    def _on_hello(self) -> bool:
-        buffer = self._buffer
-        if not _MAGIC.startswith(buffer[: len(_MAGIC)]):
-            raise PeerError("it does not speak Raft")
-        ids = len(_MAGIC) + NONCE_BYTES
-        if len(buffer) <= ids or len(buffer) <= (second := ids + 1 + buffer[ids]):
-            return False
-        end = second + 1 + buffer[second]
-        if len(buffer) < end:
-            return False
+    def _step(self) -> bool:
+        if self.peer is not None:
+            return self._on_frame()
+        end, data = self._end, bytes(self._buffer)
         try:
-            claimed, wanted = buffer[ids + 1 : second].decode(), buffer[second + 1 : end].decode()
-        except UnicodeDecodeError:
-            raise PeerError("its id is not UTF-8") from None
+            if isinstance(end, Initiator):
+                return self._on_answer(end, data)
+            if end.state is State.HELLO:
+                return self._on_hello(end, data)
+            return self._on_proof(end, data)
+        except NotProven:
+            raise PeerError("it has another raftSecretFile, or another list of members") from None
+
+    def _on_hello(self, end: Responder, data: bytes) -> bool:
+        hello = _read_hello(data)
+        if hello is None:
+            return False
         owner = self._owner
-        if wanted != owner.node_id:
-            raise PeerError(f"it looks for {wanted!r}, this is {owner.node_id}")
+        if hello.wanted != owner.node_id:
+            raise PeerError(f"it looks for {hello.wanted!r}, this is {owner.node_id}")
+        claimed = hello.claimed
         if claimed not in owner.addresses or not owner.dials(claimed, owner.node_id):
             raise PeerError(f"it calls itself {claimed!r}, which is no member that dials this one")
         self._check_certificate(claimed)
-        if len(buffer) > end:
+        if len(data) > hello.size:
             raise PeerError("it talks before it was answered")
-        nonce = owner.nonce()
+        self._buffer.clear()
         self._claimed = claimed
-        self.process = bytes(buffer[len(_MAGIC) : len(_MAGIC) + PROCESS_BYTES])
-        self._transcript = bytes(buffer[:end]) + nonce
-        buffer.clear()
-        self._write(nonce + self._proof(b"acceptor"))
-        self._step = self._on_proof
+        self.process = data[len(_MAGIC) : len(_MAGIC) + PROCESS_BYTES]
+        self._write(end.answer(data, owner.nonce()))
         return True
 
-    def _on_challenge(self) -> bool:
-        size = NONCE_BYTES + MAC_BYTES
-        if len(self._buffer) < size:
+    def _on_answer(self, end: Initiator, data: bytes) -> bool:
+        self._buffer.clear()
+        head = end.feed(data)
+        if head is None:
             return False
-        self._transcript += bytes(self._buffer[:NONCE_BYTES])
-        self.process = bytes(self._buffer[:PROCESS_BYTES])
-        if not self._proven(bytes(self._buffer[NONCE_BYTES:size]), b"acceptor"):
-            raise PeerError("it has another raftSecretFile, or another list of members")
-        del self._buffer[:size]
-        self._write(self._proof(b"dialer"))
-        assert self._dialed is not None, "only the dialer is challenged"
+        self.process = head[:PROCESS_BYTES]
+        self._write(end.own_proof())
+        assert self._dialed is not None, "only the dialer gets an answer"
         self._open(self._dialed, b"dialer", b"acceptor")
         return True
 
-    def _on_proof(self) -> bool:
-        if len(self._buffer) < MAC_BYTES:
+    def _on_proof(self, end: Responder, data: bytes) -> bool:
+        self._buffer.clear()
+        rest = end.feed(data)
+        if rest is None:
             return False
-        if not self._proven(bytes(self._buffer[:MAC_BYTES]), b"dialer"):
-            raise PeerError("it has another raftSecretFile, or another list of members")
-        del self._buffer[:MAC_BYTES]
+        self._buffer += rest
         self._open(self._claimed, b"acceptor", b"dialer")
         return True
 
     def _open(self, peer: str, own: bytes, other: bytes) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
-        self._send_key = self._proof(b"session " + own)
-        self._receive_key = self._proof(b"session " + other)
+        self._send_key = self._end.proof(b"session " + own + b"\0")
+        self._receive_key = self._end.proof(b"session " + other + b"\0")
         self.peer = peer
-        self._step = self._on_frame
         self._owner.proven(self, peer)
 
     def _on_frame(self) -> bool:
@@ -451,13 +454,6 @@ class Link(asyncio.Protocol):
             self._owner.received(self.peer, body)
         return True
 
-    def _proof(self, role: bytes) -> bytes:
-        return mac(self._owner.secret, role + b"\0", self._owner.fingerprint + self._transcript)
-
-    def _proven(self, given: bytes, role: bytes) -> bool:
-        said = self._owner.fingerprint + self._transcript
-        return is_mac(given, self._owner.secret, role + b"\0", said)
-
     def _write(self, data: bytes) -> None:
         if self._wire is not None:
             self._wire.write(data)
@@ -465,6 +461,28 @@ class Link(asyncio.Protocol):
     def _too_late(self) -> None:
         log.warning("Raft connection with %s ended: no handshake in time", self.remote)
         self.abort()
+
+
+class _Hello(NamedTuple):
+    claimed: str
+    wanted: str
+    size: int
+
+
+def _read_hello(data: bytes) -> _Hello | None:
+    """The hello at the begin of ``data``, or None while it is not whole. Raises PeerError."""
+    if not _MAGIC.startswith(data[: len(_MAGIC)]):
+        raise PeerError("it does not speak Raft")
+    ids = len(_MAGIC) + NONCE_BYTES
+    if len(data) <= ids or len(data) <= (second := ids + 1 + data[ids]):
+        return None
+    end = second + 1 + data[second]
+    if len(data) < end:
+        return None
+    try:
+        return _Hello(data[ids + 1 : second].decode(), data[second + 1 : end].decode(), end)
+    except UnicodeDecodeError:
+        raise PeerError("its id is not UTF-8") from None
 
 
 def _text(value: str) -> bytes:

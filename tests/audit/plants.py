@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.engine_local import LocalEngine
+from audit.engines.local import LocalEngine
 from audit.run import Report, audit
 from audit.storage import parse_stores
 from tests.audit.stores import LogWriter, copies, look, patch, record, write_epochs

@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from audit.layout import Replica, find_ends, load
-from audit.scan import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from audit.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from audit.storage import StoreSpec
 from tests import GOLDEN, unpack_archive
 

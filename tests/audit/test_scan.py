@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 import zlib
 from itertools import pairwise
 
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.scan import MAGIC_BLANK, Chunk, Damage, Record, digests, find_record, parse, scan
+import audit.record
+from audit.record import MAGIC_BLANK, Damage, Record, parse
+from audit.scan import Chunk, digests, find_record, scan
 from tests.audit.stores import body_crc, record
 
 SEGMENT = 1 << 16
@@ -117,6 +120,46 @@ def test_a_compressed_body_has_the_crc_of_what_was_sent() -> None:
     parsed = parse(raw, 0, 0, SEGMENT, plain=True)
     assert parsed.record is not None
     assert parsed.record.plain_crc == body_crc(b"plain text")
+
+
+def test_a_body_of_many_zeros_is_decompressed_in_pieces() -> None:
+    """A message of a megabyte may hold a gigabyte: an audit of all replicas must not need it in memory."""
+    zeros = zlib.compress(bytes(64 << 20), 9)
+    raw = record(0, 0, zeros, sys_flag=0x301)
+    expected = zlib.crc32(bytes(64 << 20)) & 0x7FFFFFFF
+    tracemalloc.start()
+    try:
+        parsed = parse(raw, 0, 0, 1 << 20, plain=True)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert parsed.record is not None
+    assert parsed.record.plain_crc == expected
+    assert peak_bytes < 8 << 20
+
+
+@pytest.mark.parametrize("codec", [0x100, 0x200, 0x300])
+def test_a_body_that_ends_early_or_becomes_too_long_has_no_plain_crc(
+    codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    plain = b"some text " * 1000
+    packed = {
+        0x100: pyarrow.compress(plain, "lz4", asbytes=True),
+        0x200: pyarrow.compress(plain, "zstd", asbytes=True),
+        0x300: zlib.compress(plain),
+    }
+    stored = packed[codec]
+
+    def plain_crc(body: bytes) -> int:
+        parsed = parse(record(0, 0, body, sys_flag=codec | 1), 0, 0, SEGMENT, plain=True)
+        assert parsed.record is not None
+        return parsed.record.plain_crc
+
+    assert plain_crc(stored) == body_crc(plain)
+    assert plain_crc(stored[: len(stored) // 2]) == -1
+    monkeypatch.setattr(audit.record, "_BODY_BYTES_MAX", len(plain) - 1)
+    assert plain_crc(stored) == -1
 
 
 def test_the_crc_of_a_whole_record_finds_damage_outside_its_body() -> None:

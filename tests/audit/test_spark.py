@@ -29,7 +29,7 @@ pytestmark = [
 @pytest.fixture(scope="session")
 def engine() -> Iterator[object]:
     """One session for the whole suite."""
-    from audit.engine_spark import SparkEngine
+    from audit.engines.spark import SparkEngine
 
     made = SparkEngine("local[2]")
     yield made
@@ -37,7 +37,7 @@ def engine() -> Iterator[object]:
 
 
 def run_spark(engine: object, stores: list[Path], ledger: Path | None) -> Report:
-    from audit.engine_spark import SparkEngine
+    from audit.engines.spark import SparkEngine
 
     assert isinstance(engine, SparkEngine)
     return audit(parse_stores([str(s) for s in stores]), engine, ledger_path=str(ledger) if ledger else None)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.service import Broker
+from broker.state.role_state import RoleState
 from broker.upkeep.table_sync import MetadataSync
 from model.codes import Request, Response
 from remoting import bodies
@@ -79,7 +80,7 @@ async def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
         # The slave's log follows on, but it asks for no tables any more.
         two.client.drop(one.config.address)
-        two.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
+        two.role_state.set(RoleState("slave", 2, 1))
         answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
         assert answer.code == Response.SYSTEM_ERROR
         assert "in-sync slaves [2]" in (answer.remark or "")
@@ -310,7 +311,7 @@ async def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_
         assert (await client.send("T")).code == 0
         assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
         two.client.drop(one.config.address)
-        two.role_state.set("slave", broker_id=2, epoch=1, master_address=None)
+        two.role_state.set(RoleState("slave", 2, 1))
         assert (await client.send("T", default_topic="TBW102")).code == 0
         assert "T" not in two.topics.table
         await one.fence()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.context import BrokerContext
 from broker.requests.fast_path import FastPath
 from broker.requests.send import SendProcessor
+from broker.state.current_role import CurrentRole
 from broker.state.groups import Groups
 from broker.state.pending_acks import PendingAcks
 from broker.state.role_state import RoleState
@@ -54,8 +55,8 @@ class Side:
         self.topics = Topics(config, self.env.now_ms)
         self.topics.boot(None)
         self.topics.put(TopicConfig("T", 4, 4), TopicConfig("ReadOnly", 4, 4, 4), TopicConfig("U", 2, 2))
-        role_state = RoleState()
-        role_state.set("master", broker_id=0, epoch=1, master_address=None)
+        role_state = CurrentRole()
+        role_state.set(RoleState("master", 0, 1))
         self.replicated: int | None = None
         self.pending_acks = PendingAcks(
             self.env,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.role import manager as role
+from broker.role import handover
 from broker.role.lease import Lease
 from model.codes import Request
 from model.errors import Refused
@@ -136,7 +136,7 @@ async def test_a_master_whose_first_lease_is_late_says_so_when_it_comes_though_i
 async def test_the_end_of_one_handovers_wait_reopens_no_writes_during_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(role, "RESUME_S", 0.02)
+    monkeypatch.setattr(handover, "RESUME_S", 0.02)
 
     async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
         await life.becomes("master", 1)

@@ -84,7 +84,7 @@ class Stranger:
         hello = b"KMQRAFT1" + bytes(16) + os.urandom(16) + text("n0") + text("n1")
         self.writer.write(hello)
         challenge = await self.reader.readexactly(64)
-        said = end.transport.fingerprint + hello + challenge[:32]
+        said = end.transport.keys.context + hello + challenge[:32]
 
         def proof(role: bytes) -> bytes:
             return hmac.digest(secret, role + b"\0" + said, "sha256")

@@ -1,4 +1,4 @@
-"""The promise: a slave that lacks something besides the log is not invited and holds nobody up."""
+"""The promise: a slave that lacks something besides the log does not join and holds no answer up."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_it_joins_as_soon_as_it_is_eligible_without_another_report() -> None:
     assert proposal.members == {1, 2}
 
 
-def test_one_that_is_behind_is_invited_by_its_report_as_ever() -> None:
+def test_one_that_is_behind_joins_by_its_report_as_ever() -> None:
     group = Group()
     group.sync.on_append(200)
     group.ready.add(2)
@@ -52,7 +52,7 @@ def test_one_that_is_behind_is_invited_by_its_report_as_ever() -> None:
     assert group.sync.propose(5001) is not None
 
 
-def test_an_invited_slave_that_lacks_a_newer_change_waits_and_is_let_go_when_that_takes_too_long() -> None:
+def test_a_joining_slave_that_lacks_a_newer_change_waits_and_is_let_go_when_that_takes_too_long() -> None:
     group = Group()
     group.ready.add(2)
     group.sync.on_eligible(2, 5000)

@@ -28,8 +28,9 @@ from ha.proof import (
 )
 from model.config import BrokerConfig
 from model.errors import ConfigError, PeerError
+from runtime.mac import MAC_BYTES
 from runtime.os_env import OsEnv
-from runtime.secret import MAC_BYTES, fresh_nonce
+from runtime.secret import fresh_nonce
 
 SECRET = b"a secret of the group"
 ENV = OsEnv(seed=1)
@@ -233,7 +234,7 @@ def test_who_proves_nothing_is_heard_no_further(said: bytes, reason: Reason | No
     with pytest.raises(UnprovenError) as caught:
         feed_bytewise()
     assert caught.value.reason is reason
-    assert len(master._buffer) <= HELLO_BYTES
+    assert len(master._end.kept) <= HELLO_BYTES
     with pytest.raises(UnprovenError):
         gate().feed(said)
 

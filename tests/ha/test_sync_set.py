@@ -327,7 +327,7 @@ def test_a_slave_joins_under_a_load_that_never_pauses() -> None:
     assert sync.confirmed <= held
 
 
-def test_an_invited_slave_that_stalls_holds_writers_only_for_a_moment() -> None:
+def test_a_joining_slave_that_stalls_holds_writers_only_for_a_moment() -> None:
     sync = sync_set(end=100)
     sync.on_connect(2, 0)
     sync.on_ack(2, 0, 0)

@@ -36,6 +36,8 @@ def command(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes
     finally:
         process.kill()
         process.wait()
+        for state in directory.rglob("cluster.json"):
+            LocalCluster.open(state.parent).down()  # a failed test must not leave them either
 
 
 def told(directory: Path) -> str:
@@ -71,10 +73,11 @@ def test_cluster_up_that_is_interrupted_ends_what_it_started(tmp_path: Path, sig
         until(lambda: len(servers(where)) == 6, lambda: told(tmp_path))
         pids = servers(where).values()
         send(process, signals)
-        assert process.wait(SOON_S) == 130, told(tmp_path)
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
-    cluster = LocalCluster.open(where)
-    assert [node.pid for node in cluster.layout.nodes] == [None] * 6
+        # A second one may come when all is done, and the interpreter is about to exit.
+        assert process.wait(SOON_S) in (130, -signals[-1]), told(tmp_path)
+        assert "aborted" in told(tmp_path)
+        assert not [pid for pid in pids if psutil.pid_exists(pid)]
+        assert servers(where) == {}
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGHUP], [signal.SIGINT, signal.SIGINT]])
@@ -85,8 +88,10 @@ def test_a_demo_that_is_interrupted_leaves_no_server(tmp_path: Path, signals: li
         pids = servers(out / "cluster").values()
         assert len(pids) == 6
         send(process, signals)
-        assert process.wait(SOON_S) == 130, told(tmp_path)
-    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+        # A second one may come when all is done, and the interpreter is about to exit.
+        assert process.wait(SOON_S) in (130, -signals[-1]), told(tmp_path)
+        assert "aborted" in told(tmp_path)
+        assert not [pid for pid in pids if psutil.pid_exists(pid)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])

@@ -178,3 +178,17 @@ def test_a_peer_that_keeps_a_closing_connection_open_is_cut_off(monkeypatch: pyt
             writer.close()
 
     run(work)
+
+
+def test_a_thousand_broken_peers_make_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with serving() as (_, address):
+            host, port = address.split(":")
+            for _ in range(100):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(BROKEN["bad JSON"])
+                assert await reader.read() == b""
+                writer.close()
+
+    run(work)
+    assert 1 <= len(caplog.records) <= 20

@@ -59,6 +59,11 @@ def test_a_master_that_was_frozen_past_its_lease_does_not_say_ok_to_what_waited_
         assert old is not None
         world.send_to(old)
         await asyncio.sleep(1)
+        answered = len(world.answers)
+        for _ in range(1000):  # the next request begins after the pause, 20 ms later
+            if len(world.answers) > answered:
+                break
+            await asyncio.sleep(0.001)
         cluster.pause(old)
         paused_ms = cluster.clock()
         await asyncio.sleep(0.01)

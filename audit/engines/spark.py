@@ -24,8 +24,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from audit.java import Java, find_java
-from audit.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC, WAITING_TOPIC
+from audit.engines.java import Java, find_java
+from audit.engines.relate import PREPARED, ROLLBACK, SYSTEM_TOPIC, WAITING_TOPIC
 from audit.tables import (
     ACKED,
     CHUNK,
@@ -172,12 +172,12 @@ def start_session(master: str, java: Java) -> SparkSession:
 
 def _packages(directory: Path) -> Path:
     """A zip of the packages a worker imports."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     target = directory / "keelmq_audit.zip"
     with zipfile.ZipFile(target, "w") as archive:
         for package in SHARED_PACKAGES:
-            for source in sorted((root / package).glob("*.py")):
-                archive.write(source, f"{package}/{source.name}")
+            for source in sorted((root / package).rglob("*.py")):
+                archive.write(source, source.relative_to(root))
     return target
 
 

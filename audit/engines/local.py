@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from audit.relate import LocalLog, collect
+from audit.engines.relate import LocalLog, collect
 from audit.tables import DIGEST, Task, run_digests, run_scan
 
 POOL_BYTES_MIN: Final = 256 * 1024 * 1024

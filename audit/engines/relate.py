@@ -1,6 +1,6 @@
 """Do queues, keys and acknowledgements agree with the records? Asked of all rows, in Arrow and numpy.
 
-``audit.engine_spark`` asks the same questions of a cluster; a test holds the two together.
+``audit.engines.spark`` asks the same questions of a cluster; a test holds the two together.
 """
 
 from __future__ import annotations

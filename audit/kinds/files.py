@@ -1,0 +1,33 @@
+"""Files that are missing or too short: ``missing_segment``, ``unreadable_region``."""
+
+from __future__ import annotations
+
+from audit.findings import ERROR, Finding
+from audit.kinds.facts import Facts
+
+
+def files(facts: Facts) -> list[Finding]:
+    """Files that are missing between others, or shorter than the others."""
+    found = []
+    for at, r in enumerate(facts.replicas):
+        for begin, end in r.holes:
+            found.append(
+                facts.at("missing_segment", ERROR, at, begin, end, copies=len(facts.holders(begin, end)))
+            )
+        for segment in r.segments:
+            file_end = segment.base + segment.size_bytes
+            if segment.size_bytes < r.segment_bytes and r.segment_end(segment) < r.end:
+                end = r.segment_end(segment)
+                found.append(
+                    facts.at(
+                        "unreadable_region",
+                        ERROR,
+                        at,
+                        file_end,
+                        end,
+                        expected=f"{r.segment_bytes} bytes",
+                        found=f"{segment.size_bytes} bytes",
+                        copies=len([h for h in facts.holders(file_end, end) if h != at]),
+                    )
+                )
+    return found

@@ -1,0 +1,35 @@
+"""Which epoch does each byte of the log belong to, before a new one is led?"""
+
+from __future__ import annotations
+
+from ha.own_log import classic_from
+from store.files.epoch_file import EpochEntry
+from store.message_store import MessageStore
+
+
+def recorded_epoch(store: MessageStore) -> int:
+    """The last epoch that the log knows; 0 = none."""
+    last = store.epochs.last
+    return last.epoch if last is not None else 0
+
+
+def label_log(store: MessageStore, epoch: int) -> None:
+    """Give every byte of the log an epoch, before ``epoch`` is led.
+
+    What was written before there were Controllers, or in a time without them, belongs to the first epoch
+    after it: a replica that has other bytes there is cut where that time began. Where no new epoch was given,
+    this one begins there instead: a replica that has it from before finds it nowhere.
+
+    A real broker's first epoch starts where its log ended when Controllers came. What lies before gets a
+    number below all they give: a replica without it could not be sent it.
+    """
+    epochs, begin = store.epochs, store.log.min_offset
+    since, last = classic_from(store), epochs.last
+    if since is not None and (last is None or epoch > last.epoch):
+        epochs.append(epoch, since)
+    elif since is not None:
+        epochs.replace([*epochs.entries[:-1], EpochEntry(epoch, since)])
+        epochs.labelled()
+    entries = epochs.entries
+    if entries and entries[0].start > begin and entries[0].epoch > 0:
+        epochs.replace([EpochEntry(0, begin), *entries])

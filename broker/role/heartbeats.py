@@ -1,0 +1,159 @@
+"""How do the Controllers hear that this broker lives, and a master that it still is one?
+
+A heartbeat goes to every Controller each ``brokerHeartbeatInterval``. A master's asks their leader for a
+lease (``broker/role/lease``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.role.controllers import Controllers
+from broker.role.lease import Lease
+from broker.role.machine import RoleMachine
+from ha.service import HaService
+from model.config import BrokerConfig
+from model.errors import MqError
+from runtime.env import Env
+from runtime.tasks import Tasks
+from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+HURRY_MS: Final = 100.0  # a lost connection is made anew at once, but not more often than this
+
+
+class Heartbeats:
+    """``on_lease`` hears each lease granted: its epoch and the leader's term, None = not said.
+    ``on_no_lease`` hears that the leader grants none: it knows another master or epoch, or does not lead.
+    ``on_back`` hears that a lease that had ended is there again."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        store: MessageStore,
+        ha: HaService,
+        machine: RoleMachine,
+        controllers: Controllers,
+        tasks: Tasks,
+    ) -> None:
+        self.lease = Lease(env.monotonic_ms)
+        self.on_lease: Callable[[int, int | None], None] = lambda epoch, term: None
+        self.on_no_lease: Callable[[], None] = lambda: None
+        self.on_back: Callable[[], None] = lambda: None
+        self._env = env
+        self._config = config
+        self._store = store
+        self._ha = ha
+        self._machine = machine
+        self._controllers = controllers
+        self._tasks = tasks
+        self._hurried_ms = float("-inf")
+        self._renewing = False
+        self._held = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def send(self, broker_id: int) -> None:
+        """One heartbeat to every Controller; a master asks the leader for a lease with it."""
+        leader = self._controllers.leader
+        if self._machine.leads and self.lease.supported is not False:
+            if not self._renewing:
+                timeout_s = self._config.controller_heartbeat_timeout_ms / 5000
+                self._tasks.spawn(self.renew(broker_id, timeout_s), name="renew")
+        else:
+            leader = None
+        self._controllers.beat(self.fields(broker_id), skip=leader)
+
+    def send_to_all(self, broker_id: int) -> None:
+        """Tell a new role or epoch now, not half a second later."""
+        self._controllers.beat(self.fields(broker_id))
+
+    def may_hurry(self) -> bool:
+        """Whether a heartbeat may go out of turn now; counts as one that did."""
+        now_ms = self._env.monotonic_ms()
+        if now_ms - self._hurried_ms < HURRY_MS:
+            return False
+        self._hurried_ms = now_ms
+        return True
+
+    def begin(self, epoch: int) -> None:
+        """Master of ``epoch`` soon: its leases count from now on."""
+        self.lease.begin(epoch)
+        self._held = self.lease.holds()  # the end of another epoch's may not have been noticed yet
+
+    async def renew(self, broker_id: int, timeout_s: float) -> None:
+        """Ask for a lease; without an answer the next heartbeat asks again."""
+        self._renewing = True
+        epoch = self.lease.epoch
+        try:
+            ext = self.fields(broker_id) | {"leaseEpoch": str(epoch)}
+            async with asyncio.timeout(timeout_s):
+                asked_ms, lease_ms, term = await self._controllers.ask_lease(ext, timeout_s)
+        except (MqError, OSError) as error:  # TimeoutError is an OSError
+            log.debug("%s: no lease: %s", self._config.broker_name, error)
+            return
+        finally:
+            self._renewing = False
+        if self.lease.answered(epoch, asked_ms, lease_ms, term):
+            log.warning(
+                "%s: the Controllers grant no leases, so this master does not notice when it is cut off from"
+                " them: the rules of the original RocketMQ apply",
+                self._config.broker_name,
+            )
+        if self.lease.holds():
+            self._ha.on_lease()
+            self.on_lease(epoch, term)
+        elif lease_ms == 0:
+            self.on_no_lease()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Tell when a master's lease ended and when it is there again."""
+        held = self.lease.holds()
+        if held != self._held and self._machine.leads:
+            self._env.events.add("lease_renewed" if held else "lease_ended", epoch=self.lease.epoch)
+            if held:
+                self.on_back()  # a registration may have waited for it
+            else:
+                log.warning("%s: the lease of epoch %d ended", self._config.broker_name, self.lease.epoch)
+        self._held = held
+        self.stop()
+        self._timer = None
+        if held and self.lease.supported:
+            delay_s = self.lease.left_ms / 1000 + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._watch)
+
+    def status(self) -> dict[str, Any] | None:
+        if not self._machine.leads or self.lease.supported is None:
+            return None
+        left_ms = self.lease.left_ms if self.lease.supported else None
+        return {"supported": self.lease.supported, "leftMs": left_ms and round(left_ms)}
+
+    def fields(self, broker_id: int) -> dict[str, str]:
+        last = self._store.epochs.last
+        recorded = last.epoch if last is not None else 0
+        config = self._config
+        fields = {
+            "clusterName": config.cluster_name,
+            "brokerName": config.broker_name,
+            "brokerAddr": config.address,
+            "brokerId": broker_id,
+            # A slave's is that of its log: one that has not met the new master yet ranks behind the others.
+            "epoch": max(self._machine.epoch, recorded) if self._machine.leads else recorded,
+            "maxOffset": self._store.log.end,
+            "confirmOffset": self._store.confirmed,
+            "heartbeatTimeoutMills": config.controller_heartbeat_timeout_ms,
+            "electionPriority": config.election_priority,
+            "haServerAddr": config.ha_address,
+            "leases": "true",
+            "allAckInSyncStateSet": str(self._ha.all_ack).lower(),
+        }
+        return {name: str(value) for name, value in fields.items()}

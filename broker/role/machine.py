@@ -1,0 +1,303 @@
+"""Which role may a broker have next, and what does it do about a view of the Controllers?
+
+Pure: facts go in, an action comes out. ``broker/role/manager`` carries it out and says what became of it.
+``TRANSITIONS`` is the whole life of a role; the drawing in docs/role.md is made of it (``mermaid``).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import Final
+
+from broker.role.view import View
+from broker.state.role_state import Role, RoleState
+
+
+class State(enum.StrEnum):
+    UNREGISTERED = "unregistered"  # no Controller knows this broker yet
+    REGISTERED = "registered"  # the Controllers know it; it has no role yet
+    FOLLOWING = "following"  # slave
+    LEADING = "leading"  # master; it takes writes while its lease holds, or all members answer
+    HANDING_OVER = "handing over"  # master that takes no writes: its transfer target is about to be elected
+    FENCED = "fenced"  # neither, until the Controllers name a master
+    BROKEN = "broken"  # its store failed: neither, for good
+    STOPPED = "stopped"
+
+
+class Event(enum.StrEnum):
+    REGISTERED = "registered"
+    LEAD = "leads"
+    FOLLOW = "follows"
+    FENCE = "fenced"
+    HAND_OVER = "asked to hand over"
+    RESUME = "nobody took over"
+    BREAK = "store broken"
+    STOP = "stop"
+
+
+TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
+    (State.UNREGISTERED, Event.REGISTERED): State.REGISTERED,
+    # Without Controllers the configuration gives the role.
+    (State.UNREGISTERED, Event.LEAD): State.LEADING,
+    (State.UNREGISTERED, Event.FOLLOW): State.FOLLOWING,
+    (State.REGISTERED, Event.REGISTERED): State.REGISTERED,
+    (State.REGISTERED, Event.LEAD): State.LEADING,
+    (State.REGISTERED, Event.FOLLOW): State.FOLLOWING,
+    (State.FOLLOWING, Event.REGISTERED): State.FOLLOWING,
+    (State.FOLLOWING, Event.FOLLOW): State.FOLLOWING,
+    (State.FOLLOWING, Event.LEAD): State.LEADING,
+    (State.LEADING, Event.REGISTERED): State.LEADING,
+    (State.LEADING, Event.LEAD): State.LEADING,
+    (State.LEADING, Event.FOLLOW): State.FOLLOWING,
+    (State.LEADING, Event.FENCE): State.FENCED,
+    (State.LEADING, Event.HAND_OVER): State.HANDING_OVER,
+    (State.HANDING_OVER, Event.REGISTERED): State.HANDING_OVER,
+    (State.HANDING_OVER, Event.HAND_OVER): State.HANDING_OVER,
+    (State.HANDING_OVER, Event.RESUME): State.LEADING,
+    (State.HANDING_OVER, Event.LEAD): State.LEADING,
+    (State.HANDING_OVER, Event.FOLLOW): State.FOLLOWING,
+    (State.HANDING_OVER, Event.FENCE): State.FENCED,
+    (State.FENCED, Event.REGISTERED): State.FENCED,
+    (State.FENCED, Event.LEAD): State.LEADING,
+    (State.FENCED, Event.FOLLOW): State.FOLLOWING,
+    **{(state, Event.BREAK): State.BROKEN for state in State if state is not State.STOPPED},
+    **{(state, Event.STOP): State.STOPPED for state in State},
+}
+
+MASTER: Final = frozenset({State.LEADING, State.HANDING_OVER})
+FINAL: Final = frozenset({State.BROKEN, State.STOPPED})
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the machine does not know by itself when a view comes."""
+
+    broker_id: int
+    recorded: int  # the last epoch in the own log
+    unsure: bool = False  # the log's end may be missing
+    lacks: str | None = None  # what was lost here and must be copied from a master
+    leases: bool = False  # the Controllers grant leases: they are ours, and their views are current
+    group_address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Nothing is new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The view cannot be followed now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Still master of the epoch: take its SyncStateSet. ``asked_ms`` None: the view may be an old one."""
+
+    asked_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AskAnew:
+    """Elected by Controllers that do not know what this log may lack: ask for a new epoch or another
+    master."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """Become master. ``announce``: the NameServers hear of it before anything that takes time."""
+
+    announce: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    ha_address: str | None  # None: not known yet
+    rocketmq_peer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Stop being master: what this broker confirms from here on could be lost."""
+
+    reason: str
+
+
+Action = Stay | Wait | Adopt | AskAnew | Lead | Follow | Fence
+
+
+class RoleMachine:
+    """In: the ``on_`` methods and ``decide``. Out: ``state``, ``current``, and the action that is due.
+
+    Holds: the epoch never goes back; a broker whose store broke never has a role again; writes are taken in
+    LEADING only.
+    """
+
+    def __init__(self, lost_hint: str = "") -> None:
+        self.state = State.UNREGISTERED
+        self.current = RoleState()
+        self.announced = False  # the NameServers name this broker as master although it does not serve yet
+        self.ha_address: str | None = None  # where the master's log is copied from
+        self.examined = False  # the Controllers know what this log holds, or it was copied since
+        self._lost_hint = lost_hint
+        self._ha_hints: dict[str, str] = {}  # master's address -> HA address, as a NameServer tells
+        self._set_known = (0, 0, 0.0)  # epoch, newest set epoch of it, known since (ms)
+
+    @property
+    def role(self) -> Role:
+        if self.state in MASTER:
+            return "master"
+        return "slave" if self.state is State.FOLLOWING else "fenced"
+
+    @property
+    def epoch(self) -> int:
+        return self.current.epoch
+
+    @property
+    def leads(self) -> bool:
+        return self.state in MASTER
+
+    @property
+    def over(self) -> bool:
+        """No role can come any more."""
+        return self.state in FINAL
+
+    def takes_writes(self, entitled: bool) -> bool:
+        """``entitled``: the lease holds, or every member answered a moment ago."""
+        return self.state is State.LEADING and entitled
+
+    # What happened
+
+    def on(self, event: Event) -> None:
+        after = TRANSITIONS.get((self.state, event))
+        assert after is not None, f"a broker that is {self.state} cannot have: {event}"
+        self.state = after
+        self.current = replace(self.current, role=self.role)
+        if not self.leads:
+            self.announced = False
+        if self.state is not State.FOLLOWING:
+            self.ha_address = None
+        self.check_invariants()
+
+    def on_lead(self, broker_id: int, epoch: int, address: str) -> bool:
+        """This broker serves as master of ``epoch``; whether role, epoch or master are new."""
+        return self._became(Event.LEAD, RoleState("master", broker_id, epoch, address))
+
+    def on_follow(self, broker_id: int, epoch: int, master: str | None, ha_address: str | None) -> bool:
+        """This broker is slave of ``master``; whether role, epoch or master are new."""
+        new = self._became(Event.FOLLOW, RoleState("slave", broker_id, epoch, master))
+        self.ha_address = ha_address
+        self.examined = True  # the log was agreed with a master's, or will be
+        return new
+
+    def on_fence(self) -> None:
+        """This broker serves nobody: its store broke, or it is master no more and nobody else is."""
+        event = Event.BREAK if self.state is State.BROKEN else Event.FENCE
+        self._became(event, replace(self.current, role="fenced", master_address=None))
+
+    def on_ha_hint(self, master_address: str, ha_address: str) -> bool:
+        """A NameServer told where a master's slaves replicate from; whether that is news."""
+        if self._ha_hints.get(master_address) == ha_address:
+            return False
+        self._ha_hints = {master_address: ha_address}
+        return True
+
+    def on_set(self, epoch: int, set_epoch: int, now_ms: float) -> None:
+        """The Controllers hold the SyncStateSet ``set_epoch`` of ``epoch``, as is known since ``now_ms``."""
+        if (epoch, set_epoch) > self._set_known[:2]:
+            self._set_known = (epoch, set_epoch, now_ms)
+
+    def _became(self, event: Event, state: RoleState) -> bool:
+        assert state.epoch >= self.epoch, f"the epoch goes back from {self.epoch} to {state.epoch}"
+        before = self.current
+        self.on(event)
+        self.current = state
+        self.check_invariants()
+        return before != state
+
+    # What to do
+
+    def decide(self, view: View, facts: Facts) -> Action:
+        """What a view of the Controllers asks for."""
+        if self.over or view.epoch < self.epoch:
+            return Stay()
+        gone_back = self._gone_back(view, facts)
+        if gone_back is not None:
+            return Fence(gone_back) if self.leads else Wait(gone_back)
+        if view.master_id != facts.broker_id:
+            return self._follow(view, facts)
+        if self.leads and view.epoch == self.epoch:
+            # A real Controller answers from what it has applied itself, though another may lead by now: its
+            # view says nothing of a proposal without an answer. Ours answer when a majority has confirmed
+            # that they lead.
+            return Adopt(view.asked_ms if facts.leases else None)
+        return self._lead(view, facts)
+
+    def _gone_back(self, view: View, facts: Facts) -> str | None:
+        """Why the Controllers seem to have lost a decision of this epoch, or None."""
+        epoch, set_epoch, since_ms = self._set_known
+        older = view.epoch == epoch and view.set_epoch < set_epoch
+        if not (facts.leases and older and view.asked_ms > since_ms):
+            return None
+        return (
+            f"the Controllers went back: epoch {epoch} has SyncStateSet {view.set_epoch}, it had {set_epoch}."
+            " They could elect a broker that lacks confirmed messages: restore them, then restart this one"
+        )
+
+    def _lead(self, view: View, facts: Facts) -> Action:
+        if facts.lacks is not None:
+            # No heartbeats are sent meanwhile: the Controllers elect another one, if there is one.
+            return Wait(f"cannot lead before it is copied from a master: {facts.lacks}")
+        if not self.leads:
+            if view.epoch < facts.recorded:
+                return Wait(
+                    f"the Controller wants us to lead epoch {view.epoch}, but our log has epoch"
+                    f" {facts.recorded}; {self._lost_hint}"
+                )
+            # We led this epoch before a restart, or were elected while we were down. If the machine lost the
+            # end of the log, another replica may hold other bytes there, acknowledged and under the same
+            # epoch: a Controller that understands gives a new epoch, or another master.
+            if not self.examined and (view.epoch == facts.recorded or facts.unsure):
+                return AskAnew()
+        # Controllers that do not tell where slaves replicate from leave that to the NameServers, and a real
+        # slave stays with the first master they name: they hear of us before anything that takes time. Writes
+        # are refused until ``lead``. With Controllers of ours clients would come too early, for nothing.
+        return Lead(announce=view.master_ha_address is None and not self.leads)
+
+    def _follow(self, view: View, facts: Facts) -> Action:
+        address, ha_address = view.master_address, view.master_ha_address
+        if ha_address is None and address is not None:
+            # Under a group address a NameServer does not say which broker the hint is of: one that is late is
+            # refused there, and the next registration brings another.
+            ha_address = self._ha_hints.get(address) or self._ha_hints.get(facts.group_address or "")
+        following = self.state is State.FOLLOWING
+        if ha_address is None and following and address == self.current.master_address:
+            ha_address = self.ha_address
+        same = (view.epoch, address) == (self.epoch, self.current.master_address)
+        if following and same and ha_address == self.ha_address:
+            return Stay()
+        # Only keelmq brokers tell the Controllers where slaves replicate from.
+        return Follow(ha_address, rocketmq_peer=view.master_ha_address is None)
+
+    def check_invariants(self) -> None:
+        """Raise if a promise of the machine is broken."""
+        assert self.current.role == self.role, f"{self.state} is shown as {self.current.role}"
+        assert self.takes_writes(True) == (self.state is State.LEADING), "writes are taken in LEADING only"
+        assert not self.takes_writes(False), "no write is taken without a lease"
+        assert self.ha_address is None or self.state is State.FOLLOWING, (
+            "only a slave has a master to copy from"
+        )
+        assert not (self.announced and self.over), "a broker that is done is announced as master"
+
+
+def mermaid() -> str:
+    """The life of a role as docs/role.md draws it."""
+    lines = ["stateDiagram-v2", "    [*] --> UNREGISTERED"]
+    for (before, event), after in TRANSITIONS.items():
+        if before is not after and event not in (Event.BREAK, Event.STOP):
+            lines.append(f"    {before.name} --> {after.name}: {event}")
+    lines += ["    ANY --> BROKEN: store broken", "    ANY --> STOPPED: stop", "    STOPPED --> [*]"]
+    return "\n".join(lines)
