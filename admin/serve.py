@@ -38,7 +38,7 @@ log = logging.getLogger("keelmq")
 LOG_LEVEL_VARIABLE: Final = "KEELMQ_LOG"
 LOOP_VARIABLE: Final = "KEELMQ_LOOP"
 BACKLOG: Final = 128
-SECRET_FILES: Final = ("peerCredentialsFile", "raftSecretFile", "raftTlsKey")
+SECRET_FILES: Final = ("peerCredentialsFile", "haSecretFile", "raftSecretFile", "raftTlsKey")
 
 
 class Server(Protocol):

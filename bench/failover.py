@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.provenance import machine  # noqa: E402
-from chaos.drills.drill import percentile  # noqa: E402
+from chaos.drills.measure import percentile  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 
 DONE, FAILED, UNFINISHED = 0, 2, 3

@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from admin.cluster import ClusterNotReady, LocalCluster  # noqa: E402
 from admin.layout import HOST, free_base_port  # noqa: E402
 from bench.provenance import machine  # noqa: E402
-from chaos.drills.drill import longest_gap, percentile  # noqa: E402
+from chaos.drills.measure import longest_gap, percentile  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
 from chaos.worlds.live import CannotDrill, LiveWorld, World  # noqa: E402
 from chaos.worlds.rocketmq_live import RocketMQWorld  # noqa: E402

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from bench.provenance import machine  # noqa: E402
-from chaos.drills.drill import ORDERLY, percentile  # noqa: E402
+from chaos.drills.measure import ORDERLY, percentile  # noqa: E402
 from chaos.drills.virtual import KINDS, NOISES, Outcome, run  # noqa: E402
 
 FAILED: Final = 2

@@ -19,6 +19,7 @@ from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import encode_host
+from remoting.auth import Credentials
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime.env import Env
@@ -51,6 +52,7 @@ class BrokerContext:
     pending_acks: PendingAcks
     clients: Clients = field(default_factory=Clients)
     stats: Stats = field(default_factory=Stats)
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         self.store_host = encode_host(self.config.address)

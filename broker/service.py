@@ -52,6 +52,7 @@ class Broker:
         self.port = 0
         self.tasks = Tasks(f"broker {config.broker_name}")
         credentials = read_credentials(env.disk, config.peer_credentials_file)
+        self.context.credentials = credentials
         name = f"broker {config.broker_name}"
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=credentials

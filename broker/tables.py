@@ -13,6 +13,7 @@ from broker.state.files import ConfigFile
 from broker.upkeep.delay import DelayOffsets
 from model.errors import DiskError
 from runtime.tasks import Tasks
+from runtime.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ class TableFiles:
         env, config = context.env, context.config
         topics, groups, offsets = context.topics, context.groups, context.offsets
         directory = f"{config.store_path}/config"
+        writing = Turns(env.monotonic_ms)
         self.files = {
             "topics": ConfigFile(
                 env,
@@ -37,6 +39,7 @@ class TableFiles:
                 lambda: topics.to_text(indent=True),
                 self._tasks,
                 prepare=lambda slice_: topics.text.prepare(slice_, indent=True),
+                turns=writing,
             ),
             "groups": ConfigFile(
                 env,
@@ -44,6 +47,7 @@ class TableFiles:
                 lambda: groups.to_text(indent=True),
                 self._tasks,
                 prepare=lambda slice_: groups.text.prepare(slice_, indent=True),
+                turns=writing,
             ),
             "offsets": ConfigFile(
                 env,
@@ -52,6 +56,7 @@ class TableFiles:
                 self._tasks,
                 delay_s=config.flush_offsets_ms / 1000,
                 prepare=lambda slice_: offsets.prepare(slice_, indent=True),
+                turns=writing,
             ),
             "delays": ConfigFile(
                 env,

@@ -102,8 +102,8 @@ def summary_lines(result: Result, out: Path) -> Sequence[str]:
             f"{audit.records:,} records, {len(audit.findings)} findings, {audit.seconds:.1f} s"
         )
     lines += [f"violation: {text}" for text in result.violations[:10]]
-    for text in filter(None, (result.settled, drill.unfinished)):
-        lines.append(f"not finished: {text}")
+    if drill.unfinished:
+        lines.append(f"not finished: {drill.unfinished}")
     verdicts = {
         DONE: "Nothing acknowledged is missing, order holds, all replicas are equal.",
         WARNINGS: "Nothing acknowledged is missing; the audit has warnings.",
@@ -139,7 +139,7 @@ def demo(seconds: float, rate: int, size: int, seed: int, out: Path, keep: bool)
 
     Example: keelmq demo --seconds 60 --rate 2000 --out demo
     """
-    plan = Plan(seconds, rate, size, seed)
+    plan = Plan(seconds=seconds, rate=rate, size_bytes=size, seed=seed)
     console = Console()
     screen: Screen = RichScreen(console) if console.is_terminal else PlainScreen(click.echo)
     prepare(out)

@@ -164,7 +164,8 @@ def _audit(result: Result) -> str:
 
 def _broken(result: Result) -> str:
     texts = [*result.violations[:50]]
-    texts += [f"not finished: {t}" for t in (result.settled, result.drill.unfinished) if t]
+    if result.drill.unfinished:
+        texts.append(f"not finished: {result.drill.unfinished}")
     if not texts:
         return ""
     return "<h2>What went wrong</h2><ul>" + "".join(f"<li>{escape(t)}</li>" for t in texts) + "</ul>"

@@ -1,30 +1,31 @@
-"""How does one demo go? Load, SIGKILL to the master, restart, quiet; what it measured is a ``Result``."""
+"""How does one demo go? It is a drill with a screen: load, SIGKILL to the master, restart, quiet.
+
+What it measured is a ``Result``.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from admin import credentials
 from admin.cluster import ClusterNotReady, LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from audit.run import Report
 from chaos.checks import Evidence, check_all
-from chaos.clients import ClientReader, ClientSender, body_crc
-from chaos.drills.drill import Drill, DrillPlan, judge, measure
+from chaos.clients import body_crc
+from chaos.drills.drill import Show, run_drill
+from chaos.drills.load import DrillLoad, DrillPlan
+from chaos.drills.measure import Drill, Strike
 from chaos.history import History, HistoryEvent, Ok, Read
-from chaos.workload import Load, ProducerLoad, ReaderLoad, queues_of
-from chaos.worlds.live import LiveWorld, Timeline, Victim
+from chaos.workload import Clock
+from chaos.worlds.live import LiveWorld, Victim
 from cli.demo_screen import Screen, Sight
-from client.admin import AdminClient
 from client.consumer import PushConsumer
-from client.message import Received
+from client.message import Queue, Received
 from client.session import Session
-from model.errors import MqError
 from runtime.env import Env
 from runtime.os_env import OsEnv
 from runtime.tasks import Tasks
@@ -35,13 +36,11 @@ PRODUCERS: Final = 32
 CONSUMERS: Final = 2
 FAULT: Final = "kill-master"
 LOOK_S: Final = 0.25
-TOPIC_S: Final = 15.0
 MAKE_UP_S: Final = 1.0  # the rate holds on average although a failover or a busy machine holds sends up
 SETTLE_S: Final = 30.0
-READ_BACK_S: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """``rate``: messages/s in all; ``size_bytes``: of a body."""
 
@@ -50,13 +49,25 @@ class Plan:
     size_bytes: int
     seed: int
 
-    @property
-    def kill_s(self) -> float:
-        return self.seconds / 3
-
-    @property
-    def restart_s(self) -> float:
-        return self.seconds * 2 / 3
+    def drill(self) -> DrillPlan:
+        """A third of the time before the kill, a third until the restart, a third after it."""
+        third_s = self.seconds / 3
+        return DrillPlan(
+            scenario=FAULT,
+            topic=TOPIC,
+            rate=self.rate,
+            size_bytes=self.size_bytes,
+            seed=self.seed,
+            queues=QUEUES,
+            producers_per_queue=PRODUCERS // QUEUES,
+            senders=1,
+            make_up_s=MAKE_UP_S,
+            warm_s=third_s,
+            after_s=0.0,
+            least_s=third_s,
+            recover_s=self.seconds,
+            full_s=SETTLE_S,
+        )
 
 
 @dataclass(slots=True)
@@ -75,7 +86,6 @@ class Result:
     stop_ms: float = 0.0
     acks_ms: list[float] = field(default_factory=list)
     consumed: int = 0
-    settled: str = ""
     violations: list[str] = field(default_factory=list)
     ends: dict[str, int] = field(default_factory=dict)
     audit: Report | None = None
@@ -94,7 +104,7 @@ class Result:
     def exit_code(self) -> int:
         if self.rpo or self.violations or self.drill.violated:
             return FAILED
-        if self.audit is None or self.settled or self.drill.unfinished is not None:
+        if self.audit is None or self.drill.unfinished is not None:
             return UNFINISHED
         return {"clean": DONE, "warnings": WARNINGS, "diverged": FAILED}.get(self.audit.verdict, UNFINISHED)
 
@@ -126,7 +136,7 @@ class Result:
             "order_violations": drill.order_violations,
             "violations": self.violations,
             "ends": self.ends,
-            "unfinished": self.settled or drill.unfinished,
+            "unfinished": drill.unfinished,
             "audit": self.audit.to_json() if self.audit is not None else None,
         }
 
@@ -150,156 +160,174 @@ class CountingHistory(History):
             self.unknown += 1
 
 
-class Traffic:
-    """Producers at a fixed rate, and a consumer group that follows them."""
+class ConsumerGroup:
+    """Two members that are given what the group has not got yet."""
 
-    def __init__(self, env: Env, plan: Plan, world: LiveWorld, chance: random.Random) -> None:
-        self._env = env
-        self._begun_ms = env.monotonic_ms()
-        self.history = CountingHistory()
-        body_bytes = (plan.size_bytes, plan.size_bytes)
-        self.load = Load(TOPIC, PRODUCERS, plan.rate / PRODUCERS, QUEUES, body_bytes, make_up_s=MAKE_UP_S)
-        self.queues = queues_of(self.load, world.group)
-        self._tasks = Tasks("demo")
-        self._namesrv = world.namesrv
-        self._sender = ClientSender(env, "demo_producers", world.namesrv, timeout_s=plan.seconds)
-        self._producers = [
-            ProducerLoad(
-                f"p{n:02d}",
-                self._sender,
-                [self.queues[n % QUEUES]],
-                self.load,
-                self.history,
-                self.clock,
-                random.Random(chance.getrandbits(64)),
-            )
-            for n in range(PRODUCERS)
-        ]
-        self._consumers = [
+    def __init__(self, env: Env, namesrv: Sequence[str], history: History, clock: Clock) -> None:
+        self._history, self._clock = history, clock
+        self.given = asyncio.Event()
+        self._members = [
             PushConsumer(
                 env,
                 "GID_demo",
                 listener=partial(self._received, f"consumer-{n}"),
                 subscriptions={TOPIC: "*"},
-                session=Session(env, world.namesrv, poll_ms=1000),
+                session=Session(env, namesrv, poll_ms=1000),
                 batch_max=32,
                 from_first=True,
                 rebalance_s=1.0,
             )
             for n in range(CONSUMERS)
         ]
-        self._given = asyncio.Event()
-        self._running: list[asyncio.Task[None]] = []
-
-    def clock(self) -> float:
-        """ms since the load began."""
-        return self._env.monotonic_ms() - self._begun_ms
 
     async def start(self) -> None:
-        await self._sender.start()
-        for consumer in self._consumers:
-            await consumer.start()
-        self._begun_ms = self._env.monotonic_ms()
-        self._running = [self._tasks.spawn(p.run(), name=p.name) for p in self._producers]
+        for member in self._members:
+            await member.start()
+
+    async def stop(self) -> None:
+        for member in self._members:
+            await member.stop()
 
     async def _received(self, source: str, messages: list[Received]) -> bool:
-        now_ms = self.clock()
+        now_ms = self._clock()
         for m in messages:
-            self.history.add(Read(now_ms, source, m.msg_id, m.queue, m.queue_offset, body_crc(m.body)))
-        self._given.set()
+            self._history.add(Read(now_ms, source, m.msg_id, m.queue, m.queue_offset, body_crc(m.body)))
+        self.given.set()
         return True
 
-    async def stop_sending(self, timeout_s: float) -> None:
-        for producer in self._producers:
-            producer.stop()
-        await asyncio.wait(self._running, timeout=timeout_s)
 
-    async def consumed_all(self, timeout_s: float) -> bool:
-        """Wait until the group was given every acknowledged message."""
+class DemoShow(Show):
+    """Draws the drill: looks at the cluster a few times a second, and says what happens."""
+
+    def __init__(
+        self, env: Env, cluster: LocalCluster, plan: Plan, screen: Screen, load_is_over: Callable[[], object]
+    ) -> None:
+        super().__init__()
+        self._env, self._cluster, self._plan, self._screen = env, cluster, plan, screen
+        self._load_is_over = load_is_over
+        self.history = CountingHistory()
+        self.phase = "starting"
+        self.epoch = 0
+        self.epoch_before = 0
+        self.ends: dict[str, int] = {}
+        self.kill_ms = self.restart_ms = self.stop_ms = 0.0
+        self._clock: Clock = lambda: 0.0
+        self._group: ConsumerGroup | None = None
+
+    def follow(
+        self, namesrv: Sequence[str], _: Sequence[Queue], history: History, clock: Clock
+    ) -> ConsumerGroup:
+        self._group = ConsumerGroup(self._env, namesrv, history, clock)
+        return self._group
+
+    # What the drill tells
+
+    def on_load(self, load: DrillLoad) -> None:
+        self._clock = load.clock
+        self.phase = "under load"
+        rate, size_bytes = self._plan.rate, self._plan.size_bytes
+        self._screen.say(f"sending {rate} messages/s of {size_bytes} bytes; a consumer group reads them")
+
+    def on_fault(self, scenario: str, victim: Victim) -> None:
+        self.epoch_before = self.epoch
+        self.phase = f"{victim.name} killed"
+        self._screen.say(f"SIGKILL to the master, {victim.name}")
+
+    def on_recovered(self, strike: Strike) -> None:
+        self.kill_ms = strike.fault_ms
+        first = (
+            event.at_ms - strike.fault_ms
+            for event in self.history.events
+            if isinstance(event, Ok)
+            and event.at_ms > strike.fault_ms
+            and event.address != strike.victim.master
+        )
+        steps = [
+            ("noticed", strike.timeline.noticed_ms),
+            ("elected", strike.timeline.elected_ms),
+            ("promoted", strike.timeline.promoted_ms),
+            ("routed", strike.timeline.routed_ms),
+            ("first ack", next(first, None)),
+        ]
+        told = [f"{name} +{value:.0f} ms" for name, value in steps if value is not None]
+        self._screen.say("failover: " + (", ".join(told) or "no step was seen"))
+
+    def on_mending(self, victim: Victim) -> None:
+        self.restart_ms = self._clock()
+        self.phase = f"{victim.name} started again"
+        self._screen.say(f"{victim.name} is started again, as a slave")
+
+    def on_load_ends(self) -> None:
+        self.stop_ms = self._clock()
+        self.phase = "settling"
+        self._screen.say("the load stops; waiting until all replicas are equal")
+
+    async def settle(self) -> str | None:
+        """Until the SyncStateSet is full, the group has read all, and the replicas end at one place."""
+        self._load_is_over()
+        try:
+            await self._cluster.wait_ready(timeout_s=SETTLE_S)
+        except ClusterNotReady as error:
+            return str(error)
+        if not await self._consumed_all(SETTLE_S):
+            return "the consumer group was not given every acknowledged message"
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                while True:
+                    sight = await self.look()
+                    if {end for _, _, end in sight.brokers} == {sight.confirmed}:
+                        return None
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            return f"the replicas do not become equal: {self.ends}"
+
+    async def _consumed_all(self, timeout_s: float) -> bool:
         acked = {event.key for event in self.history.events if isinstance(event, Ok)}
+        assert self._group is not None, "made with the load"
         try:
             async with asyncio.timeout(timeout_s):
                 while not acked <= self.history.seen:
-                    self._given.clear()
-                    await self._given.wait()
+                    self._group.given.clear()
+                    await self._group.given.wait()
         except TimeoutError:
             return False
         return True
 
-    async def read_back(self, env: Env) -> bool:
-        """Everything once more from the start, as the final state."""
-        reader = ClientReader(env, "demo_read_back", self._namesrv)
-        await reader.start()
-        try:
-            load = ReaderLoad("read back", reader, self.queues, self.load, self.history, self.clock)
-            return await load.read_back(until_s=asyncio.get_running_loop().time() + READ_BACK_S)
-        finally:
-            await reader.stop()
+    # What it sees
 
-    async def close(self) -> None:
-        for consumer in self._consumers:
-            await consumer.stop()
-        await self._tasks.cancel()
-        await self._sender.stop()
-
-
-async def make_topic(env: Env, world: LiveWorld) -> None:
-    """Create the topic and wait until every NameServer routes it. Raises MqError."""
-    until_ms = env.monotonic_ms() + TOPIC_S * 1000
-    async with AdminClient(env, world.namesrv, credentials=credentials.read()) as admin:
-        await admin.create_topic(TOPIC, QUEUES, brokers=[world.group])
-    for address in world.namesrv:
-        async with AdminClient(env, [address]) as one:
-            while True:
-                try:
-                    if len((await one.route(TOPIC)).writable) == QUEUES:
-                        break
-                except MqError:
-                    if env.monotonic_ms() > until_ms:
-                        raise
-                await asyncio.sleep(0.05)
-
-
-class Watch:
-    """Looks at the cluster a few times a second and shows it."""
-
-    def __init__(self, cluster: LocalCluster, world: LiveWorld, traffic: Traffic, screen: Screen) -> None:
-        self._cluster, self._world, self._traffic, self._screen = cluster, world, traffic, screen
-        self.phase = "starting"
-        self.epoch = 0
-        self.ends: dict[str, int] = {}
-
-    async def run(self) -> None:
+    async def watch(self) -> None:
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> Sight:
         status = await self._cluster.status()
-        group = next(g for g in status["groups"] if g["name"] == self._world.group)
-        names = {b["id"]: b["name"] for b in group["brokers"]}
-        master = next((b for b in group["brokers"] if b["role"] == "master"), None)
+        group = status["groups"][0]
         self.epoch = group["epoch"] or self.epoch
         self.ends = {b["name"]: b["maxOffset"] for b in group["brokers"] if b["maxOffset"] is not None}
-        history = self._traffic.history
-        now_ms = self._traffic.clock()
-        recent = sum(1 for at in reversed(history.acks_ms[-5000:]) if at > now_ms - 1000)
-        confirmed = (master or {}).get("confirmOffset")
-        sight = Sight(
+        sight = self._sight(group)
+        self._screen.show(sight)
+        return sight
+
+    def _sight(self, group: Mapping[str, Any]) -> Sight:
+        brokers = group["brokers"]
+        names = {b["id"]: b["name"] for b in brokers}
+        master = next((b for b in brokers if b["role"] == "master"), None) or {}
+        history, now_ms = self.history, self._clock()
+        confirmed = master.get("confirmOffset")
+        return Sight(
             at_s=now_ms / 1000,
             phase=self.phase,
-            master=master["name"] if master else "none",
+            master=master.get("name", "none"),
             epoch=self.epoch,
             in_sync=tuple(names.get(i, str(i)) for i in group["syncStateSet"]),
-            brokers=tuple((b["name"], b["role"], b["maxOffset"]) for b in group["brokers"]),
-            per_second=recent,
+            brokers=tuple((b["name"], b["role"], b["maxOffset"]) for b in brokers),
+            per_second=sum(at > now_ms - 1000 for at in history.acks_ms[-5000:]),
             acked=len(history.acks_ms),
             unanswered=history.unknown,
             behind=max(0, len(history.acks_ms) - len(history.seen)),
-            confirmed=confirmed if confirmed is not None else -1,
+            confirmed=-1 if confirmed is None else confirmed,
         )
-        self._screen.show(sight)
-        return sight
 
 
 async def run_cluster(
@@ -309,113 +337,45 @@ async def run_cluster(
 
     ``load_is_over`` is called once nothing is measured any more.
     """
-    chance = random.Random(plan.seed)
     screen.say("starting 3 NameServers with Controllers and 3 brokers")
     await cluster.up(tell=screen.note)
     world = LiveWorld(env, cluster)
-    await make_topic(env, world)
-    result = Result(plan, Drill())
-    traffic = Traffic(env, plan, world, chance)
-    watch = Watch(cluster, world, traffic, screen)
-    tasks = Tasks("demo.watch")
-    await traffic.start()
-    tasks.spawn(watch.run(), name="look")
+    show = DemoShow(env, cluster, plan, screen, load_is_over)
+    tasks = Tasks("demo")
+    tasks.spawn(show.watch(), name="look")
     try:
-        watch.phase = "under load"
-        screen.say(f"sending {plan.rate} messages/s of {plan.size_bytes} bytes; a consumer group reads them")
-        await _until(traffic, plan.kill_s)
-        victim = await world.choose(FAULT, chance)
-        before = watch.epoch
-        fault_ms, wall_ms = traffic.clock(), env.now_ms()
-        await world.inflict(FAULT, victim)
-        result.victim, result.kill_ms = victim.name, fault_ms
-        watch.phase = f"{victim.name} killed"
-        screen.say(f"SIGKILL to the master, {victim.name}")
-        await _until(traffic, plan.restart_s)
-        timeline = await world.timeline(wall_ms)
-        _tell_timeline(screen, timeline, traffic, victim, fault_ms)
-        result.restart_ms = traffic.clock()
-        await world.mend(FAULT, victim)
-        watch.phase = f"{victim.name} started again"
-        screen.say(f"{victim.name} is started again, as a slave")
-        await _until(traffic, plan.seconds)
-        result.stop_ms = traffic.clock()
-        watch.phase = "settling"
-        screen.say("the load stops; waiting until all replicas are equal")
-        await traffic.stop_sending(SETTLE_S)
-        load_is_over()
-        await _settle(cluster, traffic, watch, result)
-        if not await traffic.read_back(OsEnv(seed=plan.seed + 1)):
-            result.drill.unfinished = "not every queue could be read back"
-        sight = await watch.look()
+        drill, history = await run_drill(
+            env,
+            world,
+            plan.drill(),
+            0,
+            env_of=lambda at: OsEnv(seed=plan.seed * 1_000 + at),
+            show=show,
+            make_load=partial(DrillLoad, history=show.history, follow=partial(show.follow, world.namesrv)),
+        )
+        sight = await show.look()
     finally:
         await tasks.cancel()
-        await traffic.close()
-    result.epochs = (before, watch.epoch)
-    result.successor = sight.master
-    result.ends = watch.ends
-    _judge(result, traffic, victim, timeline)
-    result.history = traffic.history
-    return result
+    return _result(plan, drill, history, show, sight.master)
 
 
-async def _until(traffic: Traffic, seconds: float) -> None:
-    await asyncio.sleep(max(0.0, seconds - traffic.clock() / 1000))
-
-
-def _tell_timeline(
-    screen: Screen, timeline: Timeline, traffic: Traffic, victim: Victim, fault_ms: float
-) -> None:
-    first = next(
-        (
-            e.at_ms - fault_ms
-            for e in traffic.history.events
-            if isinstance(e, Ok) and e.at_ms > fault_ms and e.address != victim.master
-        ),
-        None,
-    )
-    steps = [
-        ("noticed", timeline.noticed_ms),
-        ("elected", timeline.elected_ms),
-        ("promoted", timeline.promoted_ms),
-        ("routed", timeline.routed_ms),
-        ("first ack", first),
-    ]
-    told = [f"{name} +{value:.0f} ms" for name, value in steps if value is not None]
-    screen.say("failover: " + (", ".join(told) or "no step was seen"))
-
-
-async def _settle(cluster: LocalCluster, traffic: Traffic, watch: Watch, result: Result) -> None:
-    """Until the SyncStateSet is full, the replicas end at one offset and the group has read everything."""
-    try:
-        await cluster.wait_ready(timeout_s=SETTLE_S)
-    except ClusterNotReady as error:
-        result.settled = str(error)
-        return
-    if not await traffic.consumed_all(SETTLE_S):
-        result.settled = "the consumer group was not given every acknowledged message"
-    try:
-        async with asyncio.timeout(SETTLE_S):
-            while True:
-                sight = await watch.look()
-                ends = {end for _, _, end in sight.brokers}
-                if len(ends) == 1 and ends == {sight.confirmed}:
-                    return
-                await asyncio.sleep(LOOK_S)
-    except TimeoutError:
-        result.settled = f"the replicas do not become equal: {watch.ends}"
-
-
-def _judge(result: Result, traffic: Traffic, victim: Victim, timeline: Timeline) -> None:
-    plan, drill, history = result.plan, result.drill, traffic.history
-    shape = DrillPlan(FAULT, plan.rate, plan.size_bytes, plan.seed, QUEUES)
-    measure(drill, history, traffic.queues, shape, victim, timeline, result.kill_ms, result.restart_ms)
-    judge(drill, history)
-    drill.victim = victim.name
-    result.acks_ms = history.acks_ms
-    result.consumed = len(history.seen)
-    if drill.first_ack_ms is not None:
-        result.first_ack_ms = result.kill_ms + drill.first_ack_ms
+def _result(plan: Plan, drill: Drill, history: History, show: DemoShow, successor: str) -> Result:
+    first_ms = drill.first_ack_ms
     # The demo's own reads and the disks are both evidence; what the audit says of the disks comes later.
     evidence = Evidence(history, complete=drill.unfinished is None)
-    result.violations = [f"{v.checker}: {v.text}" for v in check_all(evidence)]
+    return Result(
+        plan,
+        drill,
+        history,
+        victim=drill.victim,
+        successor=successor,
+        epochs=(show.epoch_before, show.epoch),
+        kill_ms=show.kill_ms,
+        restart_ms=show.restart_ms,
+        first_ack_ms=None if first_ms is None else show.kill_ms + first_ms,
+        stop_ms=show.stop_ms,
+        acks_ms=show.history.acks_ms,
+        consumed=len(show.history.seen),
+        violations=[f"{v.checker}: {v.text}" for v in check_all(evidence)],
+        ends=show.ends,
+    )

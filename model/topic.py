@@ -24,6 +24,11 @@ NOT_FOR_CLIENT_SENDS: Final = frozenset(
 )
 """Topics only the broker itself writes to; a client's send is answered NO_PERMISSION (16)."""
 
+INTERNAL_TOPICS: Final = frozenset(
+    {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+)
+"""Topics that hold messages no consumer may see yet, or ever."""
+
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 

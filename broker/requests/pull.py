@@ -21,7 +21,7 @@ from broker.state.clients import TAG, Subscription
 from model.codes import Response
 from model.errors import MqError, Refused
 from model.message import LMQ_PREFIX
-from model.topic import PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
+from model.topic import INTERNAL_TOPICS, PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
 from remoting.codec import Command
 from remoting.headers import PullAnswer, PullHeader
 from remoting.service import Connection
@@ -78,6 +78,9 @@ class PullProcessor:
     async def pull(self, connection: Connection, request: Command) -> Command | None:
         """The messages, or None while the pull is held. Raises Refused."""
         header = PullHeader.parse(request.ext)
+        if header.topic in INTERNAL_TOPICS and self._context.credentials is not None:
+            # As of the original anybody may read them; where peers prove themselves, operators alone.
+            self._context.credentials.check_signed(request)
         topic, group = self._allowed(header)
         subscription = self._subscription(header, group)
         got = self._get(header, subscription)

@@ -15,7 +15,7 @@ from model.errors import DiskError, PeerError
 from remoting import bodies
 from runtime.env import Env
 from runtime.tasks import Tasks
-from runtime.turns import Slice
+from runtime.turns import Slice, Turns
 from store.files.sealed import CRC_KEY, read_copies, seal, unseal, write_copies
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class ConfigFile:
     """One ``config/*.json``: loaded once, then written soon after each ``changed``.
 
     ``content`` gives the table as JSON values at the moment of writing; before, ``prepare`` does what takes
-    long in slices. A write that fails is logged and
+    long in slices, one of those that share ``turns`` at a time. A write that fails is logged and
     tried again after ``retry_s``: the table in memory stays the truth.
     """
 
@@ -41,6 +41,7 @@ class ConfigFile:
         delay_s: float = WRITE_DELAY_S,
         retry_s: float = 1.0,
         prepare: Callable[[Slice], Awaitable[None]] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._env = env
         self.path = path
@@ -49,11 +50,16 @@ class ConfigFile:
         self._delay_s = delay_s
         self._retry_s = retry_s
         self._prepare = prepare
+        self._turns = Turns(env.monotonic_ms) if turns is None else turns
         self.lost: str | None = None
         """Why no copy could be read; nothing is written then until ``found`` is called."""
         self._dirty = False
         self._writer: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
+
+    @property
+    def closed(self) -> bool:
+        return False
 
     def load(self) -> dict[str, Any] | None:
         """The table on disk, from ``.bak`` when the file is absent or damaged; None when there is neither,
@@ -94,10 +100,13 @@ class ConfigFile:
         async with self._writing:
             if not self._dirty or self.lost is not None:
                 return
-            if self._prepare is not None:
-                await self._prepare(Slice(self._env.monotonic_ms))
-            self._dirty = False
-            text = bodies.dumps_dialect(self._content(), indent=True)
+            async with self._turns.take(self) as turn:
+                if self._prepare is not None:
+                    await self._prepare(turn)
+                self._dirty = False
+                content = self._content()
+                await asyncio.sleep(0)
+                text = bodies.dumps_dialect(content, indent=True)
             try:
                 await self._env.offload(lambda: self._write(seal(text)))
             except OSError:

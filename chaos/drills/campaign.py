@@ -10,35 +10,26 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chaos.drills.drill import (
-    COUNTS,
-    Drill,
-    DrillLoad,
-    DrillPlan,
-    acked_again,
-    judge,
-    make_topic,
-    measure,
-    summary,
-)
+from chaos.drills.drill import Show, strike_and_mend, summary
+from chaos.drills.load import DrillLoad, DrillPlan, make_topic
+from chaos.drills.measure import COUNTS, Drill, judge, measure
 from chaos.history import Fail, History, Ok, Unknown
 from chaos.worlds.live import World
 from client.message import Queue
 from model.errors import MqError
 from runtime.env import Env
 
-LOOK_S: Final = 0.02
 SETTLE_S: Final = (0.5, 1.5)
 """Between a full SyncStateSet and the next fault, drawn anew: faults must not keep step with timers."""
 READ_BACK_PER_S: Final = 2000.0
 READ_BACK_MIN_S: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CampaignPlan:
     """``drill``: what each drill does; ``repeat``: how many at least. It goes on until ``acks`` sends were
     acknowledged, and begins no drill once ``limit_s`` seconds are over."""
@@ -101,7 +92,7 @@ async def run_campaign(
             # A history of a million sends takes the collector a second to walk, in the middle of a failover.
             gc.freeze()
             try:
-                drill = await _one(env, world, each, load, queues, chance, tell)
+                drill = await _one(env, world, each, load, chance, tell)
             except MqError as error:
                 result.total.unfinished = f"drill {number + 1}: {error}"
                 break
@@ -131,7 +122,6 @@ async def _one(
     world: World,
     plan: DrillPlan,
     load: DrillLoad,
-    queues: Sequence[Queue],
     chance: random.Random,
     tell: Callable[[str], None],
 ) -> Drill:
@@ -139,38 +129,17 @@ async def _one(
     events = load.history.events
     begun = len(events)
     await asyncio.sleep(chance.uniform(*SETTLE_S))
-    victim = await world.choose(plan.scenario, chance)
-    drill = Drill(victim="+".join(victim.names))
-    fault = len(events)
-    wall_ms, fault_ms = env.now_ms(), env.monotonic_ms()
-    await world.inflict(plan.scenario, victim)
-    try:
-        tell(f"{plan.scenario}: {drill.victim}")
-        recovered = False
-        until_ms = fault_ms + plan.recover_s * 1000
-        while not recovered and env.monotonic_ms() < until_ms:
-            await asyncio.sleep(LOOK_S)
-            after = History(events[fault:])
-            recovered = len(acked_again(after, plan, victim, fault_ms)) == plan.queues
-        led = await world.led(plan.recover_s)
-        await asyncio.sleep(plan.after_s)
-        timeline = await world.timeline(wall_ms)
-    finally:
-        # Also when we are interrupted: nobody else knows that a process was frozen.
-        until_ms = env.monotonic_ms()
-        await world.mend(plan.scenario, victim)
-    measure(drill, History(events[begun:]), queues, plan, victim, timeline, fault_ms, until_ms)
+    drill = Drill()
+    strike = await strike_and_mend(env, world, plan, load, drill, chance, Show(tell))
+    drill.victim = "+".join(strike.victim.names)
+    measure(drill, History(events[begun:]), load.queues, strike)
     tell("waiting for a full SyncStateSet")
     await world.wait_full(plan.full_s)
-    drill.full_again_ms = round(env.monotonic_ms() - fault_ms, 1)
+    drill.full_again_ms = round(load.clock() - strike.fault_ms, 1)
     for event in events[begun:]:
         drill.acked += isinstance(event, Ok)
         drill.failed += isinstance(event, Fail)
         drill.unknown += isinstance(event, Unknown)
-    if not recovered:
-        drill.unfinished = f"no acknowledgement on every queue within {plan.recover_s:.0f} s"
-    elif not led:
-        drill.unfinished = f"no Controller answered as leader within {plan.recover_s:.0f} s"
     return drill
 
 

@@ -23,7 +23,9 @@ from admin.group import LazyGroup
 from admin.outfile import OutFile
 from admin.serve import loop_factory
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
-from chaos.drills.drill import Drill, DrillPlan, run_drill, summary
+from chaos.drills.drill import Show, run_drill, summary
+from chaos.drills.load import DrillPlan
+from chaos.drills.measure import Drill
 from chaos.drills.screen import show_campaign, show_drill, show_summary
 from chaos.history import History
 from chaos.worlds.live import FAULTS, LiveWorld, World
@@ -85,101 +87,128 @@ class Site:
             shutil.rmtree(own, ignore_errors=True)
 
 
-def _command(scenario: str) -> click.Command:
-    @click.command(scenario, help=_help(scenario), short_help=TEXTS[scenario])
-    @click.option(
-        "--dir",
-        "directory",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One command as it was typed. Raises UsageError for options that exclude each other."""
+
+    scenario: str
+    directory: Path | None
+    repeat: int
+    campaign: bool
+    acks: int
+    limit_s: float
+    rate: float | None
+    size: int
+    queues: int
+    seed: int
+    settings: tuple[str, ...]
+    target: str
+    history: Path | None
+    out: Path | None
+
+    def __post_init__(self) -> None:
+        if self.directory is not None and (self.settings or self.target != "keelmq"):
+            raise click.UsageError("--dir names a keelmq cluster that is there: no --set, no --target")
+        if self.acks and not self.campaign:
+            raise click.UsageError("--acks needs --campaign")
+
+    @property
+    def to_stdout(self) -> bool:
+        return self.out is not None and str(self.out) == "-"
+
+    def plan(self) -> DrillPlan:
+        return DrillPlan(
+            scenario=self.scenario,
+            rate=self.rate or (CAMPAIGN_RATE if self.campaign else 200.0),
+            in_flight=CAMPAIGN_IN_FLIGHT if self.campaign else 1,
+            size_bytes=self.size,
+            seed=self.seed,
+            queues=self.queues,
+            recover_s=RECOVER_S[self.target],
+            after_s=CAMPAIGN_AFTER_S if self.campaign else 1.0,
+        )
+
+    def site(self) -> Site:
+        return Site(self.target, self.directory, self.settings)
+
+    async def carry_out(self, console: Console) -> tuple[dict[str, Any], list[Drill]]:
+        plan = self.plan()
+        if not self.campaign:
+            return await _run(plan, self.repeat, self.site(), self.history, console)
+        whole = CampaignPlan(drill=plan, repeat=self.repeat, acks=self.acks, limit_s=self.limit_s)
+        return await _run_campaign(whole, self.site(), self.history, console)
+
+
+OPTIONS: Final = (
+    click.Option(
+        ["--dir", "directory"],
         type=click.Path(path_type=Path, file_okay=False),
         help="A cluster started by keelmq cluster up [a temporary one of its own].",
-    )
-    @click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="How many drills.")
-    @click.option(
-        "--campaign",
+    ),
+    click.Option(["--repeat"], type=click.IntRange(1), default=1, show_default=True, help="How many drills."),
+    click.Option(
+        ["--campaign"],
         is_flag=True,
         help="All drills after each other on one cluster, under load that never stops; judged at the end.",
-    )
-    @click.option(
-        "--acks",
+    ),
+    click.Option(
+        ["--acks"],
         type=click.IntRange(0),
         default=0,
         show_default=True,
         help="With --campaign: go on with drills until so many sends were acknowledged.",
-    )
-    @click.option(
-        "--limit",
-        "limit_s",
+    ),
+    click.Option(
+        ["--limit", "limit_s"],
         type=click.FloatRange(1),
         default=3600.0,
         show_default=True,
         help="With --campaign: begin no drill after so many seconds.",
-    )
-    @click.option("--rate", type=click.FloatRange(1), help="Messages/s in all [200; with --campaign 1000].")
-    @click.option(
-        "--size", type=click.IntRange(1, 4_194_304), default=256, show_default=True, help="Body bytes."
-    )
-    @click.option("--queues", type=click.IntRange(1, 64), default=4, show_default=True, help="Queues used.")
-    @click.option("--seed", type=int, default=1, show_default=True, help="Chooses victims and bodies.")
-    @click.option("--set", "settings", multiple=True, metavar="ROLE.KEY=V", help="For the own cluster.")
-    @click.option(
-        "--target",
+    ),
+    click.Option(["--rate"], type=click.FloatRange(1), help="Messages/s in all [200; with --campaign 1000]."),
+    click.Option(
+        ["--size"], type=click.IntRange(1, 4_194_304), default=256, show_default=True, help="Body bytes."
+    ),
+    click.Option(["--queues"], type=click.IntRange(1, 64), default=4, show_default=True, help="Queues used."),
+    click.Option(["--seed"], type=int, default=1, show_default=True, help="Chooses victims and bodies."),
+    click.Option(["--set", "settings"], multiple=True, metavar="ROLE.KEY=V", help="For the own cluster."),
+    click.Option(
+        ["--target"],
         type=click.Choice(["keelmq", "rocketmq"]),
         default="keelmq",
         show_default=True,
         help="rocketmq: the real one, on this machine (needs Java).",
-    )
-    @click.option(
-        "--history", type=click.Path(path_type=Path, file_okay=False), help="Write each history there."
-    )
-    @click.option("--json", "out", type=OutFile(), help="Write the result here (- = stdout).")
-    @click.pass_context
-    def drill(
-        ctx: click.Context,
-        directory: Path | None,
-        repeat: int,
-        campaign: bool,
-        acks: int,
-        limit_s: float,
-        rate: float | None,
-        size: int,
-        queues: int,
-        seed: int,
-        settings: tuple[str, ...],
-        target: str,
-        history: Path | None,
-        out: Path | None,
-    ) -> None:
-        if directory is not None and (settings or target != "keelmq"):
-            raise click.UsageError("--dir names a keelmq cluster that is there: no --set, no --target")
-        if acks and not campaign:
-            raise click.UsageError("--acks needs --campaign")
-        plan = DrillPlan(
-            scenario,
-            rate=rate or (CAMPAIGN_RATE if campaign else 200.0),
-            in_flight=CAMPAIGN_IN_FLIGHT if campaign else 1,
-            size_bytes=size,
-            seed=seed,
-            queues=queues,
-            recover_s=RECOVER_S[target],
-            after_s=CAMPAIGN_AFTER_S if campaign else 1.0,
-        )
-        site = Site(target, directory, settings)
-        console = Console(stderr=out is not None and str(out) == "-")
-        with ending.in_order():
-            if campaign:
-                whole = CampaignPlan(plan, repeat, acks, limit_s)
-                work = _run_campaign(whole, site, history, console)
-            else:
-                work = _run(plan, repeat, site, history, console)
-            result, drills = ending.run(work, loop_factory())
-        text = json.dumps(result)
-        if out is not None and str(out) == "-":
-            click.echo(text)
-        elif out is not None:
-            out.write_text(text + "\n", encoding="utf-8")
-        ctx.exit(exit_code(drills, repeat))
+    ),
+    click.Option(
+        ["--history"],
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Write each history there.",
+    ),
+    click.Option(["--json", "out"], type=OutFile(), help="Write the result here (- = stdout)."),
+)
 
-    return drill
+
+def _command(scenario: str) -> click.Command:
+    return click.Command(
+        scenario,
+        params=list(OPTIONS),
+        callback=partial(_drill, scenario),
+        help=_help(scenario),
+        short_help=TEXTS[scenario],
+    )
+
+
+def _drill(scenario: str, **options: Any) -> int:
+    asked = Asked(scenario=scenario, **options)
+    console = Console(stderr=asked.to_stdout)
+    with ending.in_order():
+        result, drills = ending.run(asked.carry_out(console), loop_factory())
+    text = json.dumps(result)
+    if asked.to_stdout:
+        click.echo(text)
+    elif asked.out is not None:
+        asked.out.write_text(text + "\n", encoding="utf-8")
+    return exit_code(drills, asked.repeat)
 
 
 def _help(scenario: str) -> str:
@@ -212,7 +241,7 @@ async def _run(
                 for number in range(repeat):
                     told = partial(_tell, status, f"drill {number + 1}/{repeat}")
                     drill, events = await run_drill(
-                        env, world, plan, number, env_of=partial(_env, plan.seed, number), tell=told
+                        env, world, plan, number, env_of=partial(_env, plan.seed, number), show=Show(told)
                     )
                     drills.append(drill)
                     show_drill(console, plan.scenario, number, repeat, drill)
@@ -271,7 +300,16 @@ def _env(seed: int, number: int, index: int) -> OsEnv:
 
 drill = LazyGroup(
     "drill",
-    {"sim": ("chaos.drills.sim_commands:sim", "Break a simulated cluster, thousands of times, from seeds.")},
+    {
+        "sim": (
+            "chaos.drills.sim_commands:sim",
+            "Break a simulated cluster, thousands of times, from seeds.",
+        ),
+        "model": (
+            "chaos.model.commands:model",
+            "Explore every interleaving of a small group by the real rules.",
+        ),
+    },
     help="Inject a fault, measure the failover, check that nothing is lost.",
 )
 for _scenario in FAULTS:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from chaos.drills.drill import MOVES_MASTER, Drill
+from chaos.drills.measure import MOVES_MASTER, Drill
 
 STEPS = (
     ("noticed", "noticed_ms", "the Controller knows"),

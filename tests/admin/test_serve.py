@@ -177,8 +177,16 @@ def test_a_commands_own_exit_code_is_kept() -> None:
     assert run(finds, ["--no-such-option"]) == USAGE
 
 
+@pytest.mark.parametrize(
+    ("role", "key_name"),
+    [("namesrv", "peerCredentialsFile"), ("broker", "peerCredentialsFile"), ("broker", "haSecretFile")],
+)
 def test_a_key_that_others_can_read_is_named_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    role: str,
+    key_name: str,
 ) -> None:
     async def nothing(_plan: object) -> int:
         return DONE
@@ -189,7 +197,7 @@ def test_a_key_that_others_can_read_is_named_at_the_start(
     for mode, lines in ((0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1)):
         key.chmod(mode)
         caplog.clear()
-        assert serving.serve("namesrv", None, [f"peerCredentialsFile={key}"]) == DONE
+        assert serving.serve(role, None, [f"{key_name}={key}"]) == DONE
         found = [record.getMessage() for record in caplog.records if "chmod 600" in record.getMessage()]
         assert len(found) == lines, oct(mode)
         assert all(str(key) in line for line in found)

@@ -14,6 +14,7 @@ from model.errors import ConfigError
 from remoting import bodies
 from remoting.auth import PEER_CODES, SIGNATURE
 from remoting.codec import Command
+from remoting.headers import PULL_SUBSCRIPTION, PullHeader
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
 from tests.broker.helpers import client_of, config_for, eventually, running
@@ -146,3 +147,21 @@ def test_beyond_loopback_it_wants_a_key_or_to_be_told_to_trust(tmp_path: Path) -
     config: BrokerConfig = config_for(tmp_path, **beyond, peerCredentialsFile="/none/at/all")
     with pytest.raises(ConfigError, match="peerCredentialsFile=/none"):
         Broker(OsEnv(), config)
+
+
+async def test_what_no_consumer_may_see_yet_only_operators_read(tmp_path: Path) -> None:
+    key = key_file(tmp_path)
+    async with running(tmp_path / "store", peerCredentialsFile=key) as broker, client_of(broker) as client:
+        half = "RMQ_SYS_TRANS_HALF_TOPIC"
+        assert (await client.send("T")).code == 0
+        assert (await client.send("T", b"half", properties="TRAN_MSG\x01true\x02PGROUP\x01pg\x02")).code == 0
+        await broker.store.caught_up()
+        assert (await client.pull(half, 0)).code == Response.NO_PERMISSION
+        assert (await client.pull("T", 0)).code == 0
+        operator = RemotingClient(broker.env, "operator", credentials=KEY)
+        header = PullHeader("TOOLS_CONSUMER", half, 0, 0, 1, sys_flag=PULL_SUBSCRIPTION, subscription="*")
+        try:
+            answer = await operator.call(client.address, Command(Request.PULL_MESSAGE, header.to_ext()))
+        finally:
+            await operator.close()
+        assert answer.code == 0

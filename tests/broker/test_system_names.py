@@ -10,8 +10,8 @@ import pytest
 from broker.requests.transactions import GROUP
 from model.codes import Request
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader
+from tests.broker.halves import COMMIT, HALVES, SOON, begin, end, of_topic
 from tests.broker.helpers import client_of, eventually, running
-from tests.broker.test_transactions import COMMIT, HALVES, SOON, begin, end, of_topic
 
 FORGED = "1000000"
 

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,13 +13,13 @@ from broker.requests.transactions import GROUP
 from broker.service import Broker
 from model.codes import Request
 from model.errors import Refused
-from model.message import PROPERTIES_BYTES_MAX, parse_message_id, property_of
+from model.message import PROPERTIES_BYTES_MAX, property_of
 from remoting.codec import Command
 from remoting.headers import EndTransactionHeader
 from remoting.service import Connection
 from store.files.record import Record, decode
+from tests.broker.halves import COMMIT, GIVEN_UP, HALF, HALVES, ROLLBACK, SOON, UNKNOWN, begin, end, of_topic
 from tests.broker.helpers import (
-    Client,
     client_of,
     eventually,
     golden_exchanges,
@@ -29,33 +28,6 @@ from tests.broker.helpers import (
     pair,
     running,
 )
-
-HALF = "TRAN_MSG\x01true\x02PGROUP\x01pg\x02"
-COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
-HALVES = "RMQ_SYS_TRANS_HALF_TOPIC"
-GIVEN_UP = "TRANS_CHECK_MAX_TIME_TOPIC"
-SOON = {"transactionTimeOut": "1", "transactionCheckInterval": "20"}
-
-
-async def begin(client: Client, topic: str = "T", body: bytes = b"half", **header: Any) -> Command:
-    answer = await client.send(topic, body, properties=HALF, **header)
-    assert answer.code == 0, answer.remark
-    return answer
-
-
-async def end(client: Client, half: Command, decision: int, group: str = "pg") -> Command:
-    header = EndTransactionHeader(
-        group,
-        int(half.ext["queueOffset"]),
-        parse_message_id(half.ext["msgId"])[1],
-        decision,
-        half.ext["transactionId"],
-    )
-    return await client.call(Request.END_TRANSACTION, header.to_ext())
-
-
-def of_topic(broker: Broker, topic: str) -> list[Record]:
-    return [record for record in log_records(broker) if record.topic == topic]
 
 
 async def test_a_half_message_is_invisible_until_it_is_committed(tmp_path: Path) -> None:

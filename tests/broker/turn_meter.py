@@ -11,8 +11,9 @@ import gc
 import time
 from collections.abc import AsyncIterator
 
-LIMIT_S = 0.06
-"""Three times what docs/security.md promises: some of the machines that run tests are slow."""
+LIMIT_S = 0.1
+"""Five times what docs/security.md promises: machines that run tests are slow and busy. What it
+guards against took 0.3 s and more."""
 
 
 class Meter:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from chaos.drills.drill import Drill
+from chaos.drills.measure import Drill
 from cli.demo import MARKER, demo, prepare, summary_lines
 from cli.demo_report import bins, page
 from cli.demo_run import Plan, Result
@@ -19,7 +19,11 @@ from model.errors import ConfigError
 
 def result(**drill: object) -> Result:
     """A run whose master was killed at 10 s and replaced 0.3 s later."""
-    made = Result(Plan(30, 1000, 1024, 7), Drill(rto_ms=310.0, noticed_ms=12.0, first_ack_ms=300.0, acked=3))
+    plan = Plan(seconds=30, rate=1000, size_bytes=1024, seed=7)
+    made = Result(
+        plan,
+        Drill(rto_ms=310.0, noticed_ms=12.0, first_ack_ms=300.0, acked=3),
+    )
     for name, value in drill.items():
         setattr(made.drill, name, value)
     made.victim, made.successor, made.epochs = "broker-a-0", "broker-a-1", (1, 2)

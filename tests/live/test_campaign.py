@@ -11,7 +11,8 @@ from admin.cluster import ClusterNotReady
 from bench import failover, idle
 from chaos.drills import campaign
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
-from chaos.drills.drill import Drill, DrillPlan
+from chaos.drills.load import DrillPlan
+from chaos.drills.measure import Drill
 from chaos.history import Fail, History, Invoke, Ok, Read, Unknown
 from chaos.worlds.live import Timeline, Victim
 from chaos.worlds.rocketmq import VERSION
@@ -73,6 +74,8 @@ class PlannedLoad:
         self._world, self._queues = world, queues
         self._env: Env = env_of(0)
         self._count = 0
+        self.queues = queues
+        self.clock = self._env.monotonic_ms
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -109,7 +112,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PlannedLoad, "spoil", staticmethod(lambda event: event))
 
 
-PLAN = DrillPlan("kill-leader-and-master", queues=2, warm_s=0.05, after_s=0.05, recover_s=2.0)
+PLAN = DrillPlan(scenario="kill-leader-and-master", queues=2, warm_s=0.05, after_s=0.05, recover_s=2.0)
 
 
 def run(plan: CampaignPlan, world: PlannedWorld) -> campaign.Campaign:
@@ -120,7 +123,7 @@ def run(plan: CampaignPlan, world: PlannedWorld) -> campaign.Campaign:
 
 def test_each_drill_is_measured_alone_and_all_are_judged_together() -> None:
     world = PlannedWorld()
-    found = run(CampaignPlan(PLAN, 3), world)
+    found = run(CampaignPlan(drill=PLAN, repeat=3), world)
     assert [drill.unfinished for drill in found.drills] == [None] * 3
     assert all(drill.rto_ms is not None and drill.leader_ms == 5 for drill in found.drills)
     assert [drill.victim for drill in found.drills] == ["n1+b1"] * 3
@@ -130,7 +133,7 @@ def test_each_drill_is_measured_alone_and_all_are_judged_together() -> None:
     result = found.to_json(PLAN, "planned")
     assert result["acked_total"] == found.total.acked
     assert (result["lost_total"], result["acknowledged_twice_total"], result["leader_p50_ms"]) == (0, 0, 5)
-    assert "RTO" in campaign_line(0, CampaignPlan(PLAN, 3), found.drills[0])
+    assert "RTO" in campaign_line(0, CampaignPlan(drill=PLAN, repeat=3), found.drills[0])
 
 
 def test_an_offset_acknowledged_again_in_a_later_drill_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,15 +143,15 @@ def test_an_offset_acknowledged_again_in_a_later_drill_is_found(monkeypatch: pyt
         return event
 
     monkeypatch.setattr(PlannedLoad, "spoil", staticmethod(spoil))
-    found = run(CampaignPlan(PLAN, 2), PlannedWorld())
+    found = run(CampaignPlan(drill=PLAN, repeat=2), PlannedWorld())
     assert found.total.acknowledged_twice == 1
     assert found.total.violated
     assert found.to_json(PLAN, "planned")["acknowledged_twice_total"] == 1
 
 
 def test_it_goes_on_until_enough_was_acknowledged() -> None:
-    few = run(CampaignPlan(PLAN, 1), PlannedWorld())
-    more = run(CampaignPlan(PLAN, 1, acks=few.drills[0].acked * 2), PlannedWorld())
+    few = run(CampaignPlan(drill=PLAN, repeat=1), PlannedWorld())
+    more = run(CampaignPlan(drill=PLAN, repeat=1, acks=few.drills[0].acked * 2), PlannedWorld())
     assert len(few.drills) == 1
     assert len(more.drills) > 1
 
@@ -156,14 +159,14 @@ def test_it_goes_on_until_enough_was_acknowledged() -> None:
 def test_a_cluster_that_does_not_recover_ends_it_with_what_was_measured() -> None:
     world = PlannedWorld()
     world.fails_full_at = 3
-    found = run(CampaignPlan(PLAN, 5), world)
+    found = run(CampaignPlan(drill=PLAN, repeat=5), world)
     assert len(found.drills) == 1
     assert found.total.unfinished == "drill 2: two of three"
     assert found.to_json(PLAN, "planned")["unfinished_total"] == 1
 
 
 def test_no_drill_begins_after_the_limit() -> None:
-    found = run(CampaignPlan(PLAN, 50, limit_s=0.01), PlannedWorld())
+    found = run(CampaignPlan(drill=PLAN, repeat=50, limit_s=0.01), PlannedWorld())
     assert found.drills == []
     assert found.total.unfinished is not None
 
@@ -172,7 +175,7 @@ def test_no_drill_begins_after_the_limit() -> None:
 
 
 def measured(**changed: Any) -> dict[str, Any]:
-    plan = DrillPlan("handover")
+    plan = DrillPlan(scenario="handover")
     drills = [Drill(rto_ms=40.0 + i * 7 % 50, leader_ms=300.0 + i, acked=10) for i in range(50)]
     found = campaign.Campaign(drills, Drill(acked=500))
     return failover.shorten(found.to_json(plan, "keelmq")) | changed
@@ -289,5 +292,5 @@ def test_unknown_and_failed_sends_count_for_the_drill_they_ended_in(monkeypatch:
         return event
 
     monkeypatch.setattr(PlannedLoad, "spoil", staticmethod(spoil))
-    found = run(CampaignPlan(PLAN, 2), PlannedWorld())
+    found = run(CampaignPlan(drill=PLAN, repeat=2), PlannedWorld())
     assert [(drill.failed, drill.unknown) for drill in found.drills] == [(1, 1), (0, 0)]

@@ -3,16 +3,9 @@
 import pytest
 
 from chaos.drills.commands import exit_code
-from chaos.drills.drill import (
-    Drill,
-    DrillPlan,
-    acked_again,
-    judge,
-    longest_gap,
-    measure,
-    percentile,
-    summary,
-)
+from chaos.drills.drill import acked_again, summary
+from chaos.drills.load import DrillPlan
+from chaos.drills.measure import Drill, Strike, judge, longest_gap, measure, percentile
 from chaos.history import Fail, History, Invoke, Ok, Read, Unknown
 from chaos.worlds.live import Timeline, Victim
 from client.message import Queue
@@ -42,8 +35,14 @@ class Story:
 
 def measured(story: Story, scenario: str = "kill-master", until_ms: float = 10_000) -> Drill:
     drill = Drill()
-    plan = DrillPlan(scenario, queues=2)
-    measure(drill, story.history, QUEUES, plan, VICTIM, Timeline(1, 2, 3, 4), 1000, until_ms)
+    strike = Strike(
+        scenario=scenario,
+        victim=VICTIM,
+        fault_ms=1000,
+        until_ms=until_ms,
+        timeline=Timeline(1, 2, 3, 4),
+    )
+    measure(drill, story.history, QUEUES, strike)
     return drill
 
 
@@ -113,7 +112,7 @@ def test_the_gap_is_measured_from_the_last_ack_before_the_fault_to_the_end(
 
 def test_a_send_on_its_way_when_a_slave_froze_proves_no_recovery() -> None:
     story = Story()
-    plan = DrillPlan("freeze-slave", queues=2)
+    plan = DrillPlan(scenario="freeze-slave", queues=2)
     story.ok(QUEUES[0], 999, 1003, OLD)
     assert acked_again(story.history, plan, VICTIM, 1000) == set()
     story.ok(QUEUES[0], 1100, 1103, OLD)
@@ -170,7 +169,7 @@ def test_percentiles_are_values_that_were_measured() -> None:
 
 def test_the_result_has_the_members_scripts_read() -> None:
     drills = [Drill(rto_ms=50.0), Drill(rto_ms=80.0, lost=2, order_violations=1), Drill(unfinished="x")]
-    result = summary(DrillPlan("kill-master", seed=9), "keelmq", drills)
+    result = summary(DrillPlan(scenario="kill-master", seed=9), "keelmq", drills)
     assert result["scenario"] == "kill-master"
     assert (result["rto_p50_ms"], result["rto_p99_ms"], result["rto_max_ms"]) == (50, 80, 80)
     assert (result["lost_total"], result["order_violations_total"]) == (2, 1)

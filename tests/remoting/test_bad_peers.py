@@ -6,6 +6,7 @@ import pytest
 
 from model.errors import Unknown
 from remoting import connection as connection_module
+from remoting import inbox
 from remoting.codec import Command, encode
 from remoting.service import Connection
 from tests.remoting.support import HOST, client_of, read_command, run, serving
@@ -81,7 +82,7 @@ def test_a_frame_as_long_as_the_limit_passes_and_one_byte_more_does_not() -> Non
 def test_a_frame_that_never_becomes_whole_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection_module, "PARTIAL_FRAME_S", 0.2)
+    monkeypatch.setattr(inbox, "PARTIAL_FRAME_S", 0.2)
 
     async def work() -> None:
         async with serving() as (server, address):
@@ -125,7 +126,7 @@ def test_a_peer_that_does_not_read_is_not_read_from_until_it_does() -> None:
             sent = 400
             request = encode(Command(1, body=bytes(50_000)))
             feeding = asyncio.create_task(feed(writer, request, sent))
-            await until(lambda: any(c._read_paused for c in server.connections))
+            await until(lambda: any(c._gate.paused for c in server.connections))
             stuck = handled
             await asyncio.sleep(0.1)
             assert handled <= stuck + 20
@@ -178,3 +179,17 @@ def test_a_peer_that_keeps_a_closing_connection_open_is_cut_off(monkeypatch: pyt
             writer.close()
 
     run(work)
+
+
+def test_a_thousand_broken_peers_make_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with serving() as (_, address):
+            host, port = address.split(":")
+            for _ in range(100):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(BROKEN["bad JSON"])
+                assert await reader.read() == b""
+                writer.close()
+
+    run(work)
+    assert 1 <= len(caplog.records) <= 20

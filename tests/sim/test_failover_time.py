@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaos.drills.drill import ORDERLY
+from chaos.drills.measure import ORDERLY
 from chaos.drills.virtual import KINDS, rto_ms, run
 from chaos.history import Happened, History, Ok
 from client.message import Queue

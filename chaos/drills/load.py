@@ -1,0 +1,163 @@
+"""What runs against the cluster during a drill: producers at a fixed rate, and a consumer behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from admin import credentials
+from chaos.clients import ClientReader, ClientSender
+from chaos.history import History
+from chaos.workload import Clock, Load, ProducerLoad, ReaderLoad
+from chaos.worlds.live import World
+from client.admin import AdminClient
+from client.message import Queue
+from model.errors import MqError
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+TOPIC_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillPlan:
+    """One kind of drill. ``rate``: messages/s of all queues; ``in_flight``: sends a producer may have out at
+    once; ``size_bytes``: of a body; ``senders``: clients the producers share, 0 = one each; times in seconds.
+
+    The load runs for ``warm_s`` before the fault, and for ``after_s`` after every queue was served again.
+    The fault lasts for ``least_s`` at least, and so does the load once it is mended.
+    """
+
+    scenario: str
+    topic: str = ""
+    rate: float = 200.0
+    in_flight: int = 1
+    size_bytes: int = 256
+    seed: int = 1
+    queues: int = 4
+    producers_per_queue: int = 2
+    senders: int = 0
+    make_up_s: float = 0.0
+    warm_s: float = 2.0
+    after_s: float = 1.0
+    least_s: float = 0.0
+    recover_s: float = 30.0
+    full_s: float = 60.0
+
+
+class Follower(Protocol):
+    """A consumer that notes in the history what it is given."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+Follow = Callable[[Sequence[Queue], History, Clock], Follower]
+
+
+class DrillLoad:
+    """The producers, the consumer that follows them, and the history all of them write.
+
+    ``clock``: ms since the load began. ``follow`` makes another consumer than the one that pulls each queue.
+    """
+
+    def __init__(
+        self,
+        env_of: Callable[[int], Env],
+        world: World,
+        plan: DrillPlan,
+        queues: Sequence[Queue],
+        number: int,
+        chance: random.Random,
+        *,
+        history: History | None = None,
+        follow: Follow | None = None,
+    ) -> None:
+        self.history = history if history is not None else History()
+        self.queues = queues
+        self._tasks = Tasks("drill")
+        self._env = env_of(0)
+        self._begun_ms = self._env.monotonic_ms()
+        count = plan.queues * plan.producers_per_queue
+        each = Load(
+            topic=queues[0].topic,
+            producers=count,
+            per_second=plan.rate / count,
+            queues=plan.queues,
+            body_bytes=(plan.size_bytes, plan.size_bytes),
+            in_flight_max=plan.in_flight,
+            make_up_s=plan.make_up_s,
+        )
+        self._senders = [
+            ClientSender(env_of(at + 1), f"drill{number}p{at}", world.namesrv, timeout_s=plan.recover_s)
+            for at in range(plan.senders or count)
+        ]
+        self._producers = [
+            ProducerLoad(
+                f"drill{number}p{at}",
+                self._senders[at % len(self._senders)],
+                [queues[at % plan.queues]],
+                each,
+                self.history,
+                self.clock,
+                random.Random(chance.getrandbits(64)),
+            )
+            for at in range(count)
+        ]
+        self._reader = ClientReader(env_of(count + 1), f"drill{number}c", world.namesrv)
+        self._consumer = ReaderLoad(f"drill{number}c", self._reader, queues, each, self.history, self.clock)
+        self._follower = follow(queues, self.history, self.clock) if follow is not None else None
+        self._running: list[asyncio.Task[None]] = []
+
+    def clock(self) -> float:
+        return self._env.monotonic_ms() - self._begun_ms
+
+    async def start(self) -> None:
+        for sender in self._senders:
+            await sender.start()
+        await self._reader.start()
+        if self._follower is not None:
+            await self._follower.start()
+        self._begun_ms = self._env.monotonic_ms()
+        self._running = [self._tasks.spawn(p.run(), name=p.name) for p in self._producers]
+        if self._follower is None:
+            self._tasks.spawn(self._consumer.run(), name=self._consumer.name)
+
+    async def stop(self, timeout_s: float) -> None:
+        """End the sends; one that still waits after ``timeout_s`` stays unknown."""
+        for producer in self._producers:
+            producer.stop()
+        await asyncio.wait(self._running, timeout=timeout_s)
+
+    async def read_back(self, timeout_s: float) -> bool:
+        self._consumer.stop()
+        until_s = asyncio.get_running_loop().time() + timeout_s
+        return await self._consumer.read_back(until_s=until_s)
+
+    async def close(self) -> None:
+        if self._follower is not None:
+            await self._follower.stop()
+        await self._tasks.cancel()
+        for sender in self._senders:
+            await sender.stop()
+        await self._reader.stop()
+
+
+async def make_topic(env: Env, world: World, topic: str, queues: int) -> None:
+    """Create the topic and wait until every NameServer routes it."""
+    until_ms = env.monotonic_ms() + TOPIC_S * 1000
+    async with AdminClient(env, world.namesrv, credentials=credentials.read()) as admin:
+        await admin.create_topic(topic, queues, brokers=[world.group])
+        for address in world.namesrv:
+            async with AdminClient(env, [address]) as one:
+                while True:
+                    try:
+                        if len((await one.route(topic)).writable) == queues:
+                            break
+                    except MqError:
+                        if env.monotonic_ms() > until_ms:
+                            raise
+                    await asyncio.sleep(0.05)

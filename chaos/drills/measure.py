@@ -1,0 +1,209 @@
+"""What did a drill cost, and was a promise broken? From the history of the sends, and what the servers told.
+
+``rto_ms`` is the worst queue's time from its last acknowledgement before the fault to its first one by the
+new master; where the old master was asked to go, and served on until it had made way, from the last one it
+gave: the time its clients were without acknowledgements. ``since_request_ms`` is the worst queue's time from
+the fault, or the request, to the new master's first acknowledgement. Where the master stays, ``rto_ms`` is
+the longest gap between two acknowledgements of a queue after the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from chaos.checks import messages, order
+from chaos.checks.violation import Violation
+from chaos.history import History, Ok
+from chaos.worlds.live import Timeline, Victim
+from client.message import Queue
+
+MOVES_MASTER: Final = frozenset(
+    {"kill-master", "stop-master", "freeze-master", "handover", "kill-leader-and-master"}
+)
+ORDERLY: Final = frozenset({"stop-master", "handover"})
+"""The old master serves on for a while: the outage begins with its last acknowledgement."""
+VIOLATIONS_SHOWN: Final = 20
+COUNTS: Final = (
+    "acked",
+    "unknown",
+    "failed",
+    "lost",
+    "phantom",
+    "duplicates",
+    "order_violations",
+    "offset_reuse",
+    "acknowledged_twice",
+    "read_then_gone",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """A fault that happened: to whom, when (ms of the history's clock), and what the servers did about it.
+
+    Acknowledgements later than ``until_ms`` are not part of the failover.
+    """
+
+    scenario: str
+    victim: Victim
+    fault_ms: float
+    until_ms: float
+    timeline: Timeline
+
+    @property
+    def moves(self) -> bool:
+        """Whether another broker has to become master."""
+        return self.scenario in MOVES_MASTER
+
+
+@dataclass(slots=True)
+class Drill:
+    """What one drill measured; times in ms since the fault, None = did not happen in time."""
+
+    rto_ms: float | None = None
+    since_request_ms: float | None = None
+    noticed_ms: float | None = None
+    elected_ms: float | None = None
+    promoted_ms: float | None = None
+    routed_ms: float | None = None
+    leader_ms: float | None = None
+    first_ack_ms: float | None = None
+    acked: int = 0
+    unknown: int = 0
+    failed: int = 0
+    lost: int = 0
+    phantom: int = 0
+    duplicates: int = 0
+    order_violations: int = 0
+    offset_reuse: int = 0
+    acknowledged_twice: int = 0
+    read_then_gone: int = 0
+    victim: str = ""
+    rto_queues_ms: list[float | None] = field(default_factory=list)
+    stall_ms: float | None = None
+    full_again_ms: float | None = None
+    read_back: int = 0
+    unfinished: str | None = None
+    violations: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def violated(self) -> bool:
+        return bool(
+            self.lost
+            or self.phantom
+            or self.duplicates
+            or self.order_violations
+            or self.offset_reuse
+            or self.acknowledged_twice
+            or self.read_then_gone
+        )
+
+
+def measure(drill: Drill, history: History, queues: Sequence[Queue], strike: Strike) -> None:
+    """Fill in the times."""
+    acks = [event for event in history.events if isinstance(event, Ok)]
+    of_queue = [
+        [ack for ack in acks if ack.queue == queue and ack.at_ms <= strike.until_ms] for queue in queues
+    ]
+    stalls = [longest_gap([ack.at_ms for ack in own], strike.fault_ms, strike.until_ms) for own in of_queue]
+    drill.stall_ms = max(stalls, default=None)
+    drill.rto_queues_ms = list(stalls)
+    if strike.moves:
+        orderly = strike.scenario in ORDERLY
+        drill.rto_queues_ms = [
+            rto(own, strike.fault_ms, strike.victim.master, orderly=orderly) for own in of_queue
+        ]
+        drill.since_request_ms = _since_request(of_queue, strike)
+    found = [time for time in drill.rto_queues_ms if time is not None]
+    drill.rto_ms = max(found) if len(found) == len(queues) else None
+    drill.first_ack_ms = _first_ack(acks, strike)
+    for name, value in asdict(strike.timeline).items():
+        setattr(drill, name, value)
+
+
+def _since_request(of_queue: Sequence[Sequence[Ok]], strike: Strike) -> float | None:
+    """From the fault to the last queue's first acknowledgement by another master."""
+    firsts = [_by_another(own, strike.fault_ms, strike.victim.master)[:1] for own in of_queue]
+    if not all(firsts):
+        return None
+    return round(max(first for (first,) in firsts) - strike.fault_ms, 1)
+
+
+def _first_ack(acks: Sequence[Ok], strike: Strike) -> float | None:
+    later = [
+        ack.at_ms
+        for ack in acks
+        if ack.at_ms > strike.fault_ms and not (strike.moves and ack.address == strike.victim.master)
+    ]
+    return round(min(later) - strike.fault_ms, 1) if later else None
+
+
+def rto(acks: Sequence[Ok], fault_ms: float, old_master: str, *, orderly: bool) -> float | None:
+    """Last acknowledgement before the outage to the first one by another master than the old."""
+    after = _by_another(acks, fault_ms, old_master)
+    # An answer a killed master gave in its last moment may be read after the fault: it ends no outage.
+    begins_ms = min(after, default=fault_ms) if orderly else fault_ms
+    before = [
+        ack.at_ms for ack in acks if ack.at_ms <= begins_ms and (not orderly or ack.address == old_master)
+    ]
+    return round(min(after) - max(before, default=fault_ms), 1) if after else None
+
+
+def _by_another(acks: Sequence[Ok], fault_ms: float, old_master: str) -> list[float]:
+    """When another master than the old acknowledged, in order of time."""
+    return sorted(ack.at_ms for ack in acks if ack.at_ms > fault_ms and ack.address != old_master)
+
+
+def longest_gap(times_ms: Sequence[float], fault_ms: float, until_ms: float) -> float:
+    """The longest time without an acknowledgement between the last one before the fault and ``until_ms``."""
+    before = max((at for at in times_ms if at <= fault_ms), default=fault_ms)
+    marks = [before, *sorted(at for at in times_ms if fault_ms < at <= until_ms), until_ms]
+    return round(max(b - a for a, b in pairwise(marks)), 1)
+
+
+def judge(drill: Drill, history: History) -> None:
+    """Count outcomes and broken promises."""
+    sends = history.sends()
+    for send in sends:
+        if send.outcome == "ok":
+            drill.acked += 1
+        elif send.outcome == "fail":
+            drill.failed += 1
+        else:
+            drill.unknown += 1
+    final, early = history.reads(final=True), history.reads(final=False)
+    drill.read_back = len(final)
+    found: dict[str, list[Violation]] = {
+        "lost": list(messages.lost(sends, final)) if final else _all_lost(drill),
+        "phantom": list(messages.phantom(sends, history.reads())),
+        "duplicates": list(messages.duplicates(sends, final)),
+        "order_violations": [
+            *order.producer_order(sends),
+            *order.real_time_order(sends),
+            *order.dense_offsets(final),
+        ],
+        "offset_reuse": list(order.offset_reuse(sends, history.reads())),
+        "acknowledged_twice": list(order.acknowledged_twice(sends)),
+        "read_then_gone": list(messages.read_then_gone(early, final)),
+    }
+    for name, violations in found.items():
+        setattr(drill, name, len(violations))
+    everything = [violation.to_json() for violations in found.values() for violation in violations]
+    drill.violations = everything[:VIOLATIONS_SHOWN]
+
+
+def _all_lost(drill: Drill) -> list[Violation]:
+    """Nothing could be read: either the reading failed, which is said elsewhere, or all of it is gone."""
+    if drill.unfinished is not None or not drill.acked:
+        return []
+    return [Violation("lost", f"none of {drill.acked} acknowledged messages can be read")] * drill.acked
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float | None:
+    """Nearest rank: a value that was really measured."""
+    if not ordered:
+        return None
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
