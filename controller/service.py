@@ -15,11 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from controller.groups.brokers import Brokers, is_id
-from controller.groups.coordinator import ElectionCoordinator
-from controller.groups.elect import PRIORITY_LAST
-from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
-from controller.groups.prospects import Wish
-from controller.groups.table import (
+from controller.groups.commands import (
     SUCCESS,
     AlterSyncStateSet,
     Answer,
@@ -28,10 +24,14 @@ from controller.groups.table import (
     Command,
     ElectMaster,
     RegisterBroker,
-    ReplicaTable,
     decode_answer,
     encode_command,
 )
+from controller.groups.coordinator import ElectionCoordinator
+from controller.groups.elect import PRIORITY_LAST
+from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
+from controller.groups.prospects import Wish
+from controller.groups.table import ReplicaTable
 from controller.raft.raft import Raft, RaftConfig
 from controller.raft.tls import TlsFiles
 from model.codes import Request, Response
@@ -59,6 +59,8 @@ CHANGEABLE: Final = frozenset(
     }
 )
 """Keys UPDATE_CONTROLLER_CONFIG may set while the Controller runs: none of them can break the Raft group."""
+
+ALL_ACK: Final = "allAckInSyncStateSet"
 
 _Ask = Callable[[codec.Command], Awaitable[Answer]]
 
@@ -241,11 +243,10 @@ class Controller:
         self._refuse_a_double(group, broker_id, address)
         if not self._live.knows(group, broker_id) and len(self._live) >= BROKERS_MAX:
             raise Refused(f"more than {BROKERS_MAX} brokers", Response.SYSTEM_BUSY)
-        timeout_ms = opt_int(ext, "heartbeatTimeoutMills", DEFAULT_TIMEOUT_MS)
         beat = Heartbeat(
             session=self._brokers.session(connection),
             at_ms=self._env.monotonic_ms(),
-            timeout_ms=min(max(timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS),
+            timeout_ms=_timeout_ms(ext, DEFAULT_TIMEOUT_MS),
             cluster=cluster,
             address=address,
             ha_address=ext.get("haServerAddr", ""),
@@ -254,7 +255,7 @@ class Controller:
             confirm_offset=opt_int(ext, "confirmOffset", -1),
             priority=opt_int(ext, "electionPriority", PRIORITY_LAST),
             leases=opt_bool(ext, "leases"),
-            all_ack=opt_bool(ext, "allAckInSyncStateSet"),
+            all_ack=opt_bool(ext, ALL_ACK),
         )
         if self._live.heartbeat(group, broker_id, beat):
             self._coordinator.broker_back(group)
@@ -340,7 +341,7 @@ class Controller:
             "request_id": self._request_id(),
             "now_ms": self._env.now_ms(),
             "alive": tuple(self._live.alive(name, now_ms)),
-            "presumed": tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
+            "within_grace": tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
         }
 
     async def _alter(self, request: codec.Command) -> Answer:
@@ -358,6 +359,7 @@ class Controller:
                 master_epoch=need_int(ext, "masterEpoch"),
                 members=tuple(members),
                 members_epoch=members_epoch,
+                incarnations=_incarnations(ext.get("incarnations", "")),
             )
         )
 
@@ -370,7 +372,7 @@ class Controller:
             designate=opt_bool(ext, "designateElect"),
             restarted=restarted,
             log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
-            doubtful=opt_bool(ext, "doubtful"),
+            suspect=opt_bool(ext, "doubtful"),
             # Both say that the master's reign in this epoch is over; an older broker names no epoch.
             master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or handed_over_by >= 0 else -1,
             handed_over_by=handed_over_by,
@@ -390,9 +392,11 @@ class Controller:
                 address=address,
                 ha_address=ext.get("haServerAddr", ""),
                 unclean=opt_bool(ext, "unclean"),
-                doubtful=opt_bool(ext, "doubtful"),
+                suspect=opt_bool(ext, "doubtful"),
                 majority_of=opt_int(ext, "majorityOf", 0, 0, INT_MAX),
                 learner=opt_bool(ext, "learner"),
+                all_ack=opt_bool(ext, ALL_ACK) if ALL_ACK in ext else None,
+                timeout_ms=_timeout_ms(ext, 0),
             )
         )
         return self._told_ha_address(name, answer)
@@ -452,3 +456,18 @@ class Controller:
 
     def _told_ha_address(self, name: str, answer: Answer) -> Answer:
         return msgspec.structs.replace(answer, ext=self._brokers.with_ha_address(name, answer.ext))
+
+
+def _timeout_ms(ext: dict[str, str], unsaid: int) -> int:
+    if not ext.get("heartbeatTimeoutMills"):
+        return unsaid
+    return min(max(opt_int(ext, "heartbeatTimeoutMills", 0), TIMEOUT_MIN_MS), TIMEOUT_MAX_MS)
+
+
+def _incarnations(text: str) -> dict[int, int]:
+    """``2:1;3:4``: how often each broker had forgotten, as the master knows. Raises PeerError."""
+    pairs = [pair.split(":") for pair in text.split(";") if pair]
+    numbers = [number for pair in pairs for number in pair]
+    if any(len(pair) != 2 for pair in pairs) or not all(n.isdecimal() and len(n) < 19 for n in numbers):
+        raise PeerError(f"incarnations={text[:80]!r}: expected ids and numbers like 2:1;3:4")
+    return {int(broker_id): int(times) for broker_id, times in pairs}

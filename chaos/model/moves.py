@@ -9,7 +9,10 @@ from typing import NamedTuple
 from chaos.model import controllers, masters, slaves
 from chaos.model.rules import Rules
 from chaos.model.world import Broker, Phase, Setting, World, put
-from controller.groups.table import SUCCESS, ElectMaster
+from controller.groups.commands import (
+    SUCCESS,
+    ElectMaster,
+)
 
 
 class Move(NamedTuple):
@@ -89,7 +92,7 @@ def _looks(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
     elif group.master is None and broker.phase is Phase.MASTER and group.epoch > broker.epoch:
         fenced = broker._replace(phase=Phase.REGISTERED, follows=0, lease=0, lead=None)
         yield Move(f"{broker_id} is fenced", world.with_broker(broker_id, fenced))
-    taken_in = broker_id in group.members and broker_id not in group.doubtful
+    taken_in = broker_id in group.members and broker_id not in group.suspect
     if broker.phase is Phase.SLAVE and broker.suspect and taken_in:
         whole = broker._replace(suspect=False)
         yield Move(f"{broker_id} is suspect no more", world.with_broker(broker_id, whole))
@@ -123,7 +126,7 @@ def _asks_anew(setting: Setting, world: World, broker_id: int, broker: Broker) -
                 broker_id=broker_id,
                 restarted=True,
                 log_epoch=recorded,
-                doubtful=broker.suspect,
+                suspect=broker.suspect,
                 all_ack=setting.all_ack,
                 master_epoch=group.epoch,
                 alive=tuple(sorted((*others, broker_id))),

@@ -17,6 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from controller.groups.asking import Inquiry, patience_s
+from controller.groups.commands import (
+    ELECT_MASTER_FAILED,
+    FENCED_MASTER_EPOCH,
+    SUCCESS,
+    Answer,
+    ElectMaster,
+)
+from controller.groups.group import Group
 from controller.groups.lease import Leases
 from controller.groups.liveness import Broker, Heartbeat, Liveness
 from controller.groups.prospects import OWN, Prospects
@@ -46,15 +54,7 @@ from controller.groups.signals import (
     Tick,
     WakeAt,
 )
-from controller.groups.table import (
-    ELECT_MASTER_FAILED,
-    FENCED_MASTER_EPOCH,
-    SUCCESS,
-    Answer,
-    ElectMaster,
-    Group,
-    ReplicaTable,
-)
+from controller.groups.table import ReplicaTable
 from controller.groups.underway import NEVER, Election, Phase
 from model.config import ControllerConfig
 from model.errors import MqError, Refused, Unknown
@@ -339,7 +339,10 @@ class ElectionState:
         # An election under way may depose it, and its outcome may be unknown until that is settled.
         if not self.mandate.decides or name in self.elections:
             return 0
-        return self.leases.grant((name, broker_id), beat.timeout_ms, followed_ms=followed_ms, now_ms=now_ms)
+        # A later leader of the Controllers waits for as long as the master registered, and no longer.
+        registered_ms = group.rule.timeout_ms if group.rule is not None else 0
+        timeout_ms = min(beat.timeout_ms, registered_ms or beat.timeout_ms)
+        return self.leases.grant((name, broker_id), timeout_ms, followed_ms=followed_ms, now_ms=now_ms)
 
     # an election, step by step
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from controller.groups import signals
+from controller.groups.commands import (
+    Answer,
+)
 from controller.groups.prospects import Wish
-from controller.groups.table import Answer
 from model.errors import Refused, Unknown
 from tests.controller.election_lab import G, Lab
 
@@ -172,7 +174,7 @@ class Transcript:
             broker_id=int(broker_id),
             designate="designate" in words,
             restarted="restarted" in words,
-            doubtful="doubtful" in words,
+            suspect="doubtful" in words,
             log_epoch=numbers.get("log_epoch", Wish().log_epoch),
             master_epoch=numbers.get("epoch", -1),
             handed_over_by=numbers.get("handed_over_by", -1),
