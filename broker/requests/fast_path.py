@@ -180,7 +180,7 @@ class FastPath:
         dispatches: list[Dispatch] = []
         answers: list[bytes] = []
         next_offsets: dict[tuple[str, int], int] = {}
-        offset = log.end
+        offset: int = log.end
         limit = offset + log.room
         appended_at = start  # frames before it are in the log
         appended_slow = 0
