@@ -11,18 +11,17 @@ from functools import lru_cache
 import msgspec
 
 from chaos.model.world import Phase, Setting, World
-from controller.groups.elect import End
-from controller.groups.lease import matters
-from controller.groups.liveness import Heartbeat
-from controller.groups.table import (
+from controller.groups.commands import (
     AlterSyncStateSet,
     Command,
     ElectMaster,
-    Group,
     RegisterBroker,
-    Replica,
-    ReplicaTable,
 )
+from controller.groups.elect import End
+from controller.groups.group import Group, Replica
+from controller.groups.lease import matters
+from controller.groups.liveness import Heartbeat
+from controller.groups.table import ReplicaTable
 
 GROUP = "g"
 CLUSTER = "c"
@@ -52,7 +51,7 @@ def new_table(
         before=list(before),
         members=list(members),
         members_epoch=1,
-        doubtful=list(suspects),
+        suspect=list(suspects),
     )
     return encoded(group)
 
@@ -62,7 +61,7 @@ def encoded(group: Group) -> bytes:
     group.unclean_elections = 0
     group.replicas = dict(sorted(group.replicas.items()))
     group.members = sorted(group.members)
-    group.before, group.doubtful = sorted(group.before), sorted(group.doubtful)
+    group.before, group.suspect = sorted(group.before), sorted(group.suspect)
     return _ENCODE(group)
 
 
@@ -76,16 +75,8 @@ def group_of(table: bytes) -> Group:
 def _applied(table: bytes, command: bytes) -> tuple[int, bytes]:
     tables = ReplicaTable(groups={GROUP: _DECODE(table)})
     code = tables.apply(msgspec.msgpack.decode(command, type=Command))["code"]
-    for group in tables.groups.values():
-        group_invariants(group)
+    tables.check_invariants()
     return code, encoded(tables.groups[GROUP])
-
-
-def group_invariants(group: Group) -> None:
-    """The table's own, when it has some."""
-    check = getattr(group, "check_invariants", None)
-    if check is not None:
-        check()
 
 
 def apply(table: bytes, command: Command) -> tuple[int, bytes]:
@@ -144,7 +135,7 @@ def registration(
         broker_id=broker_id,
         address=f"h{broker_id}",
         unclean=True,
-        doubtful=suspect,
+        suspect=suspect,
         majority_of=setting.brokers if setting.majority else 0,
         alive=alive,
     )

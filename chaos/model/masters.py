@@ -42,28 +42,32 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     lead = broker.lead
     if broker.phase is not Phase.MASTER or lead is None:
         return world
-    policy = policy_of(setting)
     others = counted(broker_id, lead, rules)
     holds_lease = broker.lease == broker.epoch or not rules.lease_at_broker
-    if not (policy.wait is Wait.ALL and others) and not holds_lease:
+    if not (setting.all_ack and others) and not holds_lease:
         return world
     end = len(broker.log)
     slowest = min([end, *(lead.acked[i - 1] for i in others)])
-    votes = certain(broker_id, lead) if rules.ends_count_by_member else set(setting.ids) - {broker_id}
-    if policy.wait is Wait.MAJORITY and rules.epoch_is_noted:
-        votes = {i for i in votes if lead.noted[i - 1]}
-    ends = [lead.acked[i - 1] for i in sorted(votes)]
-    confirmed, replicated = policy.watermarks(end, slowest, ends, setting.brokers)
+    ends = _votes(setting, rules, broker_id, lead)
+    confirmed, replicated = policy_of(setting).watermarks(end, slowest, ends, setting.brokers)
     if not rules.confirmed_bounds_reads:
         confirmed = end
     confirmed = max(broker.confirmed, min(confirmed, end))
-    answered = {(at, broker.log[at]) for at in range(max(replicated, 0))}
-    read = {(at, broker.log[at]) for at in range(confirmed)}
+    places = list(enumerate(broker.log))
     changes = _answered_changes(rules, world, broker_id, others)
-    world = world.with_broker(broker_id, broker._replace(confirmed=confirmed))
-    return world._replace(
-        acked=world.acked | answered, read=world.read | read, answered=world.answered | changes
+    return world.with_broker(broker_id, broker._replace(confirmed=confirmed))._replace(
+        acked=world.acked.union(places[: max(replicated, 0)]),
+        read=world.read.union(places[:confirmed]),
+        answered=world.answered | changes,
     )
+
+
+def _votes(setting: Setting, rules: Rules, broker_id: int, lead: Lead) -> list[int]:
+    """The acknowledged ends that count for an answer."""
+    votes = certain(broker_id, lead) if rules.ends_count_by_member else set(setting.ids) - {broker_id}
+    if setting.majority and rules.epoch_is_noted:
+        votes = {i for i in votes if lead.noted[i - 1]}
+    return [lead.acked[i - 1] for i in sorted(votes)]
 
 
 def _answered_changes(rules: Rules, world: World, broker_id: int, others: set[int]) -> frozenset[int]:

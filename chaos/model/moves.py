@@ -9,7 +9,10 @@ from typing import NamedTuple
 from chaos.model import controllers, masters, slaves
 from chaos.model.rules import Rules
 from chaos.model.world import Broker, Phase, Setting, World, put
-from controller.groups.table import SUCCESS, ElectMaster
+from controller.groups.commands import (
+    SUCCESS,
+    ElectMaster,
+)
 
 
 class Move(NamedTuple):
@@ -80,35 +83,34 @@ def _starts(setting: Setting, rules: Rules, world: World, broker_id: int, broker
 def _looks(setting: Setting, rules: Rules, world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
     """The broker looks at the Controllers' view, and becomes what it says."""
     group = controllers.group_of(world.table)
-    leads_it = broker.phase is Phase.MASTER and broker.epoch == group.epoch
-    if group.master == broker_id and not leads_it:
-        if broker.phase is not Phase.MASTER and not broker.asked and rules.restarted_asks_anew:
-            yield from _asks_anew(setting, world, broker_id, broker)
-        else:
-            yield Move(
-                f"{broker_id} leads epoch {group.epoch}",
-                masters.took_over(setting, world, broker_id),
-                broker_id,
-            )
-    elif leads_it and broker.lead is not None and group.members_epoch > broker.lead.set_epoch:
-        yield Move(
-            f"{broker_id} hears of the set {group.members}", masters.heard_set(world, broker_id), broker_id
-        )
-    elif group.master not in (None, broker_id) and (broker.phase, broker.epoch) != (Phase.SLAVE, group.epoch):
-        follows = broker._replace(
-            phase=Phase.SLAVE, epoch=group.epoch, follows=0, lease=0, lead=None, asked=True
-        )
-        yield Move(
-            f"{broker_id} follows {group.master} of epoch {group.epoch}",
-            world.with_broker(broker_id, follows),
-        )
+    if group.master == broker_id:
+        yield from _told_to_lead(setting, rules, world, broker_id, broker)
+    elif group.master is not None and (broker.phase, broker.epoch) != (Phase.SLAVE, group.epoch):
+        follows = broker.stopped()._replace(phase=Phase.SLAVE, epoch=group.epoch, asked=True)
+        text = f"{broker_id} follows {group.master} of epoch {group.epoch}"
+        yield Move(text, world.with_broker(broker_id, follows))
     elif group.master is None and broker.phase is Phase.MASTER and group.epoch > broker.epoch:
         fenced = broker._replace(phase=Phase.REGISTERED, follows=0, lease=0, lead=None)
         yield Move(f"{broker_id} is fenced", world.with_broker(broker_id, fenced))
-    taken_in = broker_id in group.members and broker_id not in group.doubtful
+    taken_in = broker_id in group.members and broker_id not in group.suspect
     if broker.phase is Phase.SLAVE and broker.suspect and taken_in:
         whole = broker._replace(suspect=False)
         yield Move(f"{broker_id} is suspect no more", world.with_broker(broker_id, whole))
+
+
+def _told_to_lead(
+    setting: Setting, rules: Rules, world: World, broker_id: int, broker: Broker
+) -> Iterator[Move]:
+    group, lead = controllers.group_of(world.table), broker.lead
+    if broker.phase is Phase.MASTER and broker.epoch == group.epoch:
+        if lead is not None and group.members_epoch > lead.set_epoch:
+            after = masters.heard_set(world, broker_id)
+            yield Move(f"{broker_id} hears of the set {group.members}", after, broker_id)
+    elif broker.phase is not Phase.MASTER and not broker.asked and rules.restarted_asks_anew:
+        yield from _asks_anew(setting, world, broker_id, broker)
+    else:
+        after = masters.took_over(setting, world, broker_id)
+        yield Move(f"{broker_id} leads epoch {group.epoch}", after, broker_id)
 
 
 def _asks_anew(setting: Setting, world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
@@ -124,7 +126,7 @@ def _asks_anew(setting: Setting, world: World, broker_id: int, broker: Broker) -
                 broker_id=broker_id,
                 restarted=True,
                 log_epoch=recorded,
-                doubtful=broker.suspect,
+                suspect=broker.suspect,
                 all_ack=setting.all_ack,
                 master_epoch=group.epoch,
                 alive=tuple(sorted((*others, broker_id))),

@@ -16,7 +16,8 @@ from chaos.model import controllers
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Budget, Setting
 from controller.groups.elect import Ballot
-from controller.groups.table import Group, ReplicaTable
+from controller.groups.group import Group
+from controller.groups.table import ReplicaTable
 from ha.ack_policy import AckPolicy
 
 
@@ -116,7 +117,7 @@ def _suspicion_kept_quiet(original: Any) -> Any:
         group = self.groups[command.group]
         members_epoch, members = group.members_epoch, list(group.members)
         answer = original(self, command)
-        if command.doubtful:
+        if command.suspect:
             group.members_epoch, group.members = members_epoch, members
         return answer
 

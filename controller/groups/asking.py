@@ -15,7 +15,7 @@ from typing import Final
 SOON_S: Final = 0.1
 SOON_MS: Final = SOON_S * 1000
 PATIENCE_SHARE: Final = 1 / 3
-"""Of the heartbeat timeout: who needs as long as that to say a word will soon count as dead anyway."""
+"""Of the heartbeat timeout: a broker that needs as long as that to answer will soon count as dead anyway."""
 PATIENCE_MAX_S: Final = 1.0
 """A broker that asks for an election gives up after 3 s, some of which its master may need to step down."""
 

@@ -2,7 +2,7 @@
 
 heartbeat ──► session ──► the connection a keelmq broker is called on; a real one on its own port
 election  ──► how far is your log? ──► announcement: who is master, and where slaves copy from
-handover  ──► make way
+handover  ──► step down
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-MAKE_WAY_S: Final = 1.5  # a master drains within so long, or says no
+STEP_DOWN_S: Final = 1.5  # a master drains within so long, or says no
 NOTICE_S: Final = 1.0
 
 
@@ -185,7 +185,7 @@ class Brokers:
             "term": str(term),
         }
         try:
-            answer = await connection.call(codec.Command(Request.CONTROLLER_ELECT_MASTER, ext), MAKE_WAY_S)
+            answer = await connection.call(codec.Command(Request.CONTROLLER_ELECT_MASTER, ext), STEP_DOWN_S)
         except (MqError, OSError) as error:
             log.warning("master %d of %s does not hand over: %s", master, name, error)
             return False

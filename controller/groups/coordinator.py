@@ -13,10 +13,14 @@ from typing import Final
 
 from controller.groups import signals
 from controller.groups.brokers import Brokers, Said
+from controller.groups.commands import (
+    Answer,
+    ElectMaster,
+)
 from controller.groups.election import ElectionState
 from controller.groups.liveness import Broker, Heartbeat, Liveness
 from controller.groups.prospects import Wish
-from controller.groups.table import Answer, ElectMaster, ReplicaTable
+from controller.groups.table import ReplicaTable
 from controller.raft.raft import NotLeader, Raft
 from model.config import ControllerConfig
 from model.errors import MqError, Unknown

@@ -17,6 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from controller.groups.asking import Inquiry, patience_s
+from controller.groups.commands import (
+    ELECT_MASTER_FAILED,
+    FENCED_MASTER_EPOCH,
+    SUCCESS,
+    Answer,
+    ElectMaster,
+)
+from controller.groups.group import Group
 from controller.groups.lease import Leases
 from controller.groups.liveness import Broker, Heartbeat, Liveness
 from controller.groups.prospects import OWN, Prospects
@@ -46,15 +54,7 @@ from controller.groups.signals import (
     Tick,
     WakeAt,
 )
-from controller.groups.table import (
-    ELECT_MASTER_FAILED,
-    FENCED_MASTER_EPOCH,
-    SUCCESS,
-    Answer,
-    ElectMaster,
-    Group,
-    ReplicaTable,
-)
+from controller.groups.table import ReplicaTable
 from controller.groups.underway import NEVER, Election, Phase
 from model.config import ControllerConfig
 from model.errors import MqError, Refused, Unknown
@@ -339,7 +339,10 @@ class ElectionState:
         # An election under way may depose it, and its outcome may be unknown until that is settled.
         if not self.mandate.decides or name in self.elections:
             return 0
-        return self.leases.grant((name, broker_id), beat.timeout_ms, followed_ms=followed_ms, now_ms=now_ms)
+        # A later leader of the Controllers waits for as long as the master registered, and no longer.
+        registered_ms = group.rule.timeout_ms if group.rule is not None else 0
+        timeout_ms = min(beat.timeout_ms, registered_ms or beat.timeout_ms)
+        return self.leases.grant((name, broker_id), timeout_ms, followed_ms=followed_ms, now_ms=now_ms)
 
     # an election, step by step
 
@@ -447,8 +450,8 @@ class ElectionState:
         return master is not None and self._live.is_presumed(name, master, self._now_ms)
 
     def _on_requested(self, event: Requested) -> None:
-        """A broker or an operator asks. Both ``restarted`` and ``yields`` say that the master's reign in this
-        epoch is over, so its lease holds nothing up any more."""
+        """A broker or an operator asks. Both ``restarted`` and ``handed_over_by`` say that the master's reign
+        in this epoch is over, so its lease holds nothing up any more."""
         name, wish, group = event.group, event.wish, self._table.groups.get(event.group)
         if group is not None and wish.master_epoch not in (-1, group.epoch):
             # It was long on its way: here too, so that it neither ends a lease nor drains a master.
@@ -456,7 +459,9 @@ class ElectionState:
             self._out.append(Reply(event.ticket, Refused(text, FENCED_MASTER_EPOCH)))
             return
         replaces = group is not None and group.master not in (None, wish.broker_id)
-        handed_over = group is not None and wish.designate and replaces and wish.yields == group.master
+        handed_over = (
+            group is not None and wish.designate and replaces and wish.handed_over_by == group.master
+        )
         ended = handed_over or (wish.restarted and group is not None and group.master == wish.broker_id)
         if group is not None and group.master is not None and ended:
             self.leases.release((name, group.master))

@@ -12,25 +12,30 @@ from typing import Final
 
 import msgspec
 
+from controller.groups.commands import (
+    NOBODY,
+    ElectMaster,
+)
 from controller.groups.elect import PRIORITY_LAST, End, further
+from controller.groups.group import Group
 from controller.groups.lease import Leases, matters
 from controller.groups.liveness import Liveness
-from controller.groups.table import NOBODY, ElectMaster, Group, ReplicaTable, nobody
+from controller.groups.table import ReplicaTable, nobody
 from model.config import ControllerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """The election a broker or an operator asks for (``ElectMaster``); the default is the Controller's own.
-    ``yields``: the master that handed over before, and says so; -1 = none."""
+    ``handed_over_by``: the master that handed over before, and says so; -1 = none."""
 
     broker_id: int = NOBODY
     designate: bool = False
     restarted: bool = False
     log_epoch: int = PRIORITY_LAST
-    doubtful: bool = False
+    suspect: bool = False
     master_epoch: int = -1
-    yields: int = -1
+    handed_over_by: int = -1
 
 
 OWN: Final = Wish()
@@ -59,12 +64,12 @@ class Prospects:
             group=name,
             alive=tuple(alive),
             answered=tuple(sorted(alive if answered is None else answered)),
-            presumed=tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
+            within_grace=tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
             broker_id=wish.broker_id,
             designate=wish.designate,
             restarted=wish.restarted,
             log_epoch=wish.log_epoch,
-            doubtful=wish.doubtful,
+            suspect=wish.suspect,
             all_ack=beat is not None and beat.all_ack,
             master_epoch=wish.master_epoch,
             unclean=self._config.elect_unclean_master,
@@ -97,7 +102,7 @@ class Prospects:
         """The brokers whose logs an election would compare. ``master_too``: it confirms nothing any more, so
         its word counts like the others'."""
         # A suspect leads only when every replica said how far its log is.
-        every = self._config.elect_unclean_master or group.majority_of > 0 or bool(group.doubtful)
+        every = self._config.elect_unclean_master or group.majority_of > 0 or bool(group.suspect)
         able = group.replicas if every else {*group.members, *group.before}
         alive = self._live.alive(name, now_ms)
         return [i for i in alive if i in able and (i != group.master or master_too)]
@@ -109,7 +114,7 @@ class Prospects:
         # The silent count with their heartbeats; but of several that are, one may just have died.
         if not group.majority_of and not answered and len(asked) > 1:
             return False
-        if not group.majority_of and not group.doubtful:
+        if not group.majority_of and not group.suspect:
             return True
         # A majority that is slow is better than a minority that is quick.
         return self.chosen(msgspec.structs.replace(command, unclean=False)) is not None
@@ -129,8 +134,8 @@ class Prospects:
         untils = [0.0]
         for holder in holders:
             beat = self._live.newest(name, holder)
-            if holder != chosen and matters(beat, group.members, chosen):
-                untils.append(self._leases.until_ms((name, holder), beat) - at_ms)
+            if holder != chosen and matters(beat, group.members, chosen, group.rule):
+                untils.append(self._leases.until_ms((name, holder), beat, group.rule) - at_ms)
         return max(untils)
 
     def may_lack(self, wanted: ElectMaster) -> bool:
@@ -154,8 +159,8 @@ class Prospects:
         if group is None or not self.may_lack(wanted):
             return None
         target, answered, name = wanted.broker_id, wanted.answered, wanted.group
-        # As after a failure: a member that is down is not waited for, one in doubt is no measure.
-        others = [m for m in group.members if m in wanted.alive and m != target and m not in group.doubtful]
+        # As after a failure: a member that is down is not waited for, a suspect is no measure.
+        others = [m for m in group.members if m in wanted.alive and m != target and m not in group.suspect]
         for member in (target, *others):
             if member not in answered and member != group.master:
                 return f"broker {member} of {name} does not say how far its log is; no master handed over"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from controller.groups.commands import (
+    Answer,
+    ElectMaster,
+)
 from controller.groups.liveness import Broker
 from controller.groups.prospects import Wish
-from controller.groups.table import Answer, ElectMaster
 from model.errors import MqError
 
 Fields = Mapping[str, str | int]

@@ -8,20 +8,20 @@ from typing import Any
 import msgspec
 
 from controller.groups import signals
-from controller.groups.election import ElectionState
-from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.prospects import Wish
-from controller.groups.table import (
+from controller.groups.commands import (
     NOBODY,
     AlterSyncStateSet,
     Answer,
     ApplyBrokerId,
     Command,
     ElectMaster,
-    Group,
     RegisterBroker,
-    ReplicaTable,
 )
+from controller.groups.election import ElectionState
+from controller.groups.group import Group
+from controller.groups.liveness import Heartbeat, Liveness
+from controller.groups.prospects import Wish
+from controller.groups.table import ReplicaTable
 from model.config import ControllerConfig
 from model.errors import MqError
 

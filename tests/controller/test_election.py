@@ -9,9 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.groups import signals
+from controller.groups.commands import (
+    Answer,
+)
 from controller.groups.election import TELLS_MAX, ElectionState
 from controller.groups.prospects import Wish
-from controller.groups.table import Answer
 from controller.groups.underway import NEVER, Election, Phase
 from model.errors import MqError, Refused, Unknown
 from tests.controller.election_lab import G, Lab
@@ -24,10 +26,10 @@ WISH = st.builds(
     broker_id=BROKER,
     designate=st.booleans(),
     restarted=st.booleans(),
-    doubtful=st.booleans(),
+    suspect=st.booleans(),
     log_epoch=st.integers(1, 3),
     master_epoch=st.sampled_from([-1, -1, 1, 2]),
-    yields=st.sampled_from([-1, -1, 1, 2]),
+    handed_over_by=st.sampled_from([-1, -1, 1, 2]),
 )
 STEP = st.one_of(
     st.tuples(st.just("wait"), st.integers(1, 4000)),
@@ -110,7 +112,7 @@ class Play:
         if wish.master_epoch in (-1, group.epoch) and group.master is not None:
             if wish.restarted and wish.broker_id == group.master:
                 lab.release(group.master)
-            if wish.designate and wish.yields == group.master:
+            if wish.designate and wish.handed_over_by == group.master:
                 lab.release(group.master)
         lab.request(wish)
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from controller.groups import signals
+from controller.groups.commands import (
+    Answer,
+)
 from controller.groups.prospects import Wish
-from controller.groups.table import Answer
 from model.errors import Refused, Unknown
 from tests.controller.election_lab import G, Lab
 
@@ -166,16 +168,16 @@ class Transcript:
         self._say(self.lab.feed(signals.NotCommitted(G, error, why == "deposed")))
 
     def do_request(self, broker_id: str, *words: str) -> None:
-        """``request 2 [designate] [restarted] [log_epoch=1] [epoch=1] [yields=1]``."""
+        """``request 2 [designate] [restarted] [log_epoch=1] [epoch=1] [handed_over_by=1]``."""
         numbers = {key: int(value) for key, _, value in (word.partition("=") for word in words) if value}
         wish = Wish(
             broker_id=int(broker_id),
             designate="designate" in words,
             restarted="restarted" in words,
-            doubtful="doubtful" in words,
+            suspect="doubtful" in words,
             log_epoch=numbers.get("log_epoch", Wish().log_epoch),
             master_epoch=numbers.get("epoch", -1),
-            yields=numbers.get("yields", -1),
+            handed_over_by=numbers.get("handed_over_by", -1),
         )
         self._say(self.lab.request(wish))
 

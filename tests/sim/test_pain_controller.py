@@ -10,11 +10,14 @@ import pytest
 from broker.service import Broker
 from chaos.worlds.sim import GROUP
 from chaos.worlds.sim_faults import Nemesis
+from controller.groups.commands import (
+    ElectMaster,
+)
 from controller.groups.coordinator import ElectionCoordinator
 from controller.groups.election import ElectionState
+from controller.groups.group import Group
 from controller.groups.liveness import Liveness
 from controller.groups.signals import NotCommitted
-from controller.groups.table import ElectMaster, Group
 from model.codes import Response
 from model.errors import Unknown
 from tests.sim.world import World
