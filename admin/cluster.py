@@ -201,21 +201,24 @@ class LocalCluster:
         leader = self._leader(views)
         if leader is None:
             return "waiting for a Controller leader"
-        for group in self.layout.group_names:
-            known = (leader.get("groups") or {}).get(group) or {}
-            if known.get("master") is None:
-                return f"waiting for a master of {group}"
-            count = len(known.get("syncStateSet") or [])
-            if count < self.layout.brokers:
-                return f"{count} of {self.layout.brokers} brokers of {group} are in the SyncStateSet"
-            master = self._master_view(group, views)
-            if master is None or master.get("epoch") != known.get("epoch"):
-                return f"waiting for the master of {group} to take over"
-            for node in self.layout.namesrvs:
-                routed = ((views[node.name] or {}).get("brokers") or {}).get(group) or {}
-                shared = (master.get("groupAddress") or {}).get("address")
-                if _by_id(routed).get(0) != (shared or master.get("address")):
-                    return f"{node.name} has no route to the master of {group} yet"
+        lacks = (self._lacks(group, leader, views) for group in self.layout.group_names)
+        return next(filter(None, lacks), "")
+
+    def _lacks(self, group: str, leader: dict[str, Any], views: dict[str, dict[str, Any] | None]) -> str:
+        known = (leader.get("groups") or {}).get(group) or {}
+        if known.get("master") is None:
+            return f"waiting for a master of {group}"
+        count = len(known.get("syncStateSet") or [])
+        if count < self.layout.brokers:
+            return f"{count} of {self.layout.brokers} brokers of {group} are in the SyncStateSet"
+        master = self._master_view(group, views)
+        if master is None or master.get("epoch") != known.get("epoch"):
+            return f"waiting for the master of {group} to take over"
+        address = (master.get("groupAddress") or {}).get("address") or master.get("address")
+        for node in self.layout.namesrvs:
+            routed = ((views[node.name] or {}).get("brokers") or {}).get(group) or {}
+            if _by_id(routed).get(0) != address:
+                return f"{node.name} has no route to the master of {group} yet"
         return ""
 
     def status_of(self, views: dict[str, dict[str, Any] | None]) -> dict[str, Any]:

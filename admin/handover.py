@@ -55,18 +55,7 @@ async def hand_over(
         begun_ms = env.monotonic_ms()
         try:
             state = (await admin.sync_state(controllers, [group])).get(group)
-            if state is None or state.master is None:
-                raise CannotHandOver(f"the Controller knows no master of {group}")
-            able = sorted(i for i in state.in_sync if i != state.master)
-            if transfer_target == state.master:
-                raise CannotHandOver(f"broker {transfer_target} is master of {group} already")
-            if transfer_target is not None and transfer_target not in able:
-                raise CannotHandOver(
-                    f"broker {transfer_target} is not in the SyncStateSet of {group}, which has {able}"
-                )
-            if not able:
-                raise CannotHandOver(f"no slave of {group} is in the SyncStateSet")
-            chosen = _best(state, able) if transfer_target is None else transfer_target
+            former, chosen = _choose(state, group, transfer_target)
             try:
                 master, epoch = await admin.elect(controllers, cluster, group, chosen)
             except (Refused, Unknown):
@@ -81,7 +70,23 @@ async def hand_over(
             raise CannotHandOver(f"the Controller refuses to hand {group} over: {error}") from None
         if master != chosen:
             raise CannotHandOver(f"the Controller made broker {master} master of {group}, not {chosen}")
-        return HandedOver(group, state.master, master, epoch, round(env.monotonic_ms() - begun_ms, 1))
+        return HandedOver(group, former, master, epoch, round(env.monotonic_ms() - begun_ms, 1))
+
+
+def _choose(state: SyncState | None, group: str, transfer_target: int | None) -> tuple[int, int]:
+    """(the master, the broker to be master). Raises CannotHandOver."""
+    if state is None or state.master is None:
+        raise CannotHandOver(f"the Controller knows no master of {group}")
+    able = sorted(i for i in state.in_sync if i != state.master)
+    if transfer_target == state.master:
+        raise CannotHandOver(f"broker {transfer_target} is master of {group} already")
+    if transfer_target is not None and transfer_target not in able:
+        raise CannotHandOver(
+            f"broker {transfer_target} is not in the SyncStateSet of {group}, which has {able}"
+        )
+    if not able:
+        raise CannotHandOver(f"no slave of {group} is in the SyncStateSet")
+    return state.master, _best(state, able) if transfer_target is None else transfer_target
 
 
 async def _state_if_told(admin: AdminClient, controllers: Sequence[str], group: str) -> SyncState | None:

@@ -27,8 +27,10 @@ from chaos.scenarios.outsiders import ONLY_OUTSIDERS
 from chaos.scenarios.partitions import TWO_ROOMS
 from chaos.scenarios.pauses import STOOD_STILL
 from chaos.scenarios.plan import Scenario
+from controller.groups.commands import ElectMaster
 from controller.groups.elect import Ballot
-from controller.groups.table import ElectMaster, Group, ReplicaTable
+from controller.groups.group import Group
+from controller.groups.table import ReplicaTable
 from controller.raft.raft import Raft
 from ha.core import SyncSet
 from ha.service import HaService

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from controller.groups.brokers import Brokers, is_id
-from controller.groups.coordinator import ElectionCoordinator
-from controller.groups.elect import PRIORITY_LAST
-from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
-from controller.groups.table import (
-    FENCED_MASTER_EPOCH,
+from controller.groups.commands import (
     SUCCESS,
     AlterSyncStateSet,
     Answer,
@@ -29,10 +24,14 @@ from controller.groups.table import (
     Command,
     ElectMaster,
     RegisterBroker,
-    ReplicaTable,
     decode_answer,
     encode_command,
 )
+from controller.groups.coordinator import ElectionCoordinator
+from controller.groups.elect import PRIORITY_LAST
+from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
+from controller.groups.prospects import Wish
+from controller.groups.table import ReplicaTable
 from controller.raft.raft import Raft, RaftConfig
 from controller.raft.tls import TlsFiles
 from model.codes import Request, Response
@@ -40,7 +39,7 @@ from model.config import ControllerConfig
 from model.errors import ConfigError, PeerError, Refused, Unknown
 from model.settings import parse_properties, peers, split_address
 from remoting import codec
-from remoting.auth import read_credentials
+from remoting.auth import Credentials, read_credentials
 from remoting.bodies import dumps, loads, loads_object
 from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int
 from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
@@ -61,6 +60,8 @@ CHANGEABLE: Final = frozenset(
 )
 """Keys UPDATE_CONTROLLER_CONFIG may set while the Controller runs: none of them can break the Raft group."""
 
+ALL_ACK: Final = "allAckInSyncStateSet"
+
 _Ask = Callable[[codec.Command], Awaitable[Answer]]
 
 
@@ -77,24 +78,7 @@ class Controller:
         self._live = Liveness()
         self._request_count = 0
         self._boot = f"{config.self_id}.{env.random.getrandbits(64):016x}"
-        self._raft = Raft(
-            env,
-            config.self_id,
-            config.raft_addresses(),
-            config.store_path or f"store/controller-{config.self_id}",
-            self._table.apply_bytes,
-            self._table.snapshot,
-            self._table.restore,
-            config=RaftConfig(
-                append_ms=config.raft_append_period_ms,
-                election_min_ms=config.raft_election_min_ms,
-                election_max_ms=config.raft_election_max_ms,
-            ),
-            secret=read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
-            tls=TlsFiles(config.raft_tls_cert, config.raft_tls_key, config.raft_tls_ca_file)
-            if config.raft_tls_cert
-            else None,
-        )
+        self._raft = self._make_raft()
         credentials = read_credentials(env.disk, config.peer_credentials_file)
         self._client = RemotingClient(env, f"controller.{config.self_id}", credentials=credentials)
         self._brokers = Brokers(env, config, self._table, self._live, self._client)
@@ -104,22 +88,10 @@ class Controller:
             self._raft,
             self._table,
             self._live,
-            self._propose,
-            self._brokers.announce,
-            self._request_id,
-            self._brokers.ask_ends,
+            self._brokers,
+            self._propose_election,
         )
-        self._server = RemotingServer(
-            env,
-            f"controller.{config.self_id}",
-            self._handle,
-            on_open=self._brokers.opened,
-            on_close=self._on_close,
-            credentials=credentials,
-            signs=True,  # it calls brokers only, on the connections they beat on
-            frame_bytes_max=config.frame_bytes_max,
-            idle_s=config.server_channel_max_idle_s,
-        )
+        self._server = self._make_server(credentials)
         self._asks: dict[int, _Ask] = {
             Request.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
             Request.CONTROLLER_ELECT_MASTER: self._elect,
@@ -131,6 +103,40 @@ class Controller:
             Request.CONTROLLER_APPLY_BROKER_ID: self._apply_id,
         }
         self._stopped = False
+
+    def _make_raft(self) -> Raft:
+        env, config, table = self._env, self._config, self._table
+        tls = TlsFiles(config.raft_tls_cert, config.raft_tls_key, config.raft_tls_ca_file)
+        return Raft(
+            env,
+            config.self_id,
+            config.raft_addresses(),
+            config.store_path or f"store/controller-{config.self_id}",
+            table.apply_bytes,
+            table.snapshot,
+            table.restore,
+            config=RaftConfig(
+                append_ms=config.raft_append_period_ms,
+                election_min_ms=config.raft_election_min_ms,
+                election_max_ms=config.raft_election_max_ms,
+            ),
+            secret=read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
+            tls=tls if config.raft_tls_cert else None,
+        )
+
+    def _make_server(self, credentials: Credentials | None) -> RemotingServer:
+        config = self._config
+        return RemotingServer(
+            self._env,
+            f"controller.{config.self_id}",
+            self._handle,
+            on_open=self._brokers.opened,
+            on_close=self._on_close,
+            credentials=credentials,
+            signs=True,  # it calls brokers only, on the connections they beat on
+            frame_bytes_max=config.frame_bytes_max,
+            idle_s=config.server_channel_max_idle_s,
+        )
 
     async def start(self) -> None:
         """Take part and listen. Raises DiskError on a damaged directory, OSError for a taken port."""
@@ -237,11 +243,10 @@ class Controller:
         self._refuse_a_double(group, broker_id, address)
         if not self._live.knows(group, broker_id) and len(self._live) >= BROKERS_MAX:
             raise Refused(f"more than {BROKERS_MAX} brokers", Response.SYSTEM_BUSY)
-        timeout_ms = opt_int(ext, "heartbeatTimeoutMills", DEFAULT_TIMEOUT_MS)
         beat = Heartbeat(
             session=self._brokers.session(connection),
             at_ms=self._env.monotonic_ms(),
-            timeout_ms=min(max(timeout_ms, TIMEOUT_MIN_MS), TIMEOUT_MAX_MS),
+            timeout_ms=_timeout_ms(ext, DEFAULT_TIMEOUT_MS),
             cluster=cluster,
             address=address,
             ha_address=ext.get("haServerAddr", ""),
@@ -250,7 +255,7 @@ class Controller:
             confirm_offset=opt_int(ext, "confirmOffset", -1),
             priority=opt_int(ext, "electionPriority", PRIORITY_LAST),
             leases=opt_bool(ext, "leases"),
-            all_ack=opt_bool(ext, "allAckInSyncStateSet"),
+            all_ack=opt_bool(ext, ALL_ACK),
         )
         if self._live.heartbeat(group, broker_id, beat):
             self._coordinator.broker_back(group)
@@ -323,6 +328,10 @@ class Controller:
     async def _propose(self, command: Command) -> Answer:
         return decode_answer(await self._raft.propose(encode_command(command)))
 
+    async def _propose_election(self, command: ElectMaster) -> Answer:
+        request_id, now_ms = self._request_id(), self._env.now_ms()
+        return await self._propose(msgspec.structs.replace(command, request_id=request_id, now_ms=now_ms))
+
     def _known(self, name: str) -> dict[str, Any]:
         """What every command carries."""
         now_ms = self._env.monotonic_ms()
@@ -332,7 +341,7 @@ class Controller:
             "request_id": self._request_id(),
             "now_ms": self._env.now_ms(),
             "alive": tuple(self._live.alive(name, now_ms)),
-            "presumed": tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
+            "within_grace": tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
         }
 
     async def _alter(self, request: codec.Command) -> Answer:
@@ -350,46 +359,25 @@ class Controller:
                 master_epoch=need_int(ext, "masterEpoch"),
                 members=tuple(members),
                 members_epoch=members_epoch,
+                incarnations=_incarnations(ext.get("incarnations", "")),
             )
         )
 
     async def _elect(self, request: codec.Command) -> Answer:
         ext = request.ext
         name = need(ext, "brokerName")
-        broker_id = need_int(ext, "brokerId", -1)
-        designate, restarted = opt_bool(ext, "designateElect"), opt_bool(ext, "restarted")
-        log_epoch, doubtful = opt_int(ext, "logEpoch", PRIORITY_LAST), opt_bool(ext, "doubtful")
-        yields = opt_int(ext, "yields", -1)
-        # Both say of the master's reign in this epoch that it is over; an older broker does not say which.
-        epoch = opt_int(ext, "masterEpoch", -1) if restarted or yields >= 0 else -1
-        step_down, handed_over = None, False
-        group = self._table.groups.get(name)
-        if group is not None and epoch not in (-1, group.epoch):
-            # It was long on its way: here too, so that it neither ends a lease nor drains a master.
-            raise Refused(f"epoch of {name} is {group.epoch}, not {epoch}", FENCED_MASTER_EPOCH)
-        if restarted and group is not None and group.master == broker_id:
-            self._coordinator.release(name, broker_id)
-        if designate and group is not None and group.master not in (None, broker_id):
-            if yields == group.master:
-                self._coordinator.release(name, yields)
-                handed_over = True
-            elif broker_id in group.members:
-                step_down = partial(self._step_down, name, group.master, group.epoch, broker_id)
-
-        def command() -> ElectMaster:
-            return self._coordinator.command(
-                name,
-                broker_id,
-                designate=designate,
-                restarted=restarted,
-                log_epoch=log_epoch,
-                doubtful=doubtful,
-                master_epoch=epoch,
-            )
-
-        return self._told_ha_address(
-            name, await self._coordinator.elect(name, command, step_down, handed_over=handed_over)
+        restarted, handed_over_by = opt_bool(ext, "restarted"), opt_int(ext, "yields", -1)
+        wish = Wish(
+            broker_id=need_int(ext, "brokerId", -1),
+            designate=opt_bool(ext, "designateElect"),
+            restarted=restarted,
+            log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
+            suspect=opt_bool(ext, "doubtful"),
+            # Both say that the master's reign in this epoch is over; an older broker names no epoch.
+            master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or handed_over_by >= 0 else -1,
+            handed_over_by=handed_over_by,
         )
+        return self._told_ha_address(name, await self._coordinator.elect(name, wish))
 
     async def _register(self, request: codec.Command) -> Answer:
         ext = request.ext
@@ -404,9 +392,11 @@ class Controller:
                 address=address,
                 ha_address=ext.get("haServerAddr", ""),
                 unclean=opt_bool(ext, "unclean"),
-                doubtful=opt_bool(ext, "doubtful"),
+                suspect=opt_bool(ext, "doubtful"),
                 majority_of=opt_int(ext, "majorityOf", 0, 0, INT_MAX),
                 learner=opt_bool(ext, "learner"),
+                all_ack=opt_bool(ext, ALL_ACK) if ALL_ACK in ext else None,
+                timeout_ms=_timeout_ms(ext, 0),
             )
         )
         return self._told_ha_address(name, answer)
@@ -464,11 +454,20 @@ class Controller:
             )
         )
 
-    async def _step_down(self, name: str, master: int, epoch: int, transfer_target: int) -> bool:
-        handed_over = await self._brokers.step_down(name, master, epoch, transfer_target, self._raft.term)
-        if handed_over:
-            self._coordinator.release(name, master)
-        return handed_over
-
     def _told_ha_address(self, name: str, answer: Answer) -> Answer:
         return msgspec.structs.replace(answer, ext=self._brokers.with_ha_address(name, answer.ext))
+
+
+def _timeout_ms(ext: dict[str, str], unsaid: int) -> int:
+    if not ext.get("heartbeatTimeoutMills"):
+        return unsaid
+    return min(max(opt_int(ext, "heartbeatTimeoutMills", 0), TIMEOUT_MIN_MS), TIMEOUT_MAX_MS)
+
+
+def _incarnations(text: str) -> dict[int, int]:
+    """``2:1;3:4``: how often each broker had forgotten, as the master knows. Raises PeerError."""
+    pairs = [pair.split(":") for pair in text.split(";") if pair]
+    numbers = [number for pair in pairs for number in pair]
+    if any(len(pair) != 2 for pair in pairs) or not all(n.isdecimal() and len(n) < 19 for n in numbers):
+        raise PeerError(f"incarnations={text[:80]!r}: expected ids and numbers like 2:1;3:4")
+    return {int(broker_id): int(times) for broker_id, times in pairs}

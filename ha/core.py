@@ -101,7 +101,8 @@ class _Slave:
 
 @dataclass(slots=True)
 class _Evidence:
-    """What was acknowledged to this master: the facts that both watermarks are checked against."""
+    """What was acknowledged to this master: the facts that both watermarks are checked against, whenever one
+    of them moved."""
 
     acknowledged: dict[int, int] = field(default_factory=dict)
     """The furthest that each broker ever acknowledged."""
@@ -360,12 +361,16 @@ class SyncSet:
         assert self.replicated <= self.end, (
             f"replicated {self.replicated} lies beyond the log's end {self.end}"
         )
-        for broker_id in self._membership.counted:
-            has = max(evidence.acknowledged.get(broker_id, -1), evidence.floor[broker_id])
-            assert self.confirmed <= has, (
-                f"broker {broker_id} may be elected and acknowledged {has}, confirmed is {self.confirmed}"
+        acknowledged, confirmed = evidence.acknowledged, self.confirmed
+        assert len(evidence.floor) == len(self._membership.counted), "each counted broker is checked"
+        for broker_id, floor in evidence.floor.items():
+            assert confirmed <= floor or confirmed <= acknowledged.get(broker_id, -1), (
+                f"broker {broker_id} may be elected and acknowledged {acknowledged.get(broker_id)},"
+                f" confirmed is {confirmed}"
             )
-        having = 1 + sum(end >= self.replicated for end in evidence.acknowledged.values())
+        having = 1
+        for end in acknowledged.values():
+            having += end >= self.replicated
         assert having >= evidence.copies or not self.replicated, (
             f"{having} brokers have what is answered up to {self.replicated}, {evidence.copies} must"
         )
@@ -406,7 +411,11 @@ class SyncSet:
         own = slowest = policy.own_end(self.end, self._flushed)
         for broker_id in counted:
             slave = self._slaves.get(broker_id)
-            slowest = min(slowest, slave.end if slave is not None else -1)
+            end = slave.end if slave is not None else -1
+            if end < slowest:
+                slowest = end
+        if policy.wait is Wait.ALL and slowest <= self.confirmed and slowest <= self.replicated:
+            return  # most calls: nothing moves
         known = self._known
         readable, replicated = policy.watermarks(own, slowest, self._ends(), known)
         # Consumers never read what is on fewer logs than producers were told of.

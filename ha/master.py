@@ -359,29 +359,33 @@ class SlaveLink(asyncio.Protocol):
         replicas = self._shared.host.replicas
         if self._gone or replicas is None:
             return
-        epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
-        parts: list[bytes] = []
         left = self._shared.budget.take(min(TURN_BYTES, end - self.next))
         if left <= 0:
             self._later(self._shared.budget.wait_s())
             return
-        while self.next < end and left > 0:
-            size, epoch = frame_epoch(epochs, self.next, min(self._shared.batch_bytes, end - self.next, left))
-            data = self._shared.reader.read(self.next, size)
-            if not data:
-                raise MqError(f"the log has nothing at {self.next}, its end is {end}")
-            if len(data) < size:  # the end of a segment
-                size, epoch = frame_epoch(epochs, self.next, len(data))
-            for skipped in skipped_epochs(epochs, self.next, self._told, epoch):
-                parts.append(header(self.next, 0, skipped, replicas.confirmed))
-            self._told = epoch
-            parts += (header(self.next, size, epoch, replicas.confirmed), data)
-            self.next += size
-            left -= size
+        parts = self._frames(min(end, self.next + left), replicas.confirmed)
         self.sent_confirmed = replicas.confirmed
         self._write(parts)
         if self.next < end and not self._paused:
             self._later(0)
+
+    def _frames(self, end: int, confirmed: int) -> list[bytes]:
+        """The log from ``next`` to ``end``, which becomes ``next``, in frames."""
+        epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
+        parts: list[bytes] = []
+        while self.next < end:
+            size, epoch = frame_epoch(epochs, self.next, min(self._shared.batch_bytes, end - self.next))
+            data = self._shared.reader.read(self.next, size)
+            if not data:
+                raise MqError(f"the log has nothing at {self.next}, it should go on to {end}")
+            if len(data) < size:  # the end of a segment
+                size, epoch = frame_epoch(epochs, self.next, len(data))
+            for skipped in skipped_epochs(epochs, self.next, self._told, epoch):
+                parts.append(header(self.next, 0, skipped, confirmed))
+            self._told = epoch
+            parts += (header(self.next, size, epoch, confirmed), data)
+            self.next += size
+        return parts
 
     def whole_until(self, end: int) -> int:
         """How far the log may be sent: up to bytes known to be damaged, while another slave can mend them.

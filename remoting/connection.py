@@ -12,6 +12,7 @@ Both ends use the same class: a client calls servers, and a server calls its cli
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, cast
@@ -20,24 +21,42 @@ from model.codes import Response, name_of
 from model.errors import PeerError, Refused, Unknown
 from remoting.auth import Credentials
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
+from remoting.inbox import Inbox, ReadGate
 from runtime.complaints import Complaints
 from runtime.reset import reset
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-READ_BYTES_MIN: Final = 16 * 1024
-READ_BYTES_USUAL: Final = 256 * 1024  # a buffer grown beyond this for one long frame is given back
 UNSENT_BYTES_HIGH: Final = 1024 * 1024
 UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
 REQUESTS_MAX: Final = 4096  # requests of one connection being handled at the same time
-PARTIAL_FRAME_S: Final = 10.0  # a frame that has begun must be whole after this ...
-PARTIAL_BYTES_PER_S: Final = 128 * 1024  # ... plus its size over this rate
 CLOSING_S: Final = 5.0  # after close(): time for the last bytes to leave
 GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AWAY
 _OPAQUE_MAX: Final = 2**31 - 1
 
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
+
+
+class State(enum.Enum):
+    """Of a connection; it goes down this list, and may skip."""
+
+    CONNECTING = "there is no transport yet"
+    OPEN = "commands go both ways"
+    FINISHING = "it closes when the calls under way have their answers"
+    CLOSED = "nothing can be sent any more"
+
+
+class Flush(enum.Enum):
+    """When does what is written leave?"""
+
+    NOT_DUE = enum.auto()  # nothing is written
+    AT_TURN = enum.auto()  # with all else of this turn of the loop
+    AFTER_READ = enum.auto()  # with all answers to what was just read
+
+
+_CLOSED: Final = State.CLOSED  # looked at for each answer
+_NOT_DUE, _AT_TURN, _AFTER_READ = Flush.NOT_DUE, Flush.AT_TURN, Flush.AFTER_READ
 
 
 class BufferHandler(Protocol):
@@ -141,32 +160,25 @@ class Connection(asyncio.BufferedProtocol):
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(READ_BYTES_MIN)
-        self._start = 0
-        self._end = 0
+        self._inbox = Inbox()
         self._out: list[bytes] = []
-        self._flush_due = False
-        self._reading_burst = False
+        self._flush_when = Flush.NOT_DUE
         self._calls: dict[int, asyncio.Future[Command]] = {}
         self._opaque = 0
-        self._finishing = False
         self._handling = 0
-        self._write_paused = False
-        self._held = False
-        self._read_paused = False
-        self._closed = False
+        self._state = State.CONNECTING
+        self._gate = ReadGate()
+        self._on_close: Callable[[Connection], object] | None = None  # set once it is open
         self._closed_at = 0.0
         self._told_unsigned = False
-        self._opened = False
         self._last_io = self._loop.time()
-        self._partial_since: float | None = None
 
     # for those who use it
 
     @property
     def closed(self) -> bool:
         """Nothing can be sent any more."""
-        return self._closed
+        return self._state is _CLOSED
 
     @property
     def handling(self) -> int:
@@ -184,11 +196,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def write(self, data: bytes) -> None:
         """Send whole frames already encoded. Nothing happens on a closed connection."""
-        if self._closed:
+        if self._state is _CLOSED:
             return
         self._out.append(data)
-        if not self._flush_due and not self._reading_burst:
-            self._flush_due = True
+        if self._flush_when is _NOT_DUE:
+            self._flush_when = _AT_TURN
             self._loop.call_soon(self._flush)
 
     def oneway(self, command: Command) -> None:
@@ -215,14 +227,14 @@ class Connection(asyncio.BufferedProtocol):
             raise Unknown(f"{self.remote} did not answer {what} within {timeout_s} s") from None
         finally:
             self._calls.pop(opaque, None)
-            if self._finishing and not self._calls:
+            if self._state is State.FINISHING and not self._calls:
                 self.close()
             if answer.done() and not answer.cancelled():
                 answer.exception()  # seen: a caller cancelled just now will not ask for it
 
     def close(self) -> None:
         """End the connection once what was written has left (at most ``CLOSING_S`` later)."""
-        if self._closed:
+        if self._state is _CLOSED:
             return
         self._flush()
         self._shut()
@@ -231,7 +243,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def finish(self, grace_s: float) -> None:
         """Close once the calls under way have their answers, or after ``grace_s``."""
-        self._finishing = True
+        if self._state is not State.CLOSED:
+            self._state = State.FINISHING
         if self._calls:
             self._loop.call_later(grace_s, self.close)
         else:
@@ -239,8 +252,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def hold(self, held: bool) -> None:
         """Read nothing more from the peer while ``held``: what it asked for waits for something else."""
-        if held != self._held:
-            self._held = held
+        if held != self._gate.held:
+            self._gate.held = held
             self.regulate()
 
     def abort(self) -> None:
@@ -256,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
             reset(self._transport)
 
     def _need_open(self) -> None:
-        if self._closed:
+        if self._state is _CLOSED:
             raise ConnectionError(f"the connection to {self.remote} is closed")
 
     def _next_opaque(self) -> int:
@@ -264,14 +277,14 @@ class Connection(asyncio.BufferedProtocol):
         return self._opaque
 
     def _shut(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if self._state is not State.CLOSED:
+            self._state = State.CLOSED
             self._closed_at = self._loop.time()
             self._out.clear()
 
     def _fail(self, why: object) -> None:
         """The one line a broken peer gets in the log."""
-        if self._closed:
+        if self._state is _CLOSED:
             return
         self._owner.complaints.warn("%s: closing connection of %s: %s", self._owner.name, self.remote, why)
         # One try to hand over the answers to what came before; the rest of the peer's bytes is not looked at.
@@ -282,24 +295,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """Apply the time limits. ``now``: the loop's clock."""
-        if self._closed:
+        if self._state is _CLOSED:
             if now - self._closed_at > CLOSING_S and self._transport is not None:
                 self._transport.abort()
             return
-        since = self._partial_since
-        if since is not None and not self._read_paused and now - since > self._partial_limit_s():
-            self._fail(f"a frame is still not whole after {now - since:.0f} s")
+        begun_at = self._inbox.begun_at
+        if begun_at is not None and not self._gate.paused and self._inbox.overdue(now):
+            self._fail(f"a frame is still not whole after {now - begun_at:.0f} s")
         elif now - self._last_io > self._owner.idle_s:
-            if self._write_paused or since is not None:
+            if self._gate.unread or begun_at is not None:
                 self._fail(f"no progress for {self._owner.idle_s:.0f} s")
             else:
                 log.debug("%s: closing idle connection of %s", self._owner.name, self.remote)
                 self.close()
-
-    def _partial_limit_s(self) -> float:
-        begun = self._buffer[self._start : self._start + 4]
-        size = int.from_bytes(begun, "big") if self._end - self._start >= 4 else 0
-        return PARTIAL_FRAME_S + size / PARTIAL_BYTES_PER_S
 
     # asyncio's protocol
 
@@ -311,23 +319,26 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH)
-        self._opened = True
+        if self._state is State.CONNECTING:
+            self._state = State.OPEN
+        self._on_close = self._owner.on_close
         self.regulate()
         if self._owner.on_open is not None:
             self._owner.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if len(self._buffer) - self._end < READ_BYTES_MIN // 4:
-            self._make_room()
-        return memoryview(self._buffer)[self._end :]
+        inbox = self._inbox
+        if len(inbox.buffer) - inbox.end < inbox.room_bytes_min:
+            inbox.make_room(self._owner.frame_bytes_max)
+        return memoryview(inbox.buffer)[inbox.end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._end += nbytes
+        self._inbox.end += nbytes
         self._last_io = self._loop.time()
-        if self._closed:
-            self._start = self._end = 0
+        if self._state is _CLOSED:
+            self._inbox.drop()
             return
-        self._reading_burst = True
+        self._flush_when = _AFTER_READ
         try:
             self._frames()
         except PeerError as error:
@@ -336,8 +347,6 @@ class Connection(asyncio.BufferedProtocol):
             # A mistake of our own: the state of this connection is unknown, the others go on.
             log.exception("%s: handling what %s sent failed", self._owner.name, self.remote)
             self._fail(f"{type(error).__name__}: {error}")
-        finally:
-            self._reading_burst = False
         self._flush()
         if self._handling >= REQUESTS_MAX:
             self.regulate()
@@ -346,12 +355,12 @@ class Connection(asyncio.BufferedProtocol):
         return False  # the transport closes itself
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self._gate.unread = True
         self.regulate()
 
     def resume_writing(self) -> None:
-        self._write_paused = False
         self._last_io = self._loop.time()
+        self._gate.unread = False
         self.regulate()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -365,65 +374,28 @@ class Connection(asyncio.BufferedProtocol):
         for answer in calls.values():
             if not answer.done():
                 answer.set_exception(Unknown(f"the connection to {self.remote} ended before the answer"))
-        self._buffer = bytearray()
-        self._start = self._end = 0
-        if self._opened and self._owner.on_close is not None:
-            self._owner.on_close(self)
+        self._inbox.free()
+        if self._on_close is not None:
+            self._on_close(self)
 
     # reading
 
     def _frames(self) -> None:
-        start, end = self._start, self._end
+        inbox = self._inbox
+        buffer, start, end = inbox.buffer, inbox.start, inbox.end
         fast = self._owner.fast
         if fast is not None and not self._owner.going_away:
-            start, slow = fast.process(self, self._buffer, start, end)
-            self._took(start)
+            start, slow = fast.process(self, buffer, start, end)
+            inbox.took(start, self._last_io)
             for frame in slow:
                 self._dispatch(decode(frame))
             return
         limit = self._owner.frame_bytes_max
-        with memoryview(self._buffer) as view:
+        with memoryview(buffer) as view:
             while stop := frame_end(view, start, end, limit):
                 self._dispatch(decode(view[start:stop]))
                 start = stop
-        self._took(start)
-
-    def _took(self, start: int) -> None:
-        """Frames up to ``start`` are handled; what follows is the begin of one."""
-        if start < self._end:
-            if start != self._start or self._partial_since is None:
-                self._partial_since = self._last_io
-            self._start = start
-            return
-        size = len(self._buffer)
-        if size > READ_BYTES_USUAL:
-            self._buffer = bytearray(READ_BYTES_USUAL)
-        elif self._end == size < READ_BYTES_USUAL:
-            # The read filled it: a busy peer gets a larger buffer, so that one call handles more.
-            self._buffer = bytearray(min(size * 2, READ_BYTES_USUAL))
-        self._start = self._end = 0
-        self._partial_since = None
-
-    def _make_room(self) -> None:
-        """Move the begun frame to the front, and double a buffer it fills.
-
-        A length field alone reserves nothing: the buffer grows with the bytes that came.
-        """
-        kept = self._end - self._start
-        size = len(self._buffer)
-        begun = memoryview(self._buffer)[self._start : self._end]
-        if kept > size // 2:
-            size = min(size * 2, max(size, self._owner.frame_bytes_max) + READ_BYTES_MIN)
-        elif self._end == size < READ_BYTES_USUAL:
-            # The read filled it: a busy peer gets a larger buffer, so that one call handles more.
-            size = min(size * 2, READ_BYTES_USUAL)
-        if size == len(self._buffer):
-            self._buffer[:kept] = bytes(begun)
-        else:
-            buffer = bytearray(size)
-            buffer[:kept] = begun
-            self._buffer = buffer
-        self._start, self._end = 0, kept
+        inbox.took(start, self._last_io)
 
     def _dispatch(self, command: Command) -> None:
         if command.flag & FLAG_RESPONSE:
@@ -444,7 +416,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.send(answer)
         finally:
             self._handling -= 1
-            if self._read_paused:
+            if self._gate.paused:
                 self.regulate()
 
     async def _answer(self, request: Command) -> Command | None:
@@ -481,28 +453,23 @@ class Connection(asyncio.BufferedProtocol):
     # writing
 
     def _flush(self) -> None:
-        self._flush_due = False
+        self._flush_when = _NOT_DUE
         out = self._out
-        if not out or self._closed or self._transport is None:
+        if not out or self._state is _CLOSED or self._transport is None:
             return
         self._out = []
         self._last_io = self._loop.time()
         self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if self._write_paused and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+        if self._gate.unread and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             self._fail(f"it left {self._transport.get_write_buffer_size()} bytes unread")
 
     def regulate(self) -> None:
         """Read from the peer only while it reads what it is sent and has not too much under way."""
-        if self._closed or self._transport is None:
+        if self._state is State.CLOSED or self._transport is None:
             return
-        pause = self._write_paused or self._held or self._owner.held or self._handling >= REQUESTS_MAX
-        if pause and not self._read_paused:
-            self._transport.pause_reading()
-        elif not pause and self._read_paused:
-            self._transport.resume_reading()
-            if self._partial_since is not None:
-                self._partial_since = self._loop.time()
-        self._read_paused = pause
+        busy = self._owner.held or self._handling >= REQUESTS_MAX
+        if self._gate.move(self._transport, busy=busy):
+            self._inbox.begin_anew(self._loop.time())
 
 
 def unsupported(request: Command) -> Refused:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import random
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import random
 
 DOUBLINGS_MAX: Final = 32  # any bound is reached by then, and the power stays a small number
 

@@ -111,6 +111,19 @@ class MessageStore:
     def retention(self) -> Retention:
         return self.background.retention
 
+    def check_invariants(self) -> None:
+        """Raise AssertionError, with the rule as its text, if a promise of log, dispatch or ledger is broken.
+
+        Cheap: called after each start, cut and reset, and by tests and simulation after every step.
+        """
+        self.log.check_invariants()
+        self.flow.dispatcher.check_invariants()
+        self.damage.check_invariants()
+        settled = self.checkpoint.now.settled_offset
+        assert settled <= self.log.flushed, (
+            f"the checkpoint vouches for bytes up to {settled}, flushed are {self.log.flushed}"
+        )
+
     # -- life ------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
@@ -128,6 +141,7 @@ class MessageStore:
         self.truncator.invalidate(self.log.end)
         self.epochs.truncate_suffix(self.log.end + 1)  # an epoch may start where the log ends, not behind
         self.rebuild_queue_offsets()
+        self.check_invariants()
 
     async def close(self) -> None:
         """Stop and flush everything; without an error the next start is a clean one. Idempotent."""
@@ -240,6 +254,7 @@ class MessageStore:
         record's start (then nothing happened), or when the disk refuses (then the store is broken).
         """
         self.truncator.truncate(offset)
+        self.check_invariants()
 
     def truncate_partial_tail(self) -> int:
         """Drop a record at the end that is not there as a whole; returns the new end. Raises DiskError."""
@@ -259,6 +274,7 @@ class MessageStore:
         Raises ValueError, DiskError.
         """
         self.truncator.reset(offset, keep_epochs=keep_epochs)
+        self.check_invariants()
 
     def rebuild_queue_offsets(self) -> None:
         """Make the table of next queue offsets from the queues and every record behind them. Store times go

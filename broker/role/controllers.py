@@ -14,7 +14,7 @@ from model.errors import MqError, PeerError, Refused, Unknown
 from model.settings import addresses
 from remoting.bodies import dumps, loads_object
 from remoting.codec import Command
-from remoting.headers import need_int, opt_int
+from remoting.headers import flag, need_int, opt_int
 from remoting.service import RemotingClient
 from runtime.env import Env
 from runtime.tasks import Tasks
@@ -174,6 +174,10 @@ class Controllers:
         ext |= {name: "true" for name, value in said.items() if value}
         if self._config.majority_ack:
             ext["majorityOf"] = str(self._config.total_replicas)
+        # The rule by which this broker acknowledges as master, and the length of its leases: elections go by
+        # what was registered, not by a heartbeat that a broker with another configuration sent before.
+        ext["allAckInSyncStateSet"] = flag(self._config.waits_for_every_member)
+        ext["heartbeatTimeoutMills"] = str(self._config.controller_heartbeat_timeout_ms)
         asked_ms = self._env.monotonic_ms()
         return view_of(await self.call(Command(Request.CONTROLLER_REGISTER_BROKER, ext)), asked_ms)
 

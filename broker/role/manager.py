@@ -309,7 +309,7 @@ class RoleManager:
     async def _become(self, broker_id: int, view: View) -> None:
         async with self._changing:
             if view.epoch > self.epoch and not self.machine.over:
-                self._store.throttle.give_way()
+                self._store.throttle.postpone()
             action = self.machine.decide(view, self._facts(broker_id))
             if isinstance(action, AskAnew):
                 view = await self._controllers.elect(

@@ -300,7 +300,16 @@ def _env(seed: int, number: int, index: int) -> OsEnv:
 
 drill = LazyGroup(
     "drill",
-    {"sim": ("chaos.drills.sim_commands:sim", "Break a simulated cluster, thousands of times, from seeds.")},
+    {
+        "sim": (
+            "chaos.drills.sim_commands:sim",
+            "Break a simulated cluster, thousands of times, from seeds.",
+        ),
+        "model": (
+            "chaos.model.commands:model",
+            "Explore every interleaving of a small group by the real rules.",
+        ),
+    },
     help="Inject a fault, measure the failover, check that nothing is lost.",
 )
 for _scenario in FAULTS:

@@ -57,29 +57,33 @@ def sim(
       keelmq drill sim --seeds 200 --jobs 2 --json sim.json
       keelmq drill sim --replay 17 --scenario kill_the_master_under_load
     """
-    if list_bugs:
-        for name, bug in BUGS.items():
-            click.echo(f"{name:28} {bug.text} [{bug.scenario.name}]")
-        return
-    if list_scenarios:
-        for name, scenario in SCENARIOS.items():
-            click.echo(f"{name:52} {scenario.text}")
+    if list_bugs or list_scenarios:
+        _list(list_bugs)
         return
     _known(scenarios, plant)
     if plant is not None and not scenarios:
         scenarios = (BUGS[plant].scenario.name,)
-    if replay is not None and smaller:
+    if replay is None:
+        _run(scenarios or tuple(SCENARIOS), range(first, first + seeds), jobs, plant, out)
+    elif smaller:
         _shrink(scenarios, replay, plant)
-        return
-    if replay is not None:
+    else:
         _replay(scenarios, replay, plant, history, out)
-        return
+
+
+def _list(bugs: bool) -> None:
+    for name, bug in BUGS.items() if bugs else ():
+        click.echo(f"{name:28} {bug.text} [{bug.scenario.name}]")
+    for name, scenario in SCENARIOS.items() if not bugs else ():
+        click.echo(f"{name:52} {scenario.text}")
+
+
+def _run(scenarios: tuple[str, ...], numbers: range, jobs: int, plant: str | None, out: Path | None) -> None:
     begun_s = time.perf_counter()
     results: list[Result] = []
-    numbers = range(first, first + seeds)
     try:
         with ending.in_order():
-            for result in run_seeds(scenarios or tuple(SCENARIOS), numbers, jobs=jobs, bug=plant):
+            for result in run_seeds(scenarios, numbers, jobs=jobs, bug=plant):
                 results.append(result)
                 for violation in result.violations:
                     click.echo(f"{violation.checker}: {violation.text}", err=True)

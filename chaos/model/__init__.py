@@ -1,1 +1,1 @@
-"""Schedules drawn over the pure and the ticked parts of the real code: no servers, every step checked."""
+"""What schedules do to the rules alone, without servers: explored state by state, or drawn."""

@@ -175,22 +175,19 @@ class LiveWorld:
         if len(masters) != 1:
             raise CannotDrill(f"group {self.group} has {len(masters)} masters")
         whom, _ = FAULTS[fault]
-        leads = {
-            node.name: bool(((views[node.name] or {}).get("controller") or {}).get("isLeader"))
-            for node in self._cluster.layout.namesrvs
-        }
-        candidates = {
-            "master": masters,
-            "slave": [node for node in self._brokers() if node is not masters[0]],
-            "leader": [node for node in self._cluster.layout.namesrvs if leads[node.name]],
-            "follower": [node for node in self._cluster.layout.namesrvs if not leads[node.name]],
-        }
-        candidates["leader and master"] = candidates["leader"]
-        able = candidates[whom]
+        able = self._able(whom, masters[0], views)
         if not able:
             raise CannotDrill(f"{fault} needs a {whom}, and the cluster has none")
         also = (masters[0].name,) if whom == "leader and master" else ()
         return Victim(chance.choice(able).name, masters[0].address, also)
+
+    def _able(self, whom: str, master: Node, views: Mapping[str, Mapping[str, Any] | None]) -> list[Node]:
+        if whom == "master":
+            return [master]
+        if whom == "slave":
+            return [node for node in self._brokers() if node is not master]
+        wanted = whom in HITS_LEADER
+        return [node for node in self._cluster.layout.namesrvs if leads(views[node.name]) is wanted]
 
     async def inflict(self, fault: str, victim: Victim) -> None:
         whom, number = FAULTS[fault]
@@ -276,6 +273,11 @@ class LiveWorld:
             await hand_over(self._env, self.namesrv, controllers, CLUSTER, self.group, credentials=key)
         except CannotHandOver as error:
             raise CannotDrill(str(error)) from None
+
+
+def leads(view: Mapping[str, Any] | None) -> bool:
+    """Whether a NameServer's Controller says that it is the leader."""
+    return bool(((view or {}).get("controller") or {}).get("isLeader"))
 
 
 def since(at_ms: int | None, fault_ms: int) -> float | None:

@@ -9,14 +9,12 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
-from chaos.worlds.sim_loop import Life
+from chaos.worlds.sim_loop import Life, SimLoop
 from runtime.env import Buffer
-
-if TYPE_CHECKING:
-    from chaos.worlds.sim_net import Fabric, SimListener
 
 WINDOW_BYTES: Final = 256 * 1024
 """Bytes on the way or unread at the receiver before a sender's kernel takes no more."""
@@ -39,10 +37,33 @@ class _State(Enum):
     CLOSED = auto()
 
 
+class Accepts(Protocol):
+    """A listening socket."""
+
+    factory: Callable[[], asyncio.BaseProtocol]
+
+
+class Wire(Protocol):
+    """What lies between two ends: the cable, and what all kernels know of each other."""
+
+    loop: SimLoop
+    context: Context
+    delivered: int
+
+    def next_number(self) -> int: ...
+    def add_end(self, end: SimTransport) -> None: ...
+    def drop_end(self, end: SimTransport) -> None: ...
+    def latency_s(self, source: str, target: str) -> float: ...
+    def is_cut(self, source: str, target: str) -> bool: ...
+    def is_off(self, host: str) -> bool: ...
+    def answer_with_reset(self, end: SimTransport, peer: SimTransport, delay_s: float) -> None: ...
+    def slice_bytes(self, size: int) -> int: ...
+
+
 class SimTransport(asyncio.Transport):
     """One end of a connection, and the direction from it to its peer."""
 
-    def __init__(self, fabric: Fabric, life: Life, local: tuple[str, int], remote: tuple[str, int]) -> None:
+    def __init__(self, fabric: Wire, life: Life, local: tuple[str, int], remote: tuple[str, int]) -> None:
         super().__init__({"sockname": local, "peername": remote, "socket": self})
         self._fabric = fabric
         self.life = life
@@ -83,11 +104,11 @@ class SimTransport(asyncio.Transport):
         protocol.connection_made(self)
         self._wake()
 
-    def accept_by(self, listener: SimListener) -> None:
+    def accept_by(self, listener: Accepts) -> None:
         """The server's process accepts when it next runs."""
         self._soon(self._accepted, listener)
 
-    def _accepted(self, listener: SimListener) -> None:
+    def _accepted(self, listener: Accepts) -> None:
         if not self.alive:
             return
         self.attach(listener.factory())

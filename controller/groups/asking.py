@@ -1,23 +1,23 @@
 """How long are the candidates of an election waited for?
 
-All of them normally answer within milliseconds, and nobody is waited for longer than that. After ``SOON_S``
-those that are missing are waited for only while the election would find nobody without them, or nobody that
-is certainly there: a broker on a slow disk or link is slow, not dead.
+All of them normally answer within milliseconds, and the wait ends there. After ``SOON_MS`` those that are
+missing are waited for only while the election would find nobody without them, or nobody that is certainly
+there: a broker on a slow disk or link is slow, not dead.
+
+Pure: times are monotonic milliseconds, given by the caller.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
-
-from runtime.tasks import Tasks
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
 
 SOON_S: Final = 0.1
+SOON_MS: Final = SOON_S * 1000
 PATIENCE_SHARE: Final = 1 / 3
-"""Of the heartbeat timeout: who needs as long as that to say a word will soon count as dead anyway."""
+"""Of the heartbeat timeout: a broker that needs as long as that to answer will soon count as dead anyway."""
 PATIENCE_MAX_S: Final = 1.0
-"""A broker that asks for an election gives up after 3 s, some of which its master may have to make way."""
+"""A broker that asks for an election gives up after 3 s, some of which its master may need to step down."""
 
 
 def patience_s(timeouts_ms: Iterable[int]) -> float:
@@ -25,24 +25,35 @@ def patience_s(timeouts_ms: Iterable[int]) -> float:
     return max(min(max(timeouts_ms, default=0) / 1000 * PATIENCE_SHARE, PATIENCE_MAX_S), SOON_S)
 
 
-async def gather(
-    asks: Iterable[Coroutine[Any, Any, None]], longest_s: float, decided: Callable[[], bool]
-) -> None:
-    """Run ``asks`` until all have ended; or until ``SOON_S`` are over and ``decided``; or until ``longest_s``
-    are. What has not ended then is cancelled. None of them may raise."""
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    tasks = Tasks("asking")
-    pending = {tasks.spawn(ask, name="ask") for ask in asks}
-    try:
-        while pending:
-            passed_s = loop.time() - began
-            if passed_s >= longest_s or (passed_s >= SOON_S and decided()):
-                return
-            # Then step by step: without an answer something may decide it, the master may be heard again.
-            wait_s = SOON_S - passed_s if passed_s < SOON_S else min(longest_s - passed_s, SOON_S)
-            _, pending = await asyncio.wait(
-                pending, timeout=max(wait_s, 0.001), return_when=asyncio.FIRST_COMPLETED
-            )
-    finally:
-        await tasks.cancel()
+class Inquiry:
+    """One question to the candidates: how far is your log, and do you still hear the master?
+
+    ``number`` tells its answers from those of an earlier one.
+    """
+
+    def __init__(self, number: int, asked: Collection[int], longest_s: float, now_ms: float) -> None:
+        self.number = number
+        self.asked = frozenset(asked)
+        self.pending = set(asked)
+        self.answered: set[int] = set()  # said how far their logs are
+        self.following: set[int] = set()  # still hear the master
+        self._began_ms = now_ms
+        self._until_ms = now_ms + longest_s * 1000
+
+    def on_answer(self, broker_id: int, *, told_end: bool, following: bool) -> None:
+        self.pending.discard(broker_id)
+        if told_end:
+            self.answered.add(broker_id)
+        if following:
+            self.following.add(broker_id)
+
+    def is_over(self, now_ms: float, decided: Callable[[], bool]) -> bool:
+        """Whether all have answered; or, after ``SOON_MS``, what the answers so far decide; or time is up."""
+        if not self.pending or now_ms >= self._until_ms:
+            return True
+        return now_ms >= self._began_ms + SOON_MS and decided()
+
+    def look_ms(self, now_ms: float) -> float:
+        """When to look again without an answer: that may decide it, too, as the master may be heard again."""
+        soon_ms = self._began_ms + SOON_MS
+        return soon_ms if now_ms < soon_ms else min(self._until_ms, now_ms + SOON_MS)

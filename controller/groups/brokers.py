@@ -2,16 +2,15 @@
 
 heartbeat ──► session ──► the connection a keelmq broker is called on; a real one on its own port
 election  ──► how far is your log? ──► announcement: who is master, and where slaves copy from
-handover  ──► make way
+handover  ──► step down
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, TypeGuard
 
-from controller.groups import asking
 from controller.groups.liveness import Liveness
 from controller.groups.table import ReplicaTable
 from model.codes import Request, Response
@@ -26,8 +25,17 @@ from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-MAKE_WAY_S: Final = 1.5  # a master drains within so long, or says no
+STEP_DOWN_S: Final = 1.5  # a master drains within so long, or says no
 NOTICE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a candidate answered: epoch and offset where its log ends (None = it does not say), and whether it
+    still hears its master."""
+
+    end: tuple[int, int] | None = None
+    following: bool = False
 
 
 class Brokers:
@@ -99,37 +107,20 @@ class Brokers:
 
     # what is asked and told
 
-    async def ask_ends(
-        self, name: str, broker_ids: list[int], decided: Callable[[frozenset[int]], bool]
-    ) -> tuple[bool, frozenset[int]]:
-        """Note how far the logs of these brokers reach now, one that does not say so counts with its last
-        heartbeat; whether one of them says that it still hears its master, and who answered. ``decided``:
-        whether with these answers the election finds somebody; see ``controller.groups.asking``."""
+    async def ask_end(self, name: str, broker_id: int, timeout_s: float) -> Said:
+        """How far the log of a broker reaches now, and whether it still hears its master."""
         request = codec.Command(Request.GET_BROKER_EPOCH_CACHE, {"brokerName": name})
-        beats = [self._live.newest(name, broker_id) for broker_id in broker_ids]
-        longest_s = asking.patience_s(beat.timeout_ms for beat in beats if beat is not None)
-        answered: set[int] = set()
-        following: set[int] = set()
-
-        async def ask(broker_id: int) -> None:
-            try:
-                answer = await self._call(name, broker_id, request, longest_s)
-                body = loads_object(answer.body) if answer.code == Response.SUCCESS else {}
-            except (MqError, OSError) as error:
-                log.info("broker %d of %s does not say how far its log is: %s", broker_id, name, error)
-                return
-            end, epochs = body.get("maxOffset"), body.get("epochList")
-            newest = epochs[-1] if isinstance(epochs, list) and epochs else None
-            epoch = newest.get("epoch") if isinstance(newest, dict) else 0
-            if is_id(end) and is_id(epoch):
-                self._live.told_end(name, broker_id, epoch, end)
-                answered.add(broker_id)
-            if answer.ext.get("following") == "true":
-                following.add(broker_id)
-
-        asks = (ask(broker_id) for broker_id in broker_ids)
-        await asking.gather(asks, longest_s, lambda: decided(frozenset(answered)))
-        return bool(following), frozenset(answered)
+        try:
+            answer = await self._call(name, broker_id, request, timeout_s)
+            body = loads_object(answer.body) if answer.code == Response.SUCCESS else {}
+        except (MqError, OSError) as error:
+            log.info("broker %d of %s does not say how far its log is: %s", broker_id, name, error)
+            return Said()
+        end, epochs = body.get("maxOffset"), body.get("epochList")
+        newest = epochs[-1] if isinstance(epochs, list) and epochs else None
+        epoch = newest.get("epoch") if isinstance(newest, dict) else 0
+        told = (epoch, end) if is_id(end) and is_id(epoch) else None
+        return Said(told, answer.ext.get("following") == "true")
 
     def announce(self, name: str) -> None:
         """NOTIFY_BROKER_ROLE_CHANGED to all living brokers of the group.
@@ -194,7 +185,7 @@ class Brokers:
             "term": str(term),
         }
         try:
-            answer = await connection.call(codec.Command(Request.CONTROLLER_ELECT_MASTER, ext), MAKE_WAY_S)
+            answer = await connection.call(codec.Command(Request.CONTROLLER_ELECT_MASTER, ext), STEP_DOWN_S)
         except (MqError, OSError) as error:
             log.warning("master %d of %s does not hand over: %s", master, name, error)
             return False

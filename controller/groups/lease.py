@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from controller.groups.group import Rule
 from controller.groups.liveness import Broker, Heartbeat
 
 SHARE: Final = 0.8
@@ -62,21 +63,28 @@ class Leases:
         """Brokers this Controller granted a lease to, sorted; it may be over."""
         return sorted(broker_id for name, broker_id in self._until if name == group)
 
-    def until_ms(self, broker: Broker, beat: Heartbeat | None) -> float:
-        """When the broker's last lease is over at the latest. ``beat``: its newest heartbeat, if any."""
-        if beat is not None and not beat.leases:
+    def until_ms(self, broker: Broker, beat: Heartbeat | None, rule: Rule | None = None) -> float:
+        """When the broker's last lease is over at the latest. ``rule``: of the epoch it may still lead.
+        ``beat``: its newest heartbeat, if any; it counts where the rule does not say, because a link that was
+        down since may have brought it before the broker was restarted with other times."""
+        registered_ms = 0 if rule is None else rule.timeout_ms
+        if not registered_ms and beat is not None and not beat.leases:
             return float("-inf")
         known = self._until.get(broker)
         if known is not None:
             return known
-        longest_ms = DURATION_MAX_MS if beat is None else duration_ms(beat.timeout_ms)
+        said_ms = registered_ms or (0 if beat is None else beat.timeout_ms)
+        longest_ms = duration_ms(said_ms) if said_ms else DURATION_MAX_MS
         return self._led_ms + longest_ms * (1 + DRIFT)
 
 
-def matters(beat: Heartbeat | None, members: Collection[int], chosen: int) -> bool:
-    """Whether the master of ``beat`` could confirm anything that ``chosen`` lacks or does not hear of.
+def matters(beat: Heartbeat | None, members: Collection[int], chosen: int, rule: Rule | None = None) -> bool:
+    """Whether the master of ``rule`` and ``beat`` could confirm anything that ``chosen`` lacks or does not
+    hear of.
 
     One that waits for every member cannot while ``chosen`` is a member: a broker that was elected
     acknowledges nothing to its former master any more.
     """
-    return beat is None or not beat.all_ack or chosen not in members
+    said = None if rule is None else rule.all_ack
+    all_ack = said if said is not None else beat is not None and beat.all_ack
+    return not all_ack or chosen not in members

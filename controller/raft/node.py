@@ -119,19 +119,7 @@ class Node(Voting):
         self._begin_voting()
         self.peers = {peer: Peer(peer) for peer in sorted(others)}
         self._reads = Reads(len(self.peers))
-        conf = library.SyncObjConf(
-            autoTick=False,
-            journalFile=journal,
-            appendEntriesPeriod=timing.append_s,
-            raftMinTimeout=timing.election_min_s,
-            raftMaxTimeout=timing.election_max_s,
-            leaderFallbackTimeout=timing.fallback_s,
-            connectionTimeout=timing.election_max_s,
-            appendEntriesBatchSizeBytes=BATCH_BYTES_MAX,
-            commandsWaitLeader=False,
-            dynamicMembershipChange=False,
-            useFork=False,
-        )
+        conf = _library_conf(timing, journal)
         super().__init__(Peer(node_id), list(self.peers.values()), conf, transport=self._outbox)
         if snapshot is not None:
             self.snapshots.store(encode_snapshot(snapshot))
@@ -573,6 +561,22 @@ class Node(Voting):
             return
         self._watch.compaction_error = None
         self.snapshots.store(data)
+
+
+def _library_conf(timing: Timing, journal: Journal) -> Any:
+    return library.SyncObjConf(
+        autoTick=False,
+        journalFile=journal,
+        appendEntriesPeriod=timing.append_s,
+        raftMinTimeout=timing.election_min_s,
+        raftMaxTimeout=timing.election_max_s,
+        leaderFallbackTimeout=timing.fallback_s,
+        connectionTimeout=timing.election_max_s,
+        appendEntriesBatchSizeBytes=BATCH_BYTES_MAX,
+        commandsWaitLeader=False,
+        dynamicMembershipChange=False,
+        useFork=False,
+    )
 
 
 __all__ = ["NO_OP", "REGULAR", "Diverged", "Entry", "Failed", "Node", "Timing"]

@@ -277,6 +277,11 @@ class BrokerConfig(LimitsConfig):
         )
 
     @property
+    def waits_for_every_member(self) -> bool:
+        """Whether an answer of this broker, as master, needs every member of the SyncStateSet."""
+        return self.all_ack_in_sync_state_set and not self.majority_ack and self.broker_role != "ASYNC_MASTER"
+
+    @property
     def route_address(self) -> str:
         """What NameServers have under id 0 while this broker is master."""
         return self.group_address or self.address

@@ -47,7 +47,7 @@ class Checkpoint:
     confirm_offset: int = 0
     settled_offset: int = 0
     indexed_offset: int = 0
-    vouched: bool = False  # written here, and not changed since
+    trusted: bool = False  # written here, and not changed since
     kept: bytes = bytes(_KEPT_BYTES)  # what a RocketMQ newer than ours may keep behind its fields
 
     @classmethod
@@ -66,7 +66,7 @@ class Checkpoint:
             if crc != crc32(ours, crc32(data[: _FIELDS.size])):
                 return cls(kept=kept)
             found.settled_offset, found.indexed_offset = _OURS.unpack(ours)
-            found.vouched = True
+            found.trusted = True
         found.kept = kept
         return found
 
@@ -96,7 +96,7 @@ class CheckpointFile:
             file.sync()
             self._disk.sync_dir(self._path.rpartition("/")[0])
         self.now = Checkpoint.decode(file.pread(READ_BYTES, 0))
-        if self.now.vouched:
+        if self.now.trusted:
             # What is read may be in the page cache only: the sync of the last write may have failed.
             self.write(self.now.encode())
 

@@ -111,6 +111,18 @@ class CommitLog:
         if self._health.broken is not None:
             raise DiskError(self._health.broken)
 
+    def check_invariants(self) -> None:
+        """Raise if a promise of the log is broken; cheap, for the segments are few."""
+        assert self.flushed <= self.end, f"flushed up to {self.flushed}, the log ends at {self.end}"
+        assert self.min_offset <= self.end, f"the log [{self.min_offset}, {self.end}) is less than empty"
+        assert self._torn_until == 0 or self._torn_until >= self.end, "torn bytes lie behind the end"
+        gap = self._dir.gap()
+        assert gap is None, f"no segment before {self._dir.segments[gap or 0].start}: the log has a gap"
+        tail = self._tail
+        assert tail is None or tail.start <= self.end <= self._tail_end, (
+            f"the log ends at {self.end}, outside of the segment at {tail and tail.start} it is written to"
+        )
+
     # -- writing ---------------------------------------------------------------------------------------
 
     def append(self, chunks: Sequence[Buffer], size: int) -> None:
@@ -380,7 +392,11 @@ class CommitLog:
                 continue
             last = segment is self._dir.segments[-1]
             if last and size < self.segment_bytes and not any(segment.file.pread(min(size, 4096), 0)):
-                log.warning("%s has %d bytes and no record: a crash cut its making short", segment.path, size)
+                log.warning(
+                    "%s has %d bytes and no record: a crash interrupted its allocation, removed",
+                    segment.path,
+                    size,
+                )
                 self._dir.remove(segment)
                 continue
             raise DiskError(

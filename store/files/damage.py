@@ -159,6 +159,17 @@ class DamageLedger:
         """The log starts at ``offset`` now."""
         self._store([item for item in self.ranges if item.until > offset])
 
+    def check_invariants(self) -> None:
+        """Raise unless ranges are in order, do not overlap, and hold what was lost in them."""
+        before = 0
+        for item in self.ranges:
+            assert before <= item.begin < item.until, f"[{item.begin}, {item.until}) lies before {before}"
+            before = item.until
+            for one in item.lost:
+                assert item.begin <= one.offset <= one.offset + one.size <= item.until, (
+                    f"the record lost at {one.offset} is not in [{item.begin}, {item.until})"
+                )
+
     def _store(self, ranges: list[DamagedRange]) -> None:
         if ranges == self.ranges:
             return
@@ -191,7 +202,7 @@ def load_ranges(disk: Disk, path: str) -> list[DamagedRange]:
     except OSError as error:
         raise DiskError(f"reading {path} failed: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
-        log.error("%s is damaged (%s) and is forgotten; a scrub finds again what it said", path, error)
+        log.error("%s is damaged (%s) and ignored; the scrub finds the ranges again", path, error)
         return []
 
 

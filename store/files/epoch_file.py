@@ -88,7 +88,7 @@ class EpochFile:
             if not may_doubt:
                 raise
             self.doubt = str(error)
-            log.error("the epochs are lost, a master must tell them: %s", error)
+            log.error("epochs lost, they come from a master: %s", error)
             return
         if found is not None:
             self.entries = decode(found)
@@ -103,7 +103,7 @@ class EpochFile:
         except OSError as error:
             raise DiskError(f"reading {self._classic_path} failed: {error.strerror or error}") from error
         except DiskError as error:
-            log.error("when this log was left by the Controllers is lost: %s", error)
+            log.error("%s.classic is lost, the last epoch counts as unlabelled: %s", self._path, error)
             return last.start if last is not None else None
         noted = decode(found)[-1:] if found is not None else []
         return noted[0].start if noted and last is not None and noted[0].epoch == last.epoch else None

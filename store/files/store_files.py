@@ -12,7 +12,7 @@ from store.files.consume_queue import ConsumeQueues
 from store.files.damage import DamageLedger
 from store.files.epoch_file import EpochFile
 from store.files.health import Health
-from store.files.index_file import Index
+from store.files.index import Index
 
 
 @dataclass(frozen=True, slots=True)

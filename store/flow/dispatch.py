@@ -43,13 +43,11 @@ class Dispatcher:
         self.confirmed = 0
         self.dispatched = 0
         self.last_timestamp_ms = 0  # store time of the last record dispatched
+        self._files = files
         self._log = files.log
-        self._queues = files.queues
         self._indexer = indexer
         self._parser = parser
-        self._health = files.health
         self._on_arrive = on_arrive
-        self._damage = files.damage
         self._far: dict[ConsumeQueue, int] = {}  # offsets no queue could go on at, the newest of each
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
@@ -58,6 +56,18 @@ class Dispatcher:
         self._scheduled = False
         self._stalled_at = -1  # the confirmed offset that ends inside of a record
         self._waiters: list[asyncio.Future[None]] = []
+
+    def check_invariants(self) -> None:
+        """Raise if a consumer could see what a new master may cut, or what is not there."""
+        assert self.dispatched <= self.confirmed, (
+            f"dispatched up to {self.dispatched}, confirmed only up to {self.confirmed}"
+        )
+        assert self.confirmed <= self._log.end, (
+            f"confirmed up to {self.confirmed}, the log ends at {self._log.end}"
+        )
+        assert self._indexer.at <= self.dispatched, (
+            f"indexed up to {self._indexer.at}, dispatched only up to {self.dispatched}"
+        )
 
     # -- from the log ----------------------------------------------------------------------------------
 
@@ -104,8 +114,8 @@ class Dispatcher:
     async def caught_up(self) -> None:
         """Return when dispatch has reached ``confirmed``. Raises DiskError when it cannot."""
         while not self.is_level:
-            if self._health.broken is not None:
-                raise DiskError(self._health.broken)
+            if self._files.health.broken is not None:
+                raise DiskError(self._files.health.broken)
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             if not self._scheduled:
@@ -119,8 +129,8 @@ class Dispatcher:
             self.step()
         except (DiskError, OSError) as error:
             log.error("dispatch at %d failed: %s", self.dispatched, error)
-            self._health.broke(f"dispatch at {self.dispatched} failed: {error}")
-        if self.is_level or self._health.broken is not None:
+            self._files.health.broke(f"dispatch at {self.dispatched} failed: {error}")
+        if self.is_level or self._files.health.broken is not None:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 if not waiter.done():
@@ -135,8 +145,8 @@ class Dispatcher:
         hooks, self._on_arrive = self._on_arrive, []
         try:
             while not self.is_level:
-                if self._health.broken is not None:
-                    raise DiskError(self._health.broken)  # told to stop
+                if self._files.health.broken is not None:
+                    raise DiskError(self._files.health.broken)  # told to stop
                 self.step()
         finally:
             self._on_arrive = hooks
@@ -182,14 +192,14 @@ class Dispatcher:
         at = self.dispatched
         if at >= until:
             return
-        damaged = self._damage.at(at)
+        damaged = self._files.damage.at(at)
         if damaged is not None:
             if damaged.until > until:
                 self._stalled_at = self.confirmed
             else:  # the lost records keep their places in their queues; readers pass over them
                 self._deliver([one.dispatch() for one in damaged.lost], damaged.until)
             return
-        until = self._damage.next_begin(at, until)
+        until = self._files.damage.next_begin(at, until)
         data = self._log.read(at, min(READ_BYTES, until - at))
         try:
             found, end = self._parser.parse(data, at, until)
@@ -224,7 +234,7 @@ class Dispatcher:
             self.dispatched = end
 
     def _put(self, batch: list[Dispatch]) -> dict[tuple[str, int, int], int]:
-        queues = self._queues
+        queues = self._files.queues
         table = queues.table()
         dirty = queues.dirty
         pack = ENTRY.pack
@@ -243,7 +253,7 @@ class Dispatcher:
                 buffer += pack(offset, size, tags_code)
                 queue.max_offset = queue_offset + 1
                 queue.max_physical = offset + size
-                if len(buffer) >= BUFFER_BYTES_MAX and self._health.writable is None:
+                if len(buffer) >= BUFFER_BYTES_MAX and self._files.health.writable is None:
                     self._flush(queue)
             elif self._is_far(queue, queue_offset, offset) or not queue.put(
                 queue_offset, offset, size, tags_code
@@ -262,14 +272,20 @@ class Dispatcher:
         if queue_offset <= max(near, FAR_ENTRIES):
             return False
         before, self._far[queue] = self._far.get(queue), queue_offset
-        log.error("record at %d: %s/%d goes on at %d?", offset, queue.topic, queue.queue_id, queue_offset)
+        log.error(
+            "record at %d: offset %d is too far behind the end of %s/%d, not entered",
+            offset,
+            queue_offset,
+            queue.topic,
+            queue.queue_id,
+        )
         return before != queue_offset - 1
 
     def _flush(self, queue: ConsumeQueue) -> None:
         try:
             queue.flush()
         except OSError as error:
-            self._health.failed(error, WRITING_QUEUES)
+            self._files.health.failed(error, WRITING_QUEUES)
 
 
 def messages_at(commit_log: CommitLog, offset: int, size: int) -> int:

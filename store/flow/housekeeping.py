@@ -62,13 +62,9 @@ class Housekeeping:
         want_sync: Callable[[int], None],
     ) -> None:
         self._env = env
+        self._files = files
         self._log = files.log
-        self._queues = files.queues
-        self._index = files.index
-        self._checkpoint = files.checkpoint
-        self._health = files.health
-        self._indexer = flow.indexer
-        self._dispatcher = flow.dispatcher
+        self._flow = flow
         self._reserve = reserve
         self._throttle = throttle
         self._interval_s = interval_ms / 1000
@@ -86,7 +82,7 @@ class Housekeeping:
         since_index_s = 0.0
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        while await self._wait(pause, began_s) and self._health.broken is None:
+        while await self._wait(pause, began_s) and self._files.health.broken is None:
             since_index_s += loop.time() - began_s
             began_s = loop.time()
             try:
@@ -94,18 +90,18 @@ class Housekeeping:
                 await self.flush_queues()
                 if self._index_is_due(since_index_s) and not self._throttle.left_s:
                     since_index_s = 0.0
-                    self._made_up_part, self._made_up = True, self._indexer.caught_up
+                    self._made_up_part, self._made_up = True, self._flow.indexer.caught_up
                     await self.flush_index()
                 await self.write_checkpoint()
             except OSError as error:
-                self._health.failed(error, WRITING_CHECKPOINT)
+                self._files.health.failed(error, WRITING_CHECKPOINT)
 
     def _index_is_due(self, since_s: float) -> bool:
         if since_s >= INDEX_FLUSH_S:
             return True
-        if self._made_up or self._indexer.caught_up:
+        if self._made_up or self._flow.indexer.caught_up:
             return not self._made_up
-        gained = self._indexer.at - self._checkpoint.now.indexed_offset
+        gained = self._flow.indexer.at - self._files.checkpoint.now.indexed_offset
         return not self._made_up_part and gained >= CATCH_UP_BYTES
 
     def level(self) -> None:
@@ -137,28 +133,28 @@ class Housekeeping:
     async def _look_at_space(self) -> None:
         reserve = self._reserve
         if reserve.held and reserve.is_low():
-            self._health.full(RESERVED, "the disk is full: what is left is kept for role changes")
+            self._files.health.full(RESERVED, "the disk is full: what is left is kept for role changes")
             reserve.release()
-        elif self._health.out_of_space and await self._env.offload(reserve.take):
-            self._health.room(RESERVED)
+        elif self._files.health.out_of_space and await self._env.offload(reserve.take):
+            self._files.health.room(RESERVED)
             self._log.retry_space()
 
     async def flush_queues(self) -> None:
         """Write buffered queue entries, and sync those that wait longest; the sync runs off the loop."""
         generation = self._log.generation
-        until, stamp_ms = self._dispatcher.dispatched, self._dispatcher.last_timestamp_ms
+        until, stamp_ms = self._flow.dispatcher.dispatched, self._flow.dispatcher.last_timestamp_ms
         self._want_sync(until)
         try:
             more = True
             while more:
-                more = self._queues.write_out(WRITE_QUEUES)
+                more = self._files.queues.write_out(WRITE_QUEUES)
                 await asyncio.sleep(0)
         except OSError as error:
-            self._health.failed(error, WRITING_QUEUES)
+            self._files.health.failed(error, WRITING_QUEUES)
             return
-        self._health.room(WRITING_QUEUES)
+        self._files.health.room(WRITING_QUEUES)
         if generation == self._log.generation:  # a cut came in between: these entries are no more
-            self._queues.wrote_until(until)
+            self._files.queues.wrote_until(until)
             if self._rounds_of != generation:
                 self._rounds.clear()
                 self._rounds_of = generation
@@ -168,7 +164,7 @@ class Housekeeping:
             try:
                 await self._env.offload(lambda: self._sync(segments, names))
             except OSError as error:
-                self._health.failed(error, SYNCING_QUEUES, sync=True)
+                self._files.health.failed(error, SYNCING_QUEUES, sync=True)
                 return
             finally:
                 for segment in segments:
@@ -179,7 +175,7 @@ class Housekeeping:
         """The files, pinned, and directories of up to ``count_max`` queues that are to be synced."""
         segments: list[Segment] = []
         names: dict[str, None] = {}
-        for queue in self._queues.take_unsynced(count_max):
+        for queue in self._files.queues.take_unsynced(count_max):
             segments += queue.take_unsynced()
             names.update(dict.fromkeys(queue.take_new_names()))
         return segments, list(names)
@@ -192,91 +188,103 @@ class Housekeeping:
 
     def _settle(self) -> None:
         """Move the settled offset to the newest round the log and all queues are synced up to."""
-        if self._rounds_of != self._log.generation or self._health.broken is not None:
+        if self._rounds_of != self._log.generation or self._files.health.broken is not None:
             return
-        safe = min(self._log.flushed, self._queues.synced_until)
-        now = self._checkpoint.now
+        safe = min(self._log.flushed, self._files.queues.synced_until)
+        now = self._files.checkpoint.now
         while self._rounds and self._rounds[0][0] <= safe:
             now.settled_offset, now.logics_timestamp_ms = self._rounds.popleft()
 
     async def flush_index(self) -> None:
         """Write and sync what is new in the index, off the loop."""
-        if self._index is None:
+        if self._files.index is None:
             return
         try:
-            self._index.put_many(())  # what found no place while the disk was full
+            self._files.index.put_many(())  # what found no place while the disk was full
         except OSError as error:
-            self._health.failed(error, WRITING_INDEX)
+            self._files.health.failed(error, WRITING_INDEX)
             return
-        stamp_ms, at, generation = self._index.end_timestamp_ms, self._indexer.at, self._log.generation
+        stamp_ms, at, generation = (
+            self._files.index.end_timestamp_ms,
+            self._flow.indexer.at,
+            self._log.generation,
+        )
         done = False
         try:
-            for _ in self._index.picture():
+            for _ in self._files.index.picture():
                 await asyncio.sleep(0)
-            if not self._index.pictured:  # a cut came in between, and wrote what is left
+            if not self._files.index.pictured:  # a cut came in between, and wrote what is left
                 return
-            await self._env.offload(self._index.write_picture)
+            await self._env.offload(self._files.index.write_picture)
             done = True
         except OSError as error:
-            self._health.failed(error, WRITING_INDEX)
+            self._files.health.failed(error, WRITING_INDEX)
         finally:
-            self._index.end_flush(done)
+            self._files.index.end_flush(done)
         if done:
-            self._health.room(WRITING_INDEX)
-            self._checkpoint.now.index_timestamp_ms = stamp_ms
-            if generation == self._log.generation and not self._index.owes:
-                self._checkpoint.now.indexed_offset = at
+            self._files.health.room(WRITING_INDEX)
+            self._files.checkpoint.now.index_timestamp_ms = stamp_ms
+            if generation == self._log.generation and not self._files.index.owes:
+                self._files.checkpoint.now.indexed_offset = at
 
     async def write_checkpoint(self) -> None:
         """Write down what is known to be flushed, off the loop."""
         generation, end, stamp_ms = self._mark
         if generation != self._log.generation or self._log.flushed >= end:
             if generation == self._log.generation and stamp_ms:
-                self._checkpoint.now.physic_timestamp_ms = stamp_ms
-            self._mark = (self._log.generation, self._log.end, self._dispatcher.last_timestamp_ms)
+                self._files.checkpoint.now.physic_timestamp_ms = stamp_ms
+            self._mark = (
+                self._log.generation,
+                self._log.end,
+                self._flow.dispatcher.last_timestamp_ms,
+            )
         values = self._values()
         if values == self._written:
             return
-        since = self._checkpoint.writes
+        since = self._files.checkpoint.writes
         try:
-            await self._env.offload(lambda: self._checkpoint.write(values, since))
-            if self._checkpoint.writes == since + 1:  # else a cut came in between: its word is the last one
+            await self._env.offload(lambda: self._files.checkpoint.write(values, since))
+            if (
+                self._files.checkpoint.writes == since + 1
+            ):  # else a cut came in between: its word is the last one
                 self._written = values
         except OSError as error:
-            self._health.failed(error, WRITING_CHECKPOINT, sync=True)
+            self._files.health.failed(error, WRITING_CHECKPOINT, sync=True)
 
     def _values(self) -> bytes:
-        now = self._checkpoint.now
-        now.confirm_offset = min(self._dispatcher.confirmed, self._log.flushed)  # what no crash takes away
+        now = self._files.checkpoint.now
+        now.confirm_offset = min(
+            self._flow.dispatcher.confirmed, self._log.flushed
+        )  # what no crash takes away
         now.master_flushed_offset = self._log.flushed
         return now.encode()
 
     def flush_all(self) -> None:
         """What there is, for the last time. Blocks; raises DiskError, OSError."""
         self._log.sync()
-        self._queues.write_out()
-        until, stamp_ms = self._dispatcher.dispatched, self._dispatcher.last_timestamp_ms
-        self._queues.wrote_until(until)
-        if self._queues.unsynced_count > CLOSE_QUEUES:
-            self._queues.sync_all()
-        while self._queues.unsynced_count:  # in pieces: they are open meanwhile
+        self._files.queues.write_out()
+        until, stamp_ms = self._flow.dispatcher.dispatched, self._flow.dispatcher.last_timestamp_ms
+        self._files.queues.wrote_until(until)
+        if self._files.queues.unsynced_count > CLOSE_QUEUES:
+            self._files.queues.sync_all()
+        while self._files.queues.unsynced_count:  # in pieces: they are open meanwhile
             segments, names = self._take(SYNC_QUEUES)
             try:
                 self._sync(segments, names)
             finally:
                 for segment in segments:
                     segment.unpin()
-        now = self._checkpoint.now
+        now = self._files.checkpoint.now
         now.physic_timestamp_ms = stamp_ms
         if self._rounds_of != self._log.generation:
             self._rounds.clear()
             self._rounds_of = self._log.generation
         self._rounds.append((until, stamp_ms))
         self._settle()
-        if self._index is not None:
-            self._index.begin_flush()()
-            self._index.end_flush(True)
-            now.index_timestamp_ms = self._index.end_timestamp_ms
-            if not self._index.owes:
-                now.indexed_offset = self._indexer.at
-        self._checkpoint.write(self._values())
+        if self._files.index is not None:
+            self._files.index.begin_flush()()
+            self._files.index.end_flush(True)
+            now.index_timestamp_ms = self._files.index.end_timestamp_ms
+            if not self._files.index.owes:
+                now.indexed_offset = self._flow.indexer.at
+        self._files.checkpoint.write(self._values())

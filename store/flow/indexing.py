@@ -18,7 +18,8 @@ from typing import Final
 
 from model.errors import DiskError
 from runtime.env import Env
-from store.files.index_file import CHECKED_AT_ONCE, Index
+from store.files.index import Index
+from store.files.index_file import CHECKED_AT_ONCE
 from store.files.record import BadRecord, Dispatch
 from store.files.store_files import StoreFiles
 from store.flow.throttle import Throttle
@@ -120,7 +121,7 @@ class Indexer:
             if self.at >= until:  # before the rest: behind it there may be more again
                 self.caught_up = True
                 break
-            if not await self._throttle.rest(pause, begun_s):
+            if not await self._throttle.wait(pause, begun_s):
                 break
         if self.at > begin:
             log.info("indexed [%d, %d)", begin, self.at)
@@ -138,7 +139,7 @@ class Indexer:
                 for first in range(0, len(table), CHECKED_AT_ONCE):
                     begun_s = clock()
                     wrong += file.wrong_slots(table, first, min(first + CHECKED_AT_ONCE, len(table)))
-                    if not await self._throttle.rest(pause, begun_s):
+                    if not await self._throttle.wait(pause, begun_s):
                         return False
                 if index.in_need() is file:
                     file.take_slots(table, wrong)

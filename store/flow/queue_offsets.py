@@ -35,6 +35,16 @@ class QueueOffsets:
         for key in [key for key in self.table if key[0] == topic]:
             del self.table[key]
 
+    def check_none_given_twice(self) -> None:
+        """Raise if the next offset of a queue is one it holds already. True while this store's own writer
+        appends: a slave rebuilds the table before it leads."""
+        for queue in self._queues:
+            following = self.table.get((queue.topic, queue.queue_id), 0)
+            assert queue.max_offset <= following, (
+                f"{queue.topic}/{queue.queue_id} holds {queue.max_offset} messages, "
+                f"the next would get offset {following}"
+            )
+
     def rebuild(self, dispatched: int) -> int:
         """Make the table from the queues and every record from ``dispatched`` (bytes) on; returns the newest
         store time among these records, ms, or 0."""

@@ -58,9 +58,9 @@ class Reserve:
         try:
             if self._disk.exists(self._path):
                 self._disk.remove(self._path)
-                log.error("the disk is full: %d bytes of reserve are given free", self._bytes)
+                log.error("disk full: released the %d-byte reserve", self._bytes)
         except OSError as error:
-            log.error("cannot give the reserve free: %s", error)
+            log.error("the reserve cannot be released: %s", error)
 
     def is_low(self) -> bool:
         """Is nearly nothing left beside the file? Raises OSError."""

@@ -70,6 +70,7 @@ class Writer:
         """See MessageStore.rebuild_queue_offsets."""
         newest_ms = self.offsets.rebuild(self._dispatcher.dispatched)
         self._last_stamp_ms = max(self._last_stamp_ms, self._dispatcher.last_timestamp_ms, newest_ms)
+        self.offsets.check_none_given_twice()
 
     def append(self, chunks: Sequence[Buffer], size: int, dispatches: Sequence[Dispatch]) -> None:
         """See MessageStore.append."""

@@ -118,7 +118,7 @@ class Repairer:
                 behind = self._log.read(item.until, stop - item.until) if stop > item.until else b""
                 self._need_edges(item)
             except DiskError as error:
-                log.error("[%d, %d) cannot be mended now: %s", item.begin, item.until, error)
+                log.error("[%d, %d) cannot be repaired now: %s", item.begin, item.until, error)
                 self._later[item] = self._env.monotonic_ms() + UNREADABLE_AGAIN_MS
                 continue
             found.append(Wanted(begin, max(stop, item.until), item, before, behind))

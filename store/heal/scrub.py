@@ -65,13 +65,9 @@ class Scrub:
         self.passes = 0
         self.damaged_found = 0
         self.unreadable = 0
+        self._files = files
+        self._flow = flow
         self._log = files.log
-        self._queues = files.queues
-        self._index = files.index
-        self._damage = files.damage
-        self._dispatcher = flow.dispatcher
-        self._indexer = flow.indexer
-        self._parser = flow.parser
         self._repairer = repairer
         self._throttle = throttle
         self._bytes_per_s = bytes_per_s
@@ -88,7 +84,7 @@ class Scrub:
             if bytes_per_s <= 0:
                 return
             try:
-                while self.at < self._dispatcher.dispatched:
+                while self.at < self._flow.dispatcher.dispatched:
                     begin = self.at
                     self.step()
                     cost = max(self.at - begin, 1) + self._lookups * LOOKUP_BYTES
@@ -119,11 +115,11 @@ class Scrub:
 
     def _step(self) -> None:
         at = max(self.at, self._log.min_offset)
-        known = self._damage.at(at)
+        known = self._files.damage.at(at)
         if known is not None:
             self.at = known.until
             return
-        stop = self._damage.next_begin(at, self._dispatcher.dispatched)
+        stop = self._files.damage.next_begin(at, self._flow.dispatcher.dispatched)
         segment_bytes = self._log.segment_bytes
         stop = min(stop, at - at % segment_bytes + segment_bytes)
         data = self._read(at, min(STEP_BYTES, stop - at))
@@ -173,7 +169,7 @@ class Scrub:
             try:
                 return self._log.read(at, size)
             except DiskError as error:
-                log.error("looking for what of [%d, %d) can be read: %s", at, until, error)
+                log.error("[%d, %d) cannot be read at once, reading page by page: %s", at, until, error)
                 self._failed += 1
         pieces: list[bytes] = []
         while at < until:
@@ -197,16 +193,16 @@ class Scrub:
             return bytes(stop - at)
 
     def _entry(self, data: bytes, place: int, size: int) -> None:
-        item = self._parser.one(data, place, size)
-        index = self._index
+        item = self._flow.parser.one(data, place, size)
+        index = self._files.index
         # The others it comes to yet.
-        if index is not None and item.offset < self._indexer.at and index not in self._skipped:
+        if index is not None and item.offset < self._flow.indexer.at and index not in self._skipped:
             self._lookups += bool(item.uniq_key) + len(item.keys.split())
             try:
                 index.add_late((item,))
             except (DiskError, OSError) as error:
                 self._skip(index, f"the index, asked for the record at {item.offset}: {error}")
-        queue = self._queues.get(item.topic, item.queue_id)
+        queue = self._files.queues.get(item.topic, item.queue_id)
         if queue in self._skipped:
             return
         try:
@@ -215,7 +211,7 @@ class Scrub:
             self._skip(queue, f"{item.topic}/{item.queue_id}, entry {item.queue_offset}: {error}")
 
     def _skip(self, what: object, text: str) -> None:
-        log.error("this pass does not check on %s", text)
+        log.error("skipped in this pass: %s", text)
         self._failed += 1
         self._skipped.add(what)
 

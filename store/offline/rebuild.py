@@ -14,7 +14,7 @@ from model.config import StoreConfig
 from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
 from runtime.env import Disk
 from store.files.consume_queue import ConsumeQueues, is_queue_name
-from store.files.index_file import Index
+from store.files.index import Index
 from store.files.record import Dispatch, DispatchParser, Record
 from store.offline.directory import StoreDirectory
 

@@ -23,7 +23,7 @@ FILE: Final = "logWasLonger"
 def reached(checkpoint: Checkpoint, last: EpochEntry | None) -> int:
     """The offset, bytes, that the log reached for certain when these files were written."""
     ends = [0 if last is None else last.start]
-    if checkpoint.vouched:
+    if checkpoint.trusted:
         ends += [checkpoint.settled_offset, checkpoint.master_flushed_offset, checkpoint.confirm_offset]
     return max(ends)
 

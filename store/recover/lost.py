@@ -45,7 +45,9 @@ def _entries_in(queues: ConsumeQueues, ranges: list[DamagedRange]) -> list[Lost]
             for item in ranges:
                 found += _entries_of(queue, item)
         except DiskError as error:
-            log.error("what of %s/%d was lost is not known: %s", queue.topic, queue.queue_id, error)
+            log.error(
+                "%s/%d cannot be read, its lost records are unknown: %s", queue.topic, queue.queue_id, error
+            )
     return found
 
 

@@ -32,7 +32,7 @@ from store.files.checkpoint import Checkpoint
 from store.files.commit_log import CommitLog
 from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
 from store.files.damage import RECORD_BYTES_MAX, DamageLedger, resync
-from store.files.index_file import Index
+from store.files.index import Index
 from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, decode, measure, store_timestamp_of
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
@@ -133,7 +133,7 @@ class _Recovery:
 
     def _load_queues(self) -> None:
         commit_log, checkpoint = self.files.log, self.files.checkpoint.now
-        if checkpoint.vouched:
+        if checkpoint.trusted:
             self.settled = min(max(checkpoint.settled_offset, commit_log.min_offset), commit_log.end)
         self.files.queues.load(self.settled)
         self.proven = self.files.queues.max_physical
@@ -149,7 +149,7 @@ class _Recovery:
             # A flipped bit in a queue entry must not move the start behind the end, into a segment made
             # ahead.
             proven = self.proven
-            known = min(proven, checkpoint.master_flushed_offset) if checkpoint.vouched else proven
+            known = min(proven, checkpoint.master_flushed_offset) if checkpoint.trusted else proven
             return _segment_start(commit_log, known)
         start = _unclean_start(commit_log, checkpoint)
         if index is not None and index.files:
@@ -165,7 +165,7 @@ class _Recovery:
             safe_ms=checkpoint.physic_timestamp_ms,
             clean=self.clean,
             check_crc=self.check_crc,
-            is_stale=(lambda offset, last: False) if checkpoint.vouched else StaleRest(files, parser),
+            is_stale=(lambda offset, last: False) if checkpoint.trusted else StaleRest(files, parser),
         )
         scan.run()
         if self.clean:
@@ -176,7 +176,7 @@ class _Recovery:
 
     def _safe_end(self) -> int:
         """The offset below which every byte was safe on disk when the store was last open, 0 when unknown."""
-        if self.files.checkpoint.now.vouched:
+        if self.files.checkpoint.now.trusted:
             return self.files.checkpoint.now.master_flushed_offset
         return self.proven if self.clean else 0
 
@@ -262,7 +262,7 @@ def _indexed(commit_log: CommitLog, index: Index | None, checkpoint: Checkpoint,
         return dispatched
     if index.removed:
         indexed = max(index.end_offset, 0)
-    elif checkpoint.vouched:
+    elif checkpoint.trusted:
         indexed = max(checkpoint.indexed_offset, index.end_offset)
     else:  # a clean stop writes all of it, and where dispatch begins after another the index ends behind it
         return dispatched

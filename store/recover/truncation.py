@@ -96,7 +96,7 @@ class Truncator:
         for _, stop in self._walker.parsed(end, self._log.end, stop_bad=True):
             end = stop
         if end < self._log.end:
-            log.info("dropping the partial record [%d, %d)", end, self._log.end)
+            log.info("partial record [%d, %d) dropped", end, self._log.end)
             self._cut(end)
         return self._log.end
 

@@ -8,14 +8,14 @@ from typing import Any, cast
 
 from broker.role.manager import RoleManager
 from broker.service import Broker
-from controller.groups.table import (
+from controller.groups.commands import (
     AlterSyncStateSet,
     Answer,
     ApplyBrokerId,
     ElectMaster,
     RegisterBroker,
-    ReplicaTable,
 )
+from controller.groups.table import ReplicaTable
 from ha.proposals import Propose
 from ha.service import HaService
 from model.codes import Request, Response

@@ -68,6 +68,6 @@ async def test_an_offset_of_what_the_master_does_not_have_does_not_hold_up_the_o
         assert (await client.send("T")).code == 0
         for name, queue_id in (("Gone", 0), ("T", 99), ("T", 0)):
             two.offsets.keep("g", name, queue_id, 1)
-        two.acting.soon()
+        two.upkeep.acting.soon()
         await eventually(lambda: one.offsets.get("g", "T", 0) == 1, "the master has what it lacked")
         await eventually(lambda: two.offsets.kept() == [], "nothing is kept to be offered again")

@@ -81,7 +81,7 @@ async def test_strangers_change_nothing_and_signed_requests_do(tmp_path: Path) -
         offset = {"consumerGroup": "cg", "topic": "T", "queueId": "0", "commitOffset": "1"}
         assert (await client.call(Request.UPDATE_CONSUMER_OFFSET, offset)).code == 0
         await eventually(lambda: broker.store.dispatched == broker.store.log.end, "dispatched")
-        handled = {Request(code) for code in broker.handlers}
+        handled = {Request(code) for code in broker.processors.handlers}
         assert handled - PEER_CODES == OF_CLIENTS | READS, "a new code: is it open to strangers?"
         before = seen(broker)
         for credentials in (None, WRONG):

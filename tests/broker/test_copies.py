@@ -251,8 +251,8 @@ async def test_only_changed_entries_travel_and_dropped_ones_disappear(tmp_path: 
 
 async def test_of_a_master_that_does_not_know_the_question_whole_tables_are_copied(tmp_path: Path) -> None:
     async with pair(tmp_path, slaveSyncMetadataPeriod="50") as (one, two), client_of(one) as client:
-        del one.handlers[int(Request.KEELMQ_COPY_TABLES)]
-        two.metadata.soon()
+        del one.processors.handlers[int(Request.KEELMQ_COPY_TABLES)]
+        two.upkeep.metadata.soon()
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code in (0, 1)
         await eventually(lambda: two.topics.get("T") is not None, "copied the old way")
 

@@ -75,7 +75,7 @@ async def test_what_was_delivered_is_not_delivered_again_by_a_successor_whose_cl
 ) -> None:
     behind_ms = 5000
     async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
-        one._delay._remember = lambda level, offset: None  # type: ignore[method-assign]
+        one.processors.delay._remember = lambda level, offset: None  # type: ignore[method-assign]
         real_ms = two.env.now_ms
         two.env.now_ms = lambda: real_ms() - behind_ms  # type: ignore[method-assign]
         await old.send("T", b"due", properties=SOON)
@@ -107,7 +107,7 @@ async def test_a_message_stored_by_a_clock_that_was_an_hour_ahead_does_not_wait_
 
 async def test_others_have_their_turn_while_very_many_messages_are_due(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
-        delay = broker._delay
+        delay = broker.processors.delay
         due, delivered = False, 0
         deliver = delay._deliver
 

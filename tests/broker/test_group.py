@@ -175,7 +175,7 @@ async def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_wri
         await one.fence()
         begun, go_on = asyncio.Event(), asyncio.Event()
         seen: list[Refused | None] = []
-        become, drained = one.ha.become_master, one._drained
+        become, drained = one.ha.become_master, one.roles.drained
 
         async def slow(*role: Any) -> None:
             begun.set()
@@ -189,7 +189,7 @@ async def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_wri
             return await drained(transfer_target, timeout_s)
 
         monkeypatch.setattr(one.ha, "become_master", slow)
-        monkeypatch.setattr(one, "_drained", draining)
+        monkeypatch.setattr(one.roles, "drained", draining)
         promotion = asyncio.ensure_future(one.lead(1, 1, frozenset({1}), 1, None))
         await begun.wait()
         await one.stop()

@@ -21,7 +21,7 @@ async def ask(broker: Broker, code: int, ext: dict[str, str], peer: object = Non
     """Straight to the handler: what the wire adds is not measured here."""
     connection = FakeConnection() if peer is None else peer
     assert isinstance(connection, Connection | FakeConnection)
-    return await broker.handlers[int(code)](connection, Command(int(code), ext))  # type: ignore[arg-type]
+    return await broker.processors.handlers[int(code)](connection, Command(int(code), ext))  # type: ignore[arg-type]
 
 
 async def test_a_topic_named_5000_times_is_answered_once_and_in_slices(tmp_path: Path) -> None:
@@ -64,14 +64,14 @@ async def test_work_ends_with_the_connection_that_asked_for_it(tmp_path: Path) -
         ]
         await eventually(lambda: broker.context.turns.waiting >= 40, "they wait for their turns")
         looked_at = 0
-        progress = broker._admin._progress
+        progress = broker.processors.admin._progress
 
         def counted(group: str, name: str, queue_id: int) -> dict[str, int]:
             nonlocal looked_at
             looked_at += 1
             return progress(group, name, queue_id)
 
-        broker._admin._progress = counted  # type: ignore[method-assign]
+        broker.processors.admin._progress = counted  # type: ignore[method-assign]
         connection.abort()
         await asyncio.gather(*asked, return_exceptions=True)
         await eventually(lambda: not broker.context.turns.waiting, "none of them waits any more")

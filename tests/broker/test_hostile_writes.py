@@ -250,7 +250,7 @@ def test_a_quota_fills_up_again_with_time_and_never_beyond_its_burst() -> None:
 async def test_a_held_pull_keeps_neither_its_header_nor_waits_longer_than_it_may(tmp_path: Path) -> None:
     async with running(tmp_path, maxSuspendTimeoutMillis="300") as broker, client_of(broker) as client:
         await client.send("T")
-        pulls = broker._pulls
+        pulls = broker.processors.pulls
         asked = asyncio.create_task(client.pull("T", 1, suspend_ms=600_000, tags="a || b" + " " * 20_000))
         await eventually(lambda: pulls.held, "it is held")
         ((held,),) = pulls._held.values()
@@ -265,7 +265,7 @@ async def test_a_subscription_of_8_mib_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         await client.send("T")
         answer = await client.pull("T", 1, suspend_ms=600_000, tags="x" * 40_000)
-        assert (answer.code, broker._pulls.held) == (23, 0)
+        assert (answer.code, broker.processors.pulls.held) == (23, 0)
 
 
 async def test_a_connection_holds_only_so_many_pulls(tmp_path: Path) -> None:
@@ -277,10 +277,10 @@ async def test_a_connection_holds_only_so_many_pulls(tmp_path: Path) -> None:
         assert [task.result().code for task in done] == [19]
         asked += [asyncio.create_task(two.pull("T", 1, suspend_ms=60_000)) for _ in range(3)]
         await eventually(lambda: sum(task.done() for task in asked) == 2, "the third of two is answered")
-        assert broker._pulls.held == 5
+        assert broker.processors.pulls.held == 5
         await one.send("T")
         assert sorted(answer.code for answer in await asyncio.gather(*asked)) == [0] * 5 + [19] * 2
-        assert (broker._pulls.held, broker._pulls._held_by) == (0, {})
+        assert (broker.processors.pulls.held, broker.processors.pulls._held_by) == (0, {})
 
 
 def test_the_bounds_stand_in_the_configuration() -> None:

@@ -215,12 +215,12 @@ async def test_a_slave_vouches_for_its_log_in_the_epoch_its_master_is_in(tmp_pat
         asked = Command(int(Request.KEELMQ_LOG_DIGESTS), ext)
         await eventually(lambda: two.ha.verified_epoch == 1, "it follows")
         for broker in (one, two):
-            answer = await broker.compare.digests(cast(Any, None), asked)
+            answer = await broker.upkeep.compare.digests(cast(Any, None), asked)
             assert answer is not None
             assert answer.ext["epoch"] == "1"
         await two.follow(2, 2, one.config.address, one.config.ha_address)
         assert two.ha.verified_epoch is None  # its master may be cut by another before it leads again
-        for handler in (two.compare.digests, two.repair.read):
+        for handler in (two.upkeep.compare.digests, two.upkeep.repair.read):
             with pytest.raises(Refused, match="may still be cut"):
                 await handler(cast(Any, None), asked)
         await one.lead(1, 2, frozenset({1}), 2, None)

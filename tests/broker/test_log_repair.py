@@ -45,7 +45,7 @@ async def test_a_replica_repairs_itself_from_the_other_and_serves_again(tmp_path
         async def members() -> list[str]:
             return [one.config.address, two.config.address]
 
-        rotten.repair.members = members
+        rotten.upkeep.repair.members = members
         _rot(rotten, whole[7].physical_offset + 88)
         scrub_all(rotten.store)
         assert [item["kind"] for item in rotten.status()["damaged"]] == ["crc_mismatch"]

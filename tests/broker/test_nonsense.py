@@ -60,7 +60,7 @@ def test_no_request_makes_a_processor_fail(tmp_path: Path, caplog: pytest.LogCap
     async def body() -> None:
         async with running(tmp_path) as broker, client_of(broker) as client:
             await client.send("T")
-            for code in broker.handlers:
+            for code in broker.processors.handlers:
                 for ext, content in NONSENSE:
                     answer = await client.call(code, dict(ext), content)
                     assert answer.remark or answer.code == 0, (code, ext)

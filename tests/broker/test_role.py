@@ -50,7 +50,7 @@ async def test_the_second_broker_follows_the_first_and_takes_over_when_it_dies(t
 async def test_what_can_wait_gives_way_to_a_change_of_role(tmp_path: Path) -> None:
     async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
         ways: list[int] = []
-        life.store.throttle.give_way = lambda: ways.append(len(life.host.calls))  # type: ignore[method-assign]
+        life.store.throttle.postpone = lambda: ways.append(len(life.host.calls))  # type: ignore[method-assign]
         await life.becomes("master", 1)
         assert ways == [0]
         await controllers.notify()

@@ -50,7 +50,7 @@ async def test_a_transaction_whose_progress_was_forged_is_committed_all_the_same
         await end(client, done, COMMIT)
         await broker.store.caught_up()
     async with running(tmp_path) as broker, client_of(broker) as client:
-        broker._transactions._next_half = 3
+        broker.processors.transactions._next_half = 3
         answers = await asyncio.gather(
             *(end(client, one, COMMIT) for one in (done, half, half, other, other, done))
         )
@@ -64,7 +64,7 @@ async def test_the_first_op_behind_a_half_is_found(tmp_path: Path) -> None:
         for _ in range(9):
             await end(client, await begin(client), COMMIT)
         await eventually(lambda: broker.offsets.get(GROUP, HALVES, 0) == 9, "all have ended")
-        transactions = broker._transactions
+        transactions = broker.processors.transactions
         for half in of_topic(broker, HALVES):
             assert transactions._first_op_behind(half.physical_offset) == half.queue_offset
             # Nothing is written again for an end that comes again, however late.

@@ -134,7 +134,7 @@ async def test_a_change_among_20000_topics_and_groups_holds_nobody_up(tmp_path: 
         broker.groups.put(*(SubscriptionGroupConfig(f"g{n}") for n in range(MANY)))
         for n in range(MANY):
             broker.offsets.commit(f"g{n}", f"T{n}", 0, n)
-        files = [broker._files[name] for name in ("topics", "groups", "offsets")]
+        files = [broker.tables.files[name] for name in ("topics", "groups", "offsets")]
         async with metered() as meter:
             assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("One"))).code == 0
             await asyncio.gather(*(file.flush() for file in files))
@@ -145,7 +145,7 @@ async def test_a_change_among_20000_topics_and_groups_holds_nobody_up(tmp_path: 
                 broker.offsets.commit("g1", "T1", 0, n)
                 await asyncio.gather(*(file.flush() for file in files))
         assert meter.longest_s < LIMIT_S
-        stored = bodies.loads(Path(broker._files["topics"].path).read_bytes())
+        stored = bodies.loads(Path(broker.tables.files["topics"].path).read_bytes())
         assert "More19" in stored["topicConfigTable"]
 
 
@@ -164,7 +164,7 @@ async def test_a_table_of_20000_is_listed_in_slices_and_often(tmp_path: Path, co
         broker.groups.put(*(SubscriptionGroupConfig(f"g{n}") for n in range(MANY)))
         for n in range(MANY):
             broker.offsets.commit(f"g{n}", f"T{n}", 0, n)
-        ask = broker.handlers[int(code)]
+        ask = broker.processors.handlers[int(code)]
         async with metered() as meter:
             answers = await asyncio.gather(
                 *(ask(FakeConnection(), Command(int(code))) for _ in range(30))  # type: ignore[arg-type]

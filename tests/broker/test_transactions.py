@@ -201,7 +201,7 @@ async def test_an_end_the_successor_holds_but_cannot_confirm_yet_is_not_carried_
         await one.fence()
         del two.store.confirm
         asked: list[int] = []
-        transactions = two._transactions
+        transactions = two.processors.transactions
         ask, is_due = transactions._ask, transactions._is_due
         transactions._ask = lambda half: (asked.append(half.queue_offset), ask(half))[1]  # type: ignore
         transactions._is_due = lambda half: how == "asked" or is_due(half)  # type: ignore[method-assign]
@@ -277,7 +277,7 @@ async def test_others_have_their_turn_while_very_many_halves_are_asked_about(tmp
     async with running(tmp_path) as broker, client_of(broker) as client:
         await asyncio.gather(*(begin(client) for _ in range(200)))
         await broker.store.caught_up()
-        transactions = broker._transactions
+        transactions = broker.processors.transactions
         asked = 0
         ask = transactions._ask
 
@@ -302,7 +302,7 @@ async def test_a_look_at_halves_ends_with_the_role(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, client_of(broker) as client:
         await asyncio.gather(*(begin(client) for _ in range(100)))
         await broker.store.caught_up()
-        transactions = broker._transactions
+        transactions = broker.processors.transactions
         transactions._is_due = lambda half: True  # type: ignore[method-assign]
         looking = asyncio.create_task(transactions.check())
         await asyncio.sleep(0)  # its first turn

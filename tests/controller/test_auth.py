@@ -114,10 +114,10 @@ def test_signed_requests_elect_hand_over_and_tell_everybody(tmp_path: Path) -> N
 
     async def main(world: World) -> None:
         one, two = await group_of_two(world)
-        one.makes_way = 0
+        one.steps_down = 0
         handed = await two.elect(designate=True)
         assert (handed.code, handed.ext["masterBrokerId"]) == (0, "2")
-        assert one.asked_to_make_way, "a master believes a signed request to make way"
+        assert one.asked_to_step_down, "a master believes a signed request to step down"
         await wait_for(lambda: one.notices and one.notices[-1].ext["masterBrokerId"] == "2")
         answer = await two.call(Request.UPDATE_CONTROLLER_CONFIG)
         assert answer.code == 0

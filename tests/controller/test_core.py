@@ -8,18 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from controller.groups.elect import End
-from controller.groups.table import (
-    ANSWERS_MAX,
+from controller.groups.commands import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBrokers,
     Command,
     ElectMaster,
     RegisterBroker,
-    ReplicaTable,
     encode_command,
 )
+from controller.groups.elect import End
+from controller.groups.table import ANSWERS_MAX, ReplicaTable
 
 G = "broker-a"
 
@@ -50,7 +49,7 @@ def alter(made: ReplicaTable, members: tuple[int, ...], **changes: Any) -> dict[
         "members": members,
         "members_epoch": changes.get("members_epoch", group.members_epoch),
         "alive": changes.get("alive", tuple(group.replicas)),
-        "presumed": changes.get("presumed", ()),
+        "within_grace": changes.get("within_grace", ()),
     }
     return made.apply(AlterSyncStateSet(**values))
 
@@ -69,7 +68,7 @@ def alter(made: ReplicaTable, members: tuple[int, ...], **changes: Any) -> dict[
         ((2,), {"alive": ()}, 2006),
         ((2,), {}, 2013),  # without the master
         ((1, 2), {}, 0),
-        ((2, 1), {"alive": (), "presumed": (1, 2)}, 0),
+        ((2, 1), {"alive": (), "within_grace": (1, 2)}, 0),
     ],
 )
 def test_an_alteration_is_refused_for_the_first_reason_that_holds(
@@ -138,7 +137,7 @@ def test_a_living_master_stays_and_the_answer_says_who_it_is() -> None:
 
 def test_a_master_that_was_only_not_heard_yet_stays() -> None:
     made = table()
-    assert made.apply(ElectMaster(group=G, alive=(2, 3), presumed=(1, 2, 3)))["code"] == 2011
+    assert made.apply(ElectMaster(group=G, alive=(2, 3), within_grace=(1, 2, 3)))["code"] == 2011
 
 
 def test_the_most_advanced_member_wins_also_beyond_2_gib() -> None:
@@ -173,7 +172,7 @@ def test_unclean_elections_are_counted_and_others_are_not() -> None:
 
 def test_a_restarted_master_in_doubt_that_leads_on_uncleanly_is_counted() -> None:
     made = table()
-    asks = ElectMaster(group=G, broker_id=1, restarted=True, doubtful=True, log_epoch=1, alive=(1,))
+    asks = ElectMaster(group=G, broker_id=1, restarted=True, suspect=True, log_epoch=1, alive=(1,))
     assert made.apply(msgspec.structs.replace(asks, unclean=True))["ext"]["masterBrokerId"] == "1"
     assert made.groups[G].unclean_elections == 1, "2 and 3 may have had more"
     alone = table(brokers=1, members=(1,))
@@ -197,7 +196,7 @@ def test_who_answered_is_elected_before_who_may_just_have_died() -> None:
 def test_suspects_are_waited_for_until_all_of_them_answered() -> None:
     made = table(members=(1, 2, 3))
     for broker_id in (1, 2, 3):
-        doubts = RegisterBroker(group=G, cluster="c", broker_id=broker_id, address="", doubtful=True)
+        doubts = RegisterBroker(group=G, cluster="c", broker_id=broker_id, address="", suspect=True)
         assert made.apply(doubts)["code"] == 0
     made.groups[G].master = None
     ends = {1: End(1, 5), 2: End(1, 9), 3: End(1, 5)}
@@ -373,7 +372,7 @@ class Groups(RuleBasedStateMachine):
         alive=SETS,
         address=st.sampled_from(["", "x:1", "y:1"]),
         unclean=st.booleans(),
-        doubtful=st.booleans(),
+        suspect=st.booleans(),
         majority_of=st.sampled_from([0, 0, 0, 3]),
         learner=st.sampled_from([False, False, True]),
     )
@@ -383,7 +382,7 @@ class Groups(RuleBasedStateMachine):
         alive: tuple[int, ...],
         address: str,
         unclean: bool,
-        doubtful: bool,
+        suspect: bool,
         majority_of: int,
         learner: bool,
     ) -> None:
@@ -395,17 +394,17 @@ class Groups(RuleBasedStateMachine):
                 address=address,
                 alive=alive,
                 unclean=unclean,
-                doubtful=doubtful,
+                suspect=suspect,
                 majority_of=majority_of,
                 learner=learner,
             )
         )
 
     @rule(
-        began=st.booleans(), doubtful=st.booleans(), all_ack=st.booleans(), unclean=st.booleans(), alive=SETS
+        began=st.booleans(), suspect=st.booleans(), all_ack=st.booleans(), unclean=st.booleans(), alive=SETS
     )
     def restart_the_master(
-        self, began: bool, doubtful: bool, all_ack: bool, unclean: bool, alive: tuple[int, ...]
+        self, began: bool, suspect: bool, all_ack: bool, unclean: bool, alive: tuple[int, ...]
     ) -> None:
         group = self.table.groups.get(G)
         if group is None or group.master is None:
@@ -415,7 +414,7 @@ class Groups(RuleBasedStateMachine):
                 group=G,
                 broker_id=group.master,
                 restarted=True,
-                doubtful=doubtful,
+                suspect=suspect,
                 all_ack=all_ack,
                 log_epoch=group.epoch - (not began),
                 unclean=unclean,
@@ -426,7 +425,11 @@ class Groups(RuleBasedStateMachine):
         assert answer["code"] in (0, 2012)
 
     @rule(
-        broker_id=IDS | st.just(-1), designate=st.booleans(), unclean=st.booleans(), alive=SETS, presumed=SETS
+        broker_id=IDS | st.just(-1),
+        designate=st.booleans(),
+        unclean=st.booleans(),
+        alive=SETS,
+        within_grace=SETS,
     )
     def elect(
         self,
@@ -434,7 +437,7 @@ class Groups(RuleBasedStateMachine):
         designate: bool,
         unclean: bool,
         alive: tuple[int, ...],
-        presumed: tuple[int, ...],
+        within_grace: tuple[int, ...],
     ) -> None:
         group = self.table.groups.get(G)
         before = (
@@ -449,7 +452,7 @@ class Groups(RuleBasedStateMachine):
                 designate=designate,
                 unclean=unclean,
                 alive=alive,
-                presumed=presumed,
+                within_grace=within_grace,
                 answered=alive,
             )
         )
@@ -490,6 +493,7 @@ class Groups(RuleBasedStateMachine):
     @invariant()
     def promises(self) -> None:
         assert self.twin.snapshot() == self.table.snapshot()
+        self.table.check_invariants()
         group = self.table.groups.get(G)
         if group is None:
             return
@@ -497,7 +501,7 @@ class Groups(RuleBasedStateMachine):
         assert group.epoch >= self.epochs[0]
         assert group.members_epoch >= self.epochs[1]
         self.epochs = (group.epoch, group.members_epoch)
-        assert set(group.members) | set(group.doubtful) <= set(group.replicas)
+        assert set(group.members) | set(group.suspect) <= set(group.replicas)
         assert all(broker_id < group.next_id for broker_id in group.replicas)
         if group.master is not None:
             assert group.master in group.members

@@ -202,13 +202,13 @@ def test_an_election_waits_for_the_lease_of_a_master_that_may_count_alone(tmp_pa
 def test_a_request_of_an_earlier_epoch_ends_no_lease(tmp_path: Path, late: dict[str, object]) -> None:
     async def main(world: World) -> None:
         one, two, _ = await world.brokers_up(3, timeout_ms=60_000)
-        one.makes_way = int(Response.SUCCESS)
+        one.steps_down = int(Response.SUCCESS)
         one.freeze()
         asked = one.heartbeat(leaseEpoch=1, leases="true", allAckInSyncStateSet="false")
         assert int((await one.client.call(world.leader_address(), asked, 3)).ext["leaseMs"]) > 0
         answer = await one.call(Request.CONTROLLER_ELECT_MASTER, masterEpoch=0, logEpoch=0, **late)
         assert answer.code == Response.CONTROLLER_FENCED_MASTER_EPOCH
-        assert one.asked_to_make_way == []
+        assert one.asked_to_step_down == []
         await one.die()
         await wait_for(lambda: bool(world.named("master_lost")))
         early = await two.call(Request.CONTROLLER_ELECT_MASTER, brokerId=2, designateElect="false")
@@ -222,7 +222,7 @@ def test_an_heir_who_lacks_what_another_member_has_is_not_elected_for_a_master_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The master confirmed with the further one alone, and does not answer when it is asked to make way."""
-    monkeypatch.setattr(brokers, "MAKE_WAY_S", 0.1)
+    monkeypatch.setattr(brokers, "STEP_DOWN_S", 0.1)
 
     async def main(world: World) -> None:
         one, two, three = await world.brokers_up(3, timeout_ms=1500)
@@ -260,7 +260,7 @@ def test_a_master_that_handed_over_is_taken_at_its_word(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         one, two, three = await world.brokers_up(3, timeout_ms=60_000)
         one.says = {"leases": "true", "allAckInSyncStateSet": "false"}
-        one.makes_way = int(Response.SUCCESS)
+        one.steps_down = int(Response.SUCCESS)
         await one.beat_once()
         three.end_now = 200  # two's own answer may be late: that it has everything, one has said
         assert (await two.elect(designate=True)).ext["masterBrokerId"] == "2"

@@ -6,8 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.groups.commands import ApplyBrokerId, ElectMaster, RegisterBroker
 from controller.groups.elect import Ballot, End, choose, enough, furthest
-from controller.groups.table import ApplyBrokerId, ElectMaster, RegisterBroker, ReplicaTable
+from controller.groups.table import ReplicaTable
 
 G = "broker-a"
 

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.worlds.sim_disk import Machine
-from controller.groups.elect import End
-from controller.groups.table import (
+from controller.groups.commands import (
     AlterSyncStateSet,
     Answer,
     ApplyBrokerId,
@@ -23,9 +22,10 @@ from controller.groups.table import (
     Command,
     ElectMaster,
     RegisterBroker,
-    ReplicaTable,
     encode_command,
 )
+from controller.groups.elect import End
+from controller.groups.table import ReplicaTable
 from controller.packing import Limits, Malformed, pack, unpack
 from controller.raft.codec import (
     Ack,

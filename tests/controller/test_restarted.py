@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from controller.groups.elect import End
-from controller.groups.table import (
+from controller.groups.commands import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBrokers,
     ElectMaster,
     RegisterBroker,
-    ReplicaTable,
 )
+from controller.groups.elect import End
+from controller.groups.table import ReplicaTable
 from model.codes import Request
 from tests.controller.world import Broker, World, run
 
@@ -91,7 +91,7 @@ def test_where_few_confirm_a_restarted_master_gives_way_to_a_longer_log_or_when_
     assert answer["ext"]["masterBrokerId"] == "3"
     longer = {1: End(1, 1000), 3: End(1, 500)}
     answer = elect(
-        group(), 1, alive=(1, 3), restarted=True, log_epoch=1, all_ack=False, doubtful=True, ends=longer
+        group(), 1, alive=(1, 3), restarted=True, log_epoch=1, all_ack=False, suspect=True, ends=longer
     )
     assert answer["ext"]["masterBrokerId"] == "3"
 
@@ -105,14 +105,14 @@ def test_one_elected_while_it_was_down_gives_way_to_the_members_before_it() -> N
 
 
 def test_members_before_it_that_were_cleaned_away_are_waited_for_by_nobody() -> None:
-    for doubtful in (False, True):
+    for suspect in (False, True):
         table = group()
         elect(table, alive=(2, 3), ends={2: End(1, 9), 3: End(1, 5)})
         gone = CleanBrokers(group=G, broker_ids=(1, 3), living=True)
         assert table.apply(gone)["code"] == 0
         # 3 beats on, and its log is the longest; 1 is no more.
         ends = {2: End(1, 9), 3: End(1, 99)}
-        answer = elect(table, 2, alive=(2, 3), ends=ends, restarted=True, doubtful=doubtful, log_epoch=1)
+        answer = elect(table, 2, alive=(2, 3), ends=ends, restarted=True, suspect=suspect, log_epoch=1)
         assert (answer["code"], answer["ext"]["masterBrokerId"]) == (0, "2")
         assert table.groups[G].members == [2]
 
@@ -149,7 +149,7 @@ def test_a_slave_that_may_have_lost_its_end_leaves_the_set_while_others_live() -
 
 def doubts(table: ReplicaTable, broker_id: int, alive: tuple[int, ...]) -> list[int]:
     command = RegisterBroker(
-        group=G, cluster="c", broker_id=broker_id, address="", alive=alive, unclean=True, doubtful=True
+        group=G, cluster="c", broker_id=broker_id, address="", alive=alive, unclean=True, suspect=True
     )
     assert table.apply(command)["code"] == 0
     return table.groups[G].members
@@ -173,7 +173,7 @@ def test_when_all_members_are_there_and_in_doubt_the_furthest_leads() -> None:
     doubts(table, 1, alive=(1, 2, 3))
     every = (1, 2, 3)
     answer = elect(
-        table, 1, alive=every, answered=every, restarted=True, log_epoch=1, doubtful=True, ends=ends
+        table, 1, alive=every, answered=every, restarted=True, log_epoch=1, suspect=True, ends=ends
     )
     assert (answer["code"], answer["ext"]["masterBrokerId"]) == (0, "3")
     assert answer["ext"]["doubtful"] == "1;2"
@@ -181,7 +181,7 @@ def test_when_all_members_are_there_and_in_doubt_the_furthest_leads() -> None:
 
 def test_a_restarted_master_in_doubt_waits_for_its_members() -> None:
     table = group(members=(1, 2))
-    answer = elect(table, 1, alive=(1,), restarted=True, log_epoch=1, doubtful=True)
+    answer = elect(table, 1, alive=(1,), restarted=True, log_epoch=1, suspect=True)
     assert (answer["code"], answer["changed"]) == (2012, True)
     assert (table.groups[G].master, table.groups[G].members) == (None, [1, 2])
     assert elect(table, 1, alive=(1,))["code"] == 2012
@@ -215,7 +215,7 @@ def returns(table: ReplicaTable, alive: tuple[int, ...], ends: dict[int, End]) -
         answered=alive,
         ends=ends,
         restarted=True,
-        doubtful=True,
+        suspect=True,
         log_epoch=epoch - 1,
         master_epoch=epoch,
     )
@@ -320,7 +320,7 @@ def test_doubts_survive_a_snapshot() -> None:
     doubts(table, 3, alive=(3,))
     other = ReplicaTable()
     other.restore(table.snapshot())
-    assert other.groups[G].doubtful == [3]
+    assert other.groups[G].suspect == [3]
 
 
 # Requests of an earlier reign

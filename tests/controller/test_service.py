@@ -231,25 +231,25 @@ def test_a_handover_to_a_designated_member(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
-def test_a_living_master_is_asked_to_make_way_and_may_say_no(tmp_path: Path) -> None:
+def test_a_living_master_is_asked_to_step_down_and_may_say_no(tmp_path: Path) -> None:
     async def main(world: World) -> None:
         one, two, three = await world.brokers_up(3)
-        one.makes_way = Response.CONTROLLER_ELECT_MASTER_FAILED
+        one.steps_down = Response.CONTROLLER_ELECT_MASTER_FAILED
         refused = await two.elect(designate=True)
         assert refused.code == Response.CONTROLLER_ELECT_MASTER_FAILED
         assert "behind" in (refused.remark or "")
         assert world.group()["master"] == 1
-        asked = one.asked_to_make_way[0].ext
+        asked = one.asked_to_step_down[0].ext
         assert (asked["brokerId"], asked["masterEpoch"]) == ("2", "1")
-        one.makes_way = Response.SUCCESS
+        one.steps_down = Response.SUCCESS
         assert (await two.elect(designate=True)).ext["masterBrokerId"] == "2"
         # A real broker does not know the request: it is deposed as it is. Three is no member any more.
-        two.makes_way = Response.REQUEST_CODE_NOT_SUPPORTED
+        two.steps_down = Response.REQUEST_CODE_NOT_SUPPORTED
         assert (await two.alter([1, 2], 2, 3)).code == Response.SUCCESS
         assert (await three.elect(designate=True)).code == Response.CONTROLLER_ELECT_MASTER_FAILED
-        assert two.asked_to_make_way == []
+        assert two.asked_to_step_down == []
         assert (await one.elect(designate=True)).ext["masterBrokerId"] == "1"
-        assert len(two.asked_to_make_way) == 1
+        assert len(two.asked_to_step_down) == 1
 
     run(tmp_path, main)
 

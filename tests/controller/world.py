@@ -28,8 +28,8 @@ class Broker:
         self.ha_address = f"127.0.0.1:{30000 + broker_id}"
         self.timeout_ms = timeout_ms
         self.max_offset = 0
-        self.makes_way: int | None = None  # the code it answers when asked to hand over; None = no answer
-        self.asked_to_make_way: list[Command] = []
+        self.steps_down: int | None = None  # the code it answers when asked to hand over; None = no answer
+        self.asked_to_step_down: list[Command] = []
         self.end_now: int | None = None  # what it answers when it is asked; None = it does not answer
         self.says: dict[str, str] = {}  # in every heartbeat, too
         self.notices: list[Command] = []
@@ -39,9 +39,9 @@ class Broker:
     async def on_request(self, _connection: Connection, request: Command) -> Command | None:
         if request.code == Request.NOTIFY_BROKER_ROLE_CHANGED:
             self.notices.append(request)
-        if request.code == Request.CONTROLLER_ELECT_MASTER and self.makes_way is not None:
-            self.asked_to_make_way.append(request)
-            return request.reply(self.makes_way, remark="behind")
+        if request.code == Request.CONTROLLER_ELECT_MASTER and self.steps_down is not None:
+            self.asked_to_step_down.append(request)
+            return request.reply(self.steps_down, remark="behind")
         if request.code == Request.GET_BROKER_EPOCH_CACHE and self.end_now is not None:
             epochs = [{"epoch": 1, "startOffset": 0, "endOffset": 2**63 - 1}]
             return request.reply(body=dumps({"epochList": epochs, "maxOffset": self.end_now}))

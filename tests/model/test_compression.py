@@ -57,6 +57,7 @@ def test_the_other_compressions_are_bounded_as_well(name: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [b"", b"no zlib", zlib.compress(b"x" * 10_000)[:-3], zlib.compress(b"x")[:-1], gzip.compress(b"x")],
+    ids=["empty", "text", "cut short", "without its end", "gzip"],
 )
 def test_what_is_not_a_whole_stream_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="zlib"):

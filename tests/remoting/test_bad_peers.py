@@ -6,6 +6,7 @@ import pytest
 
 from model.errors import Unknown
 from remoting import connection as connection_module
+from remoting import inbox
 from remoting.codec import Command, encode
 from remoting.service import Connection
 from tests.remoting.support import HOST, client_of, read_command, run, serving
@@ -81,7 +82,7 @@ def test_a_frame_as_long_as_the_limit_passes_and_one_byte_more_does_not() -> Non
 def test_a_frame_that_never_becomes_whole_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection_module, "PARTIAL_FRAME_S", 0.2)
+    monkeypatch.setattr(inbox, "PARTIAL_FRAME_S", 0.2)
 
     async def work() -> None:
         async with serving() as (server, address):
@@ -125,7 +126,7 @@ def test_a_peer_that_does_not_read_is_not_read_from_until_it_does() -> None:
             sent = 400
             request = encode(Command(1, body=bytes(50_000)))
             feeding = asyncio.create_task(feed(writer, request, sent))
-            await until(lambda: any(c._read_paused for c in server.connections))
+            await until(lambda: any(c._gate.paused for c in server.connections))
             stuck = handled
             await asyncio.sleep(0.1)
             assert handled <= stuck + 20

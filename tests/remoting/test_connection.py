@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting import connection as module
+from remoting import inbox as module
 from remoting.codec import Command, decode, encode, frame_end
 from remoting.connection import Connection, Owner
 
@@ -64,7 +64,7 @@ async def feed(connection: Connection, data: bytes, steps: list[int]) -> int:
     at = turn = largest = 0
     while at < len(data):
         view = connection.get_buffer(-1)
-        largest = max(largest, len(connection._buffer))
+        largest = max(largest, len(connection._inbox.buffer))
         step = min(steps[turn % len(steps)], len(view), len(data) - at)
         view[:step] = data[at : at + step]
         view.release()
@@ -107,7 +107,7 @@ def test_frames_of_any_size_survive_any_cut_of_the_stream(
         if fast is not None:
             assert fast.seen == [encode(command) for command in sent if command.opaque % 2 == 0]
         assert not transport.ended
-        assert connection._end == connection._start == 0
+        assert connection._inbox.end == connection._inbox.start == 0
         connection.connection_lost(None)
 
     # Small buffers, so that they grow, move and shrink all the time.

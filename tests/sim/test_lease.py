@@ -66,6 +66,8 @@ def test_a_master_that_was_frozen_past_its_lease_does_not_say_ok_to_what_waited_
             await asyncio.sleep(0.001)
         cluster.pause(old)
         paused_ms = cluster.clock()
+        await asyncio.sleep(0.01)
+        world.send_to(old)  # whatever the first sender was doing when the master froze
         await asyncio.sleep(5)
         elected_ms = world.times("master_elected")[-1]
         assert elected_ms > paused_ms

@@ -10,8 +10,14 @@ import pytest
 from broker.service import Broker
 from chaos.worlds.sim import GROUP
 from chaos.worlds.sim_faults import Nemesis
+from controller.groups.commands import (
+    ElectMaster,
+)
 from controller.groups.coordinator import ElectionCoordinator
+from controller.groups.election import ElectionState
+from controller.groups.group import Group
 from controller.groups.liveness import Liveness
+from controller.groups.signals import NotCommitted
 from model.codes import Response
 from model.errors import Unknown
 from tests.sim.world import World
@@ -75,16 +81,17 @@ def test_b18_an_election_that_fails_is_tried_again_until_there_is_a_master(
         cluster = world.cluster
         master = cluster.master()
         assert master is not None
-        propose = ElectionCoordinator._proposed
+        propose = ElectionCoordinator._propose
 
-        async def fail(self: ElectionCoordinator, command: object) -> object:
+        async def fail(self: ElectionCoordinator, command: ElectMaster) -> None:
             nonlocal failed
             if failed < 7:
                 failed += 1
-                raise Unknown("the log could not be appended to")
-            return await propose(self, command)  # type: ignore[arg-type]
+                self._feed(NotCommitted(command.group, Unknown("the log could not be appended to")))
+            else:
+                await propose(self, command)
 
-        monkeypatch.setattr(ElectionCoordinator, "_proposed", fail)
+        monkeypatch.setattr(ElectionCoordinator, "_propose", fail)
         cluster.kill(master)
         reason = await cluster.until(lambda: None if cluster.master() not in (None, master) else "none", 30)
         assert reason is None
@@ -208,16 +215,16 @@ def test_b19_a_silent_master_is_replaced_and_a_living_one_never(monkeypatch: pyt
         assert master is not None
         await asyncio.sleep(60)
         assert (cluster.master(), len(world.times("master_elected"))) == (master, 1)
-        check = ElectionCoordinator._check
+        check = ElectionState._check
 
-        def fail_once(self: ElectionCoordinator, *rest: object) -> None:
+        def fail_once(self: ElectionState, name: str, group: Group) -> None:
             nonlocal checks
-            checks += self._raft.is_leader
-            if checks == 1 and self._raft.is_leader:
+            checks += self.mandate.leads
+            if checks == 1 and self.mandate.leads:
                 raise ValueError("a mistake in one round")
-            check(self, *rest)  # type: ignore[arg-type]
+            check(self, name, group)
 
-        monkeypatch.setattr(ElectionCoordinator, "_check", fail_once)
+        monkeypatch.setattr(ElectionState, "_check", fail_once)
         await asyncio.sleep(3)
         cluster.pause(master)  # its connections stay open
         assert (

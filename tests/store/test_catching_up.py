@@ -15,7 +15,7 @@ from store.files import index_file
 from store.files.checkpoint import READ_BYTES, Checkpoint
 from store.files.record import Dispatch
 from store.flow import housekeeping, indexing
-from store.flow.throttle import GIVE_WAY_S, REST_S
+from store.flow.throttle import POSTPONE_S, STEP_PAUSE_S
 from store.message_store import MessageStore
 from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message
@@ -113,7 +113,7 @@ def test_what_a_start_makes_up_does_not_grow_with_the_kills_before() -> None:
 def test_a_part_of_much_is_written_back_before_all_of_it_is_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lives too short to come level still come nearer."""
     monkeypatch.setattr(indexing, "STEP_BYTES", 500)
-    monkeypatch.setattr("store.flow.throttle.REST_S", 0.1)
+    monkeypatch.setattr("store.flow.throttle.STEP_PAUSE_S", 0.1)
     monkeypatch.setattr(housekeeping, "CATCH_UP_BYTES", 2000)
 
     async def write(store: MessageStore) -> None:
@@ -145,7 +145,7 @@ def test_a_step_is_short_and_the_rest_behind_it_no_shorter() -> None:
         assert max(size for _, size, _ in steps) <= 1 << 14
         assert max(records for records, _, _ in steps) <= 170
         times = [at for _, _, at in steps]
-        assert min(b - a for a, b in pairwise(times)) >= 0.9 * REST_S
+        assert min(b - a for a, b in pairwise(times)) >= 0.9 * STEP_PAUSE_S
 
     _life(_life(FaultyDisk(), write, index_entries=5000), read, index_entries=5000)
 
@@ -162,7 +162,7 @@ def test_what_is_written_meanwhile_does_not_keep_the_index_from_being_level() ->
             for _ in range(150):
                 store.put(message(b"x" * 30, uniq=f"M{number}"))
             store.confirm(store.log.end)
-            await asyncio.sleep(REST_S)
+            await asyncio.sleep(STEP_PAUSE_S)
         assert 5 < number < 99
         assert max(size for _, size, _ in _steps(store)) <= (1 << 14) + indexing.GROWN_BYTES_MAX
 
@@ -175,10 +175,10 @@ def test_nothing_is_made_up_while_a_role_changes() -> None:
         await fill(store, 1000)
 
     async def read(store: MessageStore) -> None:
-        await asyncio.sleep(2 * REST_S)
+        await asyncio.sleep(2 * STEP_PAUSE_S)
         begun = len(_steps(store))
-        store.throttle.give_way()
-        await asyncio.sleep(0.9 * GIVE_WAY_S)
+        store.throttle.postpone()
+        await asyncio.sleep(0.9 * POSTPONE_S)
         assert 0 < begun <= len(_steps(store)) <= begun + 1
         assert store.indexing_bytes
         await store.indexed()

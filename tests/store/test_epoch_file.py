@@ -165,7 +165,7 @@ def test_the_checkpoint_has_4096_bytes_and_keeps_its_values() -> None:
     assert bytes(after.nodes["/store/checkpoint"].cache) == written + bytes(4096 - 88)
     again = CheckpointFile(after, "/store/checkpoint")
     again.load()
-    assert again.now == Checkpoint(1, 2, 3, 4, 5, 6, 7, vouched=True)
+    assert again.now == Checkpoint(1, 2, 3, 4, 5, 6, 7, trusted=True)
 
 
 def test_a_checkpoint_is_believed_whole_or_not_at_all() -> None:

@@ -20,18 +20,18 @@ OFFSETS = st.integers(0, 10**12)
     flushed=OFFSETS,
     confirmed=OFFSETS,
     settled=OFFSETS,
-    vouched=st.booleans(),
+    trusted=st.booleans(),
     last=st.none() | st.builds(EpochEntry, st.just(3), OFFSETS),
 )
 def test_only_what_was_written_here_and_synced_is_evidence(
-    flushed: int, confirmed: int, settled: int, vouched: bool, last: EpochEntry | None
+    flushed: int, confirmed: int, settled: int, trusted: bool, last: EpochEntry | None
 ) -> None:
     checkpoint = Checkpoint(
-        master_flushed_offset=flushed, confirm_offset=confirmed, settled_offset=settled, vouched=vouched
+        master_flushed_offset=flushed, confirm_offset=confirmed, settled_offset=settled, trusted=trusted
     )
     was = reached(checkpoint, last)
     epochs = 0 if last is None else last.start
-    assert was == (max(flushed, confirmed, settled, epochs) if vouched else epochs)
+    assert was == (max(flushed, confirmed, settled, epochs) if trusted else epochs)
 
 
 async def written(env: FaultyEnv, *, clean: bool, segments: int = 3) -> int:

@@ -116,7 +116,7 @@ def test_a_checkpoint_whose_sync_failed_is_written_again_before_a_cut_relies_on_
     cut = asyncio.run(broken())
     asyncio.run(again(cut))
     found = Checkpoint.decode(read_file(disk.crash(), "/store/checkpoint"))
-    assert found.vouched
+    assert found.trusted
     assert max(found.settled_offset, found.confirm_offset, found.master_flushed_offset) <= cut
 
 

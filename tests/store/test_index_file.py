@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.message import TRANSACTION_ROLLBACK, java_hash
-from store.files.index_file import HEADER, HEADER_BYTES, Index
+from store.files.index import Index
+from store.files.index_file import HEADER, HEADER_BYTES
 from store.files.key_hash import KeyHash
 from store.files.record import Dispatch
 from tests.store.faulty import FaultyDisk

@@ -268,7 +268,7 @@ async def test_a_scrub_holds_nobody_up_with_looking_keys_up() -> None:
         await store.caught_up()
         steps: list[int] = []
         looked_up = 0
-        index = store.scrub._index
+        index = store.files.index
         assert index is not None
         missing = index.missing
 

@@ -1,4 +1,4 @@
-"""The promise of controller.keeper: what was decided is told, and living masters are left alone."""
+"""The promise of the elections of a whole Controller: what was decided is told, living masters stay."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.groups import coordinator as coordinator
+from controller.groups import election
 from controller.groups.asking import SOON_S
-from controller.groups.coordinator import BACK_MS, TELLS_MAX
+from controller.groups.election import BACK_MS
 from controller.groups.liveness import Heartbeat, Liveness
-from controller.groups.table import ApplyBrokerId, ElectMaster
 from model.codes import Request, Response
 from model.errors import Unknown
 from remoting.codec import Command
@@ -64,7 +63,7 @@ def test_a_new_leader_tells_what_the_former_one_decided(
         one, two, three = await world.brokers_up(3, timeout_ms=60_000)
         leader = world.leader()
         assert leader is not None
-        monkeypatch.setattr(leader._coordinator, "_announce", lambda _name: None)
+        monkeypatch.setattr(leader._brokers, "announce", lambda _name: None)
         await one.die()
         await wait_for(lambda: world.group()["epoch"] == 2)
         assert not told(two, 2)
@@ -74,39 +73,6 @@ def test_a_new_leader_tells_what_the_former_one_decided(
         assert world.group()["epoch"] == 2
 
     run(tmp_path, main, count=3)
-
-
-def test_a_new_leader_tells_many_groups_in_many_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All at once would keep it from its followers for longer than they bear."""
-
-    async def main(world: World) -> None:
-        leader = world.leader()
-        assert leader is not None
-        kept, looks, announced = leader._coordinator, [0], list[str]()
-        look, names = kept._round, [f"g{number}" for number in range(2 * TELLS_MAX + 1)]
-
-        def counting() -> float:
-            looks.append(0)
-            return look()
-
-        def announce(name: str) -> None:
-            looks[-1] += 1
-            announced.append(name)
-
-        await kept.ready()
-        monkeypatch.setattr(kept, "_round", counting)
-        monkeypatch.setattr(kept, "_announce", announce)
-        for name in names:
-            leader._table.apply(ApplyBrokerId(group=name, cluster="c", broker_id=1, check_code="a:1;1"))
-            leader._table.apply(ElectMaster(group=name, broker_id=1, alive=(1,)))
-        kept._look()
-        await wait_for(lambda: len(announced) == len(names), 5)
-        assert sorted(announced) == sorted(names)
-        assert max(looks) == TELLS_MAX
-
-    run(tmp_path, main)
 
 
 def test_a_master_whom_nobody_could_replace_is_given_a_moment_to_come_back(tmp_path: Path) -> None:
@@ -131,7 +97,7 @@ def test_a_master_whom_nobody_could_replace_is_given_a_moment_to_come_back(tmp_p
 
 def test_one_that_could_replace_it_ends_that_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(world: World) -> None:
-        monkeypatch.setattr(coordinator, "BACK_MS", 60_000.0)
+        monkeypatch.setattr(election, "BACK_MS", 60_000.0)
         _, two, _ = await world.brokers_up(3, timeout_ms=60_000)
         for broker in world.brokers:
             await broker.die()

@@ -1,0 +1,42 @@
+"""Which processors answer a broker's requests, and which of them work by themselves?"""
+
+from __future__ import annotations
+
+from broker.context import BrokerContext
+from broker.requests.admin import AdminProcessor
+from broker.requests.heartbeats import ClientProcessor
+from broker.requests.locks import LockProcessor
+from broker.requests.offsets import OffsetProcessor
+from broker.requests.pull import PullProcessor
+from broker.requests.query import QueryProcessor
+from broker.requests.send import SendProcessor
+from broker.requests.table import handlers
+from broker.requests.tables import TableProcessor
+from broker.requests.transactions import Transactions
+from broker.upkeep.delay import DelayOffsets, DelayService
+from remoting.service import Handler
+
+
+class Processors:
+    """``handlers``: request code -> what answers it. ``delay`` and ``transactions`` also run on a master."""
+
+    def __init__(self, context: BrokerContext, delays: DelayOffsets) -> None:
+        self.sender = SendProcessor(context)
+        self.pulls = PullProcessor(context)
+        self.clients = ClientProcessor(context)
+        self.admin = AdminProcessor(context, delays)
+        self.delay = DelayService(context, delays, self.sender)
+        self.transactions = Transactions(context, self.sender)
+        self.handlers: dict[int, Handler] = dict(
+            handlers(
+                send=self.sender,
+                pull=self.pulls,
+                offsets=OffsetProcessor(context),
+                query=QueryProcessor(context),
+                clients=self.clients,
+                locks=LockProcessor(context),
+                tables=TableProcessor(context),
+                admin=self.admin,
+                transactions=self.transactions,
+            )
+        )

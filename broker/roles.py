@@ -1,0 +1,172 @@
+"""How does a broker become master, slave or neither, and how does it drain before another takes over?
+
+``broker/role/manager`` decides when; this is its ``RoleHost``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.processors import Processors
+from broker.role.group_address import GroupAddress
+from broker.state.role_state import Role, RoleState
+from broker.tables import TableFiles
+from broker.upkeep.services import Upkeep
+from broker.upkeep.topic_repair import TopicRepair
+from ha.proposals import Propose
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+DRAIN_STEP_S: Final = 0.002
+
+
+class RoleChanges:
+    """Implements ``broker.role.host.RoleHost``. ``stopping``: no role is taken up any more."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        processors: Processors,
+        upkeep: Upkeep,
+        tables: TableFiles,
+        group_address: GroupAddress,
+    ) -> None:
+        self.stopping = False
+        self._context = context
+        self._processors = processors
+        self._upkeep = upkeep
+        self._tables = tables
+        self._group_address = group_address
+        self._topic_repair = TopicRepair(context)
+        self._tasks = Tasks(f"broker {context.config.broker_name} master")
+        context.store.on_arrive.append(self._topic_repair.arrived)
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
+
+    async def lead(
+        self,
+        broker_id: int,
+        epoch: int,
+        members: frozenset[int],
+        set_epoch: int,
+        propose: Propose | None,
+    ) -> None:
+        """Become master of ``epoch``, or learn that we stay master in a new one.
+
+        Without a Controller ``epoch`` is 0 and the log gets no epochs. Raises DiskError.
+        """
+        if self.stopping:
+            return
+        again = self._context.role_state.is_master
+        if not again:
+            self._context.store.truncate_partial_tail()
+            self._context.store.rebuild_queue_offsets()
+        last = self._context.store.epochs.last
+        if epoch > 0 and (last is None or last.epoch < epoch):
+            self._context.store.epochs.append(epoch, self._context.store.log.end)
+        await self._context.ha.become_master(broker_id, epoch, members, set_epoch, propose)
+        if self.stopping:
+            return
+        self._topic_repair.widen()
+        self._context.topics.set_epoch(epoch)
+        self._context.groups.set_epoch(epoch)
+        self._context.offsets.take_kept()
+        cut = self._context.offsets.clamp(self._context.store.next_offset)
+        if cut:
+            log.warning("%d consumer offsets lay beyond the end of their queues and were cut back", cut)
+        self._context.role_state.set(RoleState("master", broker_id, epoch, self._context.config.address))
+        self._upkeep.compare.soon()
+        if not again:
+            self._processors.pulls.release_all()
+            self._tasks.spawn(self._processors.delay.run(), name="delay")
+            self._tasks.spawn(self._processors.transactions.run(), name="transactions")
+            self._context.env.events.add("promoted", epoch=epoch)
+            log.info("broker %s is master of epoch %d", self._context.config.broker_name, epoch)
+            await self._group_address.open()
+        else:
+            self._group_address.hold(False)  # what a handover in the former epoch held back
+
+    def announce(self, epoch: int) -> None:
+        """See ``RoleHost``."""
+        self._context.topics.set_epoch(epoch)  # which registers
+
+    async def follow(
+        self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
+    ) -> None:
+        """Become slave of ``master_address``; addresses not known yet are None."""
+        if self.stopping:
+            return
+        await self._step_down("slave", broker_id, epoch, master_address)
+        await self._context.ha.become_slave(broker_id, epoch, master_ha_address)
+        self._upkeep.metadata.soon()
+        self._upkeep.repair.soon()
+        self._upkeep.compare.soon()
+
+    async def fence(self) -> None:
+        """Neither master nor slave: the lease ended, or nobody said yet what we are."""
+        role_state = self._context.role_state
+        await self._step_down("fenced", role_state.broker_id, role_state.epoch, None)
+        await self._context.ha.become_fenced()
+
+    async def _step_down(self, role: Role, broker_id: int, epoch: int, master_address: str | None) -> None:
+        was_master = self._context.role_state.is_master
+        # First of all nothing more is taken or answered OK, then the rest may take its time.
+        self._group_address.hold(True)
+        self._context.role_state.set(RoleState(role, broker_id, epoch, master_address))
+        if was_master:
+            self._context.pending_acks.drop()
+            self._context.env.events.add("demoted", epoch=epoch)
+            log.warning("broker %s is not master any more", self._context.config.broker_name)
+            await self._tasks.cancel()
+            self._context.locks.clear()
+        self._processors.pulls.release_all()
+        self._group_address.leave()
+
+    async def drain(self, transfer_target: int, timeout_s: float) -> bool:
+        """See ``RoleHost``."""
+        self._context.role_state.handing_over = True
+        self._group_address.hold(True)
+        return await self.drained(transfer_target, timeout_s)
+
+    def resume(self) -> None:
+        """Take writes again, if still master, and not about to stop."""
+        if self.stopping:
+            return
+        self._context.role_state.handing_over = False
+        self._group_address.hold(False)
+
+    def lacks(self) -> str | None:
+        """See ``RoleHost``."""
+        lost = self._tables.lost()
+        if self._context.store.epochs.doubt is not None:
+            lost.append(self._context.store.epochs.doubt)
+        return "; ".join(lost) if lost else None
+
+    async def drained(self, transfer_target: int | None, timeout_s: float) -> bool:
+        """Wait until all answers left and ``transfer_target`` has the whole log, and what consumers
+        committed before; whether in time. Nothing may be taken any more."""
+        tables = self._context.copies.hurry()
+        for _ in range(max(int(timeout_s / DRAIN_STEP_S), 1)):
+            if not len(self._context.pending_acks) and (
+                transfer_target is None or self._has_all(transfer_target, tables)
+            ):
+                return True
+            await asyncio.sleep(DRAIN_STEP_S)
+        return False
+
+    def _has_all(self, slave: int, tables: int) -> bool:
+        return self.end_of(slave) == self._context.store.log.end and self._context.copies.has(slave, tables)
+
+    def end_of(self, slave: int) -> int | None:
+        return next((s["ackOffset"] for s in self._context.ha.slaves() if s["id"] == slave), None)
+
+    def transfer_target(self) -> int | None:
+        """The slave of the SyncStateSet that is furthest, the one with the smallest id among equals."""
+        ha = self._context.ha
+        able = [s for s in ha.slaves() if s["id"] in ha.members and s["ackOffset"] is not None]
+        return min(able, key=lambda s: (-s["ackOffset"], s["id"]))["id"] if able else None

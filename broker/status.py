@@ -1,0 +1,53 @@
+"""What does a broker say of itself? JSON for ``/status`` and the commands that read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker.service import Broker
+
+
+def status_of(broker: Broker) -> dict[str, Any]:
+    role_state, store, ha = broker.role_state, broker.store, broker.ha
+    return {
+        "role": role_state.role,
+        "brokerId": role_state.broker_id,
+        "group": broker.config.broker_name,
+        "cluster": broker.config.cluster_name,
+        "address": broker.config.address,
+        "groupAddress": broker.group_address.status(),
+        "haAddress": broker.config.ha_address,
+        "epoch": role_state.epoch,
+        "syncStateSet": sorted(ha.members),
+        "syncStateSetEpoch": ha.set_epoch,
+        "minOffset": store.log.min_offset,
+        "maxOffset": store.log.end,
+        "confirmOffset": store.confirmed,
+        "flushedOffset": store.log.flushed,
+        "dispatchedOffset": store.dispatched,
+        "slaves": ha.slaves(),
+        "turnedAway": ha.turned_away_total,
+        "tableCopies": broker.context.copies.status(),
+        "master": role_state.master_address,
+        "acting": role_state.acting,
+        "putTotal": broker.context.stats.put_total,
+        "getTotal": broker.context.stats.get_total,
+        "parked": len(broker.pending_acks),
+        "heldPulls": broker.processors.pulls.held,
+        "connections": len(broker.server.connections),
+        "writable": store.writable,
+        "damaged": [item.to_json() | {"lost": len(item.lost)} for item in store.damage.ranges],
+        "repaired": store.repairer.repaired,
+        "compared": {"passes": broker.upkeep.compare.passes, "undecided": broker.upkeep.compare.undecided},
+        "scrub": {
+            "at": store.scrub.at,
+            "passes": store.scrub.passes,
+            "found": store.scrub.damaged_found,
+            "unreadable": store.scrub.unreadable,
+        },
+        "life": broker.role.status(),
+        "registered": broker.registration.status(),
+        "events": broker.env.events.to_json(),
+        "eventTotals": dict(broker.env.events.totals),
+    }

@@ -1,0 +1,36 @@
+"""What keeps a broker's tables and log as they should be, beside the requests?"""
+
+from __future__ import annotations
+
+from broker.context import BrokerContext
+from broker.requests.acting import Acting
+from broker.role.registration import Registration
+from broker.upkeep.delay import DelayOffsets
+from broker.upkeep.log_compare import LogCompare
+from broker.upkeep.log_repair import LogRepair
+from broker.upkeep.table_sync import MetadataSync
+from remoting.service import RemotingClient
+from runtime.tasks import Tasks
+
+
+class Upkeep:
+    """Four loops, each for the life of the broker."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        delays: DelayOffsets,
+        client: RemotingClient,
+        registration: Registration,
+    ) -> None:
+        ha = context.ha
+        self.metadata = MetadataSync(context, delays, client)
+        self.acting = Acting(context, client, registration.member_ids, lambda: ha.follows)
+        self.repair = LogRepair(context, client, registration.members)
+        self.compare = LogCompare(context, client, self.repair)
+
+    def start(self, tasks: Tasks) -> None:
+        tasks.spawn(self.metadata.run(), name="metadata")
+        tasks.spawn(self.repair.run(), name="repair")
+        tasks.spawn(self.compare.run(), name="compare")
+        tasks.spawn(self.acting.run(), name="acting")

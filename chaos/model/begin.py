@@ -1,0 +1,65 @@
+"""Where does an exploration begin? A few states every group passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from chaos.model.controllers import new_table
+from chaos.model.masters import NOTHING
+from chaos.model.world import Broker, Lead, Phase, Setting, World
+
+STARTS: Final[Mapping[str, str]] = {
+    "full": "every replica is in the SyncStateSet",
+    "two": "the last replica is level, and not in the SyncStateSet yet",
+    "alone": "the SyncStateSet is the master alone, the others follow it",
+    "some": "every replica is in the SyncStateSet and has one acknowledged record",
+    "suspect": "as some, but the last replica lost power once: it is suspect, level again and outside",
+    "elected": "as some, but master 1 has begun epoch 2; the last replica led epoch 1 and follows nobody",
+}
+_MEMBERS: Final[Mapping[str, Callable[[Setting], tuple[int, ...]]]] = {
+    "full": lambda setting: setting.ids,
+    "two": lambda setting: setting.ids[:-1],
+    "alone": lambda setting: setting.ids[:1],
+    "some": lambda setting: setting.ids,
+    "suspect": lambda setting: setting.ids[:-1],
+    "elected": lambda setting: setting.ids[:-1],
+}
+_WITH_A_RECORD: Final = ("some", "suspect", "elected")
+
+
+def begin(setting: Setting) -> World:
+    members = _MEMBERS[setting.start](setting)
+    last = setting.ids[-1]
+    suspects = (last,) if setting.start == "suspect" else ()
+    log = ((1, 99),) if setting.start in _WITH_A_RECORD else ()
+    elected = setting.start == "elected"
+    epoch, epochs = (2, ((1, 0), (2, 1))) if elected else (1, ((1, 0),))
+    away = last if elected else 0
+    acked = tuple(NOTHING if i in (1, away) else len(log) for i in setting.ids)
+    nobody = (NOTHING,) * setting.brokers
+    lead = Lead(members, 1, (), acked, nobody, (True,) * setting.brokers)
+    brokers = [
+        Broker(
+            phase=Phase.MASTER if i == 1 else Phase.SLAVE,
+            epoch=1 if i == away else epoch,
+            log=log,
+            epochs=epochs[:1] if i == away else epochs,
+            confirmed=len(log),
+            suspect=i in suspects,
+            follows=0 if i in (1, away) else 1,
+            lead=lead if i == 1 else None,
+        )
+        for i in setting.ids
+    ]
+    places = frozenset(enumerate(log))
+    return World(
+        table=new_table(setting, members, suspects, epoch=epoch, before=(away,) if elected else ()),
+        granted=(False,) * setting.brokers,
+        requests=(),
+        brokers=tuple(brokers),
+        acked=places,
+        read=places,
+        answered=frozenset(),
+        left=setting.budget,
+    )

@@ -1,0 +1,169 @@
+"""What does a master count, confirm, answer and propose? ``ha.ack_policy`` decides on modelled knowledge."""
+
+from __future__ import annotations
+
+from chaos.model.controllers import group_of
+from chaos.model.rules import Rules
+from chaos.model.world import Lead, Open, Phase, Request, Setting, World, put
+from ha.ack_policy import AckPolicy, Wait
+
+NOTHING = -1
+
+
+def policy_of(setting: Setting) -> AckPolicy:
+    waits = {"all": Wait.ALL, "count": Wait.COUNT, "majority": Wait.MAJORITY}
+    return AckPolicy(
+        waits[setting.wait],
+        count=setting.acks if setting.wait == "count" else 1,
+        replicas=setting.brokers if setting.majority else 0,
+        copies_min=setting.copies_min,
+    )
+
+
+def counted(broker_id: int, lead: Lead, rules: Rules) -> set[int]:
+    """Every other broker that may be elected from a set the Controllers may hold."""
+    found = set(lead.members)
+    if rules.open_proposals_count:
+        found.update(*(proposal.members for proposal in lead.open))
+    return found - {broker_id}
+
+
+def certain(broker_id: int, lead: Lead) -> set[int]:
+    """Every other broker that is a member whatever becomes of the open proposals."""
+    found = set(lead.members)
+    for proposal in lead.open:
+        found &= set(proposal.members)
+    return found - {broker_id}
+
+
+def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> World:
+    """The world after this master has answered and confirmed all it may."""
+    broker = world.broker(broker_id)
+    lead = broker.lead
+    if broker.phase is not Phase.MASTER or lead is None:
+        return world
+    others = counted(broker_id, lead, rules)
+    holds_lease = broker.lease == broker.epoch or not rules.lease_at_broker
+    if not (setting.all_ack and others) and not holds_lease:
+        return world
+    end = len(broker.log)
+    slowest = min([end, *(lead.acked[i - 1] for i in others)])
+    ends = _votes(setting, rules, broker_id, lead)
+    confirmed, replicated = policy_of(setting).watermarks(end, slowest, ends, setting.brokers)
+    if not rules.confirmed_bounds_reads:
+        confirmed = end
+    confirmed = max(broker.confirmed, min(confirmed, end))
+    places = list(enumerate(broker.log))
+    changes = _answered_changes(rules, world, broker_id, others)
+    return world.with_broker(broker_id, broker._replace(confirmed=confirmed))._replace(
+        acked=world.acked.union(places[: max(replicated, 0)]),
+        read=world.read.union(places[:confirmed]),
+        answered=world.answered | changes,
+    )
+
+
+def _votes(setting: Setting, rules: Rules, broker_id: int, lead: Lead) -> list[int]:
+    """The acknowledged ends that count for an answer."""
+    votes = certain(broker_id, lead) if rules.ends_count_by_member else set(setting.ids) - {broker_id}
+    if setting.majority and rules.epoch_is_noted:
+        votes = {i for i in votes if lead.noted[i - 1]}
+    return [lead.acked[i - 1] for i in sorted(votes)]
+
+
+def _answered_changes(rules: Rules, world: World, broker_id: int, others: set[int]) -> frozenset[int]:
+    mine = world.broker(broker_id).tables
+    holders = [world.broker(i).tables for i in others] if rules.tables_before_answer else []
+    return frozenset(change for change in mine if all(change in tables for tables in holders))
+
+
+def proposals(rules: Rules, world: World, broker_id: int) -> list[Open]:
+    """The sets this master may ask for now: with one member less, or with one that has all it confirmed."""
+    broker = world.broker(broker_id)
+    lead = broker.lead
+    if lead is None:
+        return []
+    found = []
+    for other in range(1, len(world.brokers) + 1):
+        if other == broker_id:
+            continue
+        if other in lead.members:
+            members = tuple(m for m in lead.members if m != other)
+        elif lead.acked[other - 1] >= max(broker.confirmed, broker.epochs[-1][1]):
+            if rules.tables_before_membership and not world.broker(other).tables >= broker.tables:
+                continue
+            members = tuple(sorted((*lead.members, other)))
+        else:
+            continue
+        proposal = Open(members, lead.set_epoch)
+        if proposal not in lead.open:
+            found.append(proposal)
+    return found
+
+
+def proposed(world: World, broker_id: int, proposal: Open) -> World:
+    broker = world.broker(broker_id)
+    assert broker.lead is not None
+    lead = broker.lead._replace(open=tuple(sorted((*broker.lead.open, proposal))))
+    request = Request(broker_id, broker.epoch, proposal)
+    requests = tuple(sorted({*world.requests, request}))
+    return world._replace(requests=requests).with_broker(broker_id, broker._replace(lead=lead))
+
+
+def forgotten(rules: Rules, world: World, broker_id: int, proposal: Open) -> World | None:
+    """The proposal is over: refused or lost, and it arrives no more. None: it cannot be over yet."""
+    broker = world.broker(broker_id)
+    lead = broker.lead
+    if lead is None or proposal.base != lead.set_epoch:
+        return None
+    if rules.proposals_are_held and group_of(world.table).members_epoch != lead.set_epoch:
+        return None
+    rest = world.requests
+    if rules.proposals_are_held:
+        rest = tuple(r for r in rest if r != Request(broker_id, broker.epoch, proposal))
+    lead = lead._replace(open=tuple(p for p in lead.open if p != proposal))
+    return world._replace(requests=rest).with_broker(broker_id, broker._replace(lead=lead))
+
+
+def took_over(setting: Setting, world: World, broker_id: int) -> World:
+    """The elected broker begins its epoch: what it has is what the group has."""
+    group, broker = group_of(world.table), world.broker(broker_id)
+    epochs = broker.epochs
+    if not epochs or epochs[-1][0] < group.epoch:
+        if epochs and epochs[-1][1] == len(broker.log):
+            epochs = epochs[:-1]
+        epochs = (*epochs, (group.epoch, len(broker.log)))
+    nobody = (NOTHING,) * setting.brokers
+    acked, flying = nobody, nobody
+    if broker.phase is Phase.MASTER and broker.lead is not None and not setting.majority:
+        acked, flying = broker.lead.acked, broker.lead.flying  # elected again, its links stay
+    lead = Lead(tuple(group.members), group.members_epoch, (), acked, flying, (False,) * setting.brokers)
+    leads = broker._replace(
+        phase=Phase.MASTER,
+        epoch=group.epoch,
+        epochs=epochs,
+        suspect=False,
+        asked=True,
+        follows=0,
+        lease=0,
+        lead=lead,
+    )
+    return world.with_broker(broker_id, leads)
+
+
+def heard_set(world: World, broker_id: int) -> World:
+    """The master learns of the Controllers' newer SyncStateSet."""
+    group, broker = group_of(world.table), world.broker(broker_id)
+    assert broker.lead is not None
+    still = tuple(p for p in broker.lead.open if p.base >= group.members_epoch)
+    lead = broker.lead._replace(members=tuple(group.members), set_epoch=group.members_epoch, open=still)
+    return world.with_broker(broker_id, broker._replace(lead=lead))
+
+
+def heard_ack(world: World, broker_id: int, slave: int) -> World:
+    broker = world.broker(broker_id)
+    assert broker.lead is not None
+    end = broker.lead.flying[slave - 1]
+    lead = broker.lead._replace(
+        acked=put(broker.lead.acked, slave, end), flying=put(broker.lead.flying, slave, NOTHING)
+    )
+    return world.with_broker(broker_id, broker._replace(lead=lead))

@@ -1,0 +1,239 @@
+"""Would the explorer notice? Bugs to plant, each with the small group in which it must be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+import msgspec
+
+import chaos.model.slaves
+import controller.groups.elect
+from chaos.model import controllers
+from chaos.model.rules import AS_KEELMQ, Rules
+from chaos.model.world import Budget, Setting
+from controller.groups.elect import Ballot
+from controller.groups.group import Group
+from controller.groups.table import ReplicaTable
+from ha.ack_policy import AckPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """``rules``: what the model leaves out; ``owner.name``: what of the real code is replaced."""
+
+    text: str
+    setting: Setting
+    rules: Rules = AS_KEELMQ
+    owner: Any = None
+    name: str = ""
+    replacement: Callable[[Any], Any] | None = None
+
+    @contextmanager
+    def planted(self) -> Iterator[Rules]:
+        """The rules to explore by, while the bug is in."""
+        forget()
+        try:
+            if self.replacement is None:
+                yield self.rules
+            else:
+                original = getattr(self.owner, self.name)
+                with mock.patch.object(self.owner, self.name, self.replacement(original)):
+                    yield self.rules
+        finally:
+            forget()
+
+
+def forget() -> None:
+    """What was remembered of the real code's answers: it changes when a bug is planted."""
+    for remembered in (controllers._applied, controllers._chosen, chaos.model.slaves.agreed):
+        remembered.cache_clear()
+
+
+def _members_alone(original: Any) -> Any:
+    def among_survivors(ballot: Ballot) -> int | None:
+        heard = [b for b in ballot.members if b in ballot.alive]
+        return ballot.best(heard) if len(heard) == len(ballot.members) else None
+
+    return among_survivors
+
+
+def _epoch_believed(original: Any) -> Any:
+    def peers(self: Group, command: Any) -> list[int]:
+        had = self.members if command.log_epoch >= self.epoch else self.before
+        return [m for m in had if m != command.broker_id and m in self.replicas]
+
+    return peers
+
+
+def _one_copy(original: Any) -> Any:
+    def copies(self: AckPolicy, known: int) -> int:
+        return 1
+
+    return copies
+
+
+def _any_set_epoch(original: Any) -> Any:
+    def alter(self: ReplicaTable, command: Any) -> Any:
+        now = self.groups[command.group].members_epoch
+        return original(self, msgspec.structs.replace(command, members_epoch=now))
+
+    return alter
+
+
+def _any_epoch(original: Any) -> Any:
+    def alter(self: ReplicaTable, command: Any) -> Any:
+        now = self.groups[command.group]
+        return original(
+            self,
+            msgspec.structs.replace(
+                command, master_id=now.master, master_epoch=now.epoch, members_epoch=now.members_epoch
+            ),
+        )
+
+    return alter
+
+
+def _anyone(original: Any) -> Any:
+    def by_membership(ballot: Ballot) -> int | None:
+        return ballot.best([b for b in ballot.voters if b in ballot.alive])
+
+    return by_membership
+
+
+def _one_too_many(original: Any) -> Any:
+    def point(master: Any, slave: Any, master_end: int, slave_end: int) -> int | None:
+        found = original(master, slave, master_end, slave_end)
+        return found if found is None else min(found + 1, master_end, slave_end)
+
+    return point
+
+
+def _suspicion_kept_quiet(original: Any) -> Any:
+    def register(self: ReplicaTable, command: Any) -> Any:
+        group = self.groups[command.group]
+        members_epoch, members = group.members_epoch, list(group.members)
+        answer = original(self, command)
+        if command.suspect:
+            group.members_epoch, group.members = members_epoch, members
+        return answer
+
+    return register
+
+
+PLANTS: Final[Mapping[str, Plant]] = {
+    "open_proposals_ignored": Plant(
+        "a member of a set that was proposed, and perhaps decided, holds nothing back",
+        Setting(start="alone", budget=Budget(1, 1, proposals=1, leases=1)),
+        Rules(open_proposals_count=False),
+    ),
+    "proposal_forgotten_too_soon": Plant(
+        "a proposal is forgotten while it is still on its way",
+        Setting(start="alone", budget=Budget(1, 1, proposals=1, leases=1)),
+        Rules(proposals_are_held=False),
+    ),
+    "no_lease_at_broker": Plant(
+        "a master that waits for nobody acknowledges without a lease",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
+        Rules(lease_at_broker=False),
+    ),
+    "no_wait_for_lease": Plant(
+        "the Controllers elect while the former master's lease runs",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
+        Rules(lease_is_waited_for=False),
+    ),
+    "power_loss_unsaid": Plant(
+        "a broker whose machine lost power registers as if it had all it wrote",
+        Setting(budget=Budget(1, 1, powers=1)),
+        Rules(suspects_register=False),
+    ),
+    "empty_log_unsaid": Plant(
+        "a broker whose log was wiped registers as if it had all it wrote",
+        Setting(budget=Budget(1, 1, wipes=1)),
+        Rules(empty_log_is_suspect=False),
+    ),
+    "restarted_leads_on": Plant(
+        "a master that was killed leads on in its old epoch",
+        Setting(budget=Budget(1, 2, powers=1)),
+        Rules(restarted_asks_anew=False),
+    ),
+    "no_cut": Plant(
+        "a slave appends behind a tail its new master lacks",
+        Setting(brokers=2, budget=Budget(2, 2, kills=1, proposals=1, leases=1)),
+        Rules(cut_before_append=False),
+    ),
+    "member_without_tables": Plant(
+        "a slave joins the SyncStateSet without the tables",
+        Setting(start="alone", budget=Budget(0, 1, proposals=1, leases=1, changes=1)),
+        Rules(tables_before_membership=False),
+    ),
+    "table_answered_at_once": Plant(
+        "a change of the tables is answered before the members have it",
+        Setting(budget=Budget(0, 1, changes=1)),
+        Rules(tables_before_answer=False),
+    ),
+    "read_at_once": Plant(
+        "consumers read what only the master has",
+        Setting(budget=Budget(1, 1)),
+        Rules(confirmed_bounds_reads=False),
+    ),
+    "suspect_among_members": Plant(
+        "a suspect leads when the other members are gone, though a replica outside of the set has more",
+        Setting(start="alone", budget=Budget(1, 2, powers=1, leases=1)),
+        owner=controller.groups.elect,
+        name="_among_survivors",
+        replacement=_members_alone,
+    ),
+    "suspect_believed": Plant(
+        "a suspect master's old log epoch is believed when it comes back",
+        Setting(start="elected", budget=Budget(1, 1, powers=1)),
+        owner=Group,
+        name="peers_of_restarted",
+        replacement=_epoch_believed,
+    ),
+    "one_copy": Plant(
+        "minInSyncReplicas is looked at before the write only",
+        Setting(copies_min=2, start="full", budget=Budget(1, 0, proposals=2, leases=1)),
+        owner=AckPolicy,
+        name="copies",
+        replacement=_one_copy,
+    ),
+    "stale_set_applied": Plant(
+        "a proposal is applied whatever set it was made for",
+        Setting(start="alone", budget=Budget(1, 1, proposals=2, leases=1)),
+        owner=ReplicaTable,
+        name="_alter",
+        replacement=_any_set_epoch,
+    ),
+    "stale_master_alters": Plant(
+        "a former master's proposal is applied in a newer epoch",
+        Setting(start="two", budget=Budget(1, 2, proposals=1, leases=1)),
+        owner=ReplicaTable,
+        name="_alter",
+        replacement=_any_epoch,
+    ),
+    "elects_anyone": Plant(
+        "a replica outside of the SyncStateSet is elected",
+        Setting(start="alone", budget=Budget(1, 1, leases=1)),
+        owner=controller.groups.elect,
+        name="_by_membership",
+        replacement=_anyone,
+    ),
+    "cut_one_too_few": Plant(
+        "a slave keeps one record more than both logs have in common",
+        Setting(brokers=2, start="some", budget=Budget(2, 2, kills=1, proposals=1, leases=1)),
+        owner=chaos.model.slaves,
+        name="consistent_point",
+        replacement=_one_too_many,
+    ),
+    "registration_raises_no_epoch": Plant(
+        "a proposal made before a power failure takes the broker in that came back",
+        Setting(start="suspect", budget=Budget(0, 1, powers=1, proposals=1)),
+        owner=ReplicaTable,
+        name="_register",
+        replacement=_suspicion_kept_quiet,
+    ),
+}

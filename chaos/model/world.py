@@ -1,0 +1,152 @@
+"""What is one state of a small broker group, as a value that can be compared and hashed?
+
+A record is ``(epoch of its writer, number)``; a log is a tuple of records, an offset is an index into it.
+Broker ids begin at 1. Times do not exist: whatever may be late may be late for ever, and a lease may end at
+any moment, at the broker before at the Controllers.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+Record = tuple[int, int]
+Epoch = tuple[int, int]
+Change = int
+"""Number of one change of the tables (topics, groups)."""
+
+
+class Phase(enum.IntEnum):
+    """What a broker's process is."""
+
+    DOWN = 0
+    REGISTERED = 1
+    SLAVE = 2
+    MASTER = 3
+
+
+class Open(NamedTuple):
+    """A SyncStateSet the master proposed whose fate it does not know."""
+
+    members: tuple[int, ...]
+    base: int
+
+
+class Request(NamedTuple):
+    """A proposal on its way to the Controllers; it may arrive at any time, or never."""
+
+    master: int
+    epoch: int
+    proposal: Open
+
+
+class Lead(NamedTuple):
+    """What a master knows of its slaves. Tuples have one place a broker; -1: nothing.
+
+    ``acked``: ends it heard of. ``flying``: acknowledgements on their way. ``noted``: slaves that have noted
+    this epoch and all of the log before it.
+    """
+
+    members: tuple[int, ...]
+    set_epoch: int
+    open: tuple[Open, ...]
+    acked: tuple[int, ...]
+    flying: tuple[int, ...]
+    noted: tuple[bool, ...]
+
+
+class Broker(NamedTuple):
+    """``follows``: the master its HA link goes to, 0 = none. ``lease``: the epoch its lease is for, 0 = none.
+    ``asked``: it asked the Controllers anew since its start. ``tables``: the changes of the tables it has."""
+
+    phase: Phase = Phase.SLAVE
+    epoch: int = 1
+    log: tuple[Record, ...] = ()
+    epochs: tuple[Epoch, ...] = ((1, 0),)
+    confirmed: int = 0
+    suspect: bool = False
+    asked: bool = True
+    follows: int = 0
+    lease: int = 0
+    lead: Lead | None = None
+    tables: frozenset[Change] = frozenset()
+
+    @property
+    def up(self) -> bool:
+        return self.phase is not Phase.DOWN
+
+    def stopped(self) -> Broker:
+        """Its process ended; the log, its epochs and the suspicion are on the disk."""
+        return self._replace(phase=Phase.DOWN, epoch=0, asked=False, follows=0, lease=0, lead=None)
+
+
+class Budget(NamedTuple):
+    """How often each thing may still happen. What is not bounded here happens as often as it can."""
+
+    writes: int = 1
+    elections: int = 1
+    kills: int = 0
+    powers: int = 0
+    wipes: int = 0
+    proposals: int = 0
+    leases: int = 0
+    starts: int = 99
+    changes: int = 0
+
+
+class World(NamedTuple):
+    """``table``: the group as the Controllers have it, encoded. ``granted``: whose lease may run still, by
+    the Controllers' clock. ``acked``: ``(offset, record)`` of every answered send; ``read``: of every record
+    a consumer may have read; ``answered``: changes of the tables that were answered."""
+
+    table: bytes
+    granted: tuple[bool, ...]
+    requests: tuple[Request, ...]
+    brokers: tuple[Broker, ...]
+    acked: frozenset[tuple[int, Record]]
+    read: frozenset[tuple[int, Record]]
+    answered: frozenset[Change]
+    left: Budget
+
+    def broker(self, broker_id: int) -> Broker:
+        return self.brokers[broker_id - 1]
+
+    def with_broker(self, broker_id: int, broker: Broker) -> World:
+        at = broker_id - 1
+        return self._replace(brokers=(*self.brokers[:at], broker, *self.brokers[at + 1 :]))
+
+    def spending(self, **what: int) -> World:
+        """The world with so much less of these budgets."""
+        left = {name: getattr(self.left, name) - cost for name, cost in what.items()}
+        return self._replace(left=self.left._replace(**left))
+
+
+class Setting(NamedTuple):
+    """What is explored. ``wait``: ``all``, ``count`` or ``majority``; ``acks``: inSyncReplicas
+    where ``wait`` is ``count``;
+    ``copies_min``: minInSyncReplicas. ``start``: how the group begins, see ``chaos.model.begin``."""
+
+    brokers: int = 3
+    wait: str = "all"
+    acks: int = 2
+    copies_min: int = 1
+    unclean: bool = False
+    start: str = "full"
+    budget: Budget = Budget()
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(range(1, self.brokers + 1))
+
+    @property
+    def majority(self) -> bool:
+        return self.wait == "majority"
+
+    @property
+    def all_ack(self) -> bool:
+        return self.wait == "all"
+
+
+def put(places: tuple, broker_id: int, value: object) -> tuple:  # type: ignore[type-arg]
+    """``places`` with ``value`` at the place of a broker."""
+    return (*places[: broker_id - 1], value, *places[broker_id:])

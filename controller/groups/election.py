@@ -1,0 +1,579 @@
+"""Does every group have a master that lives, and if not, what has to be done next?
+
+A pure decider: ``step(event, now_ms)`` takes what happened and returns what to do (``controller.groups.
+signals``); ``controller.groups.coordinator`` carries it out. Events start an election at once: the end of a
+master's session, its silence, a broker that came back to a group without master, a new Raft leader. Beside
+them every group is looked at again and again, so no lost event leaves a group alone.
+
+An election: ask the candidates how far their logs are; wait for the former master's lease; propose; the
+replica table decides when the command is committed. Only the Raft leader does it, once its table holds what
+former leaders committed. Where nobody may be elected nothing is proposed; the group is looked at again after
+a growing while, or when one of its brokers is back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from controller.groups.asking import Inquiry, patience_s
+from controller.groups.commands import (
+    ELECT_MASTER_FAILED,
+    FENCED_MASTER_EPOCH,
+    SUCCESS,
+    Answer,
+    ElectMaster,
+)
+from controller.groups.group import Group
+from controller.groups.lease import Leases
+from controller.groups.liveness import Broker, Heartbeat, Liveness
+from controller.groups.prospects import OWN, Prospects
+from controller.groups.signals import (
+    Action,
+    Announce,
+    Answered,
+    Ask,
+    AskStepDown,
+    BrokerBack,
+    Committed,
+    Event,
+    Fields,
+    LeadershipChanged,
+    NotCommitted,
+    NotSettled,
+    Propose,
+    Reply,
+    Report,
+    Requested,
+    SessionsEnded,
+    Settle,
+    Settled,
+    SteppedDown,
+    StoodStill,
+    StopAsking,
+    Tick,
+    WakeAt,
+)
+from controller.groups.table import ReplicaTable
+from controller.groups.underway import NEVER, Election, Phase
+from model.config import ControllerConfig
+from model.errors import MqError, Refused, Unknown
+from runtime.backoff import Backoff
+
+if TYPE_CHECKING:
+    import random
+
+RETRY_MS: Final = 50
+BACK_MS: Final = 300.0  # a master whose connection ended, but that its slaves still hear, may come back
+BACK_STEP_MS: Final = 20
+REST_MIN_MS: Final = 100  # before a group is looked at again in which nobody could be elected
+REST_MAX_MS: Final = 2000
+TELLS_MAX: Final = 100  # groups a new leader tells of their masters in one look: between two it must be heard
+TELLS_STEP_MS: Final = 20
+
+
+@dataclass(slots=True)
+class Mandate:
+    """Whether this Controller leads, and whether its table holds all that was committed before: of
+    ``number`` questions only the last one's answer says so."""
+
+    leads: bool = False
+    term: int = 0
+    led_term: int = 0
+    number: int = 0
+    settled: bool = False
+    settle_ms: float = NEVER  # when to ask again
+
+    @property
+    def decides(self) -> bool:
+        return self.leads and self.settled
+
+
+@dataclass(slots=True)
+class Reported:
+    """What this leader said already: group -> (master, epoch)."""
+
+    lost: dict[str, tuple[int, int]] = field(default_factory=dict)
+    told: dict[str, tuple[int, int]] = field(default_factory=dict)
+    tells: int = 0  # in this look
+
+
+class ElectionState:
+    """The elections of all groups, as far as this Controller sees to them.
+
+    In: ``step``; and, for heartbeats, ``grant``. ``live`` is filled by the caller before it tells the event.
+    Holds: at most one proposal of a group is in flight; none is made for a group whose master is alive, nor
+    while a lease lasts; while a group has no master there is always a time to look at it again.
+    """
+
+    def __init__(
+        self, config: ControllerConfig, table: ReplicaTable, live: Liveness, chance: random.Random
+    ) -> None:
+        self._config = config
+        self._table = table
+        self._live = live
+        self._chance = chance
+        self.leases = Leases()
+        self.mandate = Mandate()
+        self.elections: dict[str, Election] = {}
+        self._prospects = Prospects(config, table, live, self.leases)
+        self._reported = Reported()
+        self._rests: dict[str, tuple[Backoff, float]] = {}  # nobody could be elected: not again before (ms)
+        self._inquiries = 0
+        self._now_ms = 0.0  # of this step
+        self._look_ms = 0.0  # when every group is looked at again
+        self._out: list[Action] = []
+
+    def step(self, event: Event, now_ms: float) -> list[Action]:
+        """Take one event in; what has to be done now, and when to come again. ``now_ms``: monotonic."""
+        self._now_ms = now_ms
+        self._out = []
+        self._take(event)
+        self._out.append(WakeAt(self._wake_ms()))
+        self._check_elections()
+        return self._out
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Tick():
+                self._on_tick()
+            case LeadershipChanged():
+                self._on_leadership(event)
+            case Settled():
+                if event.number == self.mandate.number and self.mandate.leads:
+                    self.mandate.settled, self.mandate.settle_ms = True, NEVER
+                    self._look_now()
+            case NotSettled():
+                self._on_not_settled(event)
+            case StoodStill():
+                self._report(f"this Controller stood still for {event.for_ms:.0f} ms")
+                self._live.lead(self._now_ms)
+            case BrokerBack():
+                self._stir(event.group)
+                self._check_named(event.group)
+            case SessionsEnded():
+                self._on_sessions_ended(event.brokers)
+            case Answered():
+                self._on_answered(event)
+            case SteppedDown():
+                self._on_stepped_down(event)
+            case Committed():
+                self._on_committed(event)
+            case NotCommitted():
+                self._on_not_committed(event)
+            case Requested():
+                self._on_requested(event)
+
+    def abandon(self, now_ms: float) -> list[Action]:
+        """A step failed by a mistake of ours: forget what is under way, requests included, and begin as a new
+        leader does. What was proposed may still be committed, so the table is settled first."""
+        self._now_ms, self._out = now_ms, [StopAsking(name) for name in sorted(self.elections)]
+        self.elections.clear()
+        self._rests.clear()
+        self._unsettle()
+        self._look_ms = now_ms + self._config.scan_not_active_ms
+        self._out.append(WakeAt(self._wake_ms()))
+        return self._out
+
+    # leading the Controllers
+
+    def _on_leadership(self, event: LeadershipChanged) -> None:
+        mandate = self.mandate
+        if event.term != mandate.term:
+            mandate.settled = False
+        mandate.leads, mandate.term = event.leads, event.term
+        if mandate.leads and mandate.led_term != mandate.term:
+            mandate.led_term = mandate.term
+            self._live.lead(self._now_ms)
+            self.leases.lead(self._now_ms)
+            self._rests.clear()
+            self._reported.told.clear()
+            self._unsettle()
+        if not mandate.leads:
+            mandate.settled, mandate.settle_ms = False, NEVER
+            mandate.number += 1
+            mandate.led_term = 0
+
+    def _unsettle(self) -> None:
+        """Nothing is decided, and no lease granted, before the table holds what may have been committed."""
+        self.mandate.settled, self.mandate.settle_ms = False, NEVER
+        self.mandate.number += 1
+        if self.mandate.leads:
+            self._out.append(Settle(self.mandate.number))
+
+    def _on_not_settled(self, event: NotSettled) -> None:
+        if event.number == self.mandate.number and self.mandate.leads and not self.mandate.settled:
+            self._report(f"this Controller leads, but: {event.error}")
+            self.mandate.settle_ms = self._now_ms + RETRY_MS
+
+    # looking
+
+    def _look_now(self) -> None:
+        self._look_ms = self._now_ms
+
+    def _look_at(self, at_ms: float) -> None:
+        """Look at every group again at that time, if not before."""
+        self._look_ms = min(self._look_ms, at_ms)
+
+    def _wake_ms(self) -> float:
+        """When to come again: the next look, the next end of a session, what elections wait for."""
+        expiry_ms = self._live.next_expiry_ms()
+        return min(
+            self._look_ms,
+            self._now_ms + self._config.scan_not_active_ms,
+            NEVER if expiry_ms is None else expiry_ms + 1,
+            self.mandate.settle_ms,
+            *(election.due_ms for election in self.elections.values()),
+        )
+
+    def _on_tick(self) -> None:
+        if self._now_ms >= self.mandate.settle_ms:
+            self._unsettle()
+        self._on_sessions_ended(tuple(self._live.expired(self._now_ms)))
+        for name, election in sorted(self.elections.items()):
+            if self._now_ms >= election.due_ms:
+                self._go_on(name, election)
+        if self._now_ms >= self._look_ms:
+            self._reported.tells = 0
+            self._look_ms = self._now_ms + self._config.scan_inactive_master_ms
+            for name, group in sorted(self._table.groups.items()):
+                self._check(name, group)
+
+    def _on_sessions_ended(self, brokers: tuple[Broker, ...]) -> None:
+        for name, broker_id in brokers:
+            group = self._table.groups.get(name)
+            if group is not None and group.master == broker_id:
+                self._stir(name)
+                self._check(name, group)
+
+    def _stir(self, name: str) -> None:
+        """Something happened in the group that may let somebody be elected: do not wait any longer."""
+        self._rests.pop(name, None)
+        if name in self.elections:
+            self.elections[name].missed = True
+
+    def _rest(self, name: str) -> None:
+        """Nobody could be elected, and nothing happened: look again after a while that grows."""
+        backoff, _ = self._rests.get(name) or (Backoff(self._chance, REST_MIN_MS, REST_MAX_MS), 0.0)
+        self._rests[name] = backoff, self._now_ms + backoff.next_s() * 1000
+
+    def _check_named(self, name: str) -> None:
+        group = self._table.groups.get(name)
+        if group is not None:
+            self._check(name, group)
+
+    def _check(self, name: str, group: Group) -> None:
+        """Start an election if the group needs one and this Controller may."""
+        if not self.mandate.decides or name in self.elections:
+            return
+        if group.master is not None:
+            self._tell_once(name, group.master, group.epoch)
+            if self._live.is_presumed(name, group.master, self._now_ms):
+                if not self._live.is_alive(name, group.master, self._now_ms):
+                    self._look_at(self._live.presumed_until_ms(name, group.master) + 1)
+                return
+            self._note_lost(name, group.master, group.epoch)
+        elif self._prospects.candidate(name, group, self._now_ms) is None:
+            return
+        _, rests_until_ms = self._rests.get(name, (None, 0.0))
+        if self._now_ms < rests_until_ms:
+            self._look_at(rests_until_ms)
+        elif not self._is_held(name, None, self._now_ms):
+            self.elections[name] = election = Election()
+            self._begin(name, election)
+
+    def _is_held(self, name: str, answered: frozenset[int] | None, at_ms: float) -> bool:
+        """Whether the former master's lease holds the election up, or did at ``at_ms``, when the candidates
+        were asked; then it is looked at again in time."""
+        chosen = self._prospects.chosen(self._prospects.command(name, OWN, answered, self._now_ms))
+        left_ms = self._prospects.lease_left_ms(name, chosen, at_ms)
+        if left_ms > 0:
+            self._look_at(self._now_ms + left_ms)
+        return left_ms > 0
+
+    # telling
+
+    def _report(self, text: str, level: str = "warning") -> None:
+        self._out.append(Report(text, level))
+
+    def _tell_once(self, name: str, master: int, epoch: int) -> None:
+        """Tell the brokers of a group of each master this leader finds: also of one that a former leader had
+        elected, or an election of unknown outcome."""
+        if self._reported.told.get(name) == (master, epoch):
+            return
+        if self._reported.tells >= TELLS_MAX:
+            self._look_at(self._now_ms + TELLS_STEP_MS)
+            return
+        self._reported.tells += 1
+        self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        group = self._table.groups.get(name)
+        if group is not None and group.master is not None:
+            self._reported.told[name] = (group.master, group.epoch)
+            self._out.append(Announce(name))
+
+    def _note_lost(self, name: str, master: int, epoch: int) -> None:
+        if self._reported.lost.get(name) != (master, epoch):
+            self._reported.lost[name] = (master, epoch)
+            fields: Fields = {"group": name, "broker_id": master}
+            self._out.append(Report(f"master {master} of {name} is lost", event="master_lost", fields=fields))
+
+    def _elected(self, name: str, answer: Answer) -> None:
+        broker_id, epoch = int(answer.ext["masterBrokerId"]), int(answer.ext["masterEpoch"])
+        text = f"broker {broker_id} is master of {name} in epoch {epoch}"
+        fields: Fields = {"group": name, "broker_id": broker_id, "epoch": epoch}
+        self._out.append(Report(text, "info", "master_elected", fields))
+        self._tell(name)
+
+    # leases
+
+    def grant(
+        self, name: str, broker_id: int, epoch: int, beat: Heartbeat, followed_ms: float | None, now_ms: float
+    ) -> int:
+        """The lease for the master of ``epoch``, in ms from the sending of its heartbeat; 0 = none.
+        ``followed_ms``: ``Raft.followed_ms``."""
+        group = self._table.groups.get(name)
+        if group is None or (group.master, group.epoch) != (broker_id, epoch):
+            return 0
+        # An election under way may depose it, and its outcome may be unknown until that is settled.
+        if not self.mandate.decides or name in self.elections:
+            return 0
+        # A later leader of the Controllers waits for as long as the master registered, and no longer.
+        registered_ms = group.rule.timeout_ms if group.rule is not None else 0
+        timeout_ms = min(beat.timeout_ms, registered_ms or beat.timeout_ms)
+        return self.leases.grant((name, broker_id), timeout_ms, followed_ms=followed_ms, now_ms=now_ms)
+
+    # an election, step by step
+
+    def _go_on(self, name: str, election: Election) -> None:
+        """The time an election waited for has come."""
+        election.due_ms = NEVER
+        match election.phase:
+            case Phase.ASKING:
+                self._look_at_answers(name, election)
+            case Phase.PAUSING:
+                self._ask(name, election)
+            case Phase.RETRYING if self.mandate.leads:
+                self._begin(name, election)
+            case _:
+                self._end(name, election, None)
+
+    def _begin(self, name: str, election: Election) -> None:
+        election.back_until_ms = self._now_ms + BACK_MS
+        self._ask(name, election)
+
+    def _ask(self, name: str, election: Election) -> None:
+        wish, group = election.wish, self._table.groups.get(name)
+        election.phase, election.asked_ms = Phase.ASKING, self._now_ms
+        master_too = wish.designate or wish.restarted
+        asked = (
+            [] if group is None else self._prospects.to_ask(name, group, self._now_ms, master_too=master_too)
+        )
+        beats = [self._live.newest(name, broker_id) for broker_id in asked]
+        longest_s = patience_s(beat.timeout_ms for beat in beats if beat is not None)
+        self._inquiries += 1
+        election.inquiry = Inquiry(self._inquiries, asked, longest_s, self._now_ms)
+        if asked:
+            self._out.append(Ask(name, self._inquiries, tuple(asked), longest_s))
+        self._look_at_answers(name, election)
+
+    def _on_answered(self, event: Answered) -> None:
+        election = self.elections.get(event.group)
+        inquiry = None if election is None else election.inquiry
+        if election is None or inquiry is None or inquiry.number != event.inquiry:
+            return  # too late
+        if event.end is not None:
+            self._live.told_end(event.group, event.broker_id, *event.end)
+        inquiry.on_answer(event.broker_id, told_end=event.end is not None, following=event.following)
+        self._look_at_answers(event.group, election)
+
+    def _look_at_answers(self, name: str, election: Election) -> None:
+        """Wait on for the candidates, or take what they said."""
+        inquiry = election.inquiry
+        assert inquiry is not None, "asking"
+        if not inquiry.is_over(self._now_ms, lambda: self._is_decided(name, election, inquiry)):
+            election.due_ms = inquiry.look_ms(self._now_ms)
+            return
+        if inquiry.pending:
+            self._out.append(StopAsking(name))
+        election.answered, election.inquiry, election.due_ms = frozenset(inquiry.answered), None, NEVER
+        if election.ticket is None:
+            self._on_asked_for_ours(name, election, following=bool(inquiry.following))
+        else:
+            self._on_asked_for_request(name, election, election.ticket)
+
+    def _is_decided(self, name: str, election: Election, inquiry: Inquiry) -> bool:
+        group = self._table.groups.get(name)
+        if group is None:
+            return True
+        if election.all_of_them:
+            return inquiry.answered >= inquiry.asked - {group.master}
+        command = self._command(name, election, frozenset(inquiry.answered))
+        return self._prospects.is_decided(group, command, inquiry.asked, inquiry.answered)
+
+    def _command(self, name: str, election: Election, answered: frozenset[int] | None) -> ElectMaster:
+        return self._prospects.command(name, election.wish, answered, self._now_ms)
+
+    def _propose(self, election: Election, command: ElectMaster) -> None:
+        own = election.ticket is None
+        assert not (own and self._lives(command.group)), f"the master of {command.group} may be alive"
+        election.phase = Phase.PROPOSING
+        self._out.append(Propose(command))
+
+    def _on_asked_for_ours(self, name: str, election: Election, *, following: bool) -> None:
+        """Propose, unless the master may live. While a candidate still hears a master whose connection ended,
+        it may be back in a moment: a process that dies takes all its connections with it. So may one that
+        nobody could replace: after a standstill of the machine requests are given up, with their connections,
+        by all of its brokers at once."""
+        group = self._table.groups.get(name)
+        command = self._command(name, election, election.answered)
+        if group is not None and group.master is not None:
+            may_live = following or self._prospects.chosen(command) is None
+            hung_up = self._live.hung_up(name, group.master)
+            if may_live and hung_up and self._now_ms < election.back_until_ms:
+                election.phase, election.due_ms = Phase.PAUSING, self._now_ms + BACK_STEP_MS
+                return
+        held = group is None or self._lives(name) or self._is_held(name, election.answered, election.asked_ms)
+        if held or not self.mandate.leads:
+            self._end(name, election, None)
+        elif self._prospects.is_in_vain(command):
+            self._rest(name)
+            self._end(name, election, None)
+        else:
+            self._propose(election, command)
+
+    def _lives(self, name: str) -> bool:
+        """The master is heard, or must not be taken for dead yet."""
+        group = self._table.groups.get(name)
+        master = None if group is None else group.master
+        return master is not None and self._live.is_presumed(name, master, self._now_ms)
+
+    def _on_requested(self, event: Requested) -> None:
+        """A broker or an operator asks. Both ``restarted`` and ``handed_over_by`` say that the master's reign
+        in this epoch is over, so its lease holds nothing up any more."""
+        name, wish, group = event.group, event.wish, self._table.groups.get(event.group)
+        if group is not None and wish.master_epoch not in (-1, group.epoch):
+            # It was long on its way: here too, so that it neither ends a lease nor drains a master.
+            text = f"epoch of {name} is {group.epoch}, not {wish.master_epoch}"
+            self._out.append(Reply(event.ticket, Refused(text, FENCED_MASTER_EPOCH)))
+            return
+        replaces = group is not None and group.master not in (None, wish.broker_id)
+        handed_over = (
+            group is not None and wish.designate and replaces and wish.handed_over_by == group.master
+        )
+        ended = handed_over or (wish.restarted and group is not None and group.master == wish.broker_id)
+        if group is not None and group.master is not None and ended:
+            self.leases.release((name, group.master))
+        if name in self.elections:
+            error = Refused(f"an election of {name} is under way", ELECT_MASTER_FAILED)
+            self._out.append(Reply(event.ticket, error))
+            return
+        self.elections[name] = election = Election(wish, event.ticket, handed_over=handed_over)
+        drains = wish.designate and replaces and not handed_over
+        if drains and group is not None and group.master is not None and wish.broker_id in group.members:
+            election.phase, target, term = Phase.STEPPING_DOWN, wish.broker_id, self.mandate.term
+            self._out.append(AskStepDown(name, group.master, group.epoch, target, term))
+            return
+        self._ask_for_request(name, election)
+
+    def _on_stepped_down(self, event: SteppedDown) -> None:
+        election = self.elections.get(event.group)
+        if election is None or election.phase is not Phase.STEPPING_DOWN:
+            return
+        if event.error is not None:
+            self._refuse(event.group, election, event.error)
+            return
+        if event.handed_over:
+            election.handed_over = True
+            self.leases.release((event.group, event.master))
+        self._ask_for_request(event.group, election)
+
+    def _ask_for_request(self, name: str, election: Election) -> None:
+        command = self._command(name, election, None)
+        election.all_of_them = election.compares and self._prospects.may_lack(command)
+        self._ask(name, election)
+
+    def _on_asked_for_request(self, name: str, election: Election, ticket: int) -> None:
+        command = self._command(name, election, election.answered)
+        chosen = self._prospects.chosen(command)
+        left_ms = self._prospects.lease_left_ms(name, chosen, election.asked_ms)
+        why = self._prospects.lacks(command) if election.compares else None
+        if left_ms > 0:
+            why = f"the lease of the former master of {name} holds for {left_ms:.0f} ms"
+        elif why is None and self._prospects.is_in_vain(command):
+            why = self._prospects.why_nobody(command)
+        if why is None:
+            self._propose(election, command)
+        else:
+            self._refuse(name, election, Refused(why, ELECT_MASTER_FAILED))
+
+    def _refuse(self, name: str, election: Election, error: MqError) -> None:
+        assert election.ticket is not None, "asked for"
+        self._out.append(Reply(election.ticket, error))
+        del self.elections[name]
+        if election.missed:
+            self._look_now()
+
+    def _on_committed(self, event: Committed) -> None:
+        election = self.elections.get(event.group)
+        if election is None or election.phase is not Phase.PROPOSING:
+            self._look_now()  # of an election that was abandoned
+            return
+        self._end(event.group, election, event.answer)
+
+    def _on_not_committed(self, event: NotCommitted) -> None:
+        if isinstance(event.error, Unknown):
+            # It may still be applied: no lease before that is settled.
+            self._unsettle()
+        name, election = event.group, self.elections.get(event.group)
+        if election is None or election.phase is not Phase.PROPOSING:
+            return
+        if election.ticket is not None:
+            self._refuse(name, election, event.error)
+            return
+        if event.deposed:
+            self._end(name, election, None)
+            return
+        self._report(f"election of {name}: {event.error}")
+        election.attempt += 1
+        if election.attempt < max(self._config.elect_retry_max, 1):
+            election.phase, election.due_ms = Phase.RETRYING, self._now_ms + RETRY_MS
+        else:
+            self._rest(name)
+            self._end(name, election, None)
+
+    def _end(self, name: str, election: Election, answer: Answer | None) -> None:
+        """``answer``: what the election came to; None = none was held."""
+        del self.elections[name]
+        if answer is not None and answer.code == SUCCESS:
+            self._elected(name, answer)
+        if election.ticket is not None:
+            assert answer is not None, "a request is refused, or answered by the table"
+            self._out.append(Reply(election.ticket, answer))
+        elif election.missed or (answer is not None and answer.changed):
+            self._rests.pop(name, None)
+        elif answer is not None:
+            self._rest(name)
+        if election.ticket is None and answer is not None and answer.changed and answer.code != SUCCESS:
+            self._report(f"{name} has no master: {answer.remark}", "error")
+        # What happened while the election was under way: the new master may be lost already.
+        self._look_now()
+
+    def check_invariants(self) -> None:
+        """Raise if a promise of this state is broken."""
+        self._check_elections()
+        for name, (_, until_ms) in self._rests.items():
+            assert until_ms <= self._now_ms + REST_MAX_MS, f"{name} rests for longer than it may"
+        for name, (master, epoch) in self._reported.told.items():
+            group = self._table.groups.get(name)
+            if group is not None and group.master is not None and group.epoch == epoch:
+                assert group.master == master, f"{name}: brokers were told of another master of epoch {epoch}"
+
+    def _check_elections(self) -> None:
+        """After every step, also in production: there are few."""
+        assert self.mandate.leads or not self.mandate.settled, (
+            "a Controller that does not lead decides nothing"
+        )
+        for name, election in self.elections.items():
+            election.check(name)

@@ -1,0 +1,209 @@
+"""What do the Controllers know of one broker group, and who of it may lead?
+
+Everything here is in Raft: a new Controllers' leader decides by it, not by heartbeats it may have missed.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from controller.groups.commands import FIRST_ID, NOBODY, ElectMaster
+from controller.groups.elect import Ballot, choose
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What the master of one epoch waits for before it acknowledges, and how long its leases are, as it
+    registered before it was elected. See ``RegisterBroker``."""
+
+    all_ack: bool | None = None
+    majority_of: int = 0
+    timeout_ms: int = 0
+
+
+class Replica(msgspec.Struct):
+    """``incarnation``: how often it registered as a suspect, and so forgot what it had said before."""
+
+    address: str
+    check_code: str
+    ha_address: str = ""
+    majority_of: int = 0
+    learner: bool = False
+    incarnation: int = 0
+    all_ack: bool | None = None
+    timeout_ms: int = 0
+
+    @property
+    def rule(self) -> Rule:
+        return Rule(self.all_ack, self.majority_of, self.timeout_ms)
+
+
+class Group(msgspec.Struct):
+    """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
+    ``before``: the other brokers that had all that was acknowledged when ``master`` was elected, the former
+    master included; they have it still as long as ``master`` has not begun its epoch.
+    ``unclean_elections``: how often one became master who could only because the election might be unclean,
+    each time with the loss of what others held. ``suspect``: brokers whose log may lack its end, until a
+    master has seen them catch up. ``removed``: who led, or may have, and was removed since the last election:
+    it may not know, and confirm as long as its lease lasts. ``rule``: of the last master's epoch; None = it
+    was elected before rules were kept. ``majority_next``: of so many replicas the rule is a majority as soon
+    as one is in the set."""
+
+    cluster: str
+    next_id: int = FIRST_ID
+    replicas: dict[int, Replica] = {}
+    master: int | None = None
+    epoch: int = 0
+    members: list[int] = []
+    members_epoch: int = 0
+    virgin: bool = True
+    before: list[int] = []
+    unclean_elections: int = 0
+    suspect: list[int] = msgspec.field(name="doubtful", default_factory=list)
+    removed: list[int] = []
+    rule: Rule | None = None
+    majority_next: int = 0
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        return tuple(i for i, replica in sorted(self.replicas.items()) if not replica.learner)
+
+    @property
+    def majority_of(self) -> int:
+        """In majority mode: of how many replicas, registered or not, a majority has every acknowledged
+        record. 0 = not in majority mode."""
+        if self.rule is not None:
+            registered = self.rule.majority_of
+        else:
+            registered = max((replica.majority_of for replica in self.replicas.values()), default=0)
+        return max(registered, len(self.voters)) if registered else 0
+
+    def address(self, broker_id: int | None) -> str | None:
+        replica = None if broker_id is None else self.replicas.get(broker_id)
+        return None if replica is None else replica.address
+
+    # who leads
+
+    def ballot(self, command: ElectMaster) -> Ballot:
+        asks, said = command.broker_id, None if self.rule is None else self.rule.all_ack
+        return Ballot(
+            members=self.members,
+            voters=self.voters,
+            alive=command.alive,
+            within_grace=command.within_grace,
+            answered=command.answered,
+            suspect=self.suspect,
+            ends=command.ends,
+            master=self.master,
+            preferred=asks if command.designate and asks != NOBODY else None,
+            all_ack=command.all_ack if said is None else said,
+            majority_of=self.majority_of,
+            unclean=command.unclean,
+        )
+
+    def choice(self, command: ElectMaster) -> int | None:
+        """The broker this election makes master, or leaves it; None = nobody may be."""
+        asks, ballot = command.broker_id, self.ballot(command)
+        if self.virgin and asks in self.voters:
+            # The first to ask leads, unless it may have forgotten what another one still has.
+            return choose(msgspec.structs.replace(ballot, members=(asks,))) if asks in self.suspect else asks
+        if command.restarted and asks == self.master:
+            return self._successor_of_restarted(command)
+        return choose(ballot)
+
+    def peers_of_restarted(self, command: ElectMaster) -> list[int]:
+        """The brokers that have all that was acknowledged when the master came back, besides it.
+
+        One that was elected while its process was down has not begun its epoch: the members before it have
+        it all. A suspect one proves nothing by an older epoch in its log, the newer one may be what it lost.
+        """
+        begun = command.log_epoch >= self.epoch or command.broker_id in self._suspects(command)
+        had = self.members if begun else self.before
+        return [m for m in had if m != command.broker_id and m in self.replicas]
+
+    def _suspects(self, command: ElectMaster) -> set[int]:
+        return {*self.suspect, *((command.broker_id,) if command.suspect else ())}
+
+    def _successor_of_restarted(self, command: ElectMaster) -> int | None:
+        """The master came back, and leads on in a new epoch at best: what slaves have of the old one may
+        differ. In mode *all* another member leads rather than it; where fewer acknowledged, the furthest of
+        the members and itself. A suspect one is a member like any other suspect."""
+        asks, ballot, suspect = command.broker_id, self.ballot(command), self._suspects(command)
+        peers = self.peers_of_restarted(command)
+        sound = [peer for peer in peers if peer in command.alive and peer not in suspect]
+        members = sound if sound and ballot.all_ack else [*peers, asks]
+        ballot = msgspec.structs.replace(
+            ballot,
+            members=members,
+            alive={*command.alive, asks},
+            answered={*command.answered, asks},
+            suspect=suspect,
+            master=None,
+            preferred=None,
+        )
+        return choose(ballot)
+
+    def elected(self, chosen: int, had_all: list[int]) -> None:
+        """``chosen`` leads a new epoch. ``had_all``: who has all that was acknowledged so far, it included.
+
+        The rule of the new epoch is what ``chosen`` registered. A majority cannot decide yet when another
+        rule was in force: what was acknowledged until now is at ``chosen``, and perhaps nowhere else (mode
+        all with a set of one, changed to majority: the next election would ask two others). Until a majority
+        is in its set the members decide; nothing is acknowledged meanwhile.
+        """
+        rule = self.replicas[chosen].rule
+        same = self.rule is None or self.rule.majority_of == rule.majority_of
+        self.majority_next = 0 if same or self.virgin else rule.majority_of
+        self.rule = msgspec.structs.replace(rule, majority_of=0) if self.majority_next else rule
+        self.before = [broker_id for broker_id in had_all if broker_id != chosen]
+        self.master, self.epoch, self.virgin = chosen, self.epoch + 1, False
+        self.members, self.members_epoch = [chosen], self.members_epoch + 1
+        self.removed = []
+        if chosen in self.suspect:
+            self.suspect.remove(chosen)  # from now on what it has is what the group has
+
+    def join(self, members: list[int]) -> None:
+        """The SyncStateSet becomes ``members``; new ones were level with the master since they registered."""
+        joined = set(members) - set(self.members)
+        self.suspect = [broker_id for broker_id in self.suspect if broker_id not in joined]
+        self.members, self.members_epoch = members, self.members_epoch + 1
+        counted = len(set(members) & set(self.voters))
+        if self.majority_next and counted > max(self.majority_next, len(self.voters)) // 2:
+            assert self.rule is not None, "a rule that changes was kept"
+            self.rule = msgspec.structs.replace(self.rule, majority_of=self.majority_next)
+            self.majority_next = 0
+
+    def depose(self) -> None:
+        """Nobody leads. The set stays: only its members may hold all that was acknowledged."""
+        self.master, self.epoch = None, self.epoch + 1
+
+    def changes_mode(self, broker_id: int) -> bool:
+        """Whether this broker leads by another rule than it registered now: it was restarted with another
+        configuration, so its epoch is over."""
+        if broker_id != self.master or self.rule is None:
+            return False
+        ruled = msgspec.structs.replace(self.rule, majority_of=self.rule.majority_of or self.majority_next)
+        return ruled != self.replicas[broker_id].rule
+
+    # what always holds
+
+    def check_invariants(self, was: Group | None = None) -> None:
+        """Raise AssertionError if the state is wrong, or cannot follow the state it ``was`` before."""
+        registered, members = set(self.replicas), set(self.members)
+        assert members <= registered, f"members {self.members} are not all registered"
+        assert len(members) == len(self.members), f"members {self.members} are named twice"
+        assert set(self.suspect) <= registered, f"suspects {self.suspect} are not all registered"
+        assert self.master is None or self.master in members, f"master {self.master} is no member"
+        assert not (self.virgin and self.master is not None), "a master of a group that never elected one"
+        assert all(i < self.next_id for i in registered), "an id that was not given yet"
+        if was is None:
+            return
+        assert self.epoch >= was.epoch, f"the epoch goes back from {was.epoch} to {self.epoch}"
+        assert self.members_epoch >= was.members_epoch, "the epoch of the SyncStateSet goes back"
+        assert self.next_id >= was.next_id, "an id could be given twice"
+        if self.epoch == was.epoch:
+            assert self.master == was.master, f"epoch {self.epoch} has two masters"
+        if self.members_epoch == was.members_epoch:
+            assert self.members == was.members, "another SyncStateSet under the same epoch"
+        if self.epoch == was.epoch and self.master is not None:
+            forgave = set(was.suspect) - set(self.suspect)
+            assert forgave <= members | (set(was.replicas) - registered), "a suspect was cleared by nobody"

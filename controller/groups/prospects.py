@@ -1,0 +1,175 @@
+"""What would an election of a group come to, with all this Controller knows now?
+
+Pure queries over the replica table, what was heard of the brokers, and the leases. Times are monotonic
+milliseconds, given by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from controller.groups.commands import (
+    NOBODY,
+    ElectMaster,
+)
+from controller.groups.elect import PRIORITY_LAST, End, further
+from controller.groups.group import Group
+from controller.groups.lease import Leases, matters
+from controller.groups.liveness import Liveness
+from controller.groups.table import ReplicaTable, nobody
+from model.config import ControllerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The election a broker or an operator asks for (``ElectMaster``); the default is the Controller's own.
+    ``handed_over_by``: the master that handed over before, and says so; -1 = none."""
+
+    broker_id: int = NOBODY
+    designate: bool = False
+    restarted: bool = False
+    log_epoch: int = PRIORITY_LAST
+    suspect: bool = False
+    master_epoch: int = -1
+    handed_over_by: int = -1
+
+
+OWN: Final = Wish()
+
+
+class Prospects:
+    """What elections would decide. It changes nothing."""
+
+    def __init__(self, config: ControllerConfig, table: ReplicaTable, live: Liveness, leases: Leases) -> None:
+        self._config = config
+        self._table = table
+        self._live = live
+        self._leases = leases
+
+    def group(self, name: str) -> Group | None:
+        return self._table.groups.get(name)
+
+    def command(self, name: str, wish: Wish, answered: Collection[int] | None, now_ms: float) -> ElectMaster:
+        """The election with all that is known now. ``answered``: those that said how far their logs are;
+        before any was asked (None), those that could. The shell adds the request's id and the time."""
+        group = self.group(name)
+        alive = self._live.alive(name, now_ms)
+        confirmed = group.master if group is not None and not wish.restarted else wish.broker_id
+        beat = None if confirmed is None else self._live.newest(name, confirmed)
+        return ElectMaster(
+            group=name,
+            alive=tuple(alive),
+            answered=tuple(sorted(alive if answered is None else answered)),
+            within_grace=tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
+            broker_id=wish.broker_id,
+            designate=wish.designate,
+            restarted=wish.restarted,
+            log_epoch=wish.log_epoch,
+            suspect=wish.suspect,
+            all_ack=beat is not None and beat.all_ack,
+            master_epoch=wish.master_epoch,
+            unclean=self._config.elect_unclean_master,
+            ends=self._live.ends(name),
+        )
+
+    def chosen(self, command: ElectMaster) -> int | None:
+        group = self.group(command.group)
+        return None if group is None else group.choice(command)
+
+    def candidate(self, name: str, group: Group, now_ms: float) -> int | None:
+        """The broker that would be elected if all that live answered, in a group without master."""
+        alive = tuple(self._live.alive(name, now_ms))
+        ends, unclean = self._live.ends(name), self._config.elect_unclean_master
+        return group.choice(ElectMaster(group=name, alive=alive, answered=alive, ends=ends, unclean=unclean))
+
+    def is_in_vain(self, command: ElectMaster) -> bool:
+        """Whether this election would find nobody for a group that has nobody, and so change nothing."""
+        group = self.group(command.group)
+        if group is None or group.master is not None or group.choice(command) is not None:
+            return False
+        return command.broker_id == NOBODY or command.broker_id in group.replicas
+
+    def why_nobody(self, command: ElectMaster) -> str:
+        group = self.group(command.group)
+        assert group is not None, "an election of an unknown group is not in vain: the table refuses it"
+        return nobody(command.group, group, command)
+
+    def to_ask(self, name: str, group: Group, now_ms: float, *, master_too: bool) -> list[int]:
+        """The brokers whose logs an election would compare. ``master_too``: it confirms nothing any more, so
+        its word counts like the others'."""
+        # A suspect leads only when every replica said how far its log is.
+        every = self._config.elect_unclean_master or group.majority_of > 0 or bool(group.suspect)
+        able = group.replicas if every else {*group.members, *group.before}
+        alive = self._live.alive(name, now_ms)
+        return [i for i in alive if i in able and (i != group.master or master_too)]
+
+    def is_decided(
+        self, group: Group, command: ElectMaster, asked: Collection[int], answered: Collection[int]
+    ) -> bool:
+        """Whether these answers are enough; ``command`` counts with them."""
+        # The silent count with their heartbeats; but of several that are, one may just have died.
+        if not group.majority_of and not answered and len(asked) > 1:
+            return False
+        if not group.majority_of and not group.suspect:
+            return True
+        # A majority that is slow is better than a minority that is quick.
+        return self.chosen(msgspec.structs.replace(command, unclean=False)) is not None
+
+    def lease_left_ms(self, name: str, chosen: int | None, at_ms: float) -> float:
+        """How long from ``at_ms`` on a lease may still let another broker confirm what ``chosen`` lacks;
+        0 = elect now."""
+        group = self.group(name)
+        if group is None or chosen is None:
+            return 0.0
+        # Without a master it is one of the members that led, or one that was removed, and it may not know.
+        deposed = {*group.members, *group.removed, *self._leases.holders(name)}
+        if group.virgin and group.epoch > 0:
+            # All of it was removed, perhaps under a former leader: it may not know either.
+            deposed.add(NOBODY)
+        holders = [group.master] if group.master is not None else sorted(deposed)
+        untils = [0.0]
+        for holder in holders:
+            beat = self._live.newest(name, holder)
+            if holder != chosen and matters(beat, group.members, chosen, group.rule):
+                untils.append(self._leases.until_ms((name, holder), beat, group.rule) - at_ms)
+        return max(untils)
+
+    def may_lack(self, wanted: ElectMaster) -> bool:
+        """Whether the transfer target an operator names may lack what was acknowledged, although it is a
+        member: the former master counted fewer than all of them, and did not say that the transfer target has
+        everything."""
+        group = self.group(wanted.group)
+        if group is None or wanted.all_ack or group.majority_of > 0:
+            return False  # in majority mode a majority decides, in mode *all* each member has it
+        if wanted.broker_id == group.master or wanted.broker_id not in group.members:
+            return False  # it stays, or the table refuses it
+        beat = None if group.master is None else self._live.newest(wanted.group, group.master)
+        # A real master that lives cannot be asked to step down, and writes on: its slaves' ends, told one
+        # after the other, cannot be compared. It is deposed as the original does it.
+        return not (beat is not None and not beat.leases and group.master in wanted.alive)
+
+    def lacks(self, wanted: ElectMaster) -> str | None:
+        """Why the transfer target an operator names may lack what was acknowledged, or None. The former
+        master's lease is over: what its log and the members' have now is all there can be."""
+        group = self.group(wanted.group)
+        if group is None or not self.may_lack(wanted):
+            return None
+        target, answered, name = wanted.broker_id, wanted.answered, wanted.group
+        # As after a failure: a member that is down is not waited for, a suspect is no measure.
+        others = [m for m in group.members if m in wanted.alive and m != target and m not in group.suspect]
+        for member in (target, *others):
+            if member not in answered and member != group.master:
+                return f"broker {member} of {name} does not say how far its log is; no master handed over"
+        other = further(target, [m for m in others if m in answered], wanted.ends)
+        if other is None:
+            return None
+        mine, its = (wanted.ends.get(i, End()) for i in (target, other))
+        return (
+            f"broker {target} lacks what broker {other} has: "
+            f"its log ends at {mine.max_offset} of epoch"
+            f" {mine.epoch}, not at {its.max_offset} of epoch {its.epoch}; no master of {name} handed over"
+        )

@@ -1,0 +1,67 @@
+"""The promise of the explorer: it visits every state of its budget, and notices each planted bug."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from chaos.model.begin import STARTS, begin
+from chaos.model.commands import model
+from chaos.model.explore import explore, walk
+from chaos.model.moves import moves
+from chaos.model.plants import PLANTS
+from chaos.model.rows import SMALL
+from chaos.model.rules import AS_KEELMQ
+from chaos.model.world import Budget, Setting
+
+STATES_MAX = 120_000
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_interleaving_of_a_small_group_breaks_a_promise(name: str) -> None:
+    found = explore(SMALL[name], states_max=STATES_MAX)
+    assert found.violation is None, "\n".join(found.violation.trace)
+    assert found.complete
+    assert found.states > 300
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_bug_is_found_with_the_steps_to_it(name: str) -> None:
+    bug = PLANTS[name]
+    with bug.planted() as rules:
+        found = explore(bug.setting, rules, states_max=STATES_MAX)
+    assert found.violation is not None
+    assert 3 <= len(found.violation.trace) <= 20
+    again = explore(bug.setting, states_max=2000)
+    assert again.violation is None, "what was planted is taken out again"
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_every_beginning_has_somewhere_to_go(start: str) -> None:
+    setting = Setting(start=start, budget=Budget(1, 1, 1, 1, 1, 1, 1, 1, 1))
+    world = begin(setting)
+    texts = [move.text for move in moves(setting, AS_KEELMQ, world)]
+    assert len(texts) == len(set(texts))
+    for what in ("kill 1", "power of 1", "appends", "election"):
+        assert any(what in text for text in texts), what
+
+
+def test_a_walk_is_the_same_for_the_same_seed_and_goes_deeper_than_a_search() -> None:
+    setting = Setting(budget=Budget(2, 3, 1, 1, 0, 2, 2))
+    one, two = (walk(setting, AS_KEELMQ, 7, walks=20) for _ in range(2))
+    assert (one.transitions, one.depth) == (two.transitions, two.depth)
+    assert one.violation is None
+    assert one.depth > 20
+
+
+def test_the_command_shows_the_steps_and_ends_with_2(tmp_path: Path) -> None:
+    out = tmp_path / "model.json"
+    done = CliRunner().invoke(model, ["--plant", "elects_anyone", "--json", str(out)])
+    assert done.exit_code == 2, done.output
+    row = json.loads(out.read_text())["rows"][0]
+    assert row["violation"]["trace"]
+    assert not row["complete"]
+    assert row["setting"]["budget"]["writes"] == 1

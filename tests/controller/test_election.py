@@ -1,0 +1,266 @@
+"""The promises of controller.groups.election, whatever happens in whichever order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from controller.groups import signals
+from controller.groups.commands import (
+    Answer,
+)
+from controller.groups.election import TELLS_MAX, ElectionState
+from controller.groups.prospects import Wish
+from controller.groups.underway import NEVER, Election, Phase
+from model.errors import MqError, Refused, Unknown
+from tests.controller.election_lab import G, Lab
+
+IDS = (1, 2, 3)
+BROKER = st.sampled_from(IDS)
+END = st.tuples(st.integers(1, 3), st.integers(0, 200))
+WISH = st.builds(
+    Wish,
+    broker_id=BROKER,
+    designate=st.booleans(),
+    restarted=st.booleans(),
+    suspect=st.booleans(),
+    log_epoch=st.integers(1, 3),
+    master_epoch=st.sampled_from([-1, -1, 1, 2]),
+    handed_over_by=st.sampled_from([-1, -1, 1, 2]),
+)
+STEP = st.one_of(
+    st.tuples(st.just("wait"), st.integers(1, 4000)),
+    st.tuples(st.just("beat"), BROKER, END, st.booleans(), st.booleans()),
+    st.tuples(st.just("close"), BROKER),
+    st.tuples(st.just("lease"), BROKER),
+    st.tuples(st.just("lead"), st.booleans()),
+    st.tuples(st.just("settle"), st.booleans()),
+    st.tuples(st.just("answer"), BROKER, st.none() | END, st.booleans()),
+    st.tuples(st.just("commit")),
+    st.tuples(st.just("fail"), st.sampled_from(["unknown", "applied", "refused", "deposed"])),
+    st.tuples(st.just("request"), WISH),
+    st.tuples(st.just("step_down"), st.sampled_from(["yes", "no", "cannot"])),
+    st.tuples(st.just("alter"), st.sets(BROKER, min_size=1)),
+    st.tuples(st.just("stood_still"), st.integers(500, 5000)),
+)
+
+
+class Play:
+    """A group of three, and steps in any order; ``Lab`` looks at the promises after each of them."""
+
+    def __init__(self, *, majority: bool) -> None:
+        self.lab = Lab()
+        self.lab.make_group([*IDS], majority=majority)
+        self.lab.make_master(1, [*IDS])
+        self.term = 1
+        self.lab.lead(self.term)
+
+    def do(self, step: tuple[Any, ...]) -> None:
+        lab, (name, *values) = self.lab, step
+        match name:
+            case "wait":
+                lab.run_until(lab.now_ms + values[0])
+            case "beat":
+                broker_id, (epoch, offset), leases, all_ack = values
+                lab.beat(broker_id, epoch=epoch, max_offset=offset, leases=leases, all_ack=all_ack)
+                if not leases:
+                    lab.release(broker_id)
+            case "close":
+                lab.close(values[0])
+            case "lease":
+                lab.grant(values[0], lab.group().epoch)
+            case "lead":
+                self.lead(values[0])
+            case "settle":
+                lab.settle(None if values[0] else Unknown("no majority"))
+            case "answer":
+                lab.answer(values[0], values[1], following=values[2])
+            case "commit" if lab.state.mandate.leads:
+                lab.commit()
+            case "commit":
+                self.fail("deposed")
+            case "fail":
+                self.fail(values[0])
+            case "request":
+                self.request(values[0])
+            case "step_down":
+                lab.step_down(done=values[0] == "yes", error=Refused("no") if values[0] == "cannot" else None)
+            case "alter":
+                lab.alter(sorted({lab.group().master or 1, *values[0]}))
+            case "stood_still":
+                lab.now_ms += values[0]
+                lab.feed(signals.StoodStill(values[0]))
+
+    def lead(self, leads: bool) -> None:
+        lab = self.lab
+        self.term += 1
+        lab.leases.clear()  # what another leader granted is waited for by a rule of its own: test_lease
+        if leads:
+            lab.lead(self.term)
+        else:
+            lab.follow(self.term)
+
+    def fail(self, how: str) -> None:
+        error: MqError = Unknown("no majority") if how in ("unknown", "applied") else Refused("not now")
+        self.lab.fail(error, deposed=how == "deposed", applied=how == "applied")
+
+    def request(self, wish: Wish) -> None:
+        lab, group = self.lab, self.lab.group()
+        if wish.master_epoch in (-1, group.epoch) and group.master is not None:
+            if wish.restarted and wish.broker_id == group.master:
+                lab.release(group.master)
+            if wish.designate and wish.handed_over_by == group.master:
+                lab.release(group.master)
+        lab.request(wish)
+
+    def heal(self) -> None:
+        """From now on everything works: this Controller leads, brokers are heard and answer, proposals are
+        committed."""
+        lab = self.lab
+        self.lead(True)
+        for _ in range(400):
+            for broker_id in IDS:
+                lab.beat(broker_id, epoch=lab.group().epoch, max_offset=200, all_ack=True)
+            lab.settle()
+            for broker_id in IDS:
+                lab.answer(broker_id, (lab.group().epoch, 200))
+            lab.step_down(done=True)
+            lab.commit()
+            lab.run_until(lab.now_ms + 50)
+
+
+@given(steps=st.lists(STEP, max_size=40), majority=st.booleans())
+@example(
+    steps=[("settle", True), ("beat", 1, (1, 1), False, True), ("close", 1), ("wait", 4000)], majority=False
+)
+@settings(max_examples=150, deadline=None)
+def test_no_order_of_events_breaks_a_promise_and_a_healthy_group_gets_a_master(
+    steps: list[tuple[Any, ...]], majority: bool
+) -> None:
+    """The promises of each step are in ``Lab``: never a proposal for a group whose master is alive or whose
+    lease lasts, one proposal at a time, always a time to come again, each request answered once."""
+    play = Play(majority=majority)
+    lab = play.lab
+    for step in steps:
+        play.do(step)
+        assert lab.wake_ms <= lab.now_ms + lab.config.scan_not_active_ms, "it comes again soon"
+    play.heal()
+    master = lab.group().master
+    assert master is not None, "a healthy group has a master"
+    assert lab.live.is_alive(G, master, lab.now_ms)
+    assert not lab.state.elections, "and no election under way"
+    assert not lab.open, "every request was answered"
+    assert lab.announced[-1] == (G, master, lab.group().epoch), "and its brokers were told"
+
+
+def test_a_new_leader_tells_many_groups_in_many_steps() -> None:
+    """All at once would keep it from its followers for longer than they bear."""
+    lab = Lab()
+    names = [f"g{number}" for number in range(2 * TELLS_MAX + 1)]
+    for name in names:
+        lab.make_group([1], name=name)
+        lab.make_master(1, [1], name)
+    lab.lead(1)
+    lab.settle()
+    seen = lab.run_until(200)
+    told = [sum(isinstance(action, signals.Announce) for action in actions) for _, actions in seen]
+    assert max(told) == TELLS_MAX
+    assert sorted({name for name, _, _ in lab.announced}) == sorted(names)
+    assert len(lab.announced) == len(names)
+
+
+def test_a_late_answer_to_an_earlier_question_counts_for_nothing() -> None:
+    lab = Lab()
+    lab.make_group([*IDS])
+    lab.make_master(1, [*IDS])
+    for broker_id in IDS:
+        lab.beat(broker_id, all_ack=True)
+    lab.lead(1)
+    lab.settle()
+    lab.close(1)
+    first = lab.asks[G]
+    lab.answer(2, (1, 5), following=True)
+    lab.answer(3, (1, 5))
+    lab.run_until(50)
+    assert lab.asks[G].inquiry != first.inquiry
+    lab.feed(signals.Answered(G, first.inquiry, 2, (1, 900)))
+    assert lab.live.ends(G)[2].max_offset == 5
+
+
+def test_a_question_that_began_before_the_outcome_was_unknown_settles_nothing() -> None:
+    """A barrier that was asked for before the proposal says nothing about it."""
+    lab = Lab()
+    lab.make_group([*IDS])
+    lab.make_master(1, [*IDS])
+    for broker_id in IDS:
+        lab.beat(broker_id, all_ack=True)
+    lab.lead(1)
+    earlier = lab.state.mandate.number
+    lab.settle()
+    lab.close(1)
+    lab.answer(2, (1, 5))
+    lab.answer(3, (1, 5))
+    lab.fail(Unknown("no majority"))
+    lab.feed(signals.Settled(earlier))
+    assert not lab.state.mandate.decides
+    lab.settle()
+    assert lab.state.mandate.decides
+
+
+def test_after_a_mistake_of_ours_all_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was proposed may still be committed: the table is settled before anything else is decided."""
+    lab = Lab()
+    lab.make_group([*IDS])
+    lab.make_master(1, [*IDS])
+    for broker_id in IDS:
+        lab.beat(broker_id, all_ack=True)
+    lab.lead(1)
+    lab.settle()
+    lab.close(1)
+    lab.answer(2, (1, 5))
+    with monkeypatch.context() as patched:
+        patched.setattr(ElectionState, "_look_at_answers", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            lab.answer(3, (1, 5))
+    actions = lab.state.abandon(lab.now_ms)
+    for action in actions:
+        lab._note(action)
+    assert signals.StopAsking(G) in actions
+    assert not lab.state.mandate.decides
+    lab.settle()
+    lab.run_until(lab.now_ms + 1)
+    for broker_id in (2, 3):
+        lab.answer(broker_id, (1, 5))
+    committed = lab.commit()
+    assert any(isinstance(action, signals.Announce) for action in committed)
+
+
+@pytest.mark.parametrize(
+    ("election", "rule"),
+    [
+        (Election(phase=Phase.ASKING, due_ms=5), "asked in no other phase"),
+        (Election(phase=Phase.PAUSING), "nothing makes it go on"),
+        (Election(phase=Phase.PROPOSING, due_ms=5), "nothing makes it go on"),
+        (Election(phase=Phase.STEPPING_DOWN, due_ms=NEVER), "only a request drains"),
+    ],
+)
+def test_an_election_that_could_neither_go_on_nor_end_is_a_broken_invariant(
+    election: Election, rule: str
+) -> None:
+    with pytest.raises(AssertionError, match=rule):
+        election.check(G)
+
+
+def test_an_answer_to_a_request_carries_what_the_table_says() -> None:
+    lab = Lab()
+    lab.make_group([*IDS])
+    lab.lead(1)
+    lab.settle()
+    lab.request(Wish(broker_id=2))
+    lab.commit()
+    answer = lab.replies[1]
+    assert isinstance(answer, Answer)
+    assert answer.ext["masterBrokerId"] == "2"

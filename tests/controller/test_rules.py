@@ -1,0 +1,274 @@
+"""The promise of an epoch: its master's mode, lease and members are those of the broker that was elected."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from controller.groups.commands import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    ElectMaster,
+    RegisterBroker,
+)
+from controller.groups.elect import Ballot, End, choose
+from controller.groups.group import Group, Replica, Rule
+from controller.groups.lease import DRIFT, DURATION_MAX_MS, Leases, duration_ms, matters
+from controller.groups.liveness import Heartbeat
+from controller.groups.table import ReplicaTable
+
+G = "broker-a"
+ALL = {"all_ack": True, "timeout_ms": 1500}
+MAJORITY = {"all_ack": False, "majority_of": 3, "timeout_ms": 1500}
+EVERY = (1, 2, 3)
+
+
+def registers(table: ReplicaTable, broker_id: int, **said: Any) -> dict[str, Any]:
+    command = RegisterBroker(group=G, cluster="c", broker_id=broker_id, address="", alive=EVERY, **said)
+    answer = table.apply(command)
+    assert answer["code"] == 0
+    return answer
+
+
+def started(said: dict[str, Any]) -> ReplicaTable:
+    """Brokers 1 to 3 registered with ``said``, all of them in the set of master 1."""
+    table = ReplicaTable()
+    for broker_id in EVERY:
+        table.apply(ApplyBrokerId(group=G, cluster="c", broker_id=broker_id, check_code=f"{broker_id};1"))
+        registers(table, broker_id, **said)
+    assert elect(table, 1)["code"] == 0
+    alter(table, EVERY)
+    return table
+
+
+def elect(table: ReplicaTable, broker_id: int = -1, **keywords: Any) -> dict[str, Any]:
+    keywords.setdefault("alive", EVERY)
+    return table.apply(ElectMaster(group=G, broker_id=broker_id, answered=keywords["alive"], **keywords))
+
+
+def alter(table: ReplicaTable, members: tuple[int, ...], **keywords: Any) -> int:
+    group = table.groups[G]
+    assert group.master is not None
+    known = {"members_epoch": group.members_epoch, "master_epoch": group.epoch, "master_id": group.master}
+    command = AlterSyncStateSet(group=G, members=members, alive=EVERY, **{**known, **keywords})
+    code: int = table.apply(command)["code"]
+    return code
+
+
+# Incarnations (Kafka's KIP-903)
+
+
+def test_a_proposal_about_an_earlier_incarnation_admits_nobody() -> None:
+    """3 loses power, is level again, is proposed; it loses power again before the proposal arrives."""
+    table = started(ALL)
+    registers(table, 3, suspect=True)
+    base = table.groups[G].members_epoch
+    registers(table, 3, suspect=True)
+    assert alter(table, EVERY, members_epoch=base) == 2001, "the epoch of the set rose once more"
+    assert alter(table, EVERY, incarnations={3: 1}) == 2001, "and the master must know of this incarnation"
+    assert table.groups[G].suspect == [3]
+    assert alter(table, EVERY, incarnations={2: 0, 3: 2}) == 0
+    assert table.groups[G].suspect == []
+
+
+def test_a_real_master_says_no_incarnations_and_is_fenced_by_the_epoch_of_the_set() -> None:
+    table = started(ALL)
+    registers(table, 3, suspect=True)
+    base = table.groups[G].members_epoch
+    registers(table, 3, suspect=True)
+    assert alter(table, EVERY, members_epoch=base) == 2001
+    assert alter(table, EVERY) == 0
+
+
+def test_incarnations_are_told_to_brokers_and_survive_a_snapshot() -> None:
+    table = started(ALL)
+    assert "incarnations" not in table.replica_info(G).ext
+    registers(table, 3, suspect=True)
+    assert registers(table, 3, suspect=True)["ext"]["incarnations"] == "3:2"
+    again = ReplicaTable()
+    again.restore(table.snapshot())
+    assert again.replica_info(G).ext["incarnations"] == "3:2"
+
+
+# The rule of an epoch
+
+
+def test_one_registration_does_not_change_how_the_next_master_is_elected() -> None:
+    """Mode all, the set is {1}; 2 is restarted with majorityAck; 1 dies (issue 12, V5)."""
+    table = started(ALL)
+    alter(table, (1,))
+    registers(table, 2, **MAJORITY)
+    ends = {1: End(1, 9000), 2: End(1, 100), 3: End(1, 100)}
+    assert elect(table, alive=(2, 3), ends=ends)["code"] == 2004
+    assert elect(table, alive=EVERY, ends=ends)["ext"]["masterBrokerId"] == "1"
+
+
+def test_in_majority_mode_a_member_that_was_restarted_in_mode_all_is_not_enough() -> None:
+    table = started(MAJORITY)
+    registers(table, 2, **ALL)
+    assert elect(table, alive=(2,), ends={2: End(1, 9000)})["code"] == 2004
+
+
+def test_a_master_restarted_with_another_mode_ends_its_epoch() -> None:
+    table = started(ALL)
+    registers(table, 1, **ALL)
+    assert (table.groups[G].master, table.groups[G].epoch) == (1, 1)
+    registers(table, 1, **{**ALL, "timeout_ms": 10_000})
+    assert (table.groups[G].master, table.groups[G].epoch, table.groups[G].members) == (None, 2, [1, 2, 3])
+
+
+def test_from_all_to_majority_the_members_decide_until_a_majority_is_among_them() -> None:
+    table = started(ALL)
+    alter(table, (1,))
+    for broker_id in EVERY:
+        registers(table, broker_id, **MAJORITY)
+    ends = {1: End(1, 9000), 2: End(1, 100), 3: End(1, 100)}
+    assert elect(table, 1, ends=ends)["ext"]["masterBrokerId"] == "1"
+    assert elect(table, alive=(2, 3), ends=ends)["code"] == 2004, "1 alone has what was acknowledged"
+    assert elect(table, alive=EVERY, ends=ends)["ext"]["masterBrokerId"] == "1"
+    assert alter(table, (1, 2)) == 0
+    assert table.groups[G].majority_of == 3
+    level = {2: End(3, 9000), 3: End(1, 100)}
+    assert elect(table, alive=(2, 3), ends=level)["ext"]["masterBrokerId"] == "2"
+    assert table.groups[G].unclean_elections == 0
+
+
+def test_from_majority_to_all_the_new_master_is_elected_by_a_majority_and_rules_by_members() -> None:
+    table = started(MAJORITY)
+    for broker_id in EVERY:
+        registers(table, broker_id, **ALL)
+    assert table.groups[G].master is None
+    assert elect(table, alive=(2,))["code"] == 2004, "a minority, by the rule of the last epoch"
+    ends = {2: End(1, 10), 3: End(1, 20)}
+    assert elect(table, alive=(2, 3), ends=ends)["ext"]["masterBrokerId"] == "3"
+    assert (table.groups[G].majority_of, table.groups[G].members) == (0, [3])
+
+
+def test_mode_and_lease_are_those_of_the_epoch_whatever_an_old_heartbeat_says() -> None:
+    """A new Controllers' leader has a heartbeat from before the broker was restarted as a counted master with
+    longer leases (issue 12, V11)."""
+    old = Heartbeat(session=1, at_ms=0, timeout_ms=1500, leases=True, all_ack=True)
+    rule = Rule(all_ack=False, timeout_ms=10_000)
+    assert matters(old, [1, 2], 2, rule)
+    assert not matters(old, [1, 2], 2)
+    leases = Leases()
+    leases.lead(1000)
+    assert leases.until_ms((G, 1), old, rule) == 1000 + duration_ms(10_000) * (1 + DRIFT)
+    assert leases.until_ms((G, 1), None, Rule()) == 1000 + DURATION_MAX_MS * (1 + DRIFT)
+    real = msgspec.structs.replace(Rule(), all_ack=None)
+    assert leases.until_ms((G, 1), Heartbeat(session=1, at_ms=0), real) == float("-inf"), "no leases there"
+
+
+def test_a_group_from_before_rules_were_kept_goes_by_its_registrations() -> None:
+    group = Group("c", replicas={1: Replica("a", "c", majority_of=3), 2: Replica("b", "c")}, next_id=3)
+    assert group.majority_of == 3
+
+
+# Invariants
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"members": [2]}, "no member"),
+        ({"members": [1, 9]}, "registered"),
+        ({"epoch": 0}, "goes back"),
+        ({"master": 2}, "two masters"),
+        ({"members": [1, 2]}, "under the same epoch"),
+        ({"suspect": [7]}, "suspects"),
+    ],
+)
+def test_a_broken_promise_is_named(change: dict[str, Any], text: str) -> None:
+    table = started(ALL)
+    was = table.groups[G]
+    table.groups[G] = replace(was, **change)
+    with pytest.raises(AssertionError, match=text):
+        table.groups[G].check_invariants(was)
+
+
+def test_a_command_that_would_break_a_promise_is_refused_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = started(ALL)
+    before = table.snapshot()
+
+    def two_masters(self: Group, chosen: int, had_all: list[int]) -> None:
+        self.master = chosen
+
+    monkeypatch.setattr(Group, "elected", two_masters)
+    answer = elect(table, alive=(2, 3))
+    assert (answer["code"], answer["changed"]) == (1, False)
+    assert "two masters" in answer["remark"]
+    assert table.snapshot() == before
+    table.check_invariants()
+    table.groups[G].members = [2]
+    with pytest.raises(AssertionError, match="no member"):
+        table.check_invariants()
+
+
+# The election rules, whatever comes
+
+
+IDS = st.frozensets(st.integers(1, 5), max_size=5)
+ENDS = st.dictionaries(st.integers(1, 5), st.builds(End, st.integers(0, 3), st.integers(0, 9)))
+BALLOTS = st.builds(
+    lambda voters, members, **rest: Ballot(voters=sorted(voters), members=sorted(members & voters), **rest),
+    voters=IDS,
+    members=IDS,
+    alive=IDS,
+    answered=IDS,
+    suspect=IDS,
+    ends=ENDS,
+    all_ack=st.booleans(),
+    majority_of=st.sampled_from([0, 0, 3, 5]),
+)
+
+
+def reach(ballot: Ballot, broker_id: int) -> tuple[int, int]:
+    end = ballot.ends.get(broker_id, End())
+    return end.epoch, end.max_offset
+
+
+@given(BALLOTS)
+def test_a_suspect_leads_only_when_no_replica_has_more(ballot: Ballot) -> None:
+    chosen = choose(ballot)
+    if chosen is not None and chosen in ballot.suspect:
+        assert set(ballot.voters) <= set(ballot.alive) & set(ballot.answered)
+        assert len(ballot.voters) >= ballot.majority_of
+        assert all(reach(ballot, chosen) >= reach(ballot, other) for other in ballot.voters)
+
+
+@given(BALLOTS)
+def test_who_leads_is_a_sound_member_or_the_furthest_of_enough(ballot: Ballot) -> None:
+    chosen = choose(ballot)
+    if chosen is None or chosen in ballot.suspect:
+        return
+    heard = set(ballot.voters) & set(ballot.alive) & set(ballot.answered)
+    if ballot.majority_of:
+        sound = heard - set(ballot.suspect)
+        assert len(heard) > ballot.majority_of // 2
+        assert chosen in heard
+        assert len(heard) == len(ballot.voters) or all(
+            reach(ballot, chosen) >= reach(ballot, other) for other in sound
+        )
+    elif chosen not in ballot.members:
+        assert heard == set(ballot.voters)
+        assert all(reach(ballot, chosen) >= reach(ballot, other) for other in ballot.voters)
+        assert set(ballot.members) <= set(ballot.suspect), "a sound member would have been there"
+
+
+@given(BALLOTS, st.integers(1, 5))
+def test_a_name_is_elected_or_nobody(ballot: Ballot, wanted: int) -> None:
+    assert choose(replace(ballot, preferred=wanted)) in (None, wanted)
+
+
+@given(BALLOTS)
+def test_a_group_that_gets_a_master_gets_one_with_a_suspect_less_too(ballot: Ballot) -> None:
+    """More evidence of a whole log never makes the group wait where it did not."""
+    if choose(ballot) is not None:
+        for cleared in ballot.suspect:
+            rest = [b for b in ballot.suspect if b != cleared]
+            assert choose(replace(ballot, suspect=rest)) is not None
