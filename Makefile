@@ -8,7 +8,7 @@ BENCH ?= send
 # a closed directory.
 SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
-.PHONY: setup demo test check format bench facts secrets clean
+.PHONY: setup demo test quick check format bench facts secrets clean
 
 setup: $(VENV)/.ready
 
@@ -16,14 +16,18 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "keelmq needs Python 3.11 or newer: set PYTHON=/path/to/python3.11")'
 	@echo "setting up $(VENV): about a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,console,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,dev]'
 	@touch $@
 
 demo: setup
 	$(BIN)/keelmq demo
 
+# Two workers more than compute at once: those two wait for real processes meanwhile.
 test: setup
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $$(($(JOBS) + 2)) --at-once $(JOBS)
+
+quick: setup
+	$(BIN)/pytest -n $(JOBS) -m quick
 
 check: setup
 	$(BIN)/ruff format --check .

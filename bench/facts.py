@@ -40,7 +40,12 @@ ALLOWED_MAX = 10
 DUPLICATE_LINES = 8
 
 # Functions that may pass a limit, each with its reason.
-ALLOWED: dict[str, str] = {}
+ALLOWED: dict[str, str] = {
+    "broker.requests.fast_path.FastPath._frames": "what each single send pays for, in one"
+    " piece: split it costs 8 to 16 % of FastPath.process",
+    "broker.requests.table.handlers": "a table, a line a request code",
+    "broker.requests.admin.AdminProcessor._runtime_table": "a table, a line a key",
+}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

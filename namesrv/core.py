@@ -136,12 +136,7 @@ class RouteTable:
     def register(self, broker: Registration, session: int, now_ms: int) -> Registered:
         """Take a broker in, or renew it. What a connection still brings after the broker made a newer one is
         late, and says nothing; unless it tells of a newer epoch: then another process has the address."""
-        known = self._live.get(broker.address)
-        if (
-            known is not None
-            and self._is_late(broker.address, session)
-            and known.version.state_version >= broker.version.state_version
-        ):
+        if self._is_overtaken(broker, session):
             return Registered()
         group = self._groups.get(broker.group)
         listed = dict(group.addresses) if group else {}
@@ -153,17 +148,10 @@ class RouteTable:
         if held_by and moved and self._live[held_by].version.state_version > broker.version.state_version:
             # A deposed master still believes in itself: its epoch is older than that of the one listed.
             return Registered(notices=tuple(self.unregister(broker.address)))
-        if (
-            held_by == broker.address
-            and known is not None
-            and known.session != session
-            and known.version.state_version > broker.version.state_version
-        ):
-            # The same at an address that belongs to the group: its newest master has it.
+        if not moved and self._is_deposed_here(broker, session):
             return Registered()
         notices = self._leave_other_groups(broker)
-        if group is None:
-            group = self._groups[broker.group] = _Group(broker.cluster, {})
+        group = self._groups.setdefault(broker.group, _Group(broker.cluster, {}))
         self._clusters.setdefault(broker.cluster, {})[broker.group] = None
         addresses[broker.broker_id] = broker.address
         group.addresses = addresses
@@ -185,6 +173,28 @@ class RouteTable:
             notices.append(MasterChange(broker.group, broker.address))
         if broker.broker_id < min_before:
             notices.append(self._min_id_change(broker.group, group, None, broker.ha_address))
+        return self._told(broker, group, notices)
+
+    def _is_overtaken(self, broker: Registration, session: int) -> bool:
+        """Whether the broker spoke on a newer connection since, and of no older epoch."""
+        known = self._live.get(broker.address)
+        return (
+            known is not None
+            and self._is_late(broker.address, session)
+            and known.version.state_version >= broker.version.state_version
+        )
+
+    def _is_deposed_here(self, broker: Registration, session: int) -> bool:
+        """Whether its address, one that belongs to the group, is that of a newer master by now."""
+        known = self._live.get(broker.address)
+        return (
+            known is not None
+            and known.session != session
+            and known.version.state_version > broker.version.state_version
+        )
+
+    def _told(self, broker: Registration, group: _Group, notices: list[Notice]) -> Registered:
+        """What a broker is told of its master."""
         master = group.addresses.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
         if master is None:
             return Registered(notices=tuple(notices))
@@ -212,30 +222,28 @@ class RouteTable:
 
     def _take_topics(self, broker: Registration, group: _Group, *, moved: bool) -> None:
         """Only the master's topics count, or those of the smallest id of a group that may act for one."""
-        prime_slave = (
-            broker.acting_master is not None
-            and broker.broker_id != MASTER_ID
-            and broker.broker_id == min(group.addresses)
-        )
-        if broker.broker_id != MASTER_ID and not prime_slave:
+        is_master = broker.broker_id == MASTER_ID
+        if not is_master and (broker.acting_master is None or broker.broker_id != min(group.addresses)):
             return
         live = self._live.get(broker.address)
         # An unchanged table is not taken again: it would give back a write bit an operator wiped.
         changed = moved or live is None or live.version != broker.version
         if self._config.delete_topic_with_registration:
-            for topic in [t for t, groups in self._topics.items() if broker.group in groups]:
-                if topic not in broker.topics:
-                    self._drop_queues(topic, broker.group)
+            self._drop_unnamed(broker)
+        read_only = broker.acting_master and not is_master
         for topic, queues in broker.topics.items():
             groups = self._topics.setdefault(topic, {})
             if changed or broker.group not in groups:
-                read_only = prime_slave and broker.acting_master
-                groups[broker.group] = (
-                    replace(queues, perm=queues.perm & ~PERM_WRITE) if read_only else queues
-                )
-        if changed:
-            for topic, mapping in broker.mappings.items():
-                self._mappings.setdefault(topic, {})[broker.group] = mapping
+                perm = queues.perm & ~PERM_WRITE if read_only else queues.perm
+                groups[broker.group] = replace(queues, perm=perm) if perm != queues.perm else queues
+        for topic, mapping in broker.mappings.items() if changed else ():
+            self._mappings.setdefault(topic, {})[broker.group] = mapping
+
+    def _drop_unnamed(self, broker: Registration) -> None:
+        """Take away the group's queues of topics its broker does not name any more."""
+        for topic in [t for t, groups in self._topics.items() if broker.group in groups]:
+            if topic not in broker.topics:
+                self._drop_queues(topic, broker.group)
 
     def heartbeat(self, address: str, session: int, now_ms: int) -> bool:
         """The broker at ``address`` lives, and speaks on ``session`` now. False when it is not registered."""

@@ -1,11 +1,19 @@
-"""Which tests share a worker: those that share a cluster, the real RocketMQ or a Spark session.
+"""Which tests are live, interop, simulated or quick; which share a worker; how many compute at once?
 
-A test that failed while the machine stood still is tried again.
+The folder says which mark a test has (``FOLDERS``); one that starts real processes or the real RocketMQ lies
+in that folder, or stands in ``ELSEWHERE``. A test that failed while the machine stood still is tried again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,8 +27,40 @@ if TYPE_CHECKING:
 settings.register_profile("keelmq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("keelmq")
 
-STAND_STILL = "stand-still"
-ONE_WORKER = ("tests/interop/", "tests/live/", "tests/audit/test_spark", "tests/cli/test_demo")
+STAND_STILL: Final = "stand-still"
+FOLDERS: Final = {"tests/live/": "live", "tests/interop/": "interop", "tests/sim/": "sim"}
+ELSEWHERE: Final = {"live": ("tests/cli/test_demo.py",), "spark": ("tests/audit/", "tests/cli/test_demo.py")}
+"""``sim`` is free: Raft groups and elections under virtual time are tested beside what they test."""
+WAITING: Final = ("live", "interop")
+"""Tests that mostly wait for processes of their own: they run beside those that compute."""
+ONE_WORKER: Final = ("tests/interop/", "tests/live/", "tests/audit/test_spark", "tests/cli/test_demo")
+"""Their tests share a cluster, the real RocketMQ or a Spark session."""
+SLOW_FILES: Final = frozenset[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--at-once",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with -n: of the tests that compute, run at most N at once; those that wait run beside them",
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for folder, mark in FOLDERS.items():
+            if item.nodeid.startswith(folder):
+                item.add_marker(mark)
+        marks = {mark.name for mark in item.iter_markers()}
+        for mark in ("live", "interop", "spark"):
+            places = tuple(f for f, of in FOLDERS.items() if of == mark) + ELSEWHERE.get(mark, ())
+            if mark in marks and not item.nodeid.startswith(places):
+                raise pytest.UsageError(f"{item.nodeid} is marked {mark}: such tests lie in {places}")
+        slow = marks & {"live", "interop", "spark", "sim", "slow"}
+        if not slow or "seeds" in marks:
+            item.add_marker("quick")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -28,7 +68,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFolder(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-        """Every test goes wherever a worker is free, except the folders that start something costly."""
+        """Every test goes wherever a worker is free, except the folders that start something costly; the
+        folders of many tests, which are those, begin first."""
 
         def _split_scope(self, nodeid: str) -> str:
             return next((folder for folder in ONE_WORKER if nodeid.startswith(folder)), nodeid)
@@ -39,3 +80,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_configure(config: pytest.Config) -> None:
     if not config.pluginmanager.has_plugin(STAND_STILL):
         config.pluginmanager.register(Plugin(), STAND_STILL)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    at_once = item.config.getoption("--at-once")
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if not at_once or not run or any(item.get_closest_marker(mark) for mark in WAITING):
+        return (yield)
+    with _turn(Path(tempfile.gettempdir()) / f"keelmq-tests-{run}", at_once):
+        return (yield)
+
+
+@contextmanager
+def _turn(directory: Path, at_once: int) -> Iterator[None]:
+    """One of ``at_once`` places, whichever is free first among all workers of this run."""
+    directory.mkdir(exist_ok=True)
+    while True:
+        for number in range(at_once):
+            with (directory / str(number)).open("w") as place:
+                try:
+                    fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                yield
+                return
+        time.sleep(0.02)

@@ -318,20 +318,7 @@ class AdminProcessor:
             raise Refused(f"queueId {only} is not one of {name}", Response.INVALID_PARAMETER)
         table: dict[ObjectKey, int] = {}
         for queue_id in [only] if only >= 0 else range(topic.read_queues):
-            if wanted != -1:
-                least = context.min_offset(name, queue_id)
-                most = context.store.max_queue_offset(name, queue_id)
-                if not least <= wanted <= most:
-                    raise Refused(
-                        f"Target offset {wanted} not in consume queue range [{least}-{most}]",
-                        Response.SYSTEM_ERROR,
-                    )
-                offset = wanted
-            elif timestamp_ms < 0:
-                offset = context.store.max_queue_offset(name, queue_id)
-            else:
-                offset = context.store.offset_by_time(name, queue_id, timestamp_ms)
-                offset = max(offset, context.topics.first_offset(name, queue_id))
+            offset = self._reset_to(name, queue_id, timestamp_ms, wanted)
             held = context.offsets.get(group, name, queue_id)
             if not force and held is not None and offset > held:
                 offset = held
@@ -350,6 +337,23 @@ class AdminProcessor:
                     )
                 )
         return request.reply(body=body)
+
+    def _reset_to(self, name: str, queue_id: int, timestamp_ms: int, wanted: int) -> int:
+        """The offset ``wanted``, that of a time, or the end for a negative time. Raises Refused."""
+        context = self._context
+        if wanted != -1:
+            least = context.min_offset(name, queue_id)
+            most = context.store.max_queue_offset(name, queue_id)
+            if not least <= wanted <= most:
+                raise Refused(
+                    f"Target offset {wanted} not in consume queue range [{least}-{most}]",
+                    Response.SYSTEM_ERROR,
+                )
+            return wanted
+        if timestamp_ms < 0:
+            return context.store.max_queue_offset(name, queue_id)
+        offset = context.store.offset_by_time(name, queue_id, timestamp_ms)
+        return max(offset, context.topics.first_offset(name, queue_id))
 
     async def consumer_running_info(self, connection: Connection, request: Command) -> Command:
         """Pass the question on to the client it is about."""

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.context import BrokerContext
-from broker.requests.fast_path import FastPath
+from broker.requests.fast_path import FastPath, _Ext, is_fast
 from broker.requests.send import SendProcessor
+from broker.requests.send_format import is_special, is_special_beside_key
 from broker.state.current_role import CurrentRole
 from broker.state.groups import Groups
 from broker.state.pending_acks import PendingAcks
@@ -351,3 +352,74 @@ async def test_answers_wait_for_replication() -> None:
     side.replicated = side.store.log.end
     side.pending_acks.replicated(side.store.log.end)
     assert len(side.connection.written) == 1
+
+
+NAMES_AND_VALUES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "DELAY",
+                "WAIT",
+                "CLUSTER",
+                "TRAN_MSG",
+                "TIMER_DELAY_MS",
+                "MSG_REGION",
+                "TRACE_ON",
+                "POP_CK",
+                "REAL_TOPIC",
+                "REAL_QID",
+                "INNER_NUM",
+                "INNER_MULTI_DISPATCH",
+                "__CRC32#",
+                "TAGS",
+                "KEYS",
+                "a_b",
+                "_",
+                "b",
+                "XDELAY",
+            ]
+        ),
+        st.sampled_from(["true", "false", "False", "1", "v_w"]),
+    ),
+    max_size=4,
+)
+
+
+@given(NAMES_AND_VALUES, st.integers(0, 4))
+def test_beside_a_unique_key_the_short_test_says_the_same(pairs: list[tuple[str, str]], at: int) -> None:
+    pairs.insert(at, ("UNIQ_KEY", "A1"))
+    text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
+    assert is_special_beside_key(text) == is_special(text)
+
+
+FAST: dict[str, Any] = {"a": "pg", "b": "T", "c": "TBW102", "d": 8, "e": 3, "f": 0, "g": 1, "h": 0, "i": UNIQ}
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "unique", "expected"),
+    [
+        (310, {}, "A1", True),
+        (310, {"f": 1}, "A1", True),
+        (320, {"m": "true"}, "A1", True),
+        (320, {}, "A1", False),
+        (310, {"m": "true"}, "A1", False),
+        (310, {"a": ""}, "A1", False),
+        (310, {"c": ""}, "A1", False),
+        (310, {"e": 4}, "A1", False),
+        (310, {"e": -1}, "A1", False),
+        (310, {"f": 4}, "A1", False),
+        (310, {"f": 128}, "A1", False),
+        (310, {"i": UNIQ[:-1]}, "A1", False),
+        (310, {"i": UNIQ + "DELAY\x013\x02"}, "A1", False),
+        (310, {"i": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
+        (310, {"i": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),
+        (310, {}, "", False),
+        (310, {}, 'A"', False),
+        (310, {}, "\u00e9", False),
+    ],
+)
+def test_a_send_is_fast_when_it_needs_no_rule_but_the_format(
+    code: int, changes: dict[str, Any], unique: str, expected: bool
+) -> None:
+    ext = _Ext(**{**FAST, **changes})
+    assert is_fast(code, ext, ext.i, 4, unique) is expected

@@ -45,8 +45,8 @@ STOPPED = """
 
     def stand_still():
         me = os.getpid()
-        subprocess.Popen(["sh", "-c", f"kill -STOP {me}; sleep 1.5; kill -CONT {me}"])
-        time.sleep(2)
+        subprocess.Popen(["sh", "-c", f"kill -STOP {me}; sleep 0.8; kill -CONT {me}"])
+        time.sleep(1.2)
 
     tries = []
 """
