@@ -126,7 +126,7 @@ class LogCompare:
             return False
         for peer in peers:
             self.undecided = self._unanswered = 0
-            at = self._log.min_offset
+            at: int = self._log.min_offset
             while at < self._context.store.confirmed:
                 stop = await self._piece(peer, at, peers)
                 if stop <= at:
