@@ -38,7 +38,16 @@ def begin(setting: Setting) -> World:
     away = last if elected else 0
     acked = tuple(NOTHING if i in (1, away) else len(log) for i in setting.ids)
     nobody = (NOTHING,) * setting.brokers
-    lead = Lead(members, 1, (), acked, nobody, (True,) * setting.brokers)
+    lead = Lead(
+        members,
+        1,
+        (),
+        acked,
+        nobody,
+        (True,) * setting.brokers,
+        (0,) * setting.brokers,
+        (0,) * setting.brokers,
+    )
     brokers = [
         Broker(
             phase=Phase.MASTER if i == 1 else Phase.SLAVE,

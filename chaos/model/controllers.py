@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import msgspec
 
-from chaos.model.world import Phase, Setting, World
+from chaos.model.world import Phase, Request, Setting, World
 from controller.groups.commands import (
     AlterSyncStateSet,
     Command,
@@ -18,13 +18,14 @@ from controller.groups.commands import (
     RegisterBroker,
 )
 from controller.groups.elect import End
-from controller.groups.group import Group, Replica
+from controller.groups.group import Group, Replica, Rule
 from controller.groups.lease import matters
 from controller.groups.liveness import Heartbeat
 from controller.groups.table import ReplicaTable
 
 GROUP = "g"
 CLUSTER = "c"
+TIMEOUT_MS = 1500
 _ENCODE = msgspec.msgpack.Encoder().encode
 _DECODE = msgspec.msgpack.Decoder(Group).decode
 _REMEMBERED = 400_000
@@ -39,8 +40,13 @@ def new_table(
     before: tuple[int, ...],
 ) -> bytes:
     """A group of which broker 1 is master; ``before``: the others that had all when it was elected."""
-    quorum_of = setting.brokers if setting.majority else 0
-    replicas = {i: Replica(f"h{i}", f"h{i};1", majority_of=quorum_of) for i in setting.ids}
+    rule = Rule(setting.all_ack, setting.brokers if setting.majority else 0, TIMEOUT_MS)
+    replicas = {
+        i: Replica(
+            f"h{i}", f"h{i};1", majority_of=rule.majority_of, all_ack=rule.all_ack, timeout_ms=rule.timeout_ms
+        )
+        for i in setting.ids
+    }
     group = Group(
         CLUSTER,
         next_id=setting.brokers + 1,
@@ -49,6 +55,7 @@ def new_table(
         master=1,
         epoch=epoch,
         before=list(before),
+        rule=rule,
         members=list(members),
         members_epoch=1,
         suspect=list(suspects),
@@ -123,7 +130,9 @@ def must_wait(setting: Setting, world: World, chosen: int) -> bool:
     beat = Heartbeat(session=1, at_ms=0, leases=True, all_ack=setting.all_ack)
     granted = {i for i in setting.ids if world.granted[i - 1]}
     holders = {group.master} if group.master is not None else {*group.members, *granted}
-    return any(h != chosen and h in granted and matters(beat, group.members, chosen) for h in holders)
+    return any(
+        h != chosen and h in granted and matters(beat, group.members, chosen, group.rule) for h in holders
+    )
 
 
 def registration(
@@ -138,17 +147,18 @@ def registration(
         suspect=suspect,
         majority_of=setting.brokers if setting.majority else 0,
         alive=alive,
+        all_ack=setting.all_ack,
+        timeout_ms=TIMEOUT_MS,
     )
 
 
-def alteration(
-    setting: Setting, master: int, epoch: int, members: tuple[int, ...], base: int
-) -> AlterSyncStateSet:
+def alteration(setting: Setting, request: Request) -> AlterSyncStateSet:
     return AlterSyncStateSet(
         group=GROUP,
-        master_id=master,
-        master_epoch=epoch,
-        members=members,
-        members_epoch=base,
+        master_id=request.master,
+        master_epoch=request.epoch,
+        members=request.proposal.members,
+        members_epoch=request.proposal.base,
+        incarnations=dict(request.proposal.incarnations),
         alive=setting.ids,
     )

@@ -94,7 +94,8 @@ def proposals(rules: Rules, world: World, broker_id: int) -> list[Open]:
             members = tuple(sorted((*lead.members, other)))
         else:
             continue
-        proposal = Open(members, lead.set_epoch)
+        linked = [m for m in members if m != broker_id and world.broker(m).follows == broker_id]
+        proposal = Open(members, lead.set_epoch, tuple((m, lead.began[m - 1]) for m in linked))
         if proposal not in lead.open:
             found.append(proposal)
     return found
@@ -133,10 +134,24 @@ def took_over(setting: Setting, world: World, broker_id: int) -> World:
             epochs = epochs[:-1]
         epochs = (*epochs, (group.epoch, len(broker.log)))
     nobody = (NOTHING,) * setting.brokers
-    acked, flying = nobody, nobody
+    acked, flying, began = nobody, nobody, (0,) * setting.brokers
+    forgot = tuple(group.replicas[i].incarnation for i in setting.ids)
     if broker.phase is Phase.MASTER and broker.lead is not None and not setting.majority:
-        acked, flying = broker.lead.acked, broker.lead.flying  # elected again, its links stay
-    lead = Lead(tuple(group.members), group.members_epoch, (), acked, flying, (False,) * setting.brokers)
+        acked, flying, began = (
+            broker.lead.acked,
+            broker.lead.flying,
+            broker.lead.began,
+        )  # elected again, its links stay
+    lead = Lead(
+        tuple(group.members),
+        group.members_epoch,
+        (),
+        acked,
+        flying,
+        (False,) * setting.brokers,
+        began,
+        forgot,
+    )
     leads = broker._replace(
         phase=Phase.MASTER,
         epoch=group.epoch,
@@ -151,11 +166,20 @@ def took_over(setting: Setting, world: World, broker_id: int) -> World:
 
 
 def heard_set(world: World, broker_id: int) -> World:
-    """The master learns of the Controllers' newer SyncStateSet."""
+    """The master learns of the Controllers' newer SyncStateSet, and of who forgot what it had said."""
     group, broker = group_of(world.table), world.broker(broker_id)
-    assert broker.lead is not None
-    still = tuple(p for p in broker.lead.open if p.base >= group.members_epoch)
-    lead = broker.lead._replace(members=tuple(group.members), set_epoch=group.members_epoch, open=still)
+    lead = broker.lead
+    assert lead is not None
+    still = tuple(p for p in lead.open if p.base >= group.members_epoch)
+    forgot = tuple(group.replicas[i].incarnation for i in range(1, len(world.brokers) + 1))
+    lead = lead._replace(
+        members=tuple(group.members), set_epoch=group.members_epoch, open=still, forgot=forgot
+    )
+    stale = [i for i, times in enumerate(forgot, 1) if i != broker_id and lead.began[i - 1] < times]
+    for slave in stale:
+        lead = lead._replace(acked=put(lead.acked, slave, NOTHING), flying=put(lead.flying, slave, NOTHING))
+        if world.broker(slave).follows == broker_id:
+            world = world.with_broker(slave, world.broker(slave)._replace(follows=0))
     return world.with_broker(broker_id, broker._replace(lead=lead))
 
 

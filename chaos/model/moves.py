@@ -212,8 +212,8 @@ def _leases_end(setting: Setting, world: World) -> Iterator[Move]:
 def _requests_arrive(setting: Setting, world: World) -> Iterator[Move]:
     for request in world.requests:
         rest = tuple(r for r in world.requests if r != request)
-        members, base = request.proposal
-        command = controllers.alteration(setting, request.master, request.epoch, members, base)
+        members = request.proposal.members
+        command = controllers.alteration(setting, request)
         _, table = controllers.apply(world.table, command)
         found = controllers.group_of(table).members
         yield Move(

@@ -115,10 +115,11 @@ def _one_too_many(original: Any) -> Any:
 def _suspicion_kept_quiet(original: Any) -> Any:
     def register(self: ReplicaTable, command: Any) -> Any:
         group = self.groups[command.group]
-        members_epoch, members = group.members_epoch, list(group.members)
+        replica = group.replicas[command.broker_id]
+        before = group.members_epoch, list(group.members), replica.incarnation
         answer = original(self, command)
         if command.suspect:
-            group.members_epoch, group.members = members_epoch, members
+            group.members_epoch, group.members, replica.incarnation = before
         return answer
 
     return register

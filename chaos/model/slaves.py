@@ -56,6 +56,7 @@ def _linked(rules: Rules, world: World, broker_id: int, master_id: int, at: int)
         acked=put(master.lead.acked, broker_id, NOTHING),
         flying=put(master.lead.flying, broker_id, at),
         noted=put(master.lead.noted, broker_id, False),
+        began=put(master.lead.began, broker_id, master.lead.forgot[broker_id - 1]),
     )
     world = world.with_broker(master_id, master._replace(lead=lead))
     return world.with_broker(broker_id, broker._replace(follows=master_id))

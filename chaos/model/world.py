@@ -26,10 +26,12 @@ class Phase(enum.IntEnum):
 
 
 class Open(NamedTuple):
-    """A SyncStateSet the master proposed whose fate it does not know."""
+    """A SyncStateSet the master proposed whose fate it does not know; ``incarnations`` of the linked members,
+    as they were when their links began."""
 
     members: tuple[int, ...]
     base: int
+    incarnations: tuple[tuple[int, int], ...] = ()
 
 
 class Request(NamedTuple):
@@ -44,7 +46,8 @@ class Lead(NamedTuple):
     """What a master knows of its slaves. Tuples have one place a broker; -1: nothing.
 
     ``acked``: ends it heard of. ``flying``: acknowledgements on their way. ``noted``: slaves that have noted
-    this epoch and all of the log before it.
+    this epoch and all of the log before it. ``forgot``: incarnations it heard of;
+    ``began``: those of the links.
     """
 
     members: tuple[int, ...]
@@ -53,6 +56,8 @@ class Lead(NamedTuple):
     acked: tuple[int, ...]
     flying: tuple[int, ...]
     noted: tuple[bool, ...]
+    began: tuple[int, ...]
+    forgot: tuple[int, ...]
 
 
 class Broker(NamedTuple):
