@@ -2,9 +2,9 @@
 
 import sys
 
+from admin.commands.server import broker, controller, namesrv
 from admin.exits import run
 from admin.group import group_of
-from admin.server_commands import broker, controller, namesrv
 
 if __name__ == "__main__":
     sys.exit(run(group_of("keelmq", "Start one server.", namesrv, controller, broker), sys.argv[1:]))

@@ -29,7 +29,7 @@ from typing import Any, Final
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from admin.cluster import LocalCluster  # noqa: E402
+from admin.local.cluster import LocalCluster  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")

@@ -30,8 +30,8 @@ from typing import Any, Final
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from admin.cluster import ClusterNotReady, LocalCluster  # noqa: E402
-from admin.layout import HOST, free_base_port  # noqa: E402
+from admin.local.cluster import ClusterNotReady, LocalCluster  # noqa: E402
+from admin.local.layout import HOST, free_base_port  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from chaos.drills.measure import longest_gap, percentile  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402

@@ -35,6 +35,7 @@ from controller.raft.raft import Raft
 from ha.core import SyncSet
 from ha.service import HaService
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from store.files.commit_log import CommitLog
 from store.files.epoch_file import EpochFile
 from store.files.health import Health
@@ -126,7 +127,7 @@ def _full_is_fine(original: Any) -> Any:
         try:
             original(self, chunks, size)
         except DiskError:
-            self.end += size
+            self.end = PhysicalOffset(self.end + size)
 
     return append
 

@@ -19,9 +19,9 @@ import click
 from rich.console import Console
 
 from admin import ending
-from admin.cluster import LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
-from admin.serve import loop_factory
+from admin.host.serve import loop_factory
+from admin.local.cluster import LocalCluster
 from audit.commands import make_engine
 from audit.commands import run as run_audit
 from audit.storage import StoreSpec

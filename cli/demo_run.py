@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from admin.cluster import ClusterNotReady, LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
+from admin.local.cluster import ClusterNotReady, LocalCluster
 from audit.run import Report
 from chaos.checks import Evidence, check_all
 from chaos.clients import body_crc

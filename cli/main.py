@@ -20,15 +20,15 @@ from admin.exits import run
 from admin.group import LazyGroup
 
 COMMANDS: Final = {
-    "namesrv": ("admin.server_commands:namesrv", "Run a NameServer (and a Controller inside it)."),
+    "namesrv": ("admin.commands.server:namesrv", "Run a NameServer (and a Controller inside it)."),
     "controller": (
-        "admin.server_commands:controller",
+        "admin.commands.server:controller",
         "Run a Controller of its own, or move their leadership.",
     ),
-    "broker": ("admin.server_commands:broker", "Run a broker."),
-    "cluster": ("admin.commands:cluster", "A cluster of real processes on this machine."),
-    "group": ("admin.group_commands:group", "One broker group: show it, hand it over, forget dead brokers."),
-    "store": ("admin.store_commands:store", "Look into a store directory, ours or RocketMQ's."),
+    "broker": ("admin.commands.server:broker", "Run a broker."),
+    "cluster": ("admin.commands.cluster:cluster", "A cluster of real processes on this machine."),
+    "group": ("admin.commands.group:group", "One broker group: show it, hand it over, forget dead brokers."),
+    "store": ("admin.commands.store:store", "Look into a store directory, ours or RocketMQ's."),
     "drill": (
         "chaos.drills.commands:drill",
         "Inject a fault, measure the failover, check that nothing is lost.",

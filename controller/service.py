@@ -264,6 +264,7 @@ class Controller:
             lease_ms = self._coordinator.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
             answer.ext = {
                 "leaseMs": str(lease_ms),
+                "electsOutsiders": flag(self._config.elect_unclean_master),
                 "isLeader": flag(self._raft.is_leader),
                 "term": str(self._raft.term),
             }

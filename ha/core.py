@@ -128,12 +128,12 @@ class SyncSet:
         *,
         not_catchup_ms: int,
         now_ms: float,
-        holds_lease: Callable[[], bool] = lambda: True,
+        may_confirm: Callable[[bool], bool] = lambda by_all: True,
         eligible: Callable[[int], bool] = lambda broker_id: True,
     ) -> None:
-        """``holds_lease``: whether no other master can be there now; asked whenever bytes could be confirmed
-        without the acknowledgement of every broker that could be elected. ``eligible``: whether a slave has
-        all that a member must have besides the log; one that has not neither joins nor is proposed."""
+        """``may_confirm(by_all)``: whether no other master can be there now; asked whenever bytes could be
+        confirmed. ``by_all``: every member acknowledges them, and there is one. ``eligible``: whether a slave
+        has all that a member must have besides the log; one that has not neither joins nor is proposed."""
         self.self_id = self_id
         self._leads = leads
         self.end = log.end
@@ -143,7 +143,7 @@ class SyncSet:
         self._policy = policy
         self._membership = Membership(self_id, leads.members, leads.set_epoch)
         self._not_catchup_ms = not_catchup_ms
-        self._holds_lease = holds_lease
+        self._may_confirm = may_confirm
         self._eligible = eligible
         self._slaves: dict[int, _Slave] = {}
         self._tick_ms = self._since_ms = now_ms
@@ -231,7 +231,7 @@ class SyncSet:
             self._changed()
 
     def on_lease(self) -> None:
-        """``holds_lease`` is true again: confirm what waited for it."""
+        """``may_confirm`` is true again: confirm what waited for it."""
         self._advance()
 
     # The Controllers
@@ -406,7 +406,7 @@ class SyncSet:
 
     def _advance(self) -> None:
         policy, counted = self._policy, self._membership.counted
-        if not (policy.wait is Wait.ALL and counted) and not self._holds_lease():
+        if not self._may_confirm(policy.wait is Wait.ALL and bool(counted)):
             return
         own = slowest = policy.own_end(self.end, self._flushed)
         for broker_id in counted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ha.core import ConnectedSet, Replicas
@@ -66,6 +66,8 @@ class SlaveLinks:
         self.by_id: dict[int, SlaveLink] = {}
         self.strangers: dict[SlaveLink, None] = {}  # ordered, unlike a set
         self.credentials = Credentials.of(env, config)
+        self._forgot: dict[int, int] = {}  # how often each slave did, as the Controllers last said
+        self._began: dict[int, int] = {}  # the same, when its link began
         self._env = env
         self._config = config
         self._on_change = on_change
@@ -151,6 +153,7 @@ class SlaveLinks:
             del self.by_id[link.broker_id]
             former.close("the same broker connected again")
         self.by_id[link.broker_id] = link
+        self._began[link.broker_id] = self._forgot.get(link.broker_id, 0)
         for hook in self.on_connected:
             hook(link.broker_id, link.answers_heartbeats)
         self.replicas.on_connect(
@@ -183,6 +186,23 @@ class SlaveLinks:
         if self.replicas is not None:
             self.replicas.on_disconnect(link.broker_id)
             self._on_change()
+
+    # Incarnations
+
+    def on_incarnations(self, forgot: Mapping[int, int]) -> None:
+        """How often each broker of the group forgot what it had, by the Controllers: it lost power, or its
+        disk. What a slave acknowledged before that counts no more, and may still lie in our socket: a link
+        that began before is ended, and the slave connects again."""
+        for broker_id, times in forgot.items():
+            self._forgot[broker_id] = max(times, self._forgot.get(broker_id, 0))
+        for broker_id, link in list(self.by_id.items()):
+            if self._began.get(broker_id, 0) < self._forgot.get(broker_id, 0):
+                link.close("the broker registered since as one that may have forgotten its log's end")
+                self.on_end(link)  # now: nothing that it said counts in this turn either
+
+    def incarnations_of(self, broker_ids: Iterable[int]) -> dict[int, int]:
+        """Of those that are linked, when their links began: what their acknowledgements are about."""
+        return {broker_id: self._began[broker_id] for broker_id in broker_ids if broker_id in self.by_id}
 
     # What they are sent
 

@@ -348,7 +348,7 @@ class SlaveLink(asyncio.Protocol):
     def _pump(self) -> None:
         if self.next < 0 or self._paused or self._transport is None or self._transport.is_closing():
             return
-        end = self._shared.store.log.end
+        end: int = self._shared.store.log.end
         if self.next >= end:
             return
         self._look_for_gap()

@@ -49,6 +49,9 @@ class HaService:
         """Hear that this slave's log is found to go on in its master's."""
         self.holds_lease: Callable[[], bool] = lambda: True
         """Whether no other master can be there now: ``broker.role.lease``; without Controllers always."""
+        self.members_vouch: Callable[[], bool] = lambda: True
+        """Whether no other master can be there while every member acknowledges to this one: not where
+        Controllers may elect a broker outside of the set."""
         self.eligible: Callable[[int], bool] = lambda broker_id: True
         """Whether a slave has all that a member of the SyncStateSet must have besides the log."""
         self.broken: str | None = None
@@ -146,7 +149,7 @@ class HaService:
             policy,
             not_catchup_ms=self._config.ha_not_catchup_ms,
             now_ms=now_ms,
-            holds_lease=lambda: self.holds_lease(),
+            may_confirm=lambda by_all: (by_all and self.members_vouch()) or self.holds_lease(),
             eligible=lambda broker_id: self.eligible(broker_id),
         )
 
@@ -277,6 +280,8 @@ class HaService:
     def acked_by_all_recently(self) -> bool:
         """Whether this is a master to which every member acknowledged all there was a moment ago. That says
         what a lease says, also while no Controller is there to grant one (docs/decisions/0005-lease.md)."""
+        if not self.members_vouch():
+            return False
         config = self._config
         within_ms = max(config.controller_heartbeat_timeout_ms * 0.8, config.ha_heartbeat_ms * 1.5)
         return self.sync is not None and self.sync.acked_by_all_recently(self._env.monotonic_ms(), within_ms)

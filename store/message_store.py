@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from model.config import StoreConfig
 from model.errors import DiskError
+from model.ids import PhysicalOffset, QueueOffset
 from runtime.env import Buffer, Env
 from store.background import Background
 from store.files.checkpoint import CheckpointFile
@@ -177,7 +178,7 @@ class MessageStore:
         """The store timestamp for a record appended now: the clock, but not going back with it."""
         return self.writer.stamp_ms()
 
-    def next_offset(self, topic: str, queue_id: int) -> int:
+    def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """Queue offset of the next record of that queue."""
         return self.writer.next_offset(topic, queue_id)
 
@@ -220,12 +221,12 @@ class MessageStore:
     # -- confirming, cutting ---------------------------------------------------------------------------
 
     @property
-    def confirmed(self) -> int:
+    def confirmed(self) -> PhysicalOffset:
         """Records that end at or below this offset may be read by consumers."""
         return self.flow.dispatcher.confirmed
 
     @property
-    def dispatched(self) -> int:
+    def dispatched(self) -> PhysicalOffset:
         """Records below this offset are in their queues."""
         return self.flow.dispatcher.dispatched
 
@@ -295,10 +296,10 @@ class MessageStore:
         """See reading.Reader.get."""
         return self.reader.get(topic, queue_id, offset, max_count, max_bytes, wanted)
 
-    def min_queue_offset(self, topic: str, queue_id: int) -> int:
+    def min_queue_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """First queue offset whose message is kept; 0 for an unknown queue."""
         queue = self.files.queues.get(topic, queue_id)
-        return queue.min_offset if queue is not None else 0
+        return QueueOffset(queue.min_offset if queue is not None else 0)
 
     def bytes_behind(self, topic: str, queue_id: int, offset: int) -> int:
         """How much of the log lies between the start of a queue's message and the log's end; 0 when the queue
@@ -307,10 +308,10 @@ class MessageStore:
         entry = queue.entry(offset) if queue is not None else None
         return self.log.end - entry[0] if entry is not None else 0
 
-    def max_queue_offset(self, topic: str, queue_id: int) -> int:
+    def max_queue_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """Queue offset after the last one dispatched; 0 for an unknown queue."""
         queue = self.files.queues.get(topic, queue_id)
-        return queue.max_offset if queue is not None else 0
+        return QueueOffset(queue.max_offset if queue is not None else 0)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
         """See reading.Reader.offset_by_time."""

@@ -16,10 +16,13 @@ from typing import Final
 
 from broker.context import BrokerContext
 from model.codes import Request, Response
-from model.errors import MqError, Refused
+from model.errors import PeerError, Refused
 from model.ids import MASTER_ID
 from remoting.codec import Command
+from remoting.headers import need_int
 from remoting.service import RemotingClient
+from runtime.backoff import Backoff
+from runtime.loops import level_triggered
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +66,15 @@ class Acting:
     async def run(self) -> None:
         if not self._context.config.slave_acting_master:
             return
-        while True:
-            self._wake.clear()
-            try:
-                await self._look()
-            except (MqError, OSError, ValueError, KeyError, TypeError) as error:
-                log.debug("acting master: %s", error)
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+        look_ms = round(LOOK_S * 1000)
+        await level_triggered(
+            self._look,
+            self._wake,
+            LOOK_S,
+            Backoff(self._context.env.random, look_ms, look_ms),
+            "standing in for a master",
+            on_error=lambda error: log.debug("acting master: %s", error),
+        )
 
     async def _look(self) -> None:
         role_state = self._context.role_state
@@ -83,7 +84,10 @@ class Acting:
             self._act(False)
             await self._hand_over()
             return
-        known = await self._members()
+        try:
+            known = await self._members()
+        except (KeyError, TypeError) as error:
+            raise PeerError(f"no list of the group's members: {error!r}") from None
         self._act(
             role_state.role == "slave" and not self._follows() and stands_in(role_state.broker_id, known)
         )
@@ -106,7 +110,7 @@ class Acting:
             ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id)}
             answer = await self._client.call(master, Command(Request.QUERY_CONSUMER_OFFSET, ext), CALL_S)
             # A real master does not know the field: asking first keeps it from going back there, too.
-            if answer.code != Response.SUCCESS or int(answer.ext["offset"]) < offset:
+            if answer.code != Response.SUCCESS or need_int(answer.ext, "offset") < offset:
                 ext |= {"commitOffset": str(offset), ONLY_FORWARD: "true"}
                 answer = await self._client.call(master, Command(Request.UPDATE_CONSUMER_OFFSET, ext), CALL_S)
                 if answer.code in _GONE:

@@ -339,7 +339,7 @@ class _Sends:
         self.dispatches: list[Dispatch] = []
         self.answers: list[bytes] = []
         self.next_offsets: dict[tuple[str, int], int] = {}
-        self.offset = path.store.log.end
+        self.offset: int = path.store.log.end
         self.limit = self.offset + path.store.log.room
 
     def leave(self, at: int, stop: int, *, is_send: bool) -> None:

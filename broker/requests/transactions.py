@@ -28,6 +28,7 @@ from broker.requests.send import SendProcessor
 from broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
 from model.codes import Request, Response
 from model.errors import MqError, Refused
+from model.ids import QueueOffset
 from model.message import (
     PROPERTIES_BYTES_MAX,
     REAL_QID,
@@ -156,9 +157,9 @@ class Transactions:
             middle = (low + high) // 2
             op = next(self._records(OP_HALF_TOPIC, middle), None)
             if op is None or op.physical_offset > physical_offset:
-                high = middle
+                high = QueueOffset(middle)
             else:
-                low = max(op.queue_offset, middle) + 1
+                low = QueueOffset(max(op.queue_offset, middle) + 1)
         return low
 
     def _half(self, header: EndTransactionHeader) -> Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from broker.role.view import View
@@ -49,6 +49,8 @@ class Controllers:
 
     def __init__(self, env: Env, config: BrokerConfig, client: RemotingClient) -> None:
         self.leader: str | None = None
+        self.elects_outsiders = False
+        """Whether they may elect a broker outside of the SyncStateSet (``enableElectUncleanMaster``)."""
         self._env = env
         self._config = config
         self._client = client
@@ -242,11 +244,19 @@ class Controllers:
         return view_of(await self.call(Command(Request.CONTROLLER_ELECT_MASTER, ext), also=[still]), asked_ms)
 
     async def alter(
-        self, broker_id: int, epoch: int, members: frozenset[int], set_epoch: int
+        self,
+        broker_id: int,
+        epoch: int,
+        members: frozenset[int],
+        set_epoch: int,
+        incarnations: Mapping[int, int] | None = None,
     ) -> tuple[frozenset[int], int] | None:
         """Propose a SyncStateSet: the one in force now, or None after a definite no. Raises Unknown
-        otherwise."""
+        otherwise. ``incarnations``: of the members, as they were when their links began; one that forgot
+        since is not taken in."""
         ext = self._group(masterBrokerId=broker_id, masterEpoch=epoch)
+        if incarnations:
+            ext["incarnations"] = ";".join(f"{i}:{times}" for i, times in sorted(incarnations.items()))
         body = dumps({"syncStateSet": sorted(members), "syncStateSetEpoch": set_epoch})
         command = Command(Request.CONTROLLER_ALTER_SYNC_STATE_SET, ext, body)
         try:
@@ -294,6 +304,7 @@ class Controllers:
             raise Refused(answer.remark or f"the Controller answered {answer.code}", answer.code)
         if "leaseMs" not in answer.ext:
             return asked_ms, None, None
+        self.elects_outsiders = answer.ext.get("electsOutsiders") == "true"
         if answer.ext.get("isLeader") == "false" and self.leader == leader:
             self.leader = None
         term = opt_int(answer.ext, "term", -1)
@@ -343,4 +354,11 @@ def view_of(answer: Command, asked_ms: float) -> View:
         set_epoch=set_epoch,
         asked_ms=asked_ms,
         doubtful=frozenset(int(i) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
+        incarnations=_incarnations(ext.get("incarnations", "")),
     )
+
+
+def _incarnations(text: str) -> dict[int, int]:
+    """Of ``2:1;3:4``; what is none of it is passed over."""
+    pairs = (pair.partition(":") for pair in text.split(";"))
+    return {int(i): int(times) for i, _, times in pairs if i.isdecimal() and times.isdecimal()}

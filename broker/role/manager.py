@@ -331,6 +331,7 @@ class RoleManager:
                     return
                 case Adopt(asked_ms):
                     self.machine.on_set(view.epoch, view.set_epoch, self._env.monotonic_ms())
+                    self._ha.links.on_incarnations(view.incarnations)
                     self._ha.adopt(view.members, view.set_epoch, asked_ms)
                 case Lead(announce):
                     await self._lead(broker_id, view, announce=announce)
@@ -370,6 +371,9 @@ class RoleManager:
     async def _lead_now(self, broker_id: int, view: View) -> None:
         self._beats.begin(view.epoch)
         self._ha.holds_lease = self.lease.holds
+        # A broker outside of the set may be elected: its members would go on acknowledging to this master.
+        self._ha.members_vouch = lambda: not self._controllers.elects_outsiders
+        self._ha.links.on_incarnations(view.incarnations)
         # Before it serves, so that no write is refused for want of a lease; without an answer it serves all
         # the same, and asks again with every heartbeat.
         await self._beats.renew(broker_id, LEASE_FIRST_S)
@@ -408,7 +412,8 @@ class RoleManager:
         self, broker_id: int, epoch: int, members: frozenset[int], set_epoch: int
     ) -> tuple[frozenset[int], int] | None:
         try:
-            answer = await self._controllers.alter(broker_id, epoch, members, set_epoch)
+            incarnations = self._ha.links.incarnations_of(members)
+            answer = await self._controllers.alter(broker_id, epoch, members, set_epoch, incarnations)
         except Unknown:
             self._wake.set()  # the view tells what became of it
             raise

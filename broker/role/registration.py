@@ -29,6 +29,7 @@ from remoting.headers import flag
 from remoting.service import RemotingClient
 from runtime.backoff import Backoff
 from runtime.env import Env
+from runtime.loops import level_triggered
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -134,33 +135,15 @@ class Registration:
         return {}
 
     async def _keep(self, server: _Server) -> None:
+        async def step() -> None:
+            if self._broker_id() != FENCED:
+                await self._register(server)
+            elif server.registered_id != FENCED:
+                await self._unregister(server)
+
         period_s = self._config.register_namesrv_ms / 1000
-        while True:
-            server.wake.clear()
-            wait_s = period_s
-            try:
-                if self._broker_id() != FENCED:
-                    await self._register(server)
-                elif server.registered_id != FENCED:
-                    await self._unregister(server)
-                server.backoff.reset()
-            except (OSError, MqError) as error:
-                # The first failure is news, the ones after it are not.
-                level = logging.DEBUG if server.failing else logging.WARNING
-                log.log(level, "NameServer %s: %s", server.address, str(error) or type(error).__name__)
-                server.failing = True
-                wait_s = server.backoff.next_s()
-            except Exception:
-                # Not foreseen; but a broker that registers no more is gone for all clients.
-                log.exception("NameServer %s: registration failed", server.address)
-                wait_s = server.backoff.next_s()
-            else:
-                server.failing = False
-            try:
-                async with asyncio.timeout(wait_s):
-                    await server.wake.wait()
-            except TimeoutError:
-                continue
+        what = f"NameServer {server.address}"
+        await level_triggered(step, server.wake, period_s, server.backoff, what)
 
     async def _register(self, server: _Server) -> None:
         # First of all: what follows is true when it is sent, not when a connection was asked for.
@@ -254,4 +237,3 @@ class _Server:
         self.backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         self.registered_id = FENCED
         self.registered_address: str | None = None
-        self.failing = False

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +18,4 @@ class View:
     set_epoch: int
     asked_ms: float  # when it was asked for, Env.monotonic_ms
     doubtful: frozenset[int] = frozenset()  # whose log may lack its end
+    incarnations: Mapping[int, int] = field(default_factory=dict)  # how often each has forgotten; 0 = unsaid

@@ -28,6 +28,7 @@ from remoting.codec import Command
 from remoting.headers import need, need_int
 from remoting.service import Connection, RemotingClient
 from runtime.backoff import Backoff
+from runtime.loops import UNTIL_WOKEN, level_triggered
 from store.files.damage import resync
 from store.files.record import RECORD_BYTES_MIN, BadRecord
 from store.heal.agreement import Copy, decide
@@ -100,19 +101,13 @@ class LogCompare:
     # What we ask
 
     async def run(self) -> None:
-        while True:
-            self._wake.clear()
-            wait_s: float | None = None
-            if self._context.store.scrub.rate() > 0 or not self.passes:
-                wait_s = await self._turn()
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+        rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        await level_triggered(self._turn, self._wake, UNTIL_WOKEN, rest, "comparing the log")
 
-    async def _turn(self) -> float | None:
-        """One pass; how long to rest behind it, None: until something changes."""
+    async def _turn(self) -> float:
+        """One pass, if one is due; how long to rest behind it."""
+        if self._context.store.scrub.rate() <= 0 and self.passes:
+            return UNTIL_WOKEN
         try:
             done = await self.once()
         except (MqError, OSError, ValueError) as error:  # ValueError: cut or deleted under our eyes
@@ -121,7 +116,7 @@ class LogCompare:
         if not done:
             return self._backoff.next_s()
         self._backoff.reset()
-        return PASS_PAUSE_S if self._context.config.scrub_megabytes_per_s else None
+        return PASS_PAUSE_S if self._context.config.scrub_megabytes_per_s else UNTIL_WOKEN
 
     async def once(self) -> bool:
         """Compare all that is confirmed with one replica; False when there was none, or not all of it could
@@ -131,7 +126,7 @@ class LogCompare:
             return False
         for peer in peers:
             self.undecided = self._unanswered = 0
-            at = self._log.min_offset
+            at: int = self._log.min_offset
             while at < self._context.store.confirmed:
                 stop = await self._piece(peer, at, peers)
                 if stop <= at:

@@ -22,6 +22,7 @@ from remoting.codec import Command
 from remoting.headers import need, need_int
 from remoting.service import Connection, RemotingClient
 from runtime.backoff import Backoff
+from runtime.loops import UNTIL_WOKEN, level_triggered
 from store.files.record import BadRecord
 from store.heal.repair import Wanted
 
@@ -90,20 +91,23 @@ class LogRepair:
     # What we ask
 
     async def run(self) -> None:
-        while True:
-            self._wake.clear()
-            wait_s: float | None = None
-            if self._context.store.damage.ranges:
-                try:
-                    await self.once()
-                except (MqError, OSError, ValueError) as error:  # cut or deleted meanwhile, or unreadable
-                    log.error("the repair broke off: %s", error)
-                wait_s = self._backoff.next_s() if self._context.store.damage.ranges else None
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+        rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        await level_triggered(
+            self._turn,
+            self._wake,
+            UNTIL_WOKEN,
+            rest,
+            "the repair",
+            # Cut or deleted meanwhile, or unreadable.
+            on_error=lambda error: log.error("the repair broke off: %s", error),
+        )
+
+    async def _turn(self) -> float:
+        """One try; how long to rest behind it. Not mended is no error: the replicas may be away."""
+        damage = self._context.store.damage
+        if damage.ranges:
+            await self.once()
+        return self._backoff.next_s() if damage.ranges else UNTIL_WOKEN
 
     async def once(self) -> int:
         """Try to mend every range from every replica; returns how many are whole again."""

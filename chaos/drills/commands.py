@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.status import Status
 
 from admin import ending
-from admin.cluster import LocalCluster
 from admin.exits import DONE, FAILED, UNFINISHED
 from admin.group import LazyGroup
+from admin.host.serve import loop_factory
+from admin.local.cluster import LocalCluster
 from admin.outfile import OutFile
-from admin.serve import loop_factory
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
 from chaos.drills.drill import Show, run_drill, summary
 from chaos.drills.load import DrillPlan

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from admin import credentials
-from admin.cluster import POLL_S, ClusterNotReady, LocalCluster
 from admin.handover import CannotHandOver, hand_over
-from admin.layout import CLUSTER, Node
+from admin.local.cluster import POLL_S, ClusterNotReady, LocalCluster
+from admin.local.layout import CLUSTER, Node
 from client.admin import AdminClient
 from model.errors import MqError
 from runtime.env import Env

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from admin.cluster import ClusterNotReady
-from admin.layout import Layout
+from admin.local.cluster import ClusterNotReady
+from admin.local.layout import Layout
 from chaos.worlds import rocketmq
 from chaos.worlds.live import (
     FAULTS,

@@ -234,7 +234,7 @@ class Story:
             store: MessageStore = cast(Broker, node.server).store
             begin, end = store.log.min_offset, store.log.end
             parts: list[bytes] = []
-            at = begin
+            at: int = begin
             while at < end:
                 try:
                     data = store.log.read(at, min(end - at, 1 << 20))

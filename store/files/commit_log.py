@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from model.errors import ConfigError, DiskError
+from model.ids import PhysicalOffset
 from runtime.env import Buffer, Env
 from store.files.health import Health
 from store.files.record import BLANK_BYTES, blank, whole
@@ -45,8 +46,8 @@ class CommitLog:
     ) -> None:
         if "," in path:
             raise ConfigError(f"storePathCommitLog={path}: one directory only")
-        self.end = 0
-        self.flushed = 0
+        self.end = PhysicalOffset(0)
+        self.flushed = PhysicalOffset(0)
         self.generation = 0  # grows whenever ``end`` moves back: a sync begun before says nothing after
         self.segment_bytes = segment_bytes
         self.on_roll: Callable[[int, int], None] | None = None
@@ -69,9 +70,9 @@ class CommitLog:
     # -- what there is ---------------------------------------------------------------------------------
 
     @property
-    def min_offset(self) -> int:
+    def min_offset(self) -> PhysicalOffset:
         """Offset of the first byte kept: the start of the oldest segment."""
-        return self._dir.segments[0].start if self._dir.segments else self.end
+        return PhysicalOffset(self._dir.segments[0].start) if self._dir.segments else self.end
 
     def segment_names(self) -> list[str]:
         """File names of the segments, oldest first."""
@@ -147,7 +148,7 @@ class CommitLog:
             problem = self._health.failed(error, WRITING)
             self._erase_torn()
             raise problem from error
-        self.end += size
+        self.end = PhysicalOffset(self.end + size)
         if self.end > self._notice_at:
             self._notice()
 
@@ -185,7 +186,7 @@ class CommitLog:
         except DiskError:
             self._next = following
             raise
-        self.end = old_end + left
+        self.end = PhysicalOffset(old_end + left)
         self._use(following)
         if self.on_roll is not None:
             self.on_roll(old_end, self.end)
@@ -402,9 +403,8 @@ class CommitLog:
             raise DiskError(
                 f"{segment.path} has {size} bytes; mappedFileSizeCommitLog says {self.segment_bytes}"
             )
-        self.end = self.flushed = (
-            self._dir.segments[-1].start + self.segment_bytes if self._dir.segments else 0
-        )
+        end = self._dir.segments[-1].start + self.segment_bytes if self._dir.segments else 0
+        self.end = self.flushed = PhysicalOffset(end)
         self._names_dirty = True  # the sync of the directory may be what the last process ended with
 
     def cut(self, offset: int, *, to_first_zeros: bool = False, zeros_too: bool = False) -> None:
@@ -436,8 +436,8 @@ class CommitLog:
         except OSError as error:
             raise self._health.failed(error, "cutting the CommitLog", sync=True) from error
         self._torn_until = 0
-        self.end = offset
-        self.flushed = min(self.flushed, offset)
+        self.end = PhysicalOffset(offset)
+        self.flushed = min(self.flushed, self.end)
         self._tail = segment
         if segment is not None:
             self._use(segment)
@@ -466,7 +466,7 @@ class CommitLog:
         except OSError as error:
             raise self._health.failed(error, "emptying the CommitLog", sync=True) from error
         self._torn_until = 0
-        self.end = self.flushed = offset
+        self.end = self.flushed = PhysicalOffset(offset)
         self._tail = None
         self._tail_end = self._notice_at = 0
 

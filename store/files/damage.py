@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset, QueueOffset
 from runtime.env import Disk, read_file, write_file
 from store.files.record import (
     BLANK_BYTES,
@@ -48,11 +49,11 @@ _MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2
 class Lost(NamedTuple):
     """A record that was in a damaged range: what its queue entry said. Offsets and sizes in bytes."""
 
-    offset: int
+    offset: PhysicalOffset
     size: int
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     tags_code: int
 
     def dispatch(self) -> Dispatch:

@@ -35,6 +35,7 @@ from zlib import crc32
 
 from model import message as m
 from model.errors import DiskError, Refused
+from model.ids import PhysicalOffset, QueueOffset
 from runtime.env import Buffer
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -113,8 +114,8 @@ class Record:
     prepared_transaction_offset: int
     body: bytes
     properties: str
-    queue_offset: int
-    physical_offset: int
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
     store_timestamp_ms: int
     size: int
     body_crc: int
@@ -140,11 +141,11 @@ class Record:
 class Dispatch(NamedTuple):
     """What the ConsumeQueue and the index need of one record."""
 
-    offset: int
+    offset: PhysicalOffset
     size: int
     topic: str
     queue_id: int
-    queue_offset: int
+    queue_offset: QueueOffset
     tags_code: int
     uniq_key: str
     keys: str
@@ -430,6 +431,10 @@ def delay_levels_ms(text: str) -> list[int]:
     return [0, *(int(word[:-1]) * units[word[-1]] for word in text.split())]
 
 
+Place = tuple[PhysicalOffset, int, int, QueueOffset, int, int]
+"""Physical offset, size, queue id, queue offset, store time, sysFlag."""
+
+
 class DispatchParser:
     """Makes Dispatches of raw log bytes: on slaves, in recovery, wherever they are not in memory."""
 
@@ -529,7 +534,7 @@ class DispatchParser:
             record.sys_flag,
         )
 
-    def _one(self, place: tuple[int, int, int, int, int, int], raw_topic: bytes, raw: Buffer) -> Dispatch:
+    def _one(self, place: Place, raw_topic: bytes, raw: Buffer) -> Dispatch:
         physical_offset, size, queue_id, queue_offset, stored, sys_flag = place
         topic = self._topics.get(raw_topic)
         if topic is None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
 from store.files.commit_log import CommitLog
 from store.files.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, is_queue_name
@@ -40,8 +41,8 @@ class Dispatcher:
     def __init__(
         self, files: StoreFiles, indexer: Indexer, parser: DispatchParser, on_arrive: list[OnArrive]
     ) -> None:
-        self.confirmed = 0
-        self.dispatched = 0
+        self.confirmed = PhysicalOffset(0)
+        self.dispatched = PhysicalOffset(0)
         self.last_timestamp_ms = 0  # store time of the last record dispatched
         self._files = files
         self._log = files.log
@@ -82,7 +83,7 @@ class Dispatcher:
         offset = min(offset, self._log.end)
         if offset <= self.confirmed:
             return
-        self.confirmed = offset
+        self.confirmed = PhysicalOffset(offset)
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._turn)
@@ -91,8 +92,8 @@ class Dispatcher:
         """The log was cut to ``offset``."""
         self._remembered.clear()
         self._remembered_count = 0
-        self.confirmed = min(self.confirmed, offset)
-        self.dispatched = min(self.dispatched, offset)
+        self.confirmed = min(self.confirmed, PhysicalOffset(offset))
+        self.dispatched = min(self.dispatched, PhysicalOffset(offset))
         self._indexer.move_back(offset)
         self._stalled_at = -1
 
@@ -100,8 +101,8 @@ class Dispatcher:
         """Where recovery found things."""
         self._remembered.clear()
         self._remembered_count = 0
-        self.dispatched = dispatched
-        self.confirmed = confirmed
+        self.dispatched = PhysicalOffset(dispatched)
+        self.confirmed = PhysicalOffset(confirmed)
         self._stalled_at = -1
 
     # -- dispatching -----------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ class Dispatcher:
         remembered = self._remembered
         confirmed = self.confirmed
         batch: list[Dispatch] = []
-        at = self.dispatched
+        at: int = self.dispatched
         while remembered and len(batch) < STEP_RECORDS:
             start, end, dispatches = remembered[0]
             if start > at:
@@ -225,13 +226,13 @@ class Dispatcher:
             arrived = self._put(batch)
             self._indexer.take(batch, end)
             self.last_timestamp_ms = batch[-1].store_timestamp_ms or self.last_timestamp_ms
-            self.dispatched = end
+            self.dispatched = PhysicalOffset(end)
             for (topic, queue_id, tags_code), max_offset in arrived.items():
                 for hook in self._on_arrive:
                     hook(topic, queue_id, max_offset, tags_code)
         else:
             self._indexer.take((), end)
-            self.dispatched = end
+            self.dispatched = PhysicalOffset(end)
 
     def _put(self, batch: list[Dispatch]) -> dict[tuple[str, int, int], int]:
         queues = self._files.queues

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from model.ids import QueueOffset
 from model.message import (
     INNER_BATCH,
     LMQ_PREFIX,
@@ -27,7 +28,7 @@ from model.message import (
 )
 from runtime.env import Buffer
 from store.files.consume_queue import is_queue_name
-from store.files.record import Dispatch, DispatchParser, NewMessage
+from store.files.record import Dispatch, DispatchParser, NewMessage, Place
 
 NAMES: Final = "INNER_MULTI_DISPATCH"
 OFFSETS: Final = "INNER_MULTI_QUEUE_OFFSET"
@@ -84,7 +85,7 @@ def dispatches(item: Dispatch, properties: str) -> list[Dispatch]:
         item._replace(
             topic=name,
             queue_id=QUEUE_ID,
-            queue_offset=offset,
+            queue_offset=QueueOffset(offset),
             uniq_key="",
             keys="",
             sys_flag=item.sys_flag & ~INNER_BATCH,
@@ -108,7 +109,7 @@ class MultiDispatchParser(DispatchParser):
         more = dict(self._more)
         return [one for item in found for one in (item, *more.get(item.offset, ()))], end
 
-    def _one(self, place: tuple[int, int, int, int, int, int], raw_topic: bytes, raw: Buffer) -> Dispatch:
+    def _one(self, place: Place, raw_topic: bytes, raw: Buffer) -> Dispatch:
         item = super()._one(place, raw_topic, raw)
         if _RAW_OFFSETS in bytes(raw):
             more = dispatches(item, str(raw, "utf-8", "surrogateescape"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from model.ids import QueueOffset
 from model.message import INNER_BATCH, TRANSACTION_PREPARED
 from store.files.record import RECORD_BYTES_MIN, Dispatch
 from store.files.store_files import StoreFiles
@@ -18,7 +19,7 @@ class QueueOffsets:
     """``table``: (topic, queue id) -> offset of the next message; a queue that is not in it begins at 0."""
 
     def __init__(self, files: StoreFiles, walker: Walker) -> None:
-        self.table: dict[tuple[str, int], int] = {}
+        self.table: dict[tuple[str, int], QueueOffset] = {}
         self._log = files.log
         self._queues = files.queues
         self._walker = walker
@@ -29,7 +30,7 @@ class QueueOffsets:
         table = self.table
         for _, _, topic, queue_id, queue_offset, _, _, _, _, sys_flag in dispatches:
             if not sys_flag & TRANSACTION_PREPARED:
-                table[topic, queue_id] = queue_offset + 1
+                table[topic, queue_id] = queue_offset + 1  # type: ignore[assignment]  # no call a message
 
     def remove_topic(self, topic: str) -> None:
         for key in [key for key in self.table if key[0] == topic]:
@@ -49,7 +50,7 @@ class QueueOffsets:
         """Make the table from the queues and every record from ``dispatched`` (bytes) on; returns the newest
         store time among these records, ms, or 0."""
         newest_ms = 0
-        table = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
+        table = {(queue.topic, queue.queue_id): QueueOffset(queue.max_offset) for queue in self._queues}
         for found, _ in self._walker.parsed(dispatched, self._log.end):
             for item in found:
                 newest_ms = max(newest_ms, item.store_timestamp_ms)
@@ -57,7 +58,7 @@ class QueueOffsets:
                     key = (item.topic, item.queue_id)
                     inner = item.sys_flag & INNER_BATCH
                     count = messages_at(self._log, item.offset, item.size) if inner else 1
-                    table[key] = max(table.get(key, 0), item.queue_offset + count)
+                    table[key] = QueueOffset(max(table.get(key, 0), item.queue_offset + count))
         self.table = table
         self._step_over_lost()
         return newest_ms
@@ -69,11 +70,11 @@ class QueueOffsets:
         for item in self._damage.ranges:
             for one in item.lost:
                 key = (one.topic, one.queue_id)
-                table[key] = max(table.get(key, 0), one.queue_offset + 1)
+                table[key] = QueueOffset(max(table.get(key, 0), one.queue_offset + 1))
             unknown = item.until - item.begin - sum(one.size for one in item.lost)
             if unknown < RECORD_BYTES_MIN:
                 continue
             ends = {(queue.topic, queue.queue_id): queue.max_physical for queue in self._queues}
             for key in table:
                 if ends.get(key, 0) <= item.begin:
-                    table[key] += unknown // RECORD_BYTES_MIN
+                    table[key] = QueueOffset(table[key] + unknown // RECORD_BYTES_MIN)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from model.config import StoreConfig
 from model.errors import DiskError, Refused
+from model.ids import PhysicalOffset, QueueOffset
 from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, VALUE_END, property_of
 from runtime.env import Buffer
 from store.files.consume_queue import is_queue_name
@@ -17,6 +18,7 @@ from store.flow import multi_dispatch
 from store.flow.queue_offsets import QueueOffsets
 from store.flow.store_flow import StoreFlow, has_light_queues
 
+_FIRST: Final = QueueOffset(0)
 CLOCK_BACK_MAX_MS: Final = 60_000
 """Store times do not go back while the clock is behind by no more than this."""
 
@@ -24,9 +26,9 @@ CLOCK_BACK_MAX_MS: Final = 60_000
 class Put(NamedTuple):
     """Where a message went: bytes, bytes, messages."""
 
-    physical_offset: int
+    physical_offset: PhysicalOffset
     size: int
-    queue_offset: int
+    queue_offset: QueueOffset
 
 
 class Writer:
@@ -62,9 +64,9 @@ class Writer:
         self._last_stamp_ms = now_ms
         return now_ms
 
-    def next_offset(self, topic: str, queue_id: int) -> int:
+    def next_offset(self, topic: str, queue_id: int) -> QueueOffset:
         """Queue offset of the next record of that queue."""
-        return self.offsets.table.get((topic, queue_id), 0)
+        return self.offsets.table.get((topic, queue_id), _FIRST)
 
     def rebuild_offsets(self) -> None:
         """See MessageStore.rebuild_queue_offsets."""
@@ -117,9 +119,9 @@ class Writer:
         records: list[bytes] = []
         dispatches: list[Dispatch] = []
         following: dict[tuple[str, int], int] = {}
-        at = self._log.end
+        at: int = self._log.end
         for message in messages:
-            raw, found = self._encode(message, at, stamp_ms, following)
+            raw, found = self._encode(message, PhysicalOffset(at), stamp_ms, following)
             if len(raw) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX and not stored_before:
                 raise Refused(f"the record has {len(raw)} bytes, maxMessageSize is exceeded", 13)
             records.append(raw)
@@ -128,7 +130,7 @@ class Writer:
         return records, dispatches, at - self._log.end
 
     def _encode(
-        self, message: NewMessage, at: int, stamp_ms: int, following: dict[tuple[str, int], int]
+        self, message: NewMessage, at: PhysicalOffset, stamp_ms: int, following: dict[tuple[str, int], int]
     ) -> tuple[bytes, list[Dispatch]]:
         """The record at ``at`` and its places in its queue and its light queues. ``following`` has the next
         offsets of the queues the records before it go into."""
@@ -149,7 +151,7 @@ class Writer:
             len(raw),
             message.topic,
             message.queue_id,
-            queue_offset,
+            QueueOffset(queue_offset),
             self._parser.tags_code(message.topic, properties, stamp_ms),
             property_of(properties, UNIQ_KEY) or "",
             property_of(properties, KEYS) or "",

@@ -329,7 +329,7 @@ class Repairer:
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= index < queue.max_offset or topic.startswith(LMQ_PREFIX):
             return False  # of a light queue, the record's own queue says whether it is damaged
-        at = self._log.min_offset
+        at: int = self._log.min_offset
         for before in range(index - 1, max(queue.min_offset, index - 64) - 1, -1):
             entry = queue.entry(before)
             if entry is not None and self._is_at(entry[0], entry[1], queue_id, before):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset, QueueOffset
 from model.message import LMQ_PREFIX, TRANSACTION_PREPARED
 from store.files.commit_log import CommitLog
 from store.files.consume_queue import PRE_BLANK_SIZE, ConsumeQueue, ConsumeQueues, is_queue_name
@@ -25,7 +26,7 @@ def lost_in(
         lost = {one.offset: one for one in entries if item.begin <= one.offset and _end(one) <= item.until}
         head = _lost_head(files.log, parser, item.begin, item.until)
         if head is not None:
-            lost.setdefault(item.begin, head)
+            lost.setdefault(head.offset, head)
         rows = tuple(lost[offset] for offset in sorted(lost))
         result.append(DamagedRange(item.begin, item.until, item.kind, now_ms, rows))
     return result
@@ -62,7 +63,8 @@ def _entries_of(queue: ConsumeQueue, item: DamagedRange) -> list[Lost]:
         if size != PRE_BLANK_SIZE:
             if offset >= item.until:
                 break
-            found.append(Lost(offset, size, queue.topic, queue.queue_id, at, tags_code))
+            place = (queue.topic, queue.queue_id, QueueOffset(at))
+            found.append(Lost(PhysicalOffset(offset), size, *place, tags_code))
         at += 1
     return found
 

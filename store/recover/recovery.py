@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from model.message import LMQ_PREFIX
 from store.files.checkpoint import Checkpoint
 from store.files.commit_log import CommitLog
@@ -195,7 +196,7 @@ class _Recovery:
         # A crash may have kept any page of what was written; a clean stop leaves zeros, or, when a real
         # broker cut its log, what it cut.
         commit_log.cut(end, to_first_zeros=self.clean, zeros_too=not self.clean)
-        commit_log.flushed = min(self.believed, end)
+        commit_log.flushed = PhysicalOffset(min(self.believed, end))
         if not self.clean:  # what else is in the page cache may be there only
             commit_log.rewrite(commit_log.flushed, end)
         commit_log.sync()

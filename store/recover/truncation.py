@@ -92,7 +92,7 @@ class Truncator:
 
     def truncate_partial_tail(self) -> int:
         """Drop a record at the end that is not there as a whole; returns the new end."""
-        end = self._dispatcher.dispatched
+        end: int = self._dispatcher.dispatched
         for _, stop in self._walker.parsed(end, self._log.end, stop_bad=True):
             end = stop
         if end < self._log.end:

@@ -1,4 +1,4 @@
-"""The promises of admin.layout, admin.processes and admin.cluster, as far as no real server is needed."""
+"""The promises of admin.local: layout, processes and cluster, as far as no real server is needed."""
 
 import os
 import signal
@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from admin import layout as layouts
-from admin import processes
-from admin.cluster import LocalCluster
-from admin.commands import _show
-from admin.layout import Layout, group_name, load, make_secret
-from admin.serve import split
+from admin.commands.cluster import _show
+from admin.host.serve import split
+from admin.local import layout as layouts
+from admin.local import processes
+from admin.local.cluster import LocalCluster
+from admin.local.layout import Layout, group_name, load, make_secret
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.errors import ConfigError
 from model.settings import peers

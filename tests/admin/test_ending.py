@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from admin import ending, processes
+from admin import ending
+from admin.local import processes
 
 
 def interrupted(work: Callable[[], None]) -> None:

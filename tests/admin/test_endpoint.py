@@ -1,4 +1,4 @@
-"""The promises of admin.endpoint: health, status and metrics of one server, read from its own words."""
+"""The promises of admin.host.endpoint: health, status and metrics of one server, read from its own words."""
 
 import asyncio
 import json
@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from admin.endpoint import Endpoint
-from admin.serve import bind
+from admin.host.endpoint import Endpoint
+from admin.host.serve import bind
 from tests.admin.statuses import BROKER, NAMESRV, Server
 
 SLAVE: dict[str, Any] = {

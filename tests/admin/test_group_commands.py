@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from admin import group_commands
+from admin.commands import group as group_commands
+from admin.commands.group import group
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
-from admin.group_commands import group
 from tests.controller.simulated import wait_for
 from tests.controller.world import G, World, run
 from tests.ports import free_ports

@@ -1,4 +1,4 @@
-"""The promise of admin.metrics: real servers' statuses have the words it looks for."""
+"""The promise of admin.host.metrics: real servers' statuses have the words it looks for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from admin.metrics import Metrics
+from admin.host.metrics import Metrics
 from model.config import NamesrvConfig
 from namesrv.service import NameServer
 from runtime.os_env import OsEnv

@@ -1,4 +1,4 @@
-"""The promises of admin.serve and admin.exits: bad configuration is one line and 64, a stop is orderly."""
+"""The promises of admin.host.serve and admin.exits: a bad configuration is one line and 64."""
 
 import asyncio
 import os
@@ -9,9 +9,9 @@ from typing import Any
 import click
 import pytest
 
-from admin import serve as serving
 from admin.exits import DONE, UNFINISHED, USAGE, run
-from admin.serve import NameServerWithController, plan, read_values
+from admin.host import serve as serving
+from admin.host.serve import NameServerWithController, plan, read_values
 from model.errors import ConfigError, DiskError
 
 CONTROLLER = {

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from admin.commands.store import store
 from admin.exits import DONE, FAILED, UNFINISHED, USAGE, WARNINGS, run
-from admin.store_commands import store
 from tests import GOLDEN, unpack_archive
 
 STORES = GOLDEN / "store"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from admin import server_commands as commands
-from admin import transfer
+from admin.commands import server as commands
+from admin.commands import transfer
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
 from remoting.auth import Credentials

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset, QueueOffset
 from store.files.record import BLANK_BYTES, Dispatch, DispatchParser, NewMessage, blank, encode
 from store.flow.writing import Put
 
@@ -103,7 +104,7 @@ class FakeStore:
             raw = encode(one, queue_offset, offset, self.now_ms)
             chunks.append(raw)
             dispatches.append(self._parser.one(raw, 0, len(raw)))
-            puts.append(Put(offset, len(raw), queue_offset))
+            puts.append(Put(PhysicalOffset(offset), len(raw), QueueOffset(queue_offset)))
             offset += len(raw)
         self.append(chunks, offset - self.log.end, dispatches)
         return puts

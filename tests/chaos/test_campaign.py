@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin.cluster import ClusterNotReady
+from admin.local.cluster import ClusterNotReady
 from bench import failover, idle
 from chaos.drills import campaign
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign

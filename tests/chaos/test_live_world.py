@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from admin.cluster import LocalCluster
+from admin.local.cluster import LocalCluster
 from chaos.worlds import live
 from chaos.worlds.live import CannotDrill, LiveWorld
 from runtime.os_env import OsEnv

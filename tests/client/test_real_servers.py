@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from admin.layout import free_base_port
+from admin.local.layout import free_base_port
 from broker.service import Broker
 from client.admin import AdminClient
 from client.consumer import PushConsumer

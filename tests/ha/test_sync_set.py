@@ -27,6 +27,7 @@ def sync_set(
     flushed: int | None = None,
     copies_min: int = 1,
     holds_lease: Callable[[], bool] = lambda: True,
+    may_confirm: Callable[[bool], bool] | None = None,
 ) -> SyncSet:
     wait = Wait.MAJORITY if majority_of else Wait.ALL if all_ack else Wait.COUNT
     policy = AckPolicy(
@@ -39,7 +40,7 @@ def sync_set(
         policy,
         not_catchup_ms=NOT_CATCHUP_MS,
         now_ms=0.0,
-        holds_lease=holds_lease,
+        may_confirm=may_confirm or (lambda by_all: by_all or holds_lease()),
     )
 
 
@@ -232,6 +233,23 @@ def test_members_stand_for_a_lease_while_they_acknowledge_all_there_is() -> None
     assert not sync.acked_by_all_recently(1600, 1000)
     assert not sync_set(end=50).acked_by_all_recently(0, 1000), "a lone master has nobody to acknowledge"
     assert not with_slaves(2, all_ack=False).acked_by_all_recently(0, 1000)
+
+
+def test_where_outsiders_may_be_elected_members_do_not_stand_for_a_lease() -> None:
+    """The master and a member are cut off together, and go on by each other's word while the third, which is
+    no member, is elected (enableElectUncleanMaster)."""
+    lease = True
+    sync = sync_set({SELF, 2}, end=100, may_confirm=lambda by_all: lease)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 100, 0)
+    assert sync.replicated == 100
+    lease = False
+    sync.on_append(200)
+    sync.on_ack(2, 200, 1)
+    assert (sync.confirmed, sync.replicated) == (100, 100)
+    lease = True
+    sync.on_lease()
+    assert (sync.confirmed, sync.replicated) == (200, 200)
 
 
 def test_every_member_must_acknowledge_before_a_byte_is_confirmed() -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from admin.layout import free_base_port, make_secret
+from admin.local.layout import free_base_port, make_secret
 from chaos.worlds import rocketmq
 from client.admin import AdminClient, SyncState
 from model.errors import MqError

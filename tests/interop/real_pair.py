@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from admin.layout import free_base_port
+from admin.local.layout import free_base_port
 from chaos.worlds import rocketmq
 
 SEGMENT = {"mappedFileSizeCommitLog": 1048576}

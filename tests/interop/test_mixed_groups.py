@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.layout import make_secret
+from admin.local.layout import make_secret
 from tests.interop.mixed import MixedCluster, running
 from tests.interop.story import (
     assert_all_is_well,

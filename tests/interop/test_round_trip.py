@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from admin.layout import free_base_port
+from admin.local.layout import free_base_port
 from broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
 from chaos.worlds import rocketmq
 from client.message import Message, pack_batch

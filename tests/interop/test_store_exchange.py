@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from admin.layout import free_base_port
+from admin.local.layout import free_base_port
 from chaos.worlds import rocketmq
 from tests import ROOT
 from tests.interop.conftest import facts

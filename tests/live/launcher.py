@@ -17,13 +17,13 @@ from typing import Any, Final, Self
 
 import pytest
 
-from admin import processes
+from admin.local import processes
 
-IMPORTED: Final = ("admin.serve", "broker.service", "namesrv.service", "controller.service", "uvloop")
+IMPORTED: Final = ("admin.host.serve", "broker.service", "namesrv.service", "controller.service", "uvloop")
 
 
 class Forked:
-    """What ``admin.processes`` asks of a child it started."""
+    """What ``admin.local.processes`` asks of a child it started."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -37,7 +37,7 @@ class Forked:
 
 
 class Launcher:
-    """Takes the place of ``admin.processes.start_server`` while entered."""
+    """Takes the place of ``admin.local.processes.start_server`` while entered."""
 
     def __init__(self, *plants: str) -> None:
         self._plants = plants
@@ -102,7 +102,7 @@ def _skip_syncs() -> None:
 
 
 def _child(role: str, conf: str, log: str) -> int:
-    from admin.serve import serve
+    from admin.host.serve import serve
 
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from admin.cluster import LocalCluster
+from admin.local.cluster import LocalCluster
 from client.message import Message, SendStatus
 from client.producer import Producer
 from client.pull import PullConsumer

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from admin import processes
-from admin.cluster import LocalCluster
 from admin.handover import CannotHandOver, hand_over
-from admin.layout import CLUSTER, Node, free_base_port
+from admin.local import processes
+from admin.local.cluster import LocalCluster
+from admin.local.layout import CLUSTER, Node, free_base_port
 from chaos.clients import Acked, ClientReader, ClientSender, Seen, body_crc
 from client.admin import AdminClient, SyncState
 from client.message import Queue

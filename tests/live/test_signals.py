@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from admin.cluster import LocalCluster
+from admin.local.cluster import LocalCluster
 from tests import ROOT
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from admin.serve import plan
+from admin.host.serve import plan
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.errors import ConfigError
 from model.foreign_keys import BROKER_IGNORES, CONTROL_IGNORES, REFUSED, sort_out

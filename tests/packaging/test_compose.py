@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
-from admin.serve import plan, read_values
+from admin.host.serve import plan, read_values
 from audit.storage import parse_stores
 from tests import ROOT
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from admin.metrics import SLAVE_STATES, Metrics
+from admin.host.metrics import SLAVE_STATES, Metrics
 from ha.slave import State
 from runtime.events import KINDS
 from tests import ROOT
@@ -33,7 +33,7 @@ def emitted() -> set[str]:
 
 def written() -> set[str]:
     """The names in the code; a counter's is written there without ``_total``."""
-    tree = ast.parse((ROOT / "admin" / "metrics.py").read_text())
+    tree = ast.parse((ROOT / "admin" / "host" / "metrics.py").read_text())
     texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return {text for text in texts if isinstance(text, str) and re.fullmatch(r"keelmq_\w+", text)}
 

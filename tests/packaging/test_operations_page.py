@@ -8,7 +8,7 @@ import shlex
 import click
 import pytest
 
-from admin.serve import plan
+from admin.host.serve import plan
 from cli.main import command
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.foreign_keys import REFUSED

@@ -16,6 +16,7 @@ from broker.state.copies import GATHER_MS, OFFSETS_BOUND_MS
 from chaos.worlds.sim import BROKER_PORT, SimCluster
 from chaos.worlds.sim_net import NetProfile
 from model.codes import Request
+from model.ids import QueueOffset
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from tests.sim.world import SEND, World
@@ -87,7 +88,7 @@ def test_every_offset_a_consumer_committed_is_at_the_slaves_within_the_bound(one
         watch = Watch(cluster, lambda broker: broker.offsets.get("readers", "TBW102", 0))
         # Offsets beyond the end of a queue are not noted: let it look as if it held as many messages.
         store = cast(Broker, cluster.nodes[master].server).store
-        store.next_offset = lambda topic, queue_id: 300  # type: ignore[method-assign]
+        store.next_offset = lambda topic, queue_id: QueueOffset(300)  # type: ignore[method-assign]
         node, env = cluster.client("reader")
         client = RemotingClient(env, "reader")
         address = f"{cluster.nodes[master].host}:{BROKER_PORT}"

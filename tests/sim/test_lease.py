@@ -146,3 +146,39 @@ def test_a_lone_master_without_controllers_stops_and_resumes_by_itself() -> None
         assert len(world.times("lease_renewed")) >= 1
 
     world.run(main)
+
+
+@pytest.mark.parametrize("unclean", [True, False])
+def test_a_master_and_a_member_that_are_cut_off_together_stop_before_an_outsider_is_elected(
+    unclean: bool,
+) -> None:
+    """The third broker is no member when the two are cut off from it and from the Controllers."""
+    world = World(2, controller={"enableElectUncleanMaster": "true"} if unclean else {})
+
+    async def main() -> None:
+        cluster = world.cluster
+        master = cluster.master()
+        assert master is not None
+        member, outsider = sorted(node.name for node in cluster.of("broker") if node.name != master)
+        world.send_to(master)
+        await asyncio.sleep(0.5)
+        cluster.pause(outsider)
+        await asyncio.sleep(3.5)
+        for one in (master, member):
+            for node in cluster.of("namesrv"):
+                cluster.cut(one, node.name)
+                cluster.fabric.reset(cluster.nodes[one].host, node.host)
+            cluster.cut(one, outsider)
+        cluster.resume(outsider)
+        cut_ms = cluster.clock()
+        await asyncio.sleep(8)
+        elected = [at_ms for at_ms in world.times("master_elected") if at_ms > cut_ms]
+        assert bool(elected) is unclean
+        if unclean:
+            assert Response.SUCCESS not in world.codes(elected[0]), "its lease is over by then"
+        else:
+            assert Response.SUCCESS in world.codes(cut_ms + 5000), (
+                "both members are there, nobody else may lead"
+            )
+
+    world.run(main)

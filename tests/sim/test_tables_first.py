@@ -15,6 +15,7 @@ from broker.service import Broker
 from broker.upkeep.table_sync import MetadataSync
 from chaos.worlds.sim import BROKER_PORT
 from model.codes import Request, Response
+from model.ids import QueueOffset
 from remoting import bodies
 from remoting.codec import Command
 from remoting.service import RemotingClient
@@ -112,7 +113,7 @@ def test_what_a_broker_had_before_it_was_killed_says_nothing_of_what_it_has_now(
         await world.begin()
         late, _ = world.others
         store = world.broker(world.master).store
-        store.next_offset = lambda topic, queue_id: 300  # type: ignore[method-assign]
+        store.next_offset = lambda topic, queue_id: QueueOffset(300)  # type: ignore[method-assign]
         assert await world.ask(Request.UPDATE_CONSUMER_OFFSET, {**COMMIT, "commitOffset": "7"}) == 0
         await asyncio.sleep(0.3)
         assert world.broker(late).offsets.get("readers", "TBW102", 0) == 7

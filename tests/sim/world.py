@@ -36,9 +36,15 @@ class World:
     """A full cluster, and a client that keeps sending to one broker, whatever the routes say."""
 
     def __init__(
-        self, seed: int, broker: dict[str, str] | None = None, network: NetProfile | None = None
+        self,
+        seed: int,
+        broker: dict[str, str] | None = None,
+        network: NetProfile | None = None,
+        controller: dict[str, str] | None = None,
     ) -> None:
-        config = WorldConfig(broker=broker or {}, network=network or NetProfile())
+        config = WorldConfig(
+            broker=broker or {}, network=network or NetProfile(), controller=controller or {}
+        )
         self.cluster = SimCluster(seed, config, History())
         self.answers: list[tuple[float, int | None]] = []  # when asked, code; None = no answer
 

@@ -133,7 +133,7 @@ async def fill(
 def records_of(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[Record]:
     """Everything a consumer gets from a queue, from its start."""
     found: list[Record] = []
-    at = store.min_queue_offset(topic, queue_id)
+    at: int = store.min_queue_offset(topic, queue_id)
     while (got := store.get(topic, queue_id, at, 32, 1 << 20)).status is GetStatus.FOUND:
         found += unpack(got.chunks)
         at = got.next_offset

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from model.ids import PhysicalOffset, QueueOffset
 from runtime.os_env import OsDisk, OsEnv
 from store.files.damage import DamagedRange, DamageLedger, Lost, resync
 from store.files.record import blank, decode, encode
@@ -199,7 +200,7 @@ def test_the_ledger_is_durable_merges_follows_cuts_and_survives_its_own_rot() ->
     ledger = DamageLedger(disk, "/store")
     heard: list[int] = []
     ledger.on_change.append(lambda: heard.append(len(ledger.ranges)))
-    lost = Lost(100, 50, "T", 1, 7, 0)
+    lost = Lost(PhysicalOffset(100), 50, "T", 1, QueueOffset(7), 0)
     ledger.note([DamagedRange(100, 200, "crc_mismatch", 5, (lost,)), DamagedRange(400, 500, "x", 5)])
     ledger.note([DamagedRange(150, 300, "unreadable_region", 6)])
     ledger.note([DamagedRange(150, 300, "unreadable_region", 7)])

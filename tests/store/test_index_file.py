@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.ids import PhysicalOffset, QueueOffset
 from model.message import TRANSACTION_ROLLBACK, java_hash
 from store.files.index import Index
 from store.files.index_file import HEADER, HEADER_BYTES
@@ -24,7 +25,8 @@ def _index(disk: FaultyDisk) -> Index:
 
 
 def _item(number: int, keys: str = "", uniq: str = "", *, flag: int = 0) -> Dispatch:
-    return Dispatch(number * 100, 100, "T", 0, number, 0, uniq or f"U{number}", keys, 1000 * number, flag)
+    offset, queue_offset = PhysicalOffset(number * 100), QueueOffset(number)
+    return Dispatch(offset, 100, "T", 0, queue_offset, 0, uniq or f"U{number}", keys, 1000 * number, flag)
 
 
 def _found(index: Index, key: str, begin_ms: int = 0, end_ms: int = 1 << 40) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from model.errors import DiskError, Refused
+from model.ids import QueueOffset
 from model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, java_hash
 from runtime.os_env import OsEnv
 from store.files.record import MAGIC_BLANK, decode, encode
@@ -159,7 +160,7 @@ async def test_truncate_takes_records_out_of_queues_index_and_offset_table() -> 
         assert store.query("T", "U11", 10, 0, 1 << 62) == []
         assert len(store.query("T", "U10", 10, 0, 1 << 62)) == 1
         again = store.put(message("new", queue_id=1, uniq="N"))[0]
-        assert again == Put(cut, again.size, 5)
+        assert again == Put(cut, again.size, QueueOffset(5))
         store.confirm(store.log.end)
         await store.caught_up()
         assert [r.body for r in records_of(store, "T", 1)][-1] == b"new"

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 
 from admin import credentials
-from admin.cluster import LocalCluster
+from admin.commands.which import which_cluster
 from admin.group import group_of
 from admin.handover import hand_over
-from admin.layout import CLUSTER
-from admin.which import which_cluster
+from admin.local.cluster import LocalCluster
+from admin.local.layout import CLUSTER
 from client.admin import AdminClient, SyncState
 from model.errors import MqError, Refused
 from model.settings import addresses

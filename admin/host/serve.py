@@ -30,7 +30,7 @@ from runtime.os_env import OsEnv
 from runtime.tasks import Tasks
 
 if TYPE_CHECKING:
-    from admin.endpoint import Endpoint
+    from admin.host.endpoint import Endpoint
     from namesrv.service import Companion
 
 log = logging.getLogger("keelmq")
@@ -290,7 +290,7 @@ def bind(port: int, host: str = "127.0.0.1") -> socket.socket:
 
 
 def _endpoint(role: str, server: Server, link: socket.socket) -> Endpoint:
-    from admin.endpoint import Endpoint
+    from admin.host.endpoint import Endpoint
 
     return Endpoint(role, server, link)
 

@@ -1,6 +1,6 @@
 """The commands that run one server: ``keelmq namesrv | controller | broker``.
 
-Apart from ``admin.commands``: a server's start does not wait for what only the cluster commands import.
+Apart from ``cluster``: a server's start does not wait for what only the cluster commands import.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from admin.group import LazyGroup
-from admin.serve import serve
+from admin.host.serve import serve
 
 _conf = click.option("-c", "file", metavar="FILE", help="RocketMQ .conf (properties), or TOML: *.toml")
 _set = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Overrides FILE.")
@@ -28,7 +28,7 @@ def namesrv(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> 
 
 @click.group(
     cls=LazyGroup,
-    lazy={"transfer": ("admin.transfer:transfer", "Make another Controller leader.")},
+    lazy={"transfer": ("admin.commands.transfer:transfer", "Make another Controller leader.")},
     invoke_without_command=True,
     no_args_is_help=False,
     short_help="Run a Controller of its own, or move their leadership.",

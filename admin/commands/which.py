@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from admin.cluster import DEFAULT_DIRECTORY
+from admin.local.cluster import DEFAULT_DIRECTORY
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

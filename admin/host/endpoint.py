@@ -2,7 +2,7 @@
 
 /healthz   200 ``ok``, or 503 and the reason
 /status    the server's status as JSON, with its ``serverRole`` and ``pid``
-/metrics   the same figures in Prometheus' text format (admin.metrics)
+/metrics   the same figures in Prometheus' text format (admin.host.metrics)
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final
 
 from aiohttp import web
 
-from admin.metrics import Metrics, Observable
+from admin.host.metrics import Metrics, Observable
 
 SHUTDOWN_S: Final = 1.0
 
 
 class Endpoint:
-    """Serves one server's figures on ``link``, a bound socket (admin.serve.bind)."""
+    """Serves one server's figures on ``link``, a bound socket (admin.host.serve.bind)."""
 
     def __init__(self, role: str, server: Observable, link: socket.socket) -> None:
         self._role = role

@@ -17,10 +17,11 @@ from typing import Any, Final
 
 import aiohttp
 
-from admin import ending, processes
-from admin import layout as layouts
-from admin.layout import HOST, Layout, Node
-from admin.serve import plan
+from admin import ending
+from admin.host.serve import plan
+from admin.local import layout as layouts
+from admin.local import processes
+from admin.local.layout import HOST, Layout, Node
 from model.errors import ConfigError, MqError
 
 DEFAULT_DIRECTORY: Final = Path("clusters/default")

@@ -17,7 +17,7 @@ from typing import Final
 
 from admin import ending
 
-ROOT: Final = Path(__file__).resolve().parent.parent
+ROOT: Final = Path(__file__).resolve().parents[2]
 """Where the packages lie: a child started from another directory must find them too."""
 POLL_S: Final = 0.05
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from admin import credentials
-from admin.cluster import LocalCluster
-from admin.which import which_cluster
+from admin.commands.which import which_cluster
+from admin.local.cluster import LocalCluster
 from client.admin import AdminClient
 from model.errors import MqError, Refused
 from model.settings import addresses

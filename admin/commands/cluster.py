@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from admin import ending
-from admin.cluster import UP_TIMEOUT_S, LocalCluster
+from admin.commands.which import cluster_directory
 from admin.exits import DONE, WARNINGS
 from admin.group import group_of
-from admin.which import cluster_directory
+from admin.local.cluster import UP_TIMEOUT_S, LocalCluster
 
 _dir = cluster_directory("Where the cluster's state, logs and stores lie.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

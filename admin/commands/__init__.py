@@ -1,0 +1,1 @@
+"""What an operator types: ``keelmq cluster``, ``group``, ``store``, and the servers' own commands."""
