@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 import controller.groups.elect
-import controller.groups.table
+import controller.groups.group
 import ha.links
 from broker.role.reboot import Found, UncleanRebootDetector
 from broker.state.pending_acks import PendingAcks
@@ -265,7 +265,7 @@ BUGS: Final[dict[str, Bug]] = {
     "elect_outsiders": Bug(
         "any living broker may become master, in the SyncStateSet or not",
         ONLY_OUTSIDERS,
-        controller.groups.table,
+        controller.groups.group,
         "choose",
         _elects_anyone,
     ),

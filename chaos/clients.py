@@ -12,7 +12,7 @@ from typing import Protocol
 
 from client.consumer import PullConsumer
 from client.message import Message, Queue, SendFailed, SendStatus, SendUnknown
-from client.producer import Producer
+from client.producer import Producer, SendOptions
 from model.errors import Unknown
 from model.message import parse_message_id
 from runtime.env import Env
@@ -67,7 +67,10 @@ class ClientSender:
         self, env: Env, name: str, namesrv: Sequence[str], *, timeout_s: float = 10.0, poll_ms: int = 1000
     ) -> None:
         self.producer = Producer(
-            env, f"GID_{name}", namesrv, timeout_s=timeout_s, unknown_retries=0, poll_ms=poll_ms
+            env,
+            f"GID_{name}",
+            namesrv,
+            options=SendOptions(timeout_s=timeout_s, unknown_retries=0, poll_ms=poll_ms),
         )
 
     async def start(self) -> None:

@@ -23,7 +23,7 @@ from chaos.history import History, HistoryEvent, Ok, Read
 from chaos.workload import Clock
 from chaos.worlds.live import LiveWorld, Victim
 from cli.demo_screen import Screen, Sight
-from client.consumer import PushConsumer
+from client.consumer import ConsumeOptions, PushConsumer
 from client.message import Queue, Received
 from client.session import Session
 from runtime.env import Env
@@ -173,9 +173,7 @@ class ConsumerGroup:
                 listener=partial(self._received, f"consumer-{n}"),
                 subscriptions={TOPIC: "*"},
                 session=Session(env, namesrv, poll_ms=1000),
-                batch_max=32,
-                from_first=True,
-                rebalance_s=1.0,
+                options=ConsumeOptions(batch_max=32, from_first=True, rebalance_s=1.0),
             )
             for n in range(CONSUMERS)
         ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from client.allocate import average
@@ -41,14 +42,32 @@ Listener = Callable[[list[Received]], Awaitable[bool | None]]
 """Handles messages of one queue. False or an exception = not handled: they come again later."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumeOptions:
+    """``orderly``: a queue is consumed by one consumer at a time, in order, under the broker's lock; a
+    message not handled is tried again before the next one. Otherwise up to ``concurrency`` calls per queue
+    run at once (1 keeps the order while nothing fails). ``from_first``: where a new group begins.
+    ``retry_max``: after so many returns a message goes to the dead letters.
+    """
+
+    orderly: bool = False
+    concurrency: int = 1
+    batch_max: int = 1
+    from_first: bool = False
+    retry_max: int = 16
+    poll_ms: int = POLL_MS
+    rebalance_s: float = REBALANCE_S
+    commit_s: float = COMMIT_S
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(1 if self.orderly else self.concurrency, self.batch_max, self.retry_max)
+
+
 class PushConsumer(Lifecycle):
     """A member of a consumer group. Use as ``async with``, or ``start`` and ``stop``.
 
-    ``subscriptions``: topic -> ``*`` or tags as ``A||B``. ``orderly``: a queue is consumed by one consumer at
-    a time, in order, under the broker's lock; a message not handled is tried again before the next one.
-    Otherwise up to ``concurrency`` calls per queue run at once (1 keeps the order while nothing fails).
-    ``from_first``: where a new group begins. ``retry_max``: after so many returns a message goes to the dead
-    letters.
+    ``subscriptions``: topic -> ``*`` or tags as ``A||B``.
     """
 
     def __init__(
@@ -60,27 +79,16 @@ class PushConsumer(Lifecycle):
         *,
         subscriptions: Mapping[str, str],
         session: Session | None = None,
-        orderly: bool = False,
-        concurrency: int = 1,
-        batch_max: int = 1,
-        from_first: bool = False,
-        retry_max: int = 16,
-        poll_ms: int = POLL_MS,
-        rebalance_s: float = REBALANCE_S,
-        commit_s: float = COMMIT_S,
+        options: ConsumeOptions | None = None,
     ) -> None:
         if listener is None:
             raise ValueError("a push consumer needs a listener")
         self.group = group
         self._listener = listener
-        self._orderly = orderly
-        self._limits = Limits(1 if orderly else concurrency, batch_max, retry_max)
-        self._from_first = from_first
-        self._rebalance_s = rebalance_s
-        self._commit_s = commit_s
+        self._options = options = options or ConsumeOptions()
         self._subscriptions = {**subscriptions, retry_topic(group): "*"}
         self._sub_version = env.now_ms()
-        self.puller = PullConsumer(env, group, namesrv, session=session, poll_ms=poll_ms)
+        self.puller = PullConsumer(env, group, namesrv, session=session, poll_ms=options.poll_ms)
         self.session = self.puller.session
         self._routes = self.session.routes
         self._tasks = Tasks(f"consumer {group}")
@@ -108,8 +116,10 @@ class PushConsumer(Lifecycle):
         await self.puller.start()
         await self.session.beat()
         self._tasks.spawn(self._rebalance_forever(), name="rebalance")
-        self._tasks.spawn(every(self._commit_s, self.commit, what=f"commit of {self.group}"), name="commit")
-        if self._orderly:
+        self._tasks.spawn(
+            every(self._options.commit_s, self.commit, what=f"commit of {self.group}"), name="commit"
+        )
+        if self._options.orderly:
             self._tasks.spawn(every(LOCK_S, self._lock_all, what=f"locks of {self.group}"), name="lock")
 
     async def stop(self) -> None:
@@ -140,7 +150,7 @@ class PushConsumer(Lifecycle):
                 except (OSError, MqError) as error:
                     log.info("consumer %s: rebalance of %s: %s", self.group, topic, error)
                     complete = False
-            wait_s = self._rebalance_s if complete else min(self._rebalance_s, INCOMPLETE_S)
+            wait_s = self._options.rebalance_s if complete else min(self._options.rebalance_s, INCOMPLETE_S)
             try:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
@@ -157,7 +167,7 @@ class PushConsumer(Lifecycle):
         mine = dict.fromkeys(average(queues, members, self.session.client_id))
         await self._release([q for q in self._workers if q.topic == topic and q not in mine])
         fresh = [queue for queue in mine if queue not in self._workers]
-        if self._orderly:
+        if self._options.orderly:
             fresh = await self._lock(fresh)
         complete = True
         for queue in fresh:
@@ -189,7 +199,7 @@ class PushConsumer(Lifecycle):
         committed = await self.puller.committed(queue)
         if committed is not None and committed >= 0:
             return committed
-        if self._from_first or queue.topic == retry_topic(self.group):
+        if self._options.from_first or queue.topic == retry_topic(self.group):
             return await self.puller.min_offset(queue)
         return await self.puller.max_offset(queue)
 
@@ -197,12 +207,12 @@ class PushConsumer(Lifecycle):
         worker = QueueWorker(
             queue,
             offset,
-            self._limits,
-            orderly=self._orderly,
+            self._options.limits,
+            orderly=self._options.orderly,
             pull=lambda at: self._pull(queue, at),
             listener=self._listener,
             give_back=lambda message: self._give_back(queue, message),
-            allowed=lambda: not self._orderly or queue in self._locked,
+            allowed=lambda: not self._options.orderly or queue in self._locked,
         )
         self._workers[queue] = worker
         worker.start()
@@ -245,7 +255,7 @@ class PushConsumer(Lifecycle):
                 "originMsgId": message.msg_id,
                 "originTopic": message.topic,
                 "unitMode": "false",
-                "maxReconsumeTimes": str(self._limits.retry_max),
+                "maxReconsumeTimes": str(self._options.retry_max),
                 "bname": queue.broker_name,
             },
         )
@@ -303,14 +313,14 @@ class PushConsumer(Lifecycle):
     def _route_changed(self, former: Route | None, route: Route) -> None:
         if route.topic in self._subscriptions and (former is None or former.brokers != route.brokers):
             self._wake.set()
-            if self._orderly:
+            if self._options.orderly:
                 # A new master holds no locks: ask for them before consuming on.
                 self._tasks.spawn(self._lock_all(), name="relock")
 
     def _heartbeat(self) -> dict[str, Any]:
         return {
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"
-            if self._from_first
+            if self._options.from_first
             else "CONSUME_FROM_LAST_OFFSET",
             "consumeType": "CONSUME_PASSIVELY",
             "groupName": self.group,

@@ -71,13 +71,28 @@ class _Sending:
     tries: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendOptions:
+    """``timeout_s``: a send with all its retries; ``attempt_timeout_s``: one answer. ``unknown_retries``: how
+    often an attempt whose outcome is unknown is repeated, which may store the message twice (0 = never).
+    ``compress_over_bytes``: zlib for longer bodies, None = never. ``poll_ms``: routes are asked for so often.
+    """
+
+    timeout_s: float = 10.0
+    attempt_timeout_s: float = 3.0
+    unknown_retries: int = 2
+    default_topic_queues: int = 4
+    compress_over_bytes: int | None = None
+    message_bytes_max: int = 4_194_304
+    in_flight_max: int = 10_000
+    poll_ms: int = POLL_MS
+    client_ip: str = "127.0.0.1"
+
+
 class Producer(Lifecycle):
     """Sends to the topics of one cluster. Use as ``async with``, or ``start`` and ``stop``.
 
-    ``namesrv``: ``host:port;...`` or a list. ``timeout_s``: a send with all its retries.
-    ``attempt_timeout_s``: one answer. ``unknown_retries``: how often an attempt whose outcome is unknown is
-    repeated, which may store the message twice (0 = never). ``compress_over_bytes``: zlib for longer bodies,
-    None = never.
+    ``namesrv``: ``host:port;...`` or a list.
     """
 
     def __init__(
@@ -85,29 +100,14 @@ class Producer(Lifecycle):
         env: Env,
         group: str,
         namesrv: str | Sequence[str] = (),
-        *,
-        timeout_s: float = 10.0,
-        attempt_timeout_s: float = 3.0,
-        unknown_retries: int = 2,
-        default_topic_queues: int = 4,
-        compress_over_bytes: int | None = None,
-        message_bytes_max: int = 4_194_304,
-        in_flight_max: int = 10_000,
-        poll_ms: int = POLL_MS,
-        client_ip: str = "127.0.0.1",
+        options: SendOptions | None = None,
     ) -> None:
+        self._options = options = options or SendOptions()
         self._env = env
         self.group = group
-        self.session = Session(env, namesrv, poll_ms=poll_ms, client_ip=client_ip)
+        self.session = Session(env, namesrv, poll_ms=options.poll_ms, client_ip=options.client_ip)
         self._routes = self.session.routes
-        self._timeout_s = timeout_s
-        self._attempt_timeout_s = attempt_timeout_s
-        self._unknown_retries = unknown_retries
-        self._default_topic_queues = default_topic_queues
-        self._compress_over_bytes = compress_over_bytes
-        self._message_bytes_max = message_bytes_max
-        self._in_flight_max = in_flight_max
-        self._ids = UniqueIds(env.random, client_ip)
+        self._ids = UniqueIds(env.random, options.client_ip)
         self._tasks = Tasks(f"producer {group}")
         self._turn = env.random.randrange(1 << 16)
         self._provisional: dict[str, Route] = {}
@@ -165,8 +165,8 @@ class Producer(Lifecycle):
         self, message: Message, *, queue: Queue | None = None, timeout_s: float | None = None
     ) -> asyncio.Future[SendResult]:
         """Begin a send; the future ends as ``send`` does. Raises SendFailed when too many are out already."""
-        if len(self._futures) >= self._in_flight_max:
-            raise SendFailed(f"{self._in_flight_max} sends are in flight", Response.SYSTEM_BUSY, ())
+        if len(self._futures) >= self._options.in_flight_max:
+            raise SendFailed(f"{self._options.in_flight_max} sends are in flight", Response.SYSTEM_BUSY, ())
         sending = self._single(message, queue, None, timeout_s)
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         self._futures[future] = None
@@ -199,7 +199,7 @@ class Producer(Lifecycle):
         self._check(message)
         msg_id = message.properties.get("UNIQ_KEY") or self._ids.next(self._env.now_ms())
         body, sys_flag = message.body, 0
-        if self._compress_over_bytes is not None and len(body) > self._compress_over_bytes:
+        if self._options.compress_over_bytes is not None and len(body) > self._options.compress_over_bytes:
             body, sys_flag = packed(body)
         ext = self._header(message, message.wire_properties(msg_id), sys_flag, batch=False)
         return self._sending(
@@ -220,8 +220,10 @@ class Producer(Lifecycle):
             ids.append(message.properties.get("UNIQ_KEY") or self._ids.next(self._env.now_ms()))
             parts.append((message, message.wire_properties(ids[-1])))
         body = pack_batch(parts)
-        if len(body) > self._message_bytes_max:
-            raise ValueError(f"the batch is {len(body)} bytes, at most {self._message_bytes_max} are allowed")
+        if len(body) > self._options.message_bytes_max:
+            raise ValueError(
+                f"the batch is {len(body)} bytes, at most {self._options.message_bytes_max} are allowed"
+            )
         whole = Message(topic=topic, body=b"")
         header = whole.wire_properties(self._ids.next(self._env.now_ms()))
         ext = self._header(whole, header, 0, batch=True)
@@ -234,10 +236,9 @@ class Producer(Lifecycle):
             raise ValueError("a message needs a topic")
         if not message.body:
             raise ValueError("a message needs a body of at least one byte")
-        if len(message.body) > self._message_bytes_max:
-            raise ValueError(
-                f"the body is {len(message.body)} bytes, at most {self._message_bytes_max} are allowed"
-            )
+        size, most = len(message.body), self._options.message_bytes_max
+        if size > most:
+            raise ValueError(f"the body is {size} bytes, at most {most} are allowed")
 
     def _header(self, message: Message, properties: str, sys_flag: int, *, batch: bool) -> dict[str, str]:
         header = SendHeader(
@@ -246,7 +247,7 @@ class Producer(Lifecycle):
             queue_id=-1,  # set by each attempt
             born_timestamp_ms=self._env.now_ms(),
             default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queues=self._default_topic_queues,
+            default_topic_queues=self._options.default_topic_queues,
             sys_flag=sys_flag,
             flag=message.flag,
             properties=properties,
@@ -267,9 +268,11 @@ class Producer(Lifecycle):
     ) -> _Sending:
         if queue is not None and queue.topic != topic:
             raise ValueError(f"queue {queue} is not of topic {topic}")
-        deadline_ms = self._env.monotonic_ms() + (self._timeout_s if timeout_s is None else timeout_s) * 1000
+        deadline_ms = (
+            self._env.monotonic_ms() + (self._options.timeout_s if timeout_s is None else timeout_s) * 1000
+        )
         return _Sending(
-            code, ext, body, topic, msg_id, queue, sharding_key, deadline_ms, self._unknown_retries
+            code, ext, body, topic, msg_id, queue, sharding_key, deadline_ms, self._options.unknown_retries
         )
 
     @staticmethod
@@ -384,7 +387,7 @@ class Producer(Lifecycle):
 
     async def _attempt(self, sending: _Sending) -> SendResult:
         target, address = await self._aim(sending)
-        timeout_s = min(self._attempt_timeout_s, max(self._left_s(sending), 0.001))
+        timeout_s = min(self._options.attempt_timeout_s, max(self._left_s(sending), 0.001))
         started_ms = self._env.monotonic_ms()
         self._attempt_number += 1
         number = self._attempt_number
@@ -405,7 +408,7 @@ class Producer(Lifecycle):
             if isinstance(error, Refused) and error.code == Response.GO_AWAY:
                 # The sends that went out with this one are still answered: to hang up now would make them
                 # unknown.
-                self.session.remoting.retire(address, self._attempt_timeout_s)
+                self.session.remoting.retire(address, self._options.attempt_timeout_s)
             if may_retry(error, unknown_retries_left=1):
                 silent = unknown and not answered and took_ms >= SLOW_MS
                 self._routes.suspect(address, silent=silent)
@@ -438,7 +441,7 @@ class Producer(Lifecycle):
             queues = tuple(
                 Queue(topic, queue.broker_name, queue.queue_id)
                 for queue in default.writable
-                if queue.queue_id < self._default_topic_queues
+                if queue.queue_id < self._options.default_topic_queues
             )
             self._provisional[topic] = Route(topic, default.brokers, default.clusters, queues, queues)
             return self._provisional[topic]

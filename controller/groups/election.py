@@ -323,7 +323,7 @@ class ElectionState:
         broker_id, epoch = int(answer.ext["masterBrokerId"]), int(answer.ext["masterEpoch"])
         text = f"broker {broker_id} is master of {name} in epoch {epoch}"
         fields: Fields = {"group": name, "broker_id": broker_id, "epoch": epoch}
-        self._out.append(Report(text, "info", "master_elected", fields))
+        self._out.append(Report(text, "info", event="master_elected", fields=fields))
         self._tell(name)
 
     # leases

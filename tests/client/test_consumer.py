@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.consume import Progress
-from client.consumer import PushConsumer
+from client.consumer import ConsumeOptions, PushConsumer
 from client.message import Message, Queue, Received
 from client.producer import Producer
 from client.pull import PullConsumer, PullStatus
@@ -111,7 +111,12 @@ def test_a_push_consumer_handles_everything_once_and_commits_on_stop() -> None:
             seen.extend(m.body.decode() for m in messages)
 
         async with PushConsumer(
-            env, "cg", nameserver.address, listener, subscriptions={"T": "*"}, from_first=True
+            env,
+            "cg",
+            nameserver.address,
+            listener,
+            subscriptions={"T": "*"},
+            options=ConsumeOptions(from_first=True),
         ):
             await until(lambda: len(seen) == 40)
         assert seen == [f"m{i}" for i in range(40)]
@@ -156,7 +161,12 @@ def test_a_message_the_listener_fails_on_goes_back_to_the_broker_and_the_rest_go
             return True
 
         async with PushConsumer(
-            env, "cg", nameserver.address, listener, subscriptions={"T": "*"}, from_first=True
+            env,
+            "cg",
+            nameserver.address,
+            listener,
+            subscriptions={"T": "*"},
+            options=ConsumeOptions(from_first=True),
         ):
             await until(lambda: seen == ["m0", "m2"] and bool(broker.returned))
         assert broker.returned[0]["group"] == "cg"
@@ -191,8 +201,7 @@ def test_a_message_that_cannot_be_given_back_holds_the_offset() -> None:
             nameserver.address,
             listener,
             subscriptions={"T": "*"},
-            from_first=True,
-            concurrency=2,
+            options=ConsumeOptions(from_first=True, concurrency=2),
         ) as consumer:
             await until(lambda: "m1" in seen)
             await consumer.commit()
@@ -214,7 +223,12 @@ def test_in_order_a_failed_message_is_tried_again_before_the_next() -> None:
             return seen.count("m1") != 1
 
         async with PushConsumer(
-            env, "cg", nameserver.address, listener, subscriptions={"T": "*"}, from_first=True, orderly=True
+            env,
+            "cg",
+            nameserver.address,
+            listener,
+            subscriptions={"T": "*"},
+            options=ConsumeOptions(from_first=True, orderly=True),
         ):
             await until(lambda: "m2" in seen)
             assert len(broker.locks) == 4
@@ -235,7 +249,12 @@ def test_a_queue_another_member_locked_is_not_consumed() -> None:
             pass
 
         async with PushConsumer(
-            env, "cg", nameserver.address, listener, subscriptions={"T": "*"}, orderly=True
+            env,
+            "cg",
+            nameserver.address,
+            listener,
+            subscriptions={"T": "*"},
+            options=ConsumeOptions(orderly=True),
         ) as consumer:
             await until(lambda: len(consumer.queues) == 3)
             assert Queue("T", "broker-a", 0) not in consumer.queues
@@ -254,7 +273,12 @@ def test_only_subscribed_tags_are_delivered_though_the_broker_sends_all() -> Non
             seen.extend(m.body.decode() for m in messages)
 
         async with PushConsumer(
-            env, "cg", nameserver.address, listener, subscriptions={"T": "a||c"}, from_first=True
+            env,
+            "cg",
+            nameserver.address,
+            listener,
+            subscriptions={"T": "a||c"},
+            options=ConsumeOptions(from_first=True),
         ):
             await until(lambda: len(seen) == 3)
         assert seen == ["a0", "c2", "a3"]
@@ -280,7 +304,12 @@ def test_consumption_goes_on_at_the_new_master() -> None:
             seen.extend(m.body.decode() for m in messages)
 
         async with PushConsumer(
-            env, "cg", nameserver.address, listener, subscriptions={"T": "*"}, from_first=True
+            env,
+            "cg",
+            nameserver.address,
+            listener,
+            subscriptions={"T": "*"},
+            options=ConsumeOptions(from_first=True),
         ):
             await until(lambda: seen == ["m0"])
             nameserver.masters["broker-a"] = {0: new.address}
@@ -311,8 +340,7 @@ def test_a_held_pull_at_a_silent_master_ends_when_the_route_names_its_successor(
             nameserver.address,
             listener,
             subscriptions={"T": "*"},
-            from_first=True,
-            poll_ms=200,
+            options=ConsumeOptions(from_first=True, poll_ms=200),
         ):
             await until(lambda: seen == ["m0"])
             new.log, new.offsets = list(old.log), old.offsets

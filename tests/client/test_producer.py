@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from client.message import Message, Queue, SendFailed, SendStatus, SendUnknown
-from client.producer import Producer
+from client.producer import Producer, SendOptions
 from model.codes import Request, Response
 from model.errors import Refused
 from model.message import decode_properties
@@ -119,7 +119,9 @@ def test_async_sends_end_in_their_futures() -> None:
 def test_long_bodies_travel_compressed_when_asked() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)
-        async with Producer(env, "pg", nameserver.address, compress_over_bytes=100) as producer:
+        async with Producer(
+            env, "pg", nameserver.address, options=SendOptions(compress_over_bytes=100)
+        ) as producer:
             await producer.send(message(b"z" * 1000))
         assert len(broker.log[0].body) < 100
         send = next(r for r in broker.requests if r.code == Request.SEND_MESSAGE_V2)
@@ -165,7 +167,7 @@ def test_the_send_goes_on_at_the_new_master_as_soon_as_a_nameserver_names_it() -
         nameserver, (old,) = await cluster(env)
         new = FakeBroker(env, "broker-a")
         await new.start()
-        async with Producer(env, "pg", nameserver.address, timeout_s=10) as producer:
+        async with Producer(env, "pg", nameserver.address, options=SendOptions(timeout_s=10)) as producer:
             await producer.send(message(b"before"))
             nameserver.masters["broker-a"] = {1: new.address}
             await old.server.stop()
@@ -235,7 +237,7 @@ def test_sends_that_wait_for_one_new_master_ask_together_and_go_when_it_is_named
                 raise Refused("handing over", Response.SERVICE_NOT_AVAILABLE)
             return None
 
-        async with Producer(env, "pg", nameserver.address, timeout_s=10) as producer:
+        async with Producer(env, "pg", nameserver.address, options=SendOptions(timeout_s=10)) as producer:
             await producer.send(message(b"before"))
             old.before = hand_over
             sends = [producer.send_async(message(b"%d" % i)) for i in range(40)]
@@ -270,7 +272,9 @@ def test_answers_of_a_master_that_was_succeeded_still_arrive() -> None:
                 await asyncio.sleep(0.05)
             return None
 
-        async with Producer(env, "pg", nameserver.address, unknown_retries=0) as producer:
+        async with Producer(
+            env, "pg", nameserver.address, options=SendOptions(unknown_retries=0)
+        ) as producer:
             await producer.queues("T")
             old.before = answer_late
             waiting = producer.send_async(message(b"old"))
@@ -317,7 +321,10 @@ def test_an_answer_that_never_comes_is_unknown_not_failed() -> None:
 
         broker.before = swallow
         async with Producer(
-            env, "pg", nameserver.address, timeout_s=1, attempt_timeout_s=0.2, unknown_retries=0
+            env,
+            "pg",
+            nameserver.address,
+            options=SendOptions(timeout_s=1, attempt_timeout_s=0.2, unknown_retries=0),
         ) as producer:
             with pytest.raises(SendUnknown) as unknown:
                 await producer.send(message())
@@ -363,7 +370,9 @@ def test_a_system_error_is_unknown_unless_it_names_a_reason_before_the_write() -
             return None
 
         broker.before = fail
-        async with Producer(env, "pg", nameserver.address, timeout_s=0.3, unknown_retries=0) as producer:
+        async with Producer(
+            env, "pg", nameserver.address, options=SendOptions(timeout_s=0.3, unknown_retries=0)
+        ) as producer:
             with pytest.raises(SendUnknown):
                 await producer.send(message())
             remark = "in-sync replicas not enough"
@@ -407,7 +416,9 @@ def test_a_silent_master_is_left_for_its_successor_before_the_answer_times_out()
             return None
 
         old.before = freeze
-        async with Producer(env, "pg", nameserver.address, timeout_s=30, attempt_timeout_s=20) as producer:
+        async with Producer(
+            env, "pg", nameserver.address, options=SendOptions(timeout_s=30, attempt_timeout_s=20)
+        ) as producer:
             await producer.send(message(b"before"))
             frozen = True
             waiting = producer.send_async(message(b"during"))
@@ -451,7 +462,9 @@ def test_a_nameserver_that_forgot_the_topic_does_not_hide_it() -> None:
 def test_a_message_that_cannot_be_encoded_is_a_value_error() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)
-        async with Producer(env, "pg", nameserver.address, message_bytes_max=10) as producer:
+        async with Producer(
+            env, "pg", nameserver.address, options=SendOptions(message_bytes_max=10)
+        ) as producer:
             for wrong in (Message(topic="", body=b"x"), message(b""), message(b"x" * 11)):
                 with pytest.raises(ValueError, match=r"message|body"):
                     await producer.send(wrong)
@@ -466,7 +479,7 @@ def test_a_message_that_cannot_be_encoded_is_a_value_error() -> None:
 def test_too_many_sends_in_flight_are_refused() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)
-        async with Producer(env, "pg", nameserver.address, in_flight_max=2) as producer:
+        async with Producer(env, "pg", nameserver.address, options=SendOptions(in_flight_max=2)) as producer:
             futures = [producer.send_async(message()) for _ in range(2)]
             with pytest.raises(SendFailed) as failed:
                 producer.send_async(message())

@@ -12,9 +12,9 @@ import pytest
 from admin.local.layout import free_base_port
 from broker.service import Broker
 from client.admin import AdminClient
-from client.consumer import PushConsumer
+from client.consumer import ConsumeOptions, PushConsumer
 from client.message import Message, NoRoute, Queue, Received, SendFailed
-from client.producer import Producer
+from client.producer import Producer, SendOptions
 from client.pull import PullConsumer, PullStatus
 from model.codes import Request
 from model.config import BrokerConfig, NamesrvConfig
@@ -89,7 +89,9 @@ def test_a_created_topic_takes_singles_batches_and_long_bodies_and_gives_them_ba
             await admin.create_topic("Orders", 3)
         queues = await routed(servers, "Orders")
         assert len(queues) == 3
-        async with Producer(servers.env, "pg", servers.namesrv, compress_over_bytes=1000) as producer:
+        async with Producer(
+            servers.env, "pg", servers.namesrv, options=SendOptions(compress_over_bytes=1000)
+        ) as producer:
             single = await producer.send(
                 Message(topic="Orders", body=b"one", tags="A", keys=["k1"], properties={"color": "red"}),
                 queue=queues[0],
@@ -163,8 +165,7 @@ def test_a_group_shares_the_queues_filters_by_tag_and_commits(tmp_path: Path) ->
                 servers.namesrv,
                 listener,
                 subscriptions={"Orders": "A||B"},
-                from_first=True,
-                commit_s=0.2,
+                options=ConsumeOptions(from_first=True, commit_s=0.2),
             )
 
         def own(consumer: PushConsumer) -> list[Queue]:
@@ -209,8 +210,7 @@ def test_in_order_consumption_holds_the_brokers_lock(tmp_path: Path) -> None:
             servers.namesrv,
             listener,
             subscriptions={"Orders": "*"},
-            from_first=True,
-            orderly=True,
+            options=ConsumeOptions(from_first=True, orderly=True),
         ):
             await until(lambda: "m2" in seen, timeout_s=10)
             async with PullConsumer(servers.env, "cg", servers.namesrv) as other:
@@ -236,7 +236,12 @@ def test_a_message_not_handled_goes_to_the_brokers_retry(tmp_path: Path) -> None
         async with Producer(servers.env, "pg", servers.namesrv) as producer:
             sent = await producer.send(Message(topic="Orders", body=b"bad"), queue=queue)
         async with PushConsumer(
-            servers.env, "cg", servers.namesrv, listener, subscriptions={"Orders": "*"}, from_first=True
+            servers.env,
+            "cg",
+            servers.namesrv,
+            listener,
+            subscriptions={"Orders": "*"},
+            options=ConsumeOptions(from_first=True),
         ):
             await until(lambda: bool(failed), timeout_s=10)
             # The broker keeps it for a delay of its own before the retry topic shows it.
@@ -257,7 +262,7 @@ def test_refusals_reach_the_caller_with_their_code(tmp_path: Path) -> None:
             with pytest.raises(Refused):
                 await admin.epochs(servers.broker.config.address)
         queue = (await routed(servers, "Orders"))[0]
-        async with Producer(servers.env, "pg", servers.namesrv, timeout_s=2) as producer:
+        async with Producer(servers.env, "pg", servers.namesrv, options=SendOptions(timeout_s=2)) as producer:
             with pytest.raises(SendFailed) as failed:
                 await producer.send(
                     Message(topic="Orders", body=b"x"), queue=Queue("Orders", queue.broker_name, 77)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from client.message import Message, Queue, SendStatus
-from client.producer import Producer
+from client.producer import Producer, SendOptions
 from client.pull import PullConsumer
 from model.errors import MqError
 from runtime.os_env import OsEnv
@@ -71,7 +71,9 @@ class Load:
 
     async def _run(self) -> None:
         try:
-            async with Producer(OsEnv(), "mixed", self._cluster.namesrvs, poll_ms=500) as producer:
+            async with Producer(
+                OsEnv(), "mixed", self._cluster.namesrvs, options=SendOptions(poll_ms=500)
+            ) as producer:
                 number = 0
                 while not self._stop.is_set():
                     if self._hold.is_set():
