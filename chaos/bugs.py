@@ -56,10 +56,10 @@ class Bug:
 
 
 def _answers_at_once(original: Any) -> Any:
-    def park(self: PendingAcks, connection: Any, answers: bytes, end: int) -> None:
+    def add(self: PendingAcks, connection: Any, answers: bytes, end: int) -> None:
         connection.write(answers)
 
-    return park
+    return add
 
 
 def _never_truncates(original: Any) -> Any:
@@ -206,7 +206,7 @@ BUGS: Final[dict[str, Bug]] = {
         "a send is answered when the master alone has it",
         KILL_THE_MASTER,
         PendingAcks,
-        "park",
+        "add",
         _answers_at_once,
     ),
     "skip_truncation": Bug(

@@ -1,12 +1,12 @@
-"""How does a plain send become a record and an answer with as few steps as Python allows?
+"""How does an ordinary send become a record and an answer with as few steps as Python allows?
 
 One call handles a whole read: frames are split, JSON headers of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE
 (320) decoded into a struct, records encoded (layout: ``store/files/record.py``), appended in one write, and
-the answers handed to ``broker/state/pending_acks`` with the end of the last record. Everything that is not
-plain comes back as a slow frame and takes the ordinary way (``broker/requests/send.py``), which must give
-the same records and answers: a property test holds the two together. What earns most: one call, one write to
-the log and one to the socket for all frames of a read; a struct decoder; answers by template; routes and tag
-hashes remembered.
+the answers handed to ``broker/state/pending_acks`` with the end of the last record. What is not fast
+(``is_fast``) comes back as a slow frame and takes the ordinary way (``broker/requests/send.py``), which must
+give the same records and answers: a property test holds the two together. What earns most: one call, one
+write to the log and one to the socket for all frames of a read; a struct decoder; answers by template; routes
+and tag hashes remembered.
 """
 
 from __future__ import annotations
@@ -402,7 +402,7 @@ class _Sends:
         store.append(self.chunks, log_end - begin[0], dispatches)
         path.stats.put(len(dispatches), log_end - begin[0])
         if self.answers:
-            path.pending_acks.park(self.connection, b"".join(self.answers), log_end)
+            path.pending_acks.add(self.connection, b"".join(self.answers), log_end)
         elif path.sync_flush:
             store.sync_to(log_end)
 

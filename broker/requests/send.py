@@ -1,7 +1,7 @@
-"""How does any send become a record, when the hot path does not take it?
+"""How does any send become a record, when the fast path does not take it?
 
 SEND_MESSAGE (10, 310), SEND_BATCH_MESSAGE (320) and CONSUMER_SEND_MSG_BACK (36): topics made at the first
-send, retry and dead-letter topics, delay levels, and every refusal. For a plain send it stores and answers
+send, retry and dead-letter topics, delay levels, and every refusal. For a fast send it stores and answers
 exactly what ``broker/requests/fast_path`` does.
 """
 
@@ -79,7 +79,7 @@ class SendProcessor:
         self._levels = len(context.config.delay_levels.split())
 
     async def send(self, connection: Connection, request: Command) -> Command | None:
-        """One message or one batch. The answer leaves through parking, hence None."""
+        """One message or one batch. Its answer waits in PendingAcks, hence None."""
         await self._context.admit(connection, request)
         header = SendHeader.parse(request.code, request.ext)
         topic = self._topic(connection, header)
@@ -179,7 +179,7 @@ class SendProcessor:
             if self._config.flush_disk_type == "SYNC_FLUSH":
                 self._context.store.sync_to(end)
             return None
-        self._context.pending_acks.park(connection, codec.encode(answer), end)
+        self._context.pending_acks.add(connection, codec.encode(answer), end)
         return None
 
     def _topic(self, connection: Connection, header: SendHeader) -> TopicConfig:
@@ -221,7 +221,7 @@ class SendProcessor:
     ) -> NewMessage:
         text = closed(header.properties)
         if is_special(text):
-            # Rewritten only when there is something to rewrite: a plain send keeps its text byte for byte.
+            # Rewritten only when there is something to rewrite: others keep their text byte for byte.
             if has(text, INNER_NUM):
                 raise Refused(f"{header.topic} has no batch queues", Response.MESSAGE_ILLEGAL)
             text = changed(text, {}, ("MSG_REGION", "TRACE_ON", CLUSTER, "POP_CK", *BROKERS_OWN))

@@ -1,4 +1,4 @@
-"""What do the hot path and the ordinary way of a send agree on?
+"""What do the fast path and the ordinary way of a send agree on?
 
 Both must store the same bytes and answer with the same bytes; what decides that stands here once.
 """

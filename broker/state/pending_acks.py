@@ -20,7 +20,7 @@ from runtime.env import Env
 
 FLUSH_DISK_TIMEOUT: Final = 10
 FLUSH_SLAVE_TIMEOUT: Final = 12
-PARKED_BYTES_MAX: Final = 1 << 20
+PENDING_BYTES_MAX: Final = 1 << 20
 """Answers one connection may have waiting; beyond, its requests are not read until half of them left."""
 _FRAME_BYTES_MAX: Final = 1 << 30
 
@@ -48,9 +48,9 @@ class _PendingAck:
 class PendingAcks:
     """Holds answers back; never lets one out whose record is not where the configuration wants it.
 
-    In: ``park``, and the two watermarks through ``replicated`` and ``flushed``. Out: writes to connections.
+    In: ``add``, and the two watermarks through ``replicated`` and ``flushed``. Out: writes to connections.
     Holds: an OK leaves only with ``end <= replicated`` and, when flushes count, ``end <= flushed``; after
-    ``drop`` nothing parked before it ever leaves as OK.
+    ``drop`` nothing pending before it ever leaves as OK.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PendingAcks:
         replicated: Callable[[], int],
         flushed: Callable[[], int],
         sync_to: Callable[[int], None],
-        parked_bytes_max: int = PARKED_BYTES_MAX,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self._env = env
         self._slave_timeout_ms = config.slave_timeout_ms
@@ -70,7 +70,7 @@ class PendingAcks:
         self._replicated = replicated
         self._flushed = flushed
         self._sync_to = sync_to
-        self._bytes_max = parked_bytes_max
+        self._bytes_max = pending_bytes_max
         self._slaves: deque[_PendingAck] = deque()  # waiting for replication (and then for the disk)
         self._disk: deque[_PendingAck] = deque()  # replicated, waiting for the disk
         self._bytes: dict[Connection, int] = {}
@@ -80,7 +80,7 @@ class PendingAcks:
     def __len__(self) -> int:
         return len(self._slaves) + len(self._disk)
 
-    def park(self, connection: Connection, answers: bytes, end: int) -> None:
+    def add(self, connection: Connection, answers: bytes, end: int) -> None:
         """Send ``answers`` to ``connection`` once the log is safe up to ``end`` (bytes), or at once if it is.
 
         ``end`` never goes down between two calls without a ``drop`` in between.
@@ -122,8 +122,8 @@ class PendingAcks:
             return
         out: dict[Connection, list[bytes]] = {}
         while slaves and slaves[0].end <= offset:
-            parked = slaves.popleft()
-            out.setdefault(parked.connection, []).append(parked.answers)
+            pending = slaves.popleft()
+            out.setdefault(pending.connection, []).append(pending.answers)
         self._write(out)
 
     def flushed(self, offset: int) -> None:
@@ -131,21 +131,21 @@ class PendingAcks:
         disk = self._disk
         out: dict[Connection, list[bytes]] = {}
         while disk and disk[0].end <= offset:
-            parked = disk.popleft()
-            out.setdefault(parked.connection, []).append(parked.answers)
+            pending = disk.popleft()
+            out.setdefault(pending.connection, []).append(pending.answers)
         if out:
             self._write(out)
 
     def give_up(self) -> None:
-        """Wait no longer: what is parked is answered as if its time were over."""
-        for parked in (*self._slaves, *self._disk):
-            parked.slave_deadline_ms = parked.disk_deadline_ms = float("-inf")
+        """Wait no longer: what is pending is answered as if its time were over."""
+        for pending in (*self._slaves, *self._disk):
+            pending.slave_deadline_ms = pending.disk_deadline_ms = float("-inf")
         if self._timer is not None:
             self._timer.cancel()
             self._expire()
 
     def drop(self) -> None:
-        """Give up on everything parked and close its connections.
+        """Give up on everything pending and close its connections.
 
         Called on demotion and when the disk failed: the records may or may not survive, which no answer code
         can say. A closed connection is what clients treat as unknown.
@@ -158,7 +158,7 @@ class PendingAcks:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for connection in dict.fromkeys(parked.connection for parked in waiting):
+        for connection in dict.fromkeys(pending.connection for pending in waiting):
             connection.close()
 
     def forget(self, connection: Connection) -> None:
@@ -198,15 +198,15 @@ class PendingAcks:
         out: dict[Connection, list[bytes]] = {}
         late: list[tuple[_PendingAck, int, str]] = []
         while self._slaves and self._slaves[0].slave_deadline_ms <= now_ms:
-            parked = self._slaves.popleft()
-            late.append((parked, FLUSH_SLAVE_TIMEOUT, "the slaves did not acknowledge the message in time"))
+            pending = self._slaves.popleft()
+            late.append((pending, FLUSH_SLAVE_TIMEOUT, "the slaves did not acknowledge the message in time"))
         while self._disk and self._disk[0].disk_deadline_ms <= now_ms:
-            parked = self._disk.popleft()
-            late.append((parked, FLUSH_DISK_TIMEOUT, "the disk did not flush the message in time"))
-        for parked, code, remark in late:
-            # The parked bytes leave their account before the answers, which are longer, take their place.
-            self._account(parked)
-            out.setdefault(parked.connection, []).append(with_code(parked.answers, code, remark))
+            pending = self._disk.popleft()
+            late.append((pending, FLUSH_DISK_TIMEOUT, "the disk did not flush the message in time"))
+        for pending, code, remark in late:
+            # The pending bytes leave their account before the answers, which are longer, take their place.
+            self._account(pending)
+            out.setdefault(pending.connection, []).append(with_code(pending.answers, code, remark))
         for connection, answers in out.items():
             connection.write(b"".join(answers))
             if connection in self._paused and self._bytes.get(connection, 0) <= self._bytes_max // 2:
@@ -214,12 +214,12 @@ class PendingAcks:
                 connection.hold(False)
         self._arm(now_ms)
 
-    def _account(self, parked: _PendingAck) -> None:
-        left = self._bytes.get(parked.connection, 0) - len(parked.answers)
+    def _account(self, pending: _PendingAck) -> None:
+        left = self._bytes.get(pending.connection, 0) - len(pending.answers)
         if left > 0:
-            self._bytes[parked.connection] = left
+            self._bytes[pending.connection] = left
         else:
-            self._bytes.pop(parked.connection, None)
+            self._bytes.pop(pending.connection, None)
 
 
 def with_code(answers: bytes, code: int, remark: str) -> bytes:

@@ -12,7 +12,7 @@ from store.flow.writing import Put
 
 
 class FakeConnection:
-    """What parking and the hot path use of a connection."""
+    """What PendingAcks and the fast path use of a connection."""
 
     def __init__(self, remote: str = "127.0.0.1:40000") -> None:
         self.remote = remote

@@ -35,7 +35,7 @@ def parking_of(marks: Marks, *, bytes_max: int = 1 << 20, **keys: str) -> Pendin
         replicated=lambda: marks.replicated,
         flushed=lambda: marks.flushed,
         sync_to=marks.asked.append,
-        parked_bytes_max=bytes_max,
+        pending_bytes_max=bytes_max,
     )
 
 
@@ -69,7 +69,7 @@ def test_an_answer_whose_record_is_replicated_leaves_at_once() -> None:
         marks = Marks()
         marks.replicated = 100
         connection = FakeConnection()
-        parking_of(marks).park(conn(connection), answer(1), 100)
+        parking_of(marks).add(conn(connection), answer(1), 100)
         assert [a.opaque for a in answers_in(connection.data)] == [1]
 
     run(body)
@@ -81,7 +81,7 @@ def test_what_passes_in_one_step_leaves_in_one_write_per_connection() -> None:
         pending_acks = parking_of(marks)
         first, second = FakeConnection(), FakeConnection("127.0.0.1:40001")
         for opaque, connection in enumerate((first, second, first, first)):
-            pending_acks.park(conn(connection), answer(opaque), 10 * (opaque + 1))
+            pending_acks.add(conn(connection), answer(opaque), 10 * (opaque + 1))
         marks.replicated = 30
         pending_acks.replicated(30)
         assert len(first.written) == 1
@@ -97,7 +97,7 @@ def test_with_sync_flush_an_answer_needs_slaves_and_disk() -> None:
         marks = Marks()
         pending_acks = parking_of(marks, flushDiskType="SYNC_FLUSH")
         connection = FakeConnection()
-        pending_acks.park(conn(connection), answer(1), 10)
+        pending_acks.add(conn(connection), answer(1), 10)
         assert marks.asked == [10]
         marks.replicated = 10
         pending_acks.replicated(10)
@@ -114,7 +114,7 @@ def test_a_disk_faster_than_the_slaves_changes_nothing() -> None:
         marks = Marks()
         pending_acks = parking_of(marks, flushDiskType="SYNC_FLUSH")
         connection = FakeConnection()
-        pending_acks.park(conn(connection), answer(1), 10)
+        pending_acks.add(conn(connection), answer(1), 10)
         marks.flushed = 10
         pending_acks.flushed(10)
         assert connection.written == []
@@ -129,8 +129,8 @@ async def test_slow_slaves_and_a_slow_disk_are_told_apart_with_the_full_header()
     marks = Marks()
     pending_acks = parking_of(marks, flushDiskType="SYNC_FLUSH", slaveTimeout="20", syncFlushTimeout="40")
     connection = FakeConnection()
-    pending_acks.park(conn(connection), answer(1), 10)
-    pending_acks.park(conn(connection), answer(2), 20)
+    pending_acks.add(conn(connection), answer(1), 10)
+    pending_acks.add(conn(connection), answer(2), 20)
     marks.replicated = 10
     pending_acks.replicated(10)
     await eventually(lambda: not len(pending_acks), "all deadlines are over")
@@ -143,9 +143,9 @@ async def test_an_answer_after_its_deadline_does_not_delay_those_behind_it() -> 
     marks = Marks()
     pending_acks = parking_of(marks, slaveTimeout="30")
     late, later = FakeConnection(), FakeConnection("127.0.0.1:40001")
-    pending_acks.park(conn(late), answer(1), 10)
+    pending_acks.add(conn(late), answer(1), 10)
     await eventually(lambda: late.written, "its time is over")
-    pending_acks.park(conn(later), answer(2), 20)
+    pending_acks.add(conn(later), answer(2), 20)
     marks.replicated = 20
     pending_acks.replicated(20)
     assert [a.code for a in answers_in(late.data)] == [12]
@@ -157,7 +157,7 @@ def test_after_a_demotion_nothing_parked_leaves_and_the_connections_end() -> Non
         marks = Marks()
         pending_acks = parking_of(marks)
         connection = FakeConnection()
-        pending_acks.park(conn(connection), answer(1), 10)
+        pending_acks.add(conn(connection), answer(1), 10)
         pending_acks.drop()
         marks.replicated = 10
         pending_acks.replicated(10)
@@ -175,7 +175,7 @@ def test_a_connection_with_too_much_parked_is_not_read_until_half_of_it_left() -
         pending_acks = parking_of(marks, bytes_max=4 * size)
         connection = FakeConnection()
         for at in range(1, 6):
-            pending_acks.park(conn(connection), answer(1), 10 * at)
+            pending_acks.add(conn(connection), answer(1), 10 * at)
         assert connection.held
         marks.replicated = 20
         pending_acks.replicated(20)
@@ -192,8 +192,8 @@ def test_a_connection_that_ended_leaves_nothing_behind() -> None:
         marks = Marks()
         pending_acks = parking_of(marks)
         gone, stays = FakeConnection(), FakeConnection("127.0.0.1:40001")
-        pending_acks.park(conn(gone), answer(1), 10)
-        pending_acks.park(conn(stays), answer(2), 20)
+        pending_acks.add(conn(gone), answer(1), 10)
+        pending_acks.add(conn(stays), answer(2), 20)
         pending_acks.forget(conn(gone))
         assert len(pending_acks) == 1
         marks.replicated = 20
@@ -229,7 +229,7 @@ def test_no_order_of_events_lets_an_ok_out_too_early_or_never(
                 end += size
                 opaque = len(ends) + 1
                 ends[opaque] = end
-                pending_acks.park(conn(connections[value]), answer(opaque), end)
+                pending_acks.add(conn(connections[value]), answer(opaque), end)
             elif what == "replicated":
                 marks.replicated = max(marks.replicated, min(value, end))
                 pending_acks.replicated(marks.replicated)

@@ -10,7 +10,7 @@ import pytest
 from broker.requests.transactions import GROUP
 from model.codes import Request
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader
-from tests.broker.halves import COMMIT, HALVES, SOON, begin, end, of_topic
+from tests.broker.halves import COMMIT, HALVES, begin, end, of_topic
 from tests.broker.helpers import client_of, eventually, running
 
 FORGED = "1000000"
@@ -60,7 +60,7 @@ async def test_a_transaction_whose_progress_was_forged_is_committed_all_the_same
 
 
 async def test_the_first_op_behind_a_half_is_found(tmp_path: Path) -> None:
-    async with running(tmp_path, **SOON) as broker, client_of(broker) as client:
+    async with running(tmp_path, transactionCheckInterval="20") as broker, client_of(broker) as client:
         for _ in range(9):
             await end(client, await begin(client), COMMIT)
         await eventually(lambda: broker.offsets.get(GROUP, HALVES, 0) == 9, "all have ended")

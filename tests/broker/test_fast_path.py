@@ -1,4 +1,4 @@
-"""The promise of broker.hotpath: it stores and answers what the ordinary way would, only cheaper."""
+"""The promise of the fast path: it stores and answers what the ordinary way would, only cheaper."""
 
 from __future__ import annotations
 
