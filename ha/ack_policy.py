@@ -18,7 +18,7 @@ class Wait(enum.Enum):
     """Whose acknowledgement an answer waits for."""
 
     NOBODY = "nobody"  # the master alone
-    ALL = "all"  # every member of the SyncStateSet, and all that may be by now
+    ALL = "all"  # every member of the SyncStateSet, and every replica that is joining or proposed
     COUNT = "count"  # so many members
     MAJORITY = "majority"  # members that are a majority of all replicas, in the set or not
 

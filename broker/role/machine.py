@@ -165,10 +165,6 @@ class RoleMachine:
         """No role can come any more."""
         return self.state in FINAL
 
-    def takes_writes(self, entitled: bool) -> bool:
-        """``entitled``: the lease holds, or every member answered a moment ago."""
-        return self.state is State.LEADING and entitled
-
     # What happened
 
     def on(self, event: Event) -> None:
@@ -285,8 +281,6 @@ class RoleMachine:
     def check_invariants(self) -> None:
         """Raise if a promise of the machine is broken."""
         assert self.current.role == self.role, f"{self.state} is shown as {self.current.role}"
-        assert self.takes_writes(True) == (self.state is State.LEADING), "writes are taken in LEADING only"
-        assert not self.takes_writes(False), "no write is taken without a lease"
         assert self.ha_address is None or self.state is State.FOLLOWING, (
             "only a slave has a master to copy from"
         )

@@ -4,7 +4,8 @@ The rules are RocketMQ's ``DefaultElectPolicy``, with offsets compared as whole 
 difference of longs to an int, which is wrong for logs more than 2 GiB apart), with brokers preferred that
 answered just now, and with the smallest id winning a tie, so that every Controller comes to the same answer.
 
-A *suspect* may have forgotten the end of its log. Its word says what it has, and nothing about what it had.
+A *suspect* may have forgotten the end of its log. The end it reports is true, and may lie below what it
+acknowledged.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ _NOTHING_KNOWN: Final = End()
 class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     """Everything one election is decided by.
 
-    ``members``: the brokers that have all that was acknowledged, unless they are suspect: the SyncStateSet.
+    ``members``: the SyncStateSet. Each has every acknowledged record, unless it is in ``suspect``, too.
     ``voters``: all registered replicas but learners. ``alive``: heard of; ``within_grace``: not heard yet by
     a new Controllers' leader, which must not take them for dead: the master stays, nobody becomes it.
     ``answered``: said for this election how far their logs are. ``ends``: how far that is.
-    ``master``: the one there is, or None. ``preferred``: this one or none.
+    ``master``: the current master, or None. ``preferred``: the only broker that may be chosen, or None.
     ``all_ack``: an answer to a producer needed every member. ``majority_of``: in majority mode, of how many
     replicas a majority has every acknowledged record; 0 = the members decide.
     ``unclean``: rather lose acknowledged messages than have no master.

@@ -146,17 +146,16 @@ def test_whatever_comes_in_any_order_the_promises_hold(
     assert broker.epochs == sorted(broker.epochs)
 
 
-def test_writes_are_taken_in_leading_with_a_lease_only() -> None:
+def test_a_handover_ends_leading_until_it_is_resumed() -> None:
     machine = leading()
-    assert machine.takes_writes(True)
-    assert not machine.takes_writes(False)
+    assert machine.state is State.LEADING
     machine.on(Event.HAND_OVER)
     assert machine.leads
-    assert not machine.takes_writes(True)
+    assert machine.state is not State.LEADING
     machine.on(Event.RESUME)
-    assert machine.takes_writes(True)
+    assert machine.state is State.LEADING
     machine.on_fence()
-    assert not machine.takes_writes(True)
+    assert machine.state is not State.LEADING
 
 
 def test_what_is_lost_here_is_copied_before_it_leads() -> None:
