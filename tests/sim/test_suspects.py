@@ -16,7 +16,6 @@ from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan
 from chaos.worlds.sim_story import Story
 
-
 SEEDS = int(os.environ.get("KEELMQ_SUSPECT_SEEDS", "0"))
 
 
