@@ -16,7 +16,7 @@ from chaos.drills.sim_run import run_seed
 from chaos.scenarios import SCENARIOS
 from chaos.scenarios.plan import Plan, Scenario
 from chaos.worlds.sim import BROKER_PORT
-from ha.codec import SlaveHandshake, encode_ack, encode_slave_handshake
+from ha.wire.codec import SlaveHandshake, encode_ack, encode_slave_handshake
 from tests.sim.world import World, simulated
 
 pytestmark = pytest.mark.sim
