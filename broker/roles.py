@@ -16,7 +16,7 @@ from broker.state.role_state import Role, RoleState
 from broker.tables.table_files import TableFiles
 from broker.upkeep.services import Upkeep
 from broker.upkeep.topic_repair import TopicRepair
-from ha.proposals import Propose
+from ha.master.proposals import Propose
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from broker.tables.table_files import TableFiles
 from broker.tables.topics import Topics
 from broker.upkeep.delay import DelayOffsets
 from broker.upkeep.services import Upkeep
-from ha.proposals import Propose
+from ha.master.proposals import Propose
 from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig

@@ -203,7 +203,7 @@ class RoleManager:
                 self._wake.set()
 
     def status(self) -> dict[str, Any]:
-        """JSON-ready. ``following``: how a slave gets on with its master's log (``ha.slave.State``)."""
+        """JSON-ready. ``following``: the slave's state, see ``ha.slave.follower.State``."""
         return {
             "role": self.role,
             "brokerId": self.broker_id,

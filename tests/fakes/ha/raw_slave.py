@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from ha.codec import (
+from ha.wire.codec import (
     MasterHandshake,
     MasterReader,
     SlaveHandshake,
     Transfer,
     encode_slave_handshake,
 )
-from tests.ha.group import Node
+from tests.fakes.ha.group import Node
 
 
 class RawSlave:

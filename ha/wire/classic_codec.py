@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from ha.codec import BODY_BYTES_MAX, OFFSET_MAX, Ack, Transfer
+from ha.wire.codec import BODY_BYTES_MAX, OFFSET_MAX, Ack, Transfer
 from model.errors import PeerError
 
 _REPORT = struct.Struct(">q")

@@ -7,10 +7,11 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ha.core import ConnectedSet, Replicas
-from ha.master import Budget, Classic, LogReader, Resources, SlaveLink, WithEpochs
-from ha.proof import Credentials
-from ha.silence import excused_ms, patience_ms
+from ha.master.connected_set import ConnectedSet
+from ha.master.replicas import Replicas
+from ha.master.slave_link import Budget, Classic, LogReader, Resources, SlaveLink, WithEpochs
+from ha.wire.proof import Credentials
+from ha.wire.silence import excused_ms, patience_ms
 from model.config import BrokerConfig
 from model.errors import PeerError
 from runtime.env import Env
@@ -51,7 +52,7 @@ class TurnedAway:
 
 
 class SlaveLinks:
-    """The links of one broker while it is master (``ha.master.Host``)."""
+    """The links of one broker while it is master (``ha.master.slave_link.Host``)."""
 
     def __init__(
         self, env: Env, store: MessageStore, config: BrokerConfig, on_change: Callable[[], None]
@@ -128,7 +129,7 @@ class SlaveLinks:
             for broker_id, link in sorted(self.by_id.items())
         ]
 
-    # What the links tell (ha.master.Host)
+    # What the links tell (ha.master.slave_link.Host)
 
     def elsewhere(self, offset: int, link: SlaveLink) -> bool:
         """See ``master.Host``."""

@@ -1,4 +1,4 @@
-"""What does this replica's log hold now, and what to carry out on it? Between the store and ``ha.follow``."""
+"""What does this replica's log hold, and how is a decision carried out on it? For ``ha.slave.follow``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ha.follow import (
+from ha.slave.follow import (
     Action,
     Agreed,
     Append,
@@ -69,7 +69,7 @@ def forget_epochs(store: MessageStore, offset: int) -> None:
 
 
 class LogKeeper:
-    """Carries out what ``ha.follow`` decided."""
+    """Carries out what ``ha.slave.follow`` decided."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store

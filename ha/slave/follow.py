@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from ha.codec import MasterHandshake, Transfer
 from ha.epochs import EpochStart, consistent_point, skipped_epochs
+from ha.wire.codec import MasterHandshake, Transfer
 from model.errors import PeerError
 
 COMPARE_BYTES: Final = 64 * 1024

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from ha.classic_codec import ReportReader, encode_header
-from ha.codec import (
+from ha.epochs import EpochStart, frame_epoch, skipped_epochs
+from ha.master.replicas import Replicas
+from ha.wire.classic_codec import ReportReader, encode_header
+from ha.wire.codec import (
     Ack,
     SlaveHandshake,
     SlaveReader,
     encode_master_handshake,
     encode_transfer_header,
 )
-from ha.core import Replicas
-from ha.epochs import EpochStart, frame_epoch, skipped_epochs
-from ha.proof import PROOF_S, Credentials, HandshakeResponder, UnprovenError, refusal
+from ha.wire.proof import PROOF_S, Credentials, HandshakeResponder, UnprovenError, refusal
 from model.errors import MqError, PeerError
 from runtime.env import Env
 
@@ -149,9 +149,9 @@ class Dialect(Protocol):
 class SlaveLink(asyncio.Protocol):
     """One slave's connection on the HA port.
 
-    The order of things: with ``haSecretFile`` the proofs (``ha.proof``), of which nothing here hears; the
-    handshake (16 bytes, all of them), our epochs, the slave's first ack - which says where its log ends and
-    so where the stream starts - then frames one way and acks the other.
+    In this order: the proofs (``ha.wire.proof``) where ``haSecretFile`` is set; the slave's handshake of 16
+    bytes; our epochs; the slave's first ack, which says where its log ends and so where the stream starts;
+    then frames one way and acks the other.
     """
 
     def __init__(self, resources: Resources, dialect: Dialect) -> None:

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ha.core import SyncSet
-from ha.membership import Proposal
+from ha.master.membership import Proposal
+from ha.master.sync_set import SyncSet
 from model.errors import MqError, Unknown
 from runtime.backoff import Backoff
 from runtime.env import Env

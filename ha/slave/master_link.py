@@ -1,4 +1,4 @@
-"""A link of a slave to its master: moves bytes and time between the connection, ``ha.follow`` and the log."""
+"""A link of a slave to its master: between the connection, ``ha.slave.follow`` and the log."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
-from ha.classic_codec import TransferReader, encode_report
-from ha.codec import (
+from ha.slave.follow import ClassicFollowing, Following, Master
+from ha.slave.own_log import LogKeeper, own_log
+from ha.wire.classic_codec import TransferReader, encode_report
+from ha.wire.codec import (
     BODY_BYTES_MAX,
     MasterHandshake,
     MasterReader,
@@ -15,10 +17,8 @@ from ha.codec import (
     encode_ack,
     encode_slave_handshake,
 )
-from ha.follow import ClassicFollowing, Following, Master
-from ha.own_log import LogKeeper, own_log
-from ha.proof import NO_PROOF, PROOF_S, HandshakeInitiator, UnprovenError, need_no_refusal
-from ha.silence import excused_ms, patience_ms
+from ha.wire.proof import NO_PROOF, PROOF_S, HandshakeInitiator, UnprovenError, need_no_refusal
+from ha.wire.silence import excused_ms, patience_ms
 from model.config import BrokerConfig
 from model.errors import PeerError
 from runtime.env import Env

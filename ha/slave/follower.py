@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ha.codec import SlaveHandshake
-from ha.follow import Master
-from ha.master_link import Dialect, MasterLink
-from ha.own_log import NeedsReseedError, forget_epochs
-from ha.proof import Credentials, HandshakeInitiator, Reason, UnprovenError
+from ha.slave.follow import Master
+from ha.slave.master_link import Dialect, MasterLink
+from ha.slave.own_log import NeedsReseedError, forget_epochs
+from ha.wire.codec import SlaveHandshake
+from ha.wire.proof import Credentials, HandshakeInitiator, Reason, UnprovenError
 from model.config import BrokerConfig
 from model.errors import DiskError, MqError
 from model.settings import split_address
@@ -115,9 +115,9 @@ class Follower:
     between heartbeats. And as it records no epoch that starts where the one before it does, its newest epoch
     may be older than ours although it was elected after all we know of: the Controllers' word counts then.
 
-    With a secret both ends prove themselves first (``ha.proof``), and a master that does not is not followed.
-    Only with ``trustPeers`` is one followed that says it has no secret. A master that may be a real one is
-    then asked for no proof unless it asks for ours.
+    With a secret both ends prove themselves first (``ha.wire.proof``). A master that does not is not
+    followed; with ``trustPeers`` one that says it has no secret is. A master that may be a real one is then
+    asked for no proof unless it asks for ours.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class Follower:
             "putAside": list(self.reseeds.aside),
         }
 
-    # What its link tells (ha.master_link.Owner)
+    # What its link tells (ha.slave.master_link.Owner)
 
     def on_connected(self) -> None:
         """A connection was made. What is wrong stays visible until the link works."""

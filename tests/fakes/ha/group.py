@@ -7,7 +7,7 @@ from typing import Any, cast
 from ha.service import HaService
 from model.config import BrokerConfig
 from runtime.os_env import OsEnv
-from tests.ha.fakes import FakeStore
+from tests.fakes.ha.store import FakeStore
 from tests.ports import free_port
 from tests.waiting import until
 
