@@ -16,7 +16,7 @@ from controller.groups.commands import (
     RegisterBroker,
 )
 from controller.groups.table import ReplicaTable
-from ha.proposals import Propose
+from ha.master.proposals import Propose
 from ha.service import HaService
 from model.codes import Request, Response
 from model.config import BrokerConfig
@@ -25,7 +25,7 @@ from remoting.codec import Command
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 from tests.broker.helpers import config_for, free_port
-from tests.ha.fakes import FakeStore
+from tests.fakes.ha.store import FakeStore
 from tests.waiting import until
 
 GROUP = "broker-t"
