@@ -32,6 +32,7 @@ def status_of(broker: Broker) -> dict[str, Any]:
         "master": role_state.master_address,
         "acting": role_state.acting,
         "putTotal": broker.context.stats.put_total,
+        "putFastTotal": broker.context.stats.put_fast_total,
         "getTotal": broker.context.stats.get_total,
         "parked": len(broker.pending_acks),
         "heldPulls": broker.processors.pulls.held,

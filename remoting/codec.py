@@ -57,7 +57,9 @@ _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _short_at: Final = _SHORT.unpack_from
 _int_at: Final = _INT.unpack_from
-assert _BINARY.size == 17, "code, language, version, opaque, flag, remark length"
+BINARY_BYTES: Final = _BINARY.size
+"""Of a ROCKETMQ header up to its remark."""
+assert BINARY_BYTES == 17, "code, language, version, opaque, flag, remark length"
 
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 

@@ -74,7 +74,7 @@ def _by_full_names() -> Any:
         for field in msgspec.structs.fields(SendExt)
     ]
     ext = msgspec.defstruct("SendExtV1", fields, gc=False, rename=SEND_V1_NAMES)
-    head: list[Any] = [("code", int), ("opaque", _I32, 0), ("flag", int, 0), ("extFields", ext)]
+    head: list[Any] = [("code", int), ("extFields", ext), ("opaque", _I32, 0), ("flag", int, 0)]
     return msgspec.json.Decoder(msgspec.defstruct("SendHeadV1", head, gc=False), strict=False).decode
 
 
@@ -147,7 +147,12 @@ class BinaryHeads:
         born_at = header.find(born_mark, _EXT_AT) + len(born_mark)
         rest_at = born_at + _BORN_DIGITS
         size_at = header.find(properties_mark, rest_at) + len(properties_mark)
-        if remark_bytes or ext_bytes != len(header) - _EXT_AT or size_at < rest_at or size_at + 4 > len(header):
+        if (
+            remark_bytes
+            or ext_bytes != len(header) - _EXT_AT
+            or size_at < rest_at
+            or size_at + 4 > len(header)
+        ):
             return _ODD_SEND
         end = size_at + 4 + _INT_AT(header, size_at)[0]
         born = header[born_at:rest_at]

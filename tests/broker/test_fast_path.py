@@ -6,12 +6,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.context import BrokerContext
-from broker.requests.fast_path import FastPath, _Ext, is_fast
+from broker.requests.fast_headers import SendExt
+from broker.requests.fast_path import FastPath, is_fast
 from broker.requests.send import SendProcessor
 from broker.requests.send_format import is_special, is_special_beside_key
 from broker.state.current_role import CurrentRole
@@ -392,27 +394,29 @@ def test_beside_a_unique_key_the_short_test_says_the_same(pairs: list[tuple[str,
     assert is_special_beside_key(text) == is_special(text)
 
 
-FAST: dict[str, Any] = {"a": "pg", "b": "T", "c": "TBW102", "d": 8, "e": 3, "f": 0, "g": 1, "h": 0, "i": UNIQ}
+FAST = SendExt("pg", "T", "TBW102", 8, 3, 0, 1, 0, UNIQ)
 
 
 @pytest.mark.parametrize(
     ("code", "changes", "unique", "expected"),
     [
         (310, {}, "A1", True),
-        (310, {"f": 1}, "A1", True),
-        (320, {"m": "true"}, "A1", True),
+        (310, {"sys_flag": 1}, "A1", True),
+        (320, {"batch": "true"}, "A1", True),
         (320, {}, "A1", False),
-        (310, {"m": "true"}, "A1", False),
-        (310, {"a": ""}, "A1", False),
-        (310, {"c": ""}, "A1", False),
-        (310, {"e": 4}, "A1", False),
-        (310, {"e": -1}, "A1", False),
-        (310, {"f": 4}, "A1", False),
-        (310, {"f": 128}, "A1", False),
-        (310, {"i": UNIQ[:-1]}, "A1", False),
-        (310, {"i": UNIQ + "DELAY\x013\x02"}, "A1", False),
-        (310, {"i": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
-        (310, {"i": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),
+        (310, {"batch": "true"}, "A1", False),
+        (310, {"batch": "TRUE"}, "A1", False),
+        (310, {"batch": "false"}, "A1", True),
+        (310, {"producer_group": ""}, "A1", False),
+        (310, {"default_topic": ""}, "A1", False),
+        (310, {"queue_id": 4}, "A1", False),
+        (310, {"queue_id": -1}, "A1", False),
+        (310, {"sys_flag": 4}, "A1", False),
+        (310, {"sys_flag": 128}, "A1", False),
+        (310, {"properties": UNIQ[:-1]}, "A1", False),
+        (310, {"properties": UNIQ + "DELAY\x013\x02"}, "A1", False),
+        (310, {"properties": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
+        (310, {"properties": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),
         (310, {}, "", False),
         (310, {}, 'A"', False),
         (310, {}, "\u00e9", False),
@@ -421,5 +425,5 @@ FAST: dict[str, Any] = {"a": "pg", "b": "T", "c": "TBW102", "d": 8, "e": 3, "f":
 def test_a_send_is_fast_when_it_needs_no_rule_but_the_format(
     code: int, changes: dict[str, Any], unique: str, expected: bool
 ) -> None:
-    ext = _Ext(**{**FAST, **changes})
-    assert is_fast(code, ext, ext.i, 4, unique) is expected
+    ext = msgspec.structs.replace(FAST, **changes)
+    assert is_fast(code, ext, ext.properties, 4, unique) is expected
