@@ -15,11 +15,11 @@ from broker.requests.fast_path import FastPath, _Ext, is_fast
 from broker.requests.send import SendProcessor
 from broker.requests.send_format import is_special, is_special_beside_key
 from broker.state.current_role import CurrentRole
-from broker.state.groups import Groups
 from broker.state.pending_acks import PendingAcks
 from broker.state.role_state import RoleState
 from broker.state.stats import Stats
-from broker.state.topics import Topics
+from broker.tables.groups import Groups
+from broker.tables.topics import Topics
 from model.config import BrokerConfig
 from model.errors import PeerError, Refused
 from model.topic import TopicConfig

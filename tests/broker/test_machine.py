@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.membership.view import View
 from broker.role.machine import (
     FINAL,
     TRANSITIONS,
@@ -25,7 +26,6 @@ from broker.role.machine import (
     Wait,
     mermaid,
 )
-from broker.role.view import View
 from tests.fakes.broker.role import FakeControllers, Life
 from tests.waiting import until
 

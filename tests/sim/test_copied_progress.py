@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from broker.service import Broker
-from broker.state.copies import GATHER_MS, OFFSETS_BOUND_MS
+from broker.tables.copies import GATHER_MS, OFFSETS_BOUND_MS
 from chaos.worlds.sim import BROKER_PORT, SimCluster
 from chaos.worlds.sim_net import NetProfile
 from model.codes import Request
