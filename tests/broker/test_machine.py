@@ -26,7 +26,7 @@ from broker.role.machine import (
     Wait,
     mermaid,
 )
-from tests.broker.role_fakes import FakeControllers, Life
+from tests.fakes.broker.role import FakeControllers, Life
 from tests.waiting import until
 
 ME, OTHER = 1, 2
