@@ -257,11 +257,12 @@ class Broker:
         return not (needs_role and self.role_state.refuse()) and self.ha.acked_by_all_recently()
 
     def _refuse_fast(self) -> bool:
+        context = self.context  # asked for each read: no property on the way
         return (
-            self.role_state.refuse() is not None
+            context.role_state.refuse() is not None
             or self.roles.stopping
-            or self.store.writable is not None
-            or self.ha.refuse() is not None
+            or context.store.writable is not None
+            or context.ha.refuse() is not None
         )
 
     def _broken(self, error: BaseException) -> None:

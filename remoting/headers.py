@@ -113,26 +113,27 @@ class SendHeader:
             broker_name=ext.get(name["broker_name"], ""),
         )
 
-    def to_ext(self) -> dict[str, str]:
-        """The letters of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+    def to_ext(self, *, full_names: bool = False) -> dict[str, str]:
+        """The letters of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, or the full names of SEND_MESSAGE."""
+        name = SEND_V1_NAMES if full_names else SEND_V2_NAMES
         ext = {
-            "a": self.producer_group,
-            "b": self.topic,
-            "c": self.default_topic,
-            "d": str(self.default_topic_queues),
-            "e": str(self.queue_id),
-            "f": str(self.sys_flag),
-            "g": str(self.born_timestamp_ms),
-            "h": str(self.flag),
-            "i": self.properties,
-            "j": str(self.reconsume_times),
-            "k": flag(self.unit_mode),
-            "m": flag(self.batch),
+            name["producer_group"]: self.producer_group,
+            name["topic"]: self.topic,
+            name["default_topic"]: self.default_topic,
+            name["default_topic_queues"]: str(self.default_topic_queues),
+            name["queue_id"]: str(self.queue_id),
+            name["sys_flag"]: str(self.sys_flag),
+            name["born_timestamp_ms"]: str(self.born_timestamp_ms),
+            name["flag"]: str(self.flag),
+            name["properties"]: self.properties,
+            name["reconsume_times"]: str(self.reconsume_times),
+            name["unit_mode"]: flag(self.unit_mode),
+            name["batch"]: flag(self.batch),
         }
         if self.max_reconsume_times is not None:
-            ext["l"] = str(self.max_reconsume_times)
+            ext[name["max_reconsume_times"]] = str(self.max_reconsume_times)
         if self.broker_name:
-            ext["n"] = self.broker_name
+            ext[name["broker_name"]] = self.broker_name
         return ext
 
 

@@ -123,10 +123,12 @@ def frame(
     properties: str = UNIQ,
     code: int = 310,
     flag: int = 0,
+    serialize: int = codec.JSON,
     **header: Any,
 ) -> bytes:
-    ext = SendHeader("pg", topic, queue_id, 1_699_999_999_000, properties=properties, **header).to_ext()
-    return codec.encode(Command(code, ext, body, opaque=opaque, flag=flag))
+    send = SendHeader("pg", topic, queue_id, 1_699_999_999_000, properties=properties, **header)
+    ext = send.to_ext(full_names=code == 10)
+    return codec.encode(Command(code, ext, body, opaque=opaque, flag=flag, serialize=serialize))
 
 
 def assert_same(frames: list[bytes], **side: Any) -> tuple[Side, int]:
@@ -142,17 +144,31 @@ def assert_same(frames: list[bytes], **side: Any) -> tuple[Side, int]:
     return fast, len(left)
 
 
-def test_plain_sends_take_the_hot_path_and_one_write() -> None:
-    fast, left = assert_same([frame(i, b"x" * i, queue_id=i % 4) for i in range(64)])
+@pytest.mark.parametrize("serialize", [codec.JSON, codec.ROCKETMQ])
+@pytest.mark.parametrize("code", [10, 310])
+def test_plain_sends_take_the_fast_path_and_one_write(code: int, serialize: int) -> None:
+    sent = [frame(i, b"x" * i, queue_id=i % 4, code=code, serialize=serialize) for i in range(64)]
+    fast, left = assert_same(sent)
     assert left == 0
+    assert fast.context.stats.put_fast_total == 64
     assert fast.store.appends == 1
     assert len(fast.connection.written) == 1
 
 
-def test_a_batch_takes_the_hot_path_with_its_properties_untouched() -> None:
+@pytest.mark.parametrize("serialize", [codec.JSON, codec.ROCKETMQ])
+def test_a_batch_takes_the_fast_path_with_its_properties_untouched(serialize: int) -> None:
     messages = [(b"m%d" % i, f"KEYS\x01k{i}\x02UNIQ_KEY\x01AB{i}\x02TAGS\x01A\x02", i) for i in range(5)]
-    _, left = assert_same([frame(1, batch_body(messages), code=320, batch=True)])
+    fast, left = assert_same([frame(1, batch_body(messages), code=320, batch=True, serialize=serialize)])
     assert left == 0
+    assert fast.context.stats.put_fast_total == 5
+
+
+def test_a_pull_between_sends_leaves_them_on_the_fast_path() -> None:
+    pulls = [codec.encode(Command(11, {"topic": "T"}, serialize=dialect)) for dialect in (0, 1)]
+    sent = [frame(1), pulls[0], frame(2, serialize=codec.ROCKETMQ), pulls[1], frame(3)]
+    side = Side()
+    assert side.fast(b"".join(sent)) == pulls
+    assert len(side.store.dispatches) == 3
 
 
 def test_oneway_sends_are_stored_and_never_answered() -> None:
