@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from broker.membership import controllers as controllers_of_broker
 from broker.membership.controllers import view_of
-from broker.role import controllers as controllers_of_broker
 from model.codes import Request, Response
 from model.errors import ConfigError, MqError, PeerError, Unknown
 from remoting.codec import Command
