@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.raft.transport import Link, Transport
-from ha.proof import Credentials, HandshakeInitiator, HandshakeResponder
+from ha.wire.proof import Credentials, HandshakeInitiator, HandshakeResponder
 from model.config import BrokerConfig
 from runtime.handshake import Initiator, Keys, NotProven, Responder, State
 from runtime.os_env import OsEnv
