@@ -450,8 +450,8 @@ class ElectionState:
         return master is not None and self._live.is_presumed(name, master, self._now_ms)
 
     def _on_requested(self, event: Requested) -> None:
-        """A broker or an operator asks. Both ``restarted`` and ``handed_over_by`` say that the master's reign
-        in this epoch is over, so its lease holds nothing up any more."""
+        """A broker or an operator asks. Both ``restarted`` and ``handed_over_by`` say that the master
+        no longer leads in this epoch, so its lease holds nothing up any more."""
         name, wish, group = event.group, event.wish, self._table.groups.get(event.group)
         if group is not None and wish.master_epoch not in (-1, group.epoch):
             # It was long on its way: here too, so that it neither ends a lease nor drains a master.

@@ -8,7 +8,7 @@ from broker.membership.reboot import Found, Noted, UncleanRebootDetector, suspic
 from model.errors import DiskError
 from runtime.env import read_file, write_file
 from runtime.os_env import OsEnv
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 
 PATH = "/store/bootId.json"
 

@@ -28,8 +28,8 @@ from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection
 from runtime.os_env import OsEnv
-from tests.broker.fakes import FakeConnection, FakeStore
 from tests.broker.helpers import batch_body, golden_exchanges
+from tests.fakes.broker.store import FakeConnection, FakeStore
 
 UNIQ = "UNIQ_KEY\x01FD00000000000000000000000000021E\x02WAIT\x01true\x02"
 

@@ -34,7 +34,7 @@ from broker.state.role_state import RoleState
 from model.codes import Request
 from model.errors import Refused
 from remoting.codec import Command
-from tests.broker.role_fakes import FakeControllers, Life
+from tests.fakes.broker.role import FakeControllers, Life
 from tests.waiting import until
 
 ME, OTHER = 1, 2

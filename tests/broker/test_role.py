@@ -14,7 +14,7 @@ from broker.membership.controllers import view_of
 from model.codes import Request, Response
 from model.errors import ConfigError, MqError, PeerError, Unknown
 from remoting.codec import Command
-from tests.broker.role_fakes import GROUP, FakeControllers, Life
+from tests.fakes.broker.role import GROUP, FakeControllers, Life
 from tests.waiting import until
 
 

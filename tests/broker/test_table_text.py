@@ -20,9 +20,9 @@ from model.config import BrokerConfig
 from model.topic import SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
 from remoting.codec import Command
-from tests.broker.fakes import FakeConnection
 from tests.broker.helpers import client_of, eventually, pair, running, topic
 from tests.broker.turn_meter import LIMIT_S, metered
+from tests.fakes.broker.store import FakeConnection
 
 NAMES = st.sampled_from(["a", "b", "B", "ab", "%RETRY%a", "z", "\u00e9"])
 CHANGES = st.lists(

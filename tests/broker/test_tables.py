@@ -24,8 +24,8 @@ from remoting import bodies
 from remoting.service import Connection
 from runtime.os_env import OsEnv
 from runtime.tasks import Tasks
-from tests.broker.fakes import FakeConnection
 from tests.broker.helpers import eventually
+from tests.fakes.broker.store import FakeConnection
 
 
 def now_ms() -> int:
