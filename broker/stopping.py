@@ -41,6 +41,7 @@ async def stop(broker: BrokerParts) -> None:
 
 async def _drain_and_step_down(broker: BrokerParts) -> None:
     roles, role_state = broker.roles, broker.context.role_state
+    broker.role.on_stopping()
     target = roles.transfer_target() if role_state.is_master else None
     # No more writes, while replication goes on until the answers under way have left: the successor then has
     # all of them, and is elected as soon as the Controllers see this broker hang up.
@@ -53,6 +54,7 @@ async def _drain_and_step_down(broker: BrokerParts) -> None:
     # on it.
     broker.server.stop_accepting()
     broker.server.go_away()
+    broker.role.machine.on_change()
     role_state.set(replace(role_state.state, role="fenced", master_address=None))
     # One that lacks what was answered must not be named: an election asks which log is longest.
     if target is not None and (roles.end_of(target) or 0) >= broker.context.ha.replicated:

@@ -83,6 +83,7 @@ class RoleManager:
         self._replica = replica
         self._host = host
         self._tasks = Tasks("role")
+        self._stopping = False
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
         self._controllers = Controllers(env, config, client)
@@ -114,6 +115,10 @@ class RoleManager:
         watch = LinkWatch(self._replica.env.monotonic_ms, self._controllers.alive, self._linked)
         self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
 
+    def on_stopping(self) -> None:
+        """The broker begins to stop: it takes up no role any more. The Controllers still see it as it was."""
+        self._stopping = True
+
     async def stop(self) -> None:
         """No more heartbeats, no more changes of role; the Controllers see the connection end. Idempotent."""
         self.machine.on(Event.STOP)
@@ -137,6 +142,10 @@ class RoleManager:
     def broker_id(self) -> int | None:
         """The permanent id, None while there is none."""
         return self._membership.broker_id
+
+    @property
+    def _over(self) -> bool:
+        return self._stopping or self.machine.over
 
     @property
     def epoch(self) -> int:
@@ -248,7 +257,7 @@ class RoleManager:
                 return
             if self._replica.ha.follows and not self._classic.replicates_from(ha_address):
                 return  # NameServers may disagree: a working link is not left because another one says so
-            if await self._classic.named(master_address, ha_address) and not self.machine.over:
+            if await self._classic.named(master_address, ha_address) and not self._over:
                 # Not ``on_change``: there is nothing to register, and an answer may name another master.
                 self.machine.on_follow(self._classic.broker_id, 0, master_address, ha_address)
 
@@ -325,9 +334,11 @@ class RoleManager:
 
     async def _become(self, broker_id: int, view: View) -> None:
         async with self._changing:
-            if view.epoch > self.epoch and not self.machine.over:
+            if view.epoch > self.epoch and not self._over:
                 self._replica.store.throttle.postpone()
             action = self.machine.decide(view, self._facts(broker_id))
+            if self._stopping and not isinstance(action, Adopt | Fence):
+                return
             if isinstance(action, AskAnew):
                 view = await self._controllers.elect(
                     broker_id,
@@ -357,9 +368,9 @@ class RoleManager:
                     address = view.master_address
                     self.machine.on_change()
                     await self._host.follow(broker_id, view.epoch, address, ha_address)
-                    if not self.machine.over:
+                    if not self._over:
                         self._changed(self.machine.on_follow(broker_id, view.epoch, address, ha_address))
-            if view.epoch == self.epoch and not self.machine.over:
+            if view.epoch == self.epoch and not self._over:
                 self.reason = None
 
     def _facts(self, broker_id: int) -> Facts:
@@ -400,7 +411,7 @@ class RoleManager:
         await self._membership.whole()
         self.machine.on_change()
         await self._host.lead(Elected(broker_id, view.epoch, view.members, view.set_epoch, propose))
-        if not self.machine.over:
+        if not self._over:
             self.machine.on_set(view.epoch, view.set_epoch, self._replica.env.monotonic_ms())
             self._changed(self.machine.on_lead(broker_id, view.epoch, self._replica.config.address))
 
