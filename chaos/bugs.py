@@ -16,8 +16,8 @@ import msgspec
 
 import controller.groups.elect
 import controller.groups.group
-import ha.links
-from broker.role.reboot import Found, UncleanRebootDetector
+import ha.master.links
+from broker.membership.reboot import Found, UncleanRebootDetector
 from broker.state.pending_acks import PendingAcks
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER
@@ -32,7 +32,7 @@ from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
 from controller.raft.raft import Raft
-from ha.core import SyncSet
+from ha.master.sync_set import SyncSet
 from ha.service import HaService
 from model.errors import DiskError
 from model.ids import PhysicalOffset
@@ -310,7 +310,7 @@ BUGS: Final[dict[str, Bug]] = {
     "pause_held_against_slaves": Bug(
         "a master that stood still ends the links of slaves it could not hear meanwhile",
         STOOD_STILL,
-        ha.links,
+        ha.master.links,
         "excused_ms",
         _excuses_nobody,
     ),

@@ -377,7 +377,7 @@ class Controller:
             restarted=restarted,
             log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
             suspect=opt_bool(ext, "doubtful"),
-            # Both say that the master's reign in this epoch is over; an older broker names no epoch.
+            # Both say that the master no longer leads in this epoch; an older broker names no epoch.
             master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or handed_over_by >= 0 else -1,
             handed_over_by=handed_over_by,
         )

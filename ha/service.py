@@ -1,7 +1,7 @@
 """How one log gets onto many brokers: the HA port, the master's slaves, the slave's master.
 
-A facade: it holds the role, hands what happens to the deciders (``ha.core``, ``ha.follow``) and tells the
-store and the waiting answers what they said.
+A facade. It holds the role, hands what happens to the deciders (``ha.master.sync_set``,
+``ha.slave.follow``), and tells the store and the waiting answers what they decided.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ha.ack_policy import AckPolicy, Wait
-from ha.core import ConnectedSet, Leadership, LogEnds, Replicas, SyncSet
-from ha.follow import Master
-from ha.links import SlaveLinks
-from ha.proposals import Proposals, Propose
-from ha.slave import Follower, State
+from ha.master.ack_policy import AckPolicy, Wait
+from ha.master.connected_set import ConnectedSet
+from ha.master.links import SlaveLinks
+from ha.master.proposals import Proposals, Propose
+from ha.master.replicas import Replicas
+from ha.master.sync_set import Leadership, LogEnds, SyncSet
+from ha.slave.follow import Master
+from ha.slave.follower import Follower, State
 from model.config import BrokerConfig
 from model.errors import MqError, Refused
 from runtime.env import Env, Listener
@@ -157,7 +159,7 @@ class HaService:
         """``rocketmq_peer``: whether the master may be a real RocketMQ broker, for the next ``become_slave``.
 
         A Controller of ours knows the HA address of keelmq brokers only: a master with such an address is one
-        of ours. See ``ha.slave.Follower`` for what is different with the other kind.
+        of ours. See ``ha.slave.follower.Follower`` for what is different with the other kind.
         """
         self.next_master = self.next_master._replace(rocketmq_peer=rocketmq_peer)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ha.proposals import Propose
+from ha.master.proposals import Propose
 
 
 class RoleHost(Protocol):

@@ -18,7 +18,7 @@ from chaos.model.world import Budget, Setting
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
-from ha.ack_policy import AckPolicy
+from ha.master.ack_policy import AckPolicy
 
 
 @dataclass(frozen=True, slots=True)

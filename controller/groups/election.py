@@ -459,7 +459,7 @@ class ElectionState:
             return
         handed_over = group is not None and _hands_over(group, wish)
         if group is not None and group.master is not None and (handed_over or _asks_anew(group, wish)):
-            # The master says that its reign in this epoch is over, so its lease holds nothing up any more.
+            # The master says that it no longer leads in this epoch, so its lease holds nothing up any more.
             self.leases.release((name, group.master))
         if name in self.elections:
             error = Refused(f"an election of {name} is under way", ELECT_MASTER_FAILED)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ha.master_link import MasterLink
+from ha.slave.master_link import MasterLink
 from model.codes import Request
 from model.errors import Refused
 from tests.broker.helpers import client_of, eventually, log_records, pair, running

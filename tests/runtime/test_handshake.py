@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from controller.links.link import Link
 from controller.links.transport import Callbacks, Security, Transport
-from ha.proof import Credentials, HandshakeInitiator, HandshakeResponder
+from ha.wire.proof import Credentials, HandshakeInitiator, HandshakeResponder
 from model.config import BrokerConfig
 from runtime.handshake import Initiator, Keys, NotProven, Responder, State
 from runtime.os_env import OsEnv
