@@ -33,7 +33,7 @@ PROCESS_BYTES: Final = NONCE_BYTES // 2
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which member this is, which others there are, and what proves it. ``tls``: certificates name members."""
+    """Which member this is, the ids of all, and what proves it. ``tls``: certificates name members."""
 
     node_id: str
     ids: frozenset[str]
