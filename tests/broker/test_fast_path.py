@@ -368,7 +368,7 @@ async def test_answers_wait_for_replication() -> None:
     assert side.fast(frame(1)) == []
     assert side.connection.written == []
     side.replicated = side.store.log.end
-    side.pending_acks.replicated(side.store.log.end)
+    side.pending_acks.on_replicated(side.store.log.end)
     assert len(side.connection.written) == 1
 
 
