@@ -33,7 +33,7 @@ from model.codes import Request
 from model.config import BrokerConfig
 from remoting.auth import read_credentials
 from remoting.codec import Command
-from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 from store.message_store import MessageStore
@@ -54,6 +54,7 @@ class Broker:
         credentials = read_credentials(env.disk, config.peer_credentials_file)
         self.context.credentials = credentials
         name = f"broker {config.broker_name}"
+        guard = Guard(name, Limits.of(config), env.monotonic_ms)
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=credentials
         )
@@ -80,8 +81,7 @@ class Broker:
                 fast=fast,
                 on_close=self._closed,
                 credentials=credentials,
-                frame_bytes_max=config.frame_bytes_max,
-                idle_s=config.server_channel_max_idle_s,
+                guard=guard,
             )
 
         context = self.context
