@@ -97,7 +97,7 @@ class _Recovery:
         files.log.load()
         files.damage.load()
         if files.index is not None:
-            files.index.load()
+            files.index.load(clean=self.clean)
         if not files.log.segments:
             return self._empty()
         self._load_queues()
