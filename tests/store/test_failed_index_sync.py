@@ -18,7 +18,7 @@ from store.files.key_hash import KeyHash
 from store.files.record import decode
 from store.flow.writing import Put
 from store.message_store import MessageStore
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message, opened
 
 IDLE: dict[str, Any] = {"flush_interval_ms": 3_600_000, "flush_queue_interval_ms": 3_600_000}

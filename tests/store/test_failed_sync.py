@@ -19,7 +19,7 @@ from store.files.damage import DamagedRange, load_ranges
 from store.files.epoch_file import EpochEntry, EpochFile
 from store.files.record import NewMessage, encode
 from store.message_store import MessageStore
-from tests.store.faulty import PAGE, FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import PAGE, FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message, opened, records_of, records_on
 from tests.waiting import until
 

@@ -12,9 +12,12 @@ from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import Life, SimLoop
 from chaos.worlds.sim_net import Fabric
-from controller.raft.raft import Raft, RaftConfig
+from controller.links.transport import Security
+from controller.raft.calls import StateMachine
+from controller.raft.raft import Raft
+from controller.raft.timing import RaftConfig
 from model.errors import MqError
-from tests.controller.faulty import Fault, FaultyDisk
+from tests.fakes.disk.refusing import Fault, RefusingDisk
 
 T = TypeVar("T")
 SECRET = b"a secret of 32 bytes, or nearly."
@@ -31,7 +34,7 @@ class Member:
         self.raft: Raft | None = None
         self.applied: list[bytes] = []
         self.replayed = 0  # calls of ``apply`` in this life
-        self.disk: FaultyDisk | None = None  # of this life
+        self.disk: RefusingDisk | None = None  # of this life
         self.fault: Fault | None = None  # it begins its lives with
 
     @property
@@ -44,7 +47,7 @@ class Member:
         self.replayed = 0
         self.life = group.loop.new_life(self.name)
         env = SimEnv(group.loop, self.life, group.fabric, self.machine, self.name, seed=group.seed)
-        env.disk = self.disk = FaultyDisk(env.disk, self.machine)
+        env.disk = self.disk = RefusingDisk(env.disk, self.machine)
         self.disk.fault = self.fault
 
         def apply(command: bytes) -> bytes:
@@ -61,16 +64,14 @@ class Member:
                 self.name,
                 group.addresses,
                 "/raft",
-                apply,
-                lambda: b"\n".join(applied),
-                restore,
+                StateMachine(apply, lambda: b"\n".join(applied), restore),
                 config=RaftConfig(
                     append_ms=50,
                     election_min_ms=250,
                     election_max_ms=500,
                     compact_entries=group.compact_entries,
                 ),
-                secret=SECRET,
+                security=Security(SECRET),
             )
             await raft.start()
             return raft
