@@ -100,14 +100,14 @@ class Membership:
         if not self.registered:
             return await self._register(broker_id), True
         view = await self._controllers.replica_info()
-        if slave and self.suspect and broker_id in view.members & view.doubtful:
+        if slave and self.suspect and broker_id in view.members & view.suspects:
             # It stayed a member because no other could; now a master can tell what its log lacks.
             return await self._register(broker_id), True
         return view, False
 
     async def _register(self, broker_id: int) -> View:
         unclean = self.unclean and not self._was_registered
-        view = await self._controllers.register(broker_id, unclean=unclean, doubtful=self.suspect)
+        view = await self._controllers.register(broker_id, unclean=unclean, suspect=self.suspect)
         self.registered = self._was_registered = True
         return view
 

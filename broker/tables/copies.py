@@ -9,8 +9,8 @@ something new:
     answer    ext: run, revision      body: {"topics", "groups", "offsets", "delays"}, those that changed
 
 ``seen`` of the next question is the slave's receipt. Topics and groups leave at once; a change of them is
-answered when every broker that could be elected has sent its receipt (``settle``). Offsets, which change with
-every batch a consumer reads, are gathered for ``GATHER_MS``.
+answered when every broker that could be elected has sent its receipt (``wait_for_slaves``). Offsets change
+with every batch a consumer reads; they are gathered for ``GATHER_MS``.
 
 Tables first, then membership: a slave joins the SyncStateSet only when it has the tables (``ready``). A
 receipt counts for one HA link only: a slave that was killed may have lost what it confirmed before.
@@ -112,7 +112,7 @@ class Copies:
                 slave.behind_ms = now_ms
         self._wake()
 
-    async def settle(self) -> None:
+    async def wait_for_slaves(self) -> None:
         """Wait until every broker that could be elected, and copies, has all that changed so far.
 
         Raises Refused after ``slaveTimeout``: the change stands here, and asking again does no harm.
