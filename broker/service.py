@@ -11,23 +11,24 @@ from typing import Any, Final
 
 from broker import stopping
 from broker.context import BrokerContext
+from broker.discovery.group_address import GroupAddress
+from broker.discovery.registration import Registration
 from broker.processors import Processors
 from broker.requests.fast_path import FastPath
 from broker.requests.pull import CHECK_S
-from broker.role.group_address import GroupAddress
+from broker.role.host import Elected
 from broker.role.manager import RoleManager
-from broker.role.registration import Registration
+from broker.role.replica import Replica
 from broker.roles import RoleChanges
 from broker.state.current_role import CurrentRole
-from broker.state.groups import Groups
-from broker.state.offsets import OffsetTable
 from broker.state.pending_acks import PendingAcks
-from broker.state.topics import Topics
 from broker.status import status_of
-from broker.tables import TableFiles
+from broker.tables.groups import Groups
+from broker.tables.offsets import OffsetTable
+from broker.tables.table_files import TableFiles
+from broker.tables.topics import Topics
 from broker.upkeep.delay import DelayOffsets
 from broker.upkeep.services import Upkeep
-from ha.proposals import Propose
 from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
@@ -58,7 +59,7 @@ class Broker:
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=credentials
         )
-        self.role = RoleManager(env, config, self.store, self.ha, self.client, self)
+        self.role = RoleManager(Replica(env, config, self.store, self.ha, self.role_state), self.client, self)
         self.registration = Registration(
             env,
             config,
@@ -177,8 +178,8 @@ class Broker:
 
     def _wire(self) -> None:
         upkeep, registration, role = self.upkeep, self.registration, self.role
-        self.ha.on_replicated.append(self.pending_acks.replicated)
-        self.store.on_flush.append(self.pending_acks.flushed)
+        self.ha.on_replicated.append(self.pending_acks.on_replicated)
+        self.store.on_flush.append(self.pending_acks.on_flushed)
         self.store.on_broken.append(self._broken)
         role.on_change.append(registration.soon)
         role.on_change.append(upkeep.acting.soon)
@@ -194,15 +195,8 @@ class Broker:
 
     # What the role manager asks (``broker.role.host.RoleHost``)
 
-    async def lead(
-        self,
-        broker_id: int,
-        epoch: int,
-        members: frozenset[int],
-        set_epoch: int,
-        propose: Propose | None,
-    ) -> None:
-        await self.roles.lead(broker_id, epoch, members, set_epoch, propose)
+    async def lead(self, elected: Elected) -> None:
+        await self.roles.lead(elected)
         self.check_invariants()
 
     def announce(self, epoch: int) -> None:
@@ -257,11 +251,12 @@ class Broker:
         return not (needs_role and self.role_state.refuse()) and self.ha.acked_by_all_recently()
 
     def _refuse_fast(self) -> bool:
+        context = self.context  # asked for each read: no property on the way
         return (
-            self.role_state.refuse() is not None
+            context.role_state.refuse() is not None
             or self.roles.stopping
-            or self.store.writable is not None
-            or self.ha.refuse() is not None
+            or context.store.writable is not None
+            or context.ha.refuse() is not None
         )
 
     def _broken(self, error: BaseException) -> None:

@@ -32,8 +32,11 @@ from controller.groups.elect import PRIORITY_LAST
 from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
 from controller.groups.prospects import Wish
 from controller.groups.table import ReplicaTable
-from controller.raft.raft import Raft, RaftConfig
-from controller.raft.tls import TlsFiles
+from controller.links.tls import TlsFiles
+from controller.links.transport import Security
+from controller.raft.calls import StateMachine
+from controller.raft.raft import Raft
+from controller.raft.timing import RaftConfig
 from model.codes import Request, Response
 from model.config import ControllerConfig
 from model.errors import ConfigError, PeerError, Refused, Unknown
@@ -112,16 +115,16 @@ class Controller:
             config.self_id,
             config.raft_addresses(),
             config.store_path or f"store/controller-{config.self_id}",
-            table.apply_bytes,
-            table.snapshot,
-            table.restore,
+            StateMachine(table.apply_bytes, table.snapshot, table.restore),
             config=RaftConfig(
                 append_ms=config.raft_append_period_ms,
                 election_min_ms=config.raft_election_min_ms,
                 election_max_ms=config.raft_election_max_ms,
             ),
-            secret=read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
-            tls=tls if config.raft_tls_cert else None,
+            security=Security(
+                read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
+                tls if config.raft_tls_cert else None,
+            ),
         )
 
     def _make_server(self, credentials: Credentials | None) -> RemotingServer:
@@ -375,7 +378,7 @@ class Controller:
             restarted=restarted,
             log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
             suspect=opt_bool(ext, "doubtful"),
-            # Both say that the master's reign in this epoch is over; an older broker names no epoch.
+            # Both say that the master no longer leads in this epoch; an older broker names no epoch.
             master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or handed_over_by >= 0 else -1,
             handed_over_by=handed_over_by,
         )

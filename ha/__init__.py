@@ -1,1 +1,1 @@
-"""One log on many brokers: frames on the HA port, which replicas count, how far the log is confirmed."""
+"""One log on many brokers: a master and its slaves, and what they say to each other on the HA port."""

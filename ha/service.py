@@ -1,7 +1,7 @@
 """How one log gets onto many brokers: the HA port, the master's slaves, the slave's master.
 
-A facade: it holds the role, hands what happens to the deciders (``ha.core``, ``ha.follow``) and tells the
-store and the waiting answers what they said.
+A facade. It holds the role, hands what happens to the deciders (``ha.master.sync_set``,
+``ha.slave.follow``), and tells the store and the waiting answers what they decided.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ha.ack_policy import AckPolicy, Wait
-from ha.core import ConnectedSet, Leadership, LogEnds, Replicas, SyncSet
-from ha.follow import Master
-from ha.links import SlaveLinks
-from ha.proposals import Proposals, Propose
-from ha.slave import Follower, State
+from ha.master.ack_policy import AckPolicy, Wait
+from ha.master.connected_set import ConnectedSet
+from ha.master.links import SlaveLinks
+from ha.master.proposals import Proposals, Propose
+from ha.master.replicas import Replicas
+from ha.master.sync_set import Leadership, LogEnds, SyncSet
+from ha.slave.follow import Master
+from ha.slave.follower import Follower, State
 from model.config import BrokerConfig
 from model.errors import MqError, Refused
 from runtime.env import Env, Listener
@@ -157,7 +159,7 @@ class HaService:
         """``rocketmq_peer``: whether the master may be a real RocketMQ broker, for the next ``become_slave``.
 
         A Controller of ours knows the HA address of keelmq brokers only: a master with such an address is one
-        of ours. See ``ha.slave.Follower`` for what is different with the other kind.
+        of ours. See ``ha.slave.follower.Follower`` for what is different with the other kind.
         """
         self.next_master = self.next_master._replace(rocketmq_peer=rocketmq_peer)
 
@@ -292,7 +294,7 @@ class HaService:
         Either a promise was found broken, or the lease ended and not every member is there, or fewer members
         than minInSyncReplicas, or than a majority in majority mode, are in sync.
         """
-        sync = self.sync
+        sync = self.links.replicas
         if sync is None:
             return None
         if self.broken is not None:
@@ -331,9 +333,10 @@ class HaService:
     # What happens
 
     def _appended(self, end: int) -> None:
-        if self.sync is None:
+        sync = self.links.replicas
+        if sync is None:
             return
-        self.sync.on_append(end)
+        sync.on_append(end)
         self._publish()
         if self._config.flush_disk_type == "SYNC_FLUSH":
             self._store.sync_to(end)
@@ -351,10 +354,12 @@ class HaService:
 
     def _publish(self) -> None:
         """Tell the store, the waiting answers, and soon the slaves, what is new."""
-        sync = self.sync
+        sync, store = self.links.replicas, self._store
         if sync is None or self.broken is not None:
             return
-        if sync.confirmed <= self._store.confirmed and sync.replicated <= self.replicated:
+        confirmed, replicated = sync.confirmed, sync.replicated
+        more = confirmed > store.confirmed
+        if not more and replicated <= self.replicated:
             self.links.on_confirm()
             return
         try:
@@ -367,12 +372,12 @@ class HaService:
             for broke in self.on_broken:
                 broke(MqError(self.broken))
             return
-        if sync.confirmed > self._store.confirmed:
-            self._store.confirm(sync.confirmed)
-        if sync.replicated > self.replicated:
-            self.replicated = sync.replicated
+        if more:
+            store.confirm(confirmed)
+        if replicated > self.replicated:
+            self.replicated = replicated
             for hook in self.on_replicated:
-                hook(sync.replicated)
+                hook(replicated)
         self.links.on_confirm()
 
     # Time

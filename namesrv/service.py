@@ -361,6 +361,8 @@ class NameServer:
         path = self._config.kv_config_path
         if not path or not self._env.disk.exists(path):
             return KvTable()
+        # What is read counts from now on: the sync of its name may be what the last process ended with.
+        self._env.disk.sync_dir(path.rpartition("/")[0] or ".")
         try:
             table = loads_object(read_file(self._env.disk, path)).get("configTable", {})
         except PeerError as error:

@@ -116,7 +116,7 @@ SLAVE_STATES: Final = (
     "needs_reseed",
     "broken",
 )
-"""``ha.slave.State``; by name, because a NameServer shows metrics as well and loads no store for that."""
+"""``ha.slave.follower.State``, by name: a NameServer shows metrics as well and loads no store for that."""
 
 
 def _broker(status: Mapping[str, Any]) -> Iterator[Metric]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ha.own_log import classic_from
+from ha.slave.own_log import classic_from
 from store.files.epoch_file import EpochEntry
 from store.message_store import MessageStore
 

@@ -1,11 +1,11 @@
-"""What does a master count, confirm, answer and propose? ``ha.ack_policy`` decides on modelled knowledge."""
+"""What does a master count, confirm, answer and propose? On modelled knowledge, by the real ``AckPolicy``."""
 
 from __future__ import annotations
 
 from chaos.model.controllers import group_of
 from chaos.model.rules import Rules
 from chaos.model.world import Lead, Open, Phase, Request, Setting, World, put
-from ha.ack_policy import AckPolicy, Wait
+from ha.master.ack_policy import AckPolicy, Wait
 
 NOTHING = -1
 

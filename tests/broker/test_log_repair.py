@@ -12,8 +12,8 @@ import pytest
 from broker.context import BrokerContext
 from broker.service import Broker
 from broker.upkeep.log_repair import LogRepair
-from ha.master import Budget, Host, LogReader, Resources, SlaveLink, WithEpochs
-from ha.proof import Credentials
+from ha.master.slave_link import Budget, Host, LogReader, Resources, SlaveLink, WithEpochs
+from ha.wire.proof import Credentials
 from model.codes import Request
 from model.errors import PeerError
 from runtime.os_env import OsEnv

@@ -1,4 +1,4 @@
-"""The promise of ha.ack_policy: OK means as many copies as the configuration asks for, in every mode."""
+"""The promise of ha.master.ack_policy: OK means as many copies as configured, in every mode."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.ack_policy import AckPolicy, Wait, nth_end
+from ha.master.ack_policy import AckPolicy, Wait, nth_end
 from model.config import BrokerConfig
 
 ENDS = st.lists(st.integers(0, 50), max_size=4)

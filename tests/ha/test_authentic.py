@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from ha.codec import SlaveHandshake, encode_ack, encode_slave_handshake
-from ha.links import STRANGERS_MAX
-from ha.proof import Credentials, HandshakeInitiator, Reason, refusal
-from ha.slave import State
-from tests.ha.group import Group, Node
-from tests.ha.raw_slave import RawSlave
+from ha.master.links import STRANGERS_MAX
+from ha.slave.follower import State
+from ha.wire.codec import SlaveHandshake, encode_ack, encode_slave_handshake
+from ha.wire.proof import Credentials, HandshakeInitiator, Reason, refusal
+from tests.fakes.ha.group import Group, Node
+from tests.fakes.ha.raw_slave import RawSlave
 from tests.waiting import until
 
 RECORD = b"0123456789"

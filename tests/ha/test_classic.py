@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.ack_policy import AckPolicy, Wait
-from ha.classic_codec import ReportReader, TransferReader, encode_header, encode_report
-from ha.codec import Ack, Transfer
-from ha.core import ConnectedSet
-from ha.slave import State
+from ha.master.ack_policy import AckPolicy, Wait
+from ha.master.connected_set import ConnectedSet
+from ha.slave.follower import State
+from ha.wire.classic_codec import ReportReader, TransferReader, encode_header, encode_report
+from ha.wire.codec import Ack, Transfer
 from model.config import BrokerConfig
 from model.errors import ConfigError, PeerError
-from tests.ha.group import Node
+from tests.fakes.ha.group import Node
 from tests.waiting import until
 
 
@@ -194,7 +194,7 @@ async def test_where_a_slave_says_it_ends_acknowledges_nothing_before_it_has_com
 async def test_a_slave_that_is_longer_than_its_master_says_so(
     lost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ha.follow.COMPARE_WAIT_MS", 150)
+    monkeypatch.setattr("ha.slave.follow.COMPARE_WAIT_MS", 150)
 
     slave = Node(1)
     slave.store.grow(b"0123456789" * 300)

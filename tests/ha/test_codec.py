@@ -1,10 +1,10 @@
-"""The promise of ha.codec: frames survive any cut of the stream, and no byte of a peer is believed."""
+"""The promise of ha.wire.codec: frames survive any cut of the stream, and no byte of a peer is believed."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.codec import (
+from ha.wire.codec import (
     Ack,
     MasterHandshake,
     MasterReader,

@@ -1,4 +1,4 @@
-"""The promise of ha.core: a slave cut at the consistent point holds what it shares with its master."""
+"""The promise of ha.epochs: a slave cut at the consistent point holds what it shares with its master."""
 
 from dataclasses import dataclass, field
 
@@ -22,7 +22,7 @@ class Replica:
         self.epochs.append((epoch, end))
 
     def follow(self, master: "Replica", count: int) -> None:
-        """Cut and append as ha.master_link does."""
+        """Cut and append as ha.slave.master_link does."""
         point = consistent_point(master.epochs, self.epochs, len(master.log), len(self.log))
         common = 0
         while common < min(len(self.log), len(master.log)) and self.log[common] == master.log[common]:

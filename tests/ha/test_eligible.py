@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ha.ack_policy import AckPolicy
-from ha.core import JOINING_MS, Leadership, LogEnds, SyncSet
+from ha.master.ack_policy import AckPolicy
+from ha.master.sync_set import JOINING_MS, Leadership, LogEnds, SyncSet
 
 
 class Group:

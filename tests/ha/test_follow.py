@@ -1,4 +1,4 @@
-"""The promise of ha.follow: a log grows at its end, keeps what is proven, and acknowledges what it holds."""
+"""The promise of ha.slave.follow: a log grows at its end, keeps what is proven, acknowledges what it has."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ha.codec import MasterHandshake, Transfer
-from ha.follow import (
+from ha.slave.follow import (
     Action,
     Append,
     ClassicFollowing,
@@ -22,6 +21,7 @@ from ha.follow import (
     OwnLog,
     Truncate,
 )
+from ha.wire.codec import MasterHandshake, Transfer
 from model.errors import PeerError
 
 OURS, REAL = Master(9), Master(9, rocketmq_peer=True)

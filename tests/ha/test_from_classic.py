@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.ha.group import Group, Node
+from tests.fakes.ha.group import Group, Node
 from tests.waiting import until
 
 DATA = b"0123456789" * 2048

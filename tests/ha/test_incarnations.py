@@ -1,6 +1,6 @@
 """The promise to a group whose slave forgot: what it acknowledged before counts for nothing any more."""
 
-from tests.ha.group import Group, Node
+from tests.fakes.ha.group import Group, Node
 from tests.waiting import until
 
 

@@ -14,8 +14,8 @@ from model.message import encode_host
 from runtime.os_env import OsEnv
 from store.files.record import NewMessage
 from store.message_store import MessageStore
-from tests.ha.fakes import FakeStore
-from tests.ha.group import Group, Node
+from tests.fakes.ha.group import Group, Node
+from tests.fakes.ha.store import FakeStore
 from tests.waiting import until
 
 HOST = encode_host("127.0.0.1:10911")

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from ha.core import SyncSet
+from ha.master.sync_set import SyncSet
 from ha.service import HaService
-from ha.slave import State
-from tests.ha.group import Group, Node
+from ha.slave.follower import State
+from tests.fakes.ha.group import Group, Node
 from tests.waiting import until
 
 RECORD = b"0123456789"

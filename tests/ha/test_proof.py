@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.proof import (
+from ha.wire.proof import (
     ANSWER_BYTES,
     HELLO_BYTES,
     MAGIC,

@@ -15,12 +15,12 @@ from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import SimLoop
 from chaos.worlds.sim_net import Fabric
-from ha.proof import HELLO_BYTES, PROOF_S, Credentials, HandshakeInitiator
 from ha.service import HaService
-from ha.slave import State
+from ha.slave.follower import State
+from ha.wire.proof import HELLO_BYTES, PROOF_S, Credentials, HandshakeInitiator
 from model.config import BrokerConfig
 from runtime.env import Env
-from tests.ha.fakes import FakeStore
+from tests.fakes.ha.store import FakeStore
 
 pytestmark = pytest.mark.sim
 PORT = 10912

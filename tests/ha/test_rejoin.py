@@ -15,12 +15,12 @@ from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import SimLoop
 from chaos.worlds.sim_net import Fabric
-from ha.follow import Master
 from ha.service import HaService
+from ha.slave.follow import Master
 from model.config import BrokerConfig
 from store.message_store import MessageStore
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.crash_workload import KINDS, SETTINGS, Workload, bytes_of, mend, points
-from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, message, records_of, scrub_all
 
 SEEDS = int(os.environ.get("KEELMQ_CRASH_SEEDS", "2"))
@@ -173,7 +173,7 @@ def test_a_replica_that_keeps_what_its_group_cut_is_found(
     workload: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_nothing = lambda master, slave, master_end, slave_end: slave_end  # noqa: E731
-    monkeypatch.setattr("ha.follow.consistent_point", cut_nothing)
+    monkeypatch.setattr("ha.slave.follow.consistent_point", cut_nothing)
     before_the_cut = next(point for point in workload.points if point.kind == "truncate")
     with pytest.raises(AssertionError, match=r"the logs differ|DamagedRange"):
         rejoin(*before_the_cut.crash(0), truth_disk(workload))

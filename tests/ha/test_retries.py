@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from ha import slave
-from ha.codec import encode_master_handshake, encode_transfer_header
+from ha.slave import follower
+from ha.wire.codec import encode_master_handshake, encode_transfer_header
 from runtime.backoff import Backoff
-from tests.ha.group import Node
+from tests.fakes.ha.group import Node
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -29,9 +29,9 @@ def test_a_master_that_says_one_thing_right_and_fails_is_asked_ever_more_seldom(
     monkeypatch: pytest.MonkeyPatch, steady_ms: int, steady_bytes: int, brings: bytes, soon: bool
 ) -> None:
     """Unless its links live for a while, or bring what this log never had."""
-    monkeypatch.setattr(slave, "STEADY_MS", steady_ms)
-    monkeypatch.setattr(slave, "STEADY_BYTES", steady_bytes)
-    monkeypatch.setattr(slave, "RETRY_FIRST_MS", 4)
+    monkeypatch.setattr(follower, "STEADY_MS", steady_ms)
+    monkeypatch.setattr(follower, "STEADY_BYTES", steady_bytes)
+    monkeypatch.setattr(follower, "RETRY_FIRST_MS", 4)
     waits_ms: list[float] = []
     drawn = Backoff.next_s
 
@@ -66,17 +66,17 @@ def test_a_master_that_says_one_thing_right_and_fails_is_asked_ever_more_seldom(
 
 @pytest.mark.parametrize(
     ("first_ms", "steady_ms", "aside"),
-    [(0, 10_000_000, slave.RESEEDS_MAX), (10_000_000, 10_000_000, 1), (0, 0, LINKS)],
+    [(0, 10_000_000, follower.RESEEDS_MAX), (10_000_000, 10_000_000, 1), (0, 0, LINKS)],
 )
 async def test_a_master_whose_every_copy_has_a_gap_fills_no_disk(
     monkeypatch: pytest.MonkeyPatch, first_ms: int, steady_ms: int, aside: int
 ) -> None:
     """The second log is put aside after a wait, the third after a longer one, a fourth not at all. One that
     was whole for long is the first again."""
-    monkeypatch.setattr(slave, "RESEED_FIRST_MS", first_ms)
-    monkeypatch.setattr(slave, "RESEED_STEADY_MS", steady_ms)
-    monkeypatch.setattr(slave, "RETRY_FIRST_MS", 1)
-    monkeypatch.setattr(slave, "RETRY_MAX_MS", 4)
+    monkeypatch.setattr(follower, "RESEED_FIRST_MS", first_ms)
+    monkeypatch.setattr(follower, "RESEED_STEADY_MS", steady_ms)
+    monkeypatch.setattr(follower, "RETRY_FIRST_MS", 1)
+    monkeypatch.setattr(follower, "RETRY_MAX_MS", 4)
     links = 0
 
     async def gaps(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,7 +101,7 @@ async def test_a_master_whose_every_copy_has_a_gap_fills_no_disk(
         await node.ha.stop()
     if aside < LINKS:
         assert len(node.store.put_asides) == aside
-        assert following["state"] == slave.State.NEEDS_RESEED
+        assert following["state"] == follower.State.NEEDS_RESEED
         assert ("put aside later" if aside == 1 else "3 logs were") in following["reason"]
     else:
         assert len(node.store.put_asides) >= LINKS

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ha.master import Budget
-from ha.slave import State
+from ha.master.slave_link import Budget
+from ha.slave.follower import State
 from model.errors import Unknown
-from tests.ha.fakes import FakeStore
-from tests.ha.group import Group, Node
+from tests.fakes.ha.group import Group, Node
+from tests.fakes.ha.store import FakeStore
 from tests.waiting import until
 
 

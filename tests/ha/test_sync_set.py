@@ -1,4 +1,4 @@
-"""The promise of ha.core: a confirmed byte is on every member of the SyncStateSet, late answers or not."""
+"""The promise of ha.master.sync_set: a confirmed byte is on every member, late answers or not."""
 
 from collections.abc import Callable
 
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ha.ack_policy import AckPolicy, Wait
-from ha.core import JOIN_LAG_MS, JOINING_MS, Leadership, LogEnds, SyncSet
-from ha.membership import REFUSED_MS, UNKNOWN_HOLD_MS, Proposal
+from ha.master.ack_policy import AckPolicy, Wait
+from ha.master.membership import REFUSED_MS, UNKNOWN_HOLD_MS, Proposal
+from ha.master.sync_set import JOIN_LAG_MS, JOINING_MS, Leadership, LogEnds, SyncSet
 from model.errors import PeerError
 
 SELF = 1

@@ -9,8 +9,9 @@ from typing import cast
 
 import pytest
 
-from ha import master_link as link_module
-from ha.codec import (
+from ha.master.slave_link import LogReader, SlaveLink
+from ha.slave import master_link as link_module
+from ha.wire.codec import (
     MasterHandshake,
     SlaveHandshake,
     Transfer,
@@ -19,11 +20,10 @@ from ha.codec import (
     encode_slave_handshake,
     encode_transfer_header,
 )
-from ha.master import LogReader, SlaveLink
 from store.message_store import MessageStore
-from tests.ha.fakes import FakeStore
-from tests.ha.group import Group, Node
-from tests.ha.raw_slave import RawSlave
+from tests.fakes.ha.group import Group, Node
+from tests.fakes.ha.raw_slave import RawSlave
+from tests.fakes.ha.store import FakeStore
 from tests.ports import free_port
 from tests.waiting import until
 

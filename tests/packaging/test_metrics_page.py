@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from admin.host.metrics import SLAVE_STATES, Metrics
-from ha.slave import State
+from ha.slave.follower import State
 from runtime.events import KINDS
 from tests import ROOT
 from tests.admin.statuses import BROKER, NAMESRV, Server, names_in

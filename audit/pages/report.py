@@ -1,0 +1,171 @@
+"""What does a person see of an audit? One HTML page without outside parts: the verdict first, then why."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from audit.findings import ERROR, INFO, KINDS, Finding, write
+from audit.pages import html
+from audit.pages.html import number, size
+from audit.reading.layout import Replica
+from audit.run import Report
+
+ROWS_MAX: Final = 200
+"""Findings shown per kind and replica; the files hold all of them."""
+
+HEADLINES: Final = {
+    "clean": "The replicas hold the same log.",
+    "warnings": "The replicas hold the same log, with something to look at.",
+    "diverged": "The replicas differ, or something acknowledged is missing.",
+    "unfinished": "Not everything could be read, so this is no clean bill.",
+}
+
+
+def save(report: Report, directory: Path) -> None:
+    """Write findings.jsonl, findings.parquet, summary.json and index.html. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write(report.findings, directory)
+    (directory / "summary.json").write_text(json.dumps(report.to_json(), indent=2, ensure_ascii=False) + "\n")
+    (directory / "index.html").write_text(page(report))
+
+
+def page(report: Report) -> str:
+    """The whole page."""
+    counts = Counter((f.kind, f.replica) for f in report.findings)
+    shown: Counter[tuple[str, str]] = Counter()
+    rows = []
+    for f in report.findings:
+        shown[f.kind, f.replica] += 1
+        if shown[f.kind, f.replica] <= ROWS_MAX:
+            rows.append(f)
+    kinds = {f.kind for f in report.findings}
+    return html.page(
+        "audit.html",
+        {
+            "report": report,
+            "tone": report.verdict,
+            "word": report.verdict,
+            "headline": HEADLINES[report.verdict],
+            "story": " ".join(_story(report)),
+            "numbers": _numbers(report),
+            "replicas": _replicas(report),
+            "rows": rows,
+            "hidden": [(*key, count - ROWS_MAX) for key, count in counts.items() if count > ROWS_MAX],
+            "legend": [(kind, text) for kind, text in KINDS.items() if kind in kinds],
+            "compared": _compared(report),
+        },
+    )
+
+
+def _story(report: Report) -> list[str]:
+    severities = Counter(f.severity for f in report.findings)
+    lost = [f for f in report.findings if f.kind == "acked_missing" and f.copies == 0]
+    repairable = sum(1 for f in report.findings if f.severity == ERROR and f.copies > 0)
+    told = []
+    if severities[ERROR]:
+        rest = severities[ERROR] - repairable
+        parts = []
+        if repairable:
+            parts.append(f"{repairable} can be repaired from another copy")
+        if rest:
+            parts.append(f"{rest} leave no good copy, or no vote says which copy is good")
+        told.append(f"{severities[ERROR]} errors: {'; '.join(parts)}.")
+    if lost:
+        told.append(f"{len(lost)} acknowledged messages are on no replica.")
+    elif report.ledger:
+        told.append(f"{number(report.ledger_lines)} acknowledged messages were looked up.")
+    return told + [f"{name} could not be read: {why}" for name, why in report.unreadable.items()]
+
+
+def _numbers(report: Report) -> list[tuple[str, str]]:
+    return [
+        (number(len(report.replicas)), "replicas"),
+        (number(report.records), "records scanned"),
+        (size(report.digest_bytes + report.scan_bytes), "read"),
+        (size(report.differing_bytes), "in ranges that differ"),
+        (number(report.ledger_lines) if report.ledger else "none", "acknowledgements"),
+        (f"{report.seconds:.1f} s", f"engine {report.engine}"),
+    ]
+
+
+def _replicas(report: Report) -> list[tuple[Replica, list[dict[str, Any]], int]]:
+    """Each replica with the parts of its bar and the number of its findings that count."""
+    low = min((r.start for r in report.replicas), default=0)
+    span = max(1, max((r.end for r in report.replicas), default=0) - low)
+
+    def part(begin: int, end: int, kind: str) -> dict[str, Any]:
+        left = min(100 * (begin - low) / span, 99.4)
+        width = max(0.6 if kind else 0, 100 * (end - begin) / span)
+        return {"kind": kind, "left": f"{left:.2f}", "width": f"{width:.2f}"}
+
+    def bars(r: Replica, findings: list[Finding]) -> list[dict[str, Any]]:
+        whole = [part(r.start, r.end, "")] if not r.empty else []
+        placed = [f for f in findings[:ROWS_MAX] if f.phys_offset >= 0 and f.severity != INFO]
+        return whole + [part(f.phys_offset, f.until, "off") for f in placed]
+
+    found = []
+    for r in report.replicas:
+        own = [f for f in report.findings if f.replica in (r.name, "*")]
+        found.append((r, bars(r, own), sum(f.severity != INFO for f in own)))
+    return found
+
+
+def _compared(report: Report) -> list[str]:
+    items: list[str] = []
+    if report.compared:
+        ranges = ", ".join(f"[{number(a)}, {number(b)})" for a, b in report.compared[:8])
+        items.append(
+            f"Bytes held by at least two replicas were compared by xxh3-128 digests of 1 MiB: {ranges}."
+        )
+        items.append(
+            f"{size(report.differing_bytes)} lay in ranges that differ and were compared record by record."
+        )
+    elif len(report.replicas) < 2:
+        items.append(
+            "One replica only: its own records were checked; damage that keeps the CRC right cannot be seen."
+        )
+    items.append(
+        f"Every record of {report.reference or 'the log'} was read: lengths, CRC, offsets, queue places. "
+        "What is proved equal to it elsewhere was not read twice."
+    )
+    if report.ledger:
+        items.append(
+            f"Each of {number(report.ledger_lines)} lines of {report.ledger} was looked up: there once, "
+            "same body, same place, same order."
+        )
+        if report.expired:
+            items.append(f"{number(report.expired)} of them are older than any log: retention removed them.")
+    else:
+        items.append("No ledger was given: what was acknowledged is unknown.")
+    items += [f"Trusted from an earlier audit, not read again: {name}." for name in report.trusted]
+    items += [
+        f"{r.name} ends in half a record at {number(r.torn[0])}, as a crash or a live writer leaves it."
+        for r in report.replicas
+        if r.torn
+    ]
+    return items
+
+
+def lines(report: Report) -> list[str]:
+    """The result for a terminal: findings that count, then one verdict line."""
+    out = []
+    for f in report.findings[:ROWS_MAX]:
+        place = f" [{f.phys_offset}, {f.until})" if f.phys_offset >= 0 else ""
+        message = f" {f.topic}/{f.queue_id}@{f.queue_offset} {f.uniq_key}" if f.topic else ""
+        cause = f" (follows from {f.caused_by})" if f.caused_by else ""
+        detail = f": expected {f.expected}, found {f.found}" if f.expected or f.found else ""
+        out.append(f"{f.severity:5} {f.kind} {f.replica}{place}{message.rstrip()}{detail}{cause}")
+    if len(report.findings) > ROWS_MAX:
+        out.append(f"... {len(report.findings) - ROWS_MAX} more in findings.jsonl")
+    for name, why in report.unreadable.items():
+        out.append(f"error {name} could not be read: {why}")
+    counts = Counter(f.severity for f in report.findings)
+    summary = ", ".join(f"{n} {word}" for word, n in sorted(counts.items())) or "no findings"
+    out.append(
+        f"{report.verdict.upper()}: {len(report.replicas)} replicas, {number(report.records)} records, "
+        f"{size(report.digest_bytes + report.scan_bytes)} read in {report.seconds:.1f} s, {summary}"
+    )
+    return out

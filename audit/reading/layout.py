@@ -1,0 +1,303 @@
+"""What does a replica's directory hold, and from where to where does its log reach?
+
+Taken once, before anything else is read, so that a live store is judged as it was at that moment. Segment
+size = file size; files are reserved at full size, so the end of the log is where records stop, not where
+bytes do. ``checkpoint``: longs at 0, 8, 16, 24, 32; the one at 32 is the confirmOffset, synced each second.
+``epochFileCheckpoint``: line 1 count, line 2 CRC of the rest (0 = unchecked), then ``epoch-startOffset``
+lines.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from audit.reading.record import Parsed, Record, parse
+from audit.reading.scan import Read, find_record, skip_sound, window
+from audit.reading.storage import Storage, StoreSpec, open_storage
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    base: int  # physical offset of its first byte
+    file: str  # path below the root
+    size_bytes: int  # of the file; a whole segment's size unless somebody cut it
+
+    @property
+    def name(self) -> str:
+        return self.file.rpartition("/")[2]
+
+
+@dataclass(slots=True)
+class Replica:
+    """One store as found at the start. Offsets are physical, bytes."""
+
+    name: str
+    location: str
+    segments: list[Segment] = field(default_factory=list)
+    segment_bytes: int = 0
+    start: int = 0
+    end: int = 0
+    confirmed: int = 0  # from the checkpoint; 0 = unknown
+    clean: bool = True  # no abort file: stopped in an orderly way
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    epoch_problem: str = ""
+    torn: tuple[int, int] | None = None  # half a record behind the end, as a crash or a live writer leaves it
+    skipped: list[tuple[int, int]] = field(default_factory=list)  # unreadable stretches the end lies behind
+    holes: list[tuple[int, int]] = field(default_factory=list)  # ranges no file covers
+
+    @property
+    def empty(self) -> bool:
+        return self.end <= self.start
+
+    def segment_end(self, segment: Segment) -> int:
+        return segment.base + self.segment_bytes
+
+    def segment_at(self, offset: int) -> Segment | None:
+        return next((s for s in self.segments if s.base <= offset < s.base + self.segment_bytes), None)
+
+    def segment_name(self, offset: int) -> str:
+        base = offset // self.segment_bytes * self.segment_bytes if self.segment_bytes else 0
+        return f"{base:020d}"
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that wrote ``offset``; -1 when the file does not say."""
+        found = -1
+        for epoch, start in self.epochs:
+            if start <= offset:
+                found = epoch
+        return found
+
+    def covers(self, begin: int, end: int) -> bool:
+        return (
+            self.start <= begin and end <= self.end and not any(a < end and begin < b for a, b in self.holes)
+        )
+
+
+def segment_reader(storage: Storage, segment: Segment) -> Read:
+    """Reads by physical offset inside one segment."""
+
+    def read(offset: int, size: int) -> bytes:
+        return storage.read(segment.file, offset - segment.base, size)
+
+    return read
+
+
+def load(spec: StoreSpec) -> Replica:
+    """Look at one replica. Raises OSError when it cannot be read, ConfigError on a bad URL.
+
+    A directory without a ``commitlog`` is not a store: FileNotFoundError.
+    """
+    storage = open_storage(spec.location)
+    try:
+        replica = Replica(spec.name, spec.location)
+        if not storage.exists("commitlog"):
+            raise FileNotFoundError(2, "no commitlog in this store", spec.location)
+        names = [n for n in storage.listdir("commitlog") if len(n) == 20 and n.isdigit()]
+        replica.segments = [
+            Segment(int(name), f"commitlog/{name}", storage.size(f"commitlog/{name}")) for name in names
+        ]
+        replica.clean = not storage.exists("abort")
+        _read_checkpoint(storage, replica)
+        _read_epochs(storage, replica)
+        if replica.segments:
+            replica.segment_bytes = max(s.size_bytes for s in replica.segments)
+            replica.start = replica.end = replica.segments[0].base
+        return replica
+    finally:
+        storage.close()
+
+
+def _read_checkpoint(storage: Storage, replica: Replica) -> None:
+    if storage.exists("checkpoint"):
+        raw = storage.read("checkpoint", 0, 40)
+        if len(raw) == 40:
+            replica.confirmed = max(0, struct.unpack_from(">q", raw, 32)[0])
+
+
+def _read_epochs(storage: Storage, replica: Replica) -> None:
+    if not storage.exists("epochFileCheckpoint"):
+        return
+    text = storage.read("epochFileCheckpoint", 0, 1 << 20)
+    replica.epochs, replica.epoch_problem = parse_epochs(text)
+
+
+def parse_epochs(raw: bytes) -> tuple[list[tuple[int, int]], str]:
+    """(entries as (epoch, start offset), problem); the problem is empty when the file is sound."""
+    lines = raw.decode("utf-8", "replace").splitlines()
+    try:
+        count, written = int(lines[0]), int(lines[1])
+        entries = []
+        for line in lines[2:]:
+            epoch, _, start = line.partition("-")
+            entries.append((int(epoch), int(start)))
+    except (IndexError, ValueError):
+        return [], f"not an epoch file: {raw[:60]!r}"
+    body = "".join(f"{epoch}-{start}\n" for epoch, start in entries)
+    computed = zlib.crc32(body.encode()) & 0x7FFFFFFF
+    if written not in (0, computed):
+        return entries, f"CRC {written}, computed {computed}"
+    if count != len(entries):
+        return entries, f"count {count}, entries {len(entries)}"
+    if entries != sorted(entries) or any(a[1] >= b[1] for a, b in pairwise(entries)):
+        return entries, "entries do not ascend"
+    return entries, ""
+
+
+def find_ends(replicas: list[Replica]) -> None:
+    """Fill in ``end``, ``torn``, ``skipped``, ``holes`` of every replica; they share one segment size."""
+    size = max((r.segment_bytes for r in replicas), default=0)
+    for replica in replicas:
+        if replica.segments:
+            replica.segment_bytes = size
+    for replica in replicas:
+        _find_end(replica)
+    for replica in replicas:
+        _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty])
+
+
+def _leave_out_leftovers(replica: Replica, others: list[Replica]) -> None:
+    """Where this log resumes behind unreadable bytes although another one ends right there and none has a
+    record there: that is its end, and what follows are left-overs of a truncated log."""
+    for begin, _ in replica.skipped:
+        ends_there = any(r.end == begin for r in others) and not any(r.end > begin for r in others)
+        if ends_there and replica.confirmed <= begin:
+            replica.end = begin
+            replica.skipped = [s for s in replica.skipped if s[0] < begin]
+            return
+
+
+def _find_end(replica: Replica) -> None:
+    """Walk the headers of the last segment that holds any record."""
+    storage = open_storage(replica.location)
+    try:
+        for segment in reversed(replica.segments):
+            if storage.data_from(segment.file, 0) is None:
+                continue
+            read = segment_reader(storage, segment)
+            limit = segment.base + min(segment.size_bytes, replica.segment_bytes)
+            segment_end = replica.segment_end(segment)
+            if not _holds_records(storage, segment, read, limit, segment_end):
+                continue
+            _LastSegment(storage, replica, segment, read, limit).walk()
+            break
+        # Again: an epoch is written down before its first byte, so now it tells of all that was found.
+        _read_epochs(storage, replica)
+    finally:
+        storage.close()
+    last = replica.start
+    for segment in replica.segments:
+        if segment.base >= replica.end:
+            break
+        if segment.base > last:
+            replica.holes.append((last, segment.base))
+        last = segment.base + replica.segment_bytes
+
+
+def _holds_records(storage: Storage, segment: Segment, read: Read, limit: int, segment_end: int) -> bool:
+    head = parse(window(read, segment.base, segment_end - segment.base), 0, segment.base, segment_end)
+    if head.size:
+        return True
+    begin = storage.data_from(segment.file, 0)
+    return begin is not None and find_record(read, segment.base + begin, limit, segment_end) >= 0
+
+
+class _LastSegment:
+    """Walks the last segment that holds records, to where they stop: sets ``end``, ``torn``, ``skipped``."""
+
+    def __init__(self, storage: Storage, replica: Replica, segment: Segment, read: Read, limit: int) -> None:
+        self._storage, self._replica, self._segment = storage, replica, segment
+        self._read, self._limit = read, limit
+        self._segment_end = replica.segment_end(segment)
+        self._position = segment.base
+        self._data, self._base = b"", segment.base
+        self._last: Record | None = None
+        # Without a Controller a recovered broker's checkpoint names its last record: check what follows.
+        self._named = replica.confirmed if replica.clean and not replica.epochs else -1
+
+    def walk(self) -> None:
+        while self._position < self._limit:
+            self._skip_sound()
+            parsed = parse(self._data, self._position - self._base, self._position, self._segment_end)
+            if parsed.problem in ("incomplete", "fewer than 8 bytes") and self._refill():
+                continue
+            if parsed.size:
+                if parsed.record is not None and parsed.damage is not None and self._ends_with(parsed):
+                    break
+                self._last = parsed.record or self._last
+                self._position += parsed.size
+            elif not self._resume():
+                break
+        self._replica.end = min(self._position, self._limit)
+
+    def _skip_sound(self) -> None:
+        if self._last is None or self._last.offset == self._named:
+            return
+        stop = self._named if self._position <= self._named else self._limit
+        self._position = skip_sound(self._data, self._base, self._position, stop, self._segment_end)
+
+    def _refill(self) -> bool:
+        """A window that begins at the record; False when there is none, or it is that already."""
+        if self._base == self._position and self._data:
+            return False
+        room = self._limit - self._position
+        self._data, self._base = window(self._read, self._position, room), self._position
+        return bool(self._data)
+
+    def _ends_with(self, parsed: Parsed) -> bool:
+        """A damaged record ends the log only if nothing follows it: then it may be half written."""
+        behind = self._position + parsed.size
+        room = self._segment_end - behind
+        tail = parse(window(self._read, behind, room), 0, behind, self._segment_end)
+        if not tail.size and not self._replica.clean and self._replica.confirmed < behind:
+            self._replica.torn = (self._position, behind)
+            return True
+        # A broker has already cut its log here, and what follows are left-overs.
+        return self._last is not None and self._named == self._last.offset
+
+    def _resume(self) -> bool:
+        """Go on behind unreadable bytes; False when the log ends before them."""
+        replica, position = self._replica, self._position
+        resumed = self._resumes_at()
+        if resumed >= 0:
+            replica.skipped.append((position, resumed))
+            self._position = resumed
+            return True
+        at = position - self._base
+        begin = self._storage.data_from(self._segment.file, position - self._segment.base)
+        if not replica.clean and begin is not None and self._data[at : at + 8].strip(b"\0"):
+            replica.torn = (position, min(self._limit, position + max(8, _claimed(self._data, at))))
+        return False
+
+    def _resumes_at(self) -> int:
+        """Where the log goes on behind unreadable bytes, or -1 when it ends there.
+
+        Truncation leaves old records behind the end, so a record found there counts only if the replica
+        itself says the log was confirmed beyond, or if it was stored no earlier than the record before the
+        gap.
+        """
+        base, end = self._segment.base, self._segment_end
+        begin = self._storage.data_from(self._segment.file, self._position - base)
+        if begin is None:
+            return -1
+        found = find_record(self._read, max(self._position + 1, base + begin), self._limit, end)
+        if found < 0 or self._replica.confirmed > found:
+            return found
+        parsed = parse(window(self._read, found, end - found), 0, found, end)
+        if parsed.record is None or parsed.damage is not None:
+            return -1
+        return found if self._last is None or _follows(parsed.record, self._last) else -1
+
+
+def _follows(record: Record, last: Record) -> bool:
+    same_queue = (record.topic, record.queue_id) == (last.topic, last.queue_id)
+    if same_queue and record.queue_offset <= last.queue_offset:
+        return False
+    return record.store_timestamp_ms >= last.store_timestamp_ms
+
+
+def _claimed(data: bytes, at: int) -> int:
+    size = int.from_bytes(data[at : at + 4], "big", signed=True)
+    return size if 0 < size < 1 << 24 else 8

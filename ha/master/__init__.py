@@ -1,0 +1,1 @@
+"""A master and the slaves it serves: what is replicated, who counts, what goes to each of them."""

@@ -1,0 +1,251 @@
+"""The connections of a master's slaves: which of them are known, and what is each of them sent when?"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ha.master.connected_set import ConnectedSet
+from ha.master.replicas import Replicas
+from ha.master.slave_link import Budget, Classic, LogReader, Resources, SlaveLink, WithEpochs
+from ha.wire.proof import Credentials
+from ha.wire.silence import excused_ms, patience_ms
+from model.config import BrokerConfig
+from model.errors import PeerError
+from runtime.env import Env
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+CONFIRM_PUSH_S: Final = 0.02
+"""A newer confirmOffset waits at most so long for a data frame to carry it."""
+STRANGERS_MAX: Final = 64
+"""Connections on the HA port that have not finished their handshake; one more is turned away."""
+TELL_MS: Final = 10_000
+"""Links turned away for want of a proof share a line in the log for so long."""
+NAMELESS_FROM: Final = 1 << 32
+"""Numbers of classic slaves without a proof, beside those of slaves that have proven their ids."""
+
+
+class TurnedAway:
+    """Links that did not prove themselves."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        """Since the start."""
+        self.told_ms = -1.0  # when the log was last told of them; -1 = never
+        self._untold = 0
+
+    def note(self, address: str, why: str, now_ms: float) -> None:
+        """Say so in the log, once each ``TELL_MS``: a port scan must not fill it."""
+        self.total += 1
+        if self.told_ms >= 0 and now_ms - self.told_ms < TELL_MS:
+            self._untold += 1
+            return
+        more = f" ({self._untold} more since the last such line)" if self._untold else ""
+        log.warning("HA connection of %s turned away: %s%s", address, why, more)
+        self.told_ms, self._untold = now_ms, 0
+
+
+class SlaveLinks:
+    """The links of one broker while it is master (``ha.master.slave_link.Host``)."""
+
+    def __init__(
+        self, env: Env, store: MessageStore, config: BrokerConfig, on_change: Callable[[], None]
+    ) -> None:
+        """``on_change``: hear that a slave acknowledged something or left. Raises ConfigError:
+        ``haSecretFile``."""
+        self.replicas: Replicas | None = None
+        """None while this broker is not master."""
+        self.turned_away = TurnedAway()
+        self.on_connected: list[Callable[[int, bool], None]] = []
+        """Hear each new link of a slave: its id, and whether it is a keelmq broker."""
+        self.by_id: dict[int, SlaveLink] = {}
+        self.strangers: dict[SlaveLink, None] = {}  # ordered, unlike a set
+        self.credentials = Credentials.of(env, config)
+        self._forgot: dict[int, int] = {}  # how often each slave did, as the Controllers last said
+        self._began: dict[int, int] = {}  # the same, when its link began
+        self._env = env
+        self._config = config
+        self._on_change = on_change
+        proving = self.credentials.secret is not None
+        self._numbers = NAMELESS_FROM if proving else 0  # of classic slaves, in the order they connected
+        self.ticked_ms = env.monotonic_ms()
+        self._pump_soon = False
+        self._confirm_timer: asyncio.TimerHandle | None = None
+        limit = config.ha_bytes_per_s_max if config.ha_flow_control else 0
+        self._resources = Resources(
+            env,
+            store,
+            self,
+            Budget(limit, env.monotonic_ms),
+            LogReader(store),
+            self.credentials,
+            config.ha_batch_bytes,
+            config.segment_bytes,
+        )
+
+    def accept(self) -> SlaveLink:
+        """A connection came in."""
+        if isinstance(self.replicas, ConnectedSet):
+            self._numbers += 1
+            link = Classic(self._numbers, from_last_file=self._config.sync_from_last_file).open(
+                self._resources
+            )
+        else:
+            link = SlaveLink(self._resources, WithEpochs())
+        if len(self.strangers) >= STRANGERS_MAX:
+            # The oldest one has had the most time to say which broker it is; one that has proven it is none.
+            strangers = [stranger for stranger in self.strangers if stranger.proven is None]
+            (strangers or list(self.strangers))[0].close("too many connections without a handshake")
+        self.strangers[link] = None
+        return link
+
+    def close(self) -> None:
+        """End all of them: this broker is master no more."""
+        self.replicas = None
+        for link in [*self.by_id.values(), *self.strangers]:
+            link.close()
+        self.by_id.clear()
+        self.strangers.clear()
+        if self._confirm_timer is not None:
+            self._confirm_timer.cancel()
+            self._confirm_timer = None
+
+    def status(self, end: int) -> list[dict[str, Any]]:
+        """One entry a connected slave; ``end``: of our log."""
+        return [
+            {
+                "id": broker_id,
+                "address": link.address,
+                "ackOffset": link.end if link.end >= 0 else None,
+                "lagBytes": end - link.end if link.end >= 0 else None,
+                "learner": link.learner,
+            }
+            for broker_id, link in sorted(self.by_id.items())
+        ]
+
+    # What the links tell (ha.master.slave_link.Host)
+
+    def elsewhere(self, offset: int, link: SlaveLink) -> bool:
+        """See ``master.Host``."""
+        return any(other.end > offset for other in self.by_id.values() if other is not link)
+
+    def on_greeting(self, link: SlaveLink) -> None:
+        """``link`` said which broker it is: it takes the place of a former connection of the same one.
+
+        Also of one that works: a broker ends its link before it makes another, so a second one means that the
+        first is a leftover whose end has not reached us, or that two use one id. Were the first to stay
+        while it answers, a liar that came first would keep the true broker out for ever; this way the true
+        one, which tries again, comes back. What the former one acknowledged is forgotten (``on_connect``):
+        nothing is confirmed until the new one reported how far *it* is. Proven is proven, though: a link
+        without a proof takes no place of one that has it.
+        """
+        assert self.replicas is not None
+        former = self.by_id.get(link.broker_id)
+        if former is not None and former.proven is not None and link.proven is None:
+            raise PeerError(f"broker {link.broker_id} is connected and has proven itself, this link has not")
+        self.strangers.pop(link, None)
+        if former is not None:
+            del self.by_id[link.broker_id]
+            former.close("the same broker connected again")
+        self.by_id[link.broker_id] = link
+        self._began[link.broker_id] = self._forgot.get(link.broker_id, 0)
+        for hook in self.on_connected:
+            hook(link.broker_id, link.answers_heartbeats)
+        self.replicas.on_connect(
+            link.broker_id,
+            self._env.monotonic_ms(),
+            learner=link.learner,
+            answers_heartbeats=link.answers_heartbeats,
+        )
+        log.info("slave %d at %s follows this master", link.broker_id, link.address)
+
+    def on_turned_away(self, link: SlaveLink, why: str) -> None:
+        """``link`` did not prove that it is of this group."""
+        self.turned_away.note(link.address, why, self._env.monotonic_ms())
+
+    def on_ack(self, link: SlaveLink) -> None:
+        """``link`` reported how far its slave is."""
+        if self.replicas is not None and self.by_id.get(link.broker_id) is link:
+            self.replicas.on_ack(link.broker_id, link.end, self._env.monotonic_ms())
+            self._on_change()
+
+    def on_end(self, link: SlaveLink) -> None:
+        """``link`` is gone: its slave leaves the SyncStateSet at once, not when a timer notices."""
+        self.strangers.pop(link, None)
+        if self.by_id.get(link.broker_id) is not link:
+            return
+        del self.by_id[link.broker_id]
+        log.info(
+            "the HA link of slave %d at %s ended, acknowledged %d", link.broker_id, link.address, link.end
+        )
+        if self.replicas is not None:
+            self.replicas.on_disconnect(link.broker_id)
+            self._on_change()
+
+    # Incarnations
+
+    def on_incarnations(self, forgot: Mapping[int, int]) -> None:
+        """How often each broker of the group forgot what it had, by the Controllers: it lost power, or its
+        disk. What a slave acknowledged before that counts no more, and may still lie in our socket: a link
+        that began before is ended, and the slave connects again."""
+        for broker_id, times in forgot.items():
+            self._forgot[broker_id] = max(times, self._forgot.get(broker_id, 0))
+        for broker_id, link in list(self.by_id.items()):
+            if self._began.get(broker_id, 0) < self._forgot.get(broker_id, 0):
+                link.close("the broker registered since as one that may have forgotten its log's end")
+                self.on_end(link)  # now: nothing that it said counts in this turn either
+
+    def incarnations_of(self, broker_ids: Iterable[int]) -> dict[int, int]:
+        """Of those that are linked, when their links began: what their acknowledgements are about."""
+        return {broker_id: self._began[broker_id] for broker_id in broker_ids if broker_id in self.by_id}
+
+    # What they are sent
+
+    def on_append(self) -> None:
+        """The log grew. Everything appended in this turn of the loop goes out together."""
+        if self.by_id and not self._pump_soon:
+            self._pump_soon = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_soon = False
+        self._resources.reader.turn(list(self.by_id.values()))
+
+    def on_confirm(self) -> None:
+        """More may be confirmed: slaves hear of it soon."""
+        if self._confirm_timer is None and self.by_id:
+            self._confirm_timer = asyncio.get_running_loop().call_later(CONFIRM_PUSH_S, self._push_confirmed)
+
+    def _push_confirmed(self) -> None:
+        self._confirm_timer = None
+        if self.replicas is None:
+            return
+        for link in list(self.by_id.values()):
+            if 0 <= link.sent_confirmed < self.replicas.confirmed:
+                link.heartbeat()
+
+    def on_elected_again(self) -> None:
+        """The epoch is a newer one: in majority mode slaves connect again (``SyncSet.on_elected``)."""
+        for link in [*self.by_id.values()]:
+            if self._config.majority_ack:
+                link.close()
+            else:
+                link.heartbeat()  # carries the new epoch
+
+    def on_tick(self, now_ms: float, period_ms: float) -> None:
+        """Heartbeats, and the end of links that are silent. Called each ``period_ms``, or late."""
+        late_ms = now_ms - self.ticked_ms - period_ms
+        self.ticked_ms = now_ms
+        for link in [*self.by_id.values(), *self.strangers]:
+            silence_ms = patience_ms(self._config, rocketmq_peer=not link.answers_heartbeats)
+            link.last_read_ms = excused_ms(link.last_read_ms, late_ms, silence_ms, now_ms)
+            if now_ms - link.last_read_ms > silence_ms:
+                link.close(f"silent for {silence_ms} ms")
+            elif now_ms - link.last_write_ms >= self._config.ha_heartbeat_ms:
+                link.heartbeat()

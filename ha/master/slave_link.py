@@ -1,0 +1,520 @@
+"""How a master serves one slave: its handshake, its acks, and the log pushed to it as it grows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from ha.epochs import EpochStart, frame_epoch, skipped_epochs
+from ha.master.replicas import Replicas
+from ha.wire.classic_codec import ReportReader, encode_header
+from ha.wire.codec import (
+    Ack,
+    SlaveHandshake,
+    SlaveReader,
+    encode_master_handshake,
+    encode_transfer_header,
+)
+from ha.wire.proof import PROOF_S, Credentials, HandshakeResponder, UnprovenError, refusal
+from model.errors import MqError, PeerError
+from runtime.env import Env
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+TURN_BYTES: Final = 256 * 1024
+"""Log bytes one slave is written in one turn of the loop; the others and the clients come in between."""
+WINDOW_BYTES: Final = 1024 * 1024
+"""Bytes that may wait in one slave's send buffer; above it nothing more is read from the disk for it."""
+
+
+STALL_S: Final = 0.1
+"""A link that waits for a repair looks again after this."""
+
+
+class Budget:
+    """Log bytes all slaves together may be sent in a second (``maxHaTransferByteInSecond``); 0 = no limit.
+
+    A burst of one tenth of a second may go at once.
+    """
+
+    def __init__(self, bytes_per_s: int, now_ms: Callable[[], float]) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._burst = max(bytes_per_s / 10, 1.0)
+        self._left = self._burst
+        self._now_ms = now_ms
+        self._at_ms = now_ms()
+
+    def take(self, wanted: int) -> int:
+        """How many of ``wanted`` bytes may go now; they count as sent."""
+        if not self._bytes_per_s:
+            return wanted
+        now_ms = self._now_ms()
+        self._left = min(self._burst, self._left + (now_ms - self._at_ms) * self._bytes_per_s / 1000)
+        self._at_ms = now_ms
+        taken = min(wanted, int(self._left))
+        self._left -= taken
+        return taken
+
+    def wait_s(self) -> float:
+        """Seconds until it is worth while to ask again."""
+        return self._burst / 2 / self._bytes_per_s if self._bytes_per_s else 0.0
+
+
+class LogReader:
+    """The log as the links read it: what several slaves need in one turn of the loop is read once.
+
+    Nothing is kept beyond the turn: later a repair may have written other bytes, or a cut taken them away.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._held: dict[int, bytes] | None = None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes from ``offset`` as ``CommitLog.read`` gives them, with its errors."""
+        if self._held is None:
+            return self._store.log.read(offset, size)
+        held = self._held.get(offset)
+        if held is None or len(held) < size:
+            # Also what ends with its segment, or ended with the log then: only the log knows.
+            held = self._held[offset] = self._store.log.read(offset, size)
+        return held if len(held) <= size else held[:size]
+
+    def turn(self, links: Iterable[SlaveLink]) -> None:
+        """Let each of ``links`` send what its slave lacks."""
+        self._held = {}
+        try:
+            for link in links:
+                link.pump()
+        finally:
+            self._held = None
+
+
+class Host(Protocol):
+    """What a link needs from the service that accepted it."""
+
+    @property
+    def replicas(self) -> Replicas | None:
+        """None while this broker is not master: slaves are turned away."""
+
+    def elsewhere(self, offset: int, link: SlaveLink) -> bool:
+        """Has a slave other than ``link``'s the log beyond ``offset``?"""
+
+    def on_greeting(self, link: SlaveLink) -> None:
+        """Raises PeerError when ``link`` cannot have the id it says."""
+
+    def on_turned_away(self, link: SlaveLink, why: str) -> None:
+        """``link`` did not prove that it is of this group."""
+
+    def on_ack(self, link: SlaveLink) -> None: ...
+    def on_end(self, link: SlaveLink) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What all links of one master share."""
+
+    env: Env
+    store: MessageStore
+    host: Host
+    budget: Budget
+    reader: LogReader
+    credentials: Credentials
+    batch_bytes: int
+    segment_bytes: int
+
+
+class Dialect(Protocol):
+    """One of the two protocols of the HA port, as a master speaks it."""
+
+    reader: SlaveReader | ReportReader
+    first_ack_counts: bool
+    """Whether the first ack says what the slave has, or only where it wants to begin."""
+
+    def epochs(self, store: MessageStore) -> Sequence[EpochStart]: ...
+    def header(self, offset: int, size: int, epoch: EpochStart, confirmed: int) -> bytes: ...
+    def on_proven(self, link: SlaveLink, broker_id: int) -> None:
+        """The slave proved which broker it is."""
+
+    def on_first_ack(self, link: SlaveLink, end: int) -> bool:
+        """The slave says where its log ends; False: it cannot be served."""
+
+
+class SlaveLink(asyncio.Protocol):
+    """One slave's connection on the HA port.
+
+    In this order: the proofs (``ha.wire.proof``) where ``haSecretFile`` is set; the slave's handshake of 16
+    bytes; our epochs; the slave's first ack, which says where its log ends and so where the stream starts;
+    then frames one way and acks the other.
+    """
+
+    def __init__(self, resources: Resources, dialect: Dialect) -> None:
+        self.broker_id = 0
+        self.proven: int | None = None  # the id this slave has proven; None: it has proven none
+        self.learner = False
+        self.answers_heartbeats = True  # so its silence means failure
+        self.from_last_file = False
+        self.address = "?"
+        self.end = -1  # acknowledged, bytes; -1 before the first ack
+        self.next = -1  # the next byte to send; -1 before the first ack
+        self.sent_confirmed = -1
+        self.last_read_ms = self.last_write_ms = resources.env.monotonic_ms()
+        self._shared = resources
+        self._dialect = dialect
+        self._responder: HandshakeResponder | None = None  # None: it is done, or the connection ended
+        self._deadline: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._told: EpochStart | None = None  # the epoch of the last frame
+        self._paused = False
+        self._gone = False  # the range the slave needs was deleted here
+        self._again: asyncio.Handle | None = None
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has its own class
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self._transport.set_write_buffer_limits(high=WINDOW_BYTES)
+        replicas = self._shared.host.replicas
+        if replicas is None:
+            # Usual in the moment of a change of master: the slave tries again.
+            log.debug("slave at %s turned away: this broker is not master", self.address)
+            self.close()
+            return
+        shared = self._shared
+        self._responder = HandshakeResponder(shared.env, shared.credentials, replicas.epoch)
+        if self._responder.strict:
+            self._deadline = asyncio.get_running_loop().call_later(PROOF_S, self._too_late)
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.last_read_ms = self._shared.env.monotonic_ms()
+        responder = self._responder
+        if responder is None:
+            self._guarded(lambda: self._read(data))
+        else:
+            self._guarded(lambda: self._verify(responder, data))
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._again is not None:
+            self._again.cancel()
+        if self._responder is not None and self._responder.answered:
+            self._shared.host.on_turned_away(
+                self, "it hung up instead of proving itself: haSecretFile may differ there"
+            )
+        self._forget_responder()
+        self._shared.host.on_end(self)
+
+    # Before the HA protocol
+
+    def _verify(self, responder: HandshakeResponder, data: bytes) -> None:
+        try:
+            answer, rest = responder.feed(data)
+        except UnprovenError as error:
+            self._turn_away(str(error), refusal(error.reason) if error.reason is not None else b"")
+            return
+        if answer:
+            self._write([answer])
+        if rest is not None:
+            # What comes now is the HA protocol, said by the broker that proved itself if one did.
+            self._forget_responder()
+            self.proven = responder.proven
+            if responder.proven is not None:
+                self._dialect.on_proven(self, responder.proven)
+            if rest:
+                self._read(rest)
+
+    def _too_late(self) -> None:
+        self._turn_away(f"it did not prove within {PROOF_S:g} s which broker it is", b"")
+
+    def _turn_away(self, why: str, answer: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._forget_responder()
+        self._shared.host.on_turned_away(self, why)
+        if answer:
+            transport.write(answer)
+            transport.close()
+        else:
+            transport.abort()
+
+    def _forget_responder(self) -> None:
+        self._responder = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    # Reading
+
+    def _read(self, data: bytes) -> None:
+        for frame in self._dialect.reader.feed(data):
+            if isinstance(frame, SlaveHandshake):
+                self._shake_hands(frame)
+            else:
+                self._ack(frame)
+
+    def _shake_hands(self, frame: SlaveHandshake) -> None:
+        replicas = self._shared.host.replicas
+        if replicas is None:
+            raise PeerError("this broker is not master any more")
+        if frame.broker_id == replicas.self_id:
+            raise PeerError(f"a slave claims to be broker {frame.broker_id}, which is this master")
+        if self.proven not in (None, frame.broker_id):
+            raise PeerError(f"broker {self.proven} has proven itself and claims to be {frame.broker_id}")
+        store = self._shared.store
+        epochs = store.epochs.entries
+        if not epochs:
+            raise PeerError("this log has no epochs: nothing to compare a slave's log with")
+        self.broker_id, self.learner = frame.broker_id, frame.learner
+        self.answers_heartbeats, self.from_last_file = frame.answers_heartbeats, frame.from_last_file
+        self.greeted()
+        self._write([encode_master_handshake(store.log.end, epochs)])
+
+    def greeted(self) -> None:
+        """The slave said which broker it is, if it does. Raises PeerError when it cannot have that id."""
+        self._shared.host.on_greeting(self)
+
+    def _ack(self, frame: Ack) -> None:
+        if self.next < 0 and not self._dialect.on_first_ack(self, frame.end):
+            return
+        own_end = self._shared.store.log.end
+        if frame.end > own_end:
+            raise PeerError(f"slave {self.broker_id} acknowledged {frame.end}, beyond our end {own_end}")
+        if self.next < 0:
+            self._begin(frame.end)
+            if not self._dialect.first_ack_counts:
+                self.pump()
+                return
+        elif frame.end > self.next:
+            raise PeerError(f"slave {self.broker_id} acknowledged {frame.end}, sent was {self.next}")
+        self.end = frame.end
+        self._shared.host.on_ack(self)
+        self.pump()
+
+    def refuse_beyond_end(self, asked: int) -> bool:
+        """Whether the slave asks for what our log does not have: it is told our end, which a real one closes
+        at, too."""
+        own_end = self._shared.store.log.end
+        if asked <= own_end:
+            return False
+        self._write([self._dialect.header(own_end, 0, (0, 0), 0)])
+        log.warning(
+            "the slave at %s asks from %d on, our log ends at %d: it does not belong to this one",
+            self.address,
+            asked,
+            own_end,
+        )
+        if self._transport is not None:
+            self._transport.close()
+        return True
+
+    def _begin(self, asked: int) -> None:
+        begin, end = self._shared.store.log.min_offset, self._shared.store.log.end
+        if asked == 0 and self.from_last_file and end > 0:
+            self.next = max(begin, (end - 1) // self._shared.segment_bytes * self._shared.segment_bytes)
+        elif asked == 0:
+            self.next = begin
+        else:
+            self.next = asked
+        self._look_for_gap()
+        if self.next == end or self._gone:
+            # Nothing flows by itself: the slave learns at once that it is level, or that its range is gone.
+            self.heartbeat()
+
+    # Writing
+
+    def pump(self) -> None:
+        """Send what the log has and the slave lacks, up to the window. Never raises: an error ends the
+        link."""
+        self._guarded(self._pump)
+
+    def _pump(self) -> None:
+        if self.next < 0 or self._paused or self._transport is None or self._transport.is_closing():
+            return
+        end: int = self._shared.store.log.end
+        if self.next >= end:
+            return
+        self._look_for_gap()
+        end = self.whole_until(end)
+        if self.next >= end:
+            self._later(STALL_S)
+            return
+        replicas = self._shared.host.replicas
+        if self._gone or replicas is None:
+            return
+        left = self._shared.budget.take(min(TURN_BYTES, end - self.next))
+        if left <= 0:
+            self._later(self._shared.budget.wait_s())
+            return
+        parts = self._frames(min(end, self.next + left), replicas.confirmed)
+        self.sent_confirmed = replicas.confirmed
+        self._write(parts)
+        if self.next < end and not self._paused:
+            self._later(0)
+
+    def _frames(self, end: int, confirmed: int) -> list[bytes]:
+        """The log from ``next`` to ``end``, which becomes ``next``, in frames."""
+        epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
+        parts: list[bytes] = []
+        while self.next < end:
+            size, epoch = frame_epoch(epochs, self.next, min(self._shared.batch_bytes, end - self.next))
+            data = self._shared.reader.read(self.next, size)
+            if not data:
+                raise MqError(f"the log has nothing at {self.next}, it should go on to {end}")
+            if len(data) < size:  # the end of a segment
+                size, epoch = frame_epoch(epochs, self.next, len(data))
+            for skipped in skipped_epochs(epochs, self.next, self._told, epoch):
+                parts.append(header(self.next, 0, skipped, confirmed))
+            self._told = epoch
+            parts += (header(self.next, size, epoch, confirmed), data)
+            self.next += size
+        return parts
+
+    def whole_until(self, end: int) -> int:
+        """How far the log may be sent: up to bytes known to be damaged, while another slave can mend them.
+
+        When none can, a slave takes them as they are: it knows damage when it meets it.
+        """
+        damage = self._shared.store.damage
+        if not damage.ranges:
+            return end
+        begin = self.next if damage.at(self.next) is not None else damage.next_begin(self.next, end)
+        return begin if begin < end and self._shared.host.elsewhere(begin, self) else end
+
+    def _later(self, wait_s: float) -> None:
+        if self._again is None:
+            loop = asyncio.get_running_loop()
+            later, soon = loop.call_later, loop.call_soon
+            self._again = later(wait_s, self._pump_again) if wait_s > 0 else soon(self._pump_again)
+
+    def _pump_again(self) -> None:
+        self._again = None
+        self.pump()
+
+    def heartbeat(self) -> None:
+        """Send an empty frame: the master lives, and this is its confirmOffset and epoch."""
+        self._guarded(self._heartbeat)
+
+    def _heartbeat(self) -> None:
+        replicas = self._shared.host.replicas
+        if self.next < 0 or self._paused or replicas is None:
+            return
+        _, self._told = frame_epoch(self._dialect.epochs(self._shared.store), self.next, 0)
+        self.sent_confirmed = replicas.confirmed
+        self._write([self._dialect.header(self.next, 0, self._told, replicas.confirmed)])
+
+    def _look_for_gap(self) -> None:
+        begin = self._shared.store.log.min_offset
+        if self.next < begin and not self._gone:
+            # The slave sees a frame that starts beyond its end and knows: what it needs is not here any more.
+            log.warning(
+                "slave %d at %s needs the log from %d, which begins at %d here: it must be re-seeded",
+                self.broker_id,
+                self.address,
+                self.next,
+                begin,
+            )
+            self._gone = True
+            self.next = begin
+
+    def _write(self, parts: list[bytes]) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self.last_write_ms = self._shared.env.monotonic_ms()
+            self._transport.writelines(parts)
+
+    # The end
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except (MqError, OSError, ValueError) as error:
+            self.close(str(error))
+
+    def close(self, reason: str | None = None) -> None:
+        """End the connection at once; ``reason`` goes to the log."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if reason is not None:
+            log.warning("HA connection of slave %d at %s ended: %s", self.broker_id, self.address, reason)
+        self._forget_responder()
+        self._transport.abort()
+
+
+class WithEpochs:
+    """The protocol of a group with Controllers."""
+
+    def __init__(self) -> None:
+        self.reader: SlaveReader | ReportReader = SlaveReader()
+        self.first_ack_counts = True
+
+    def epochs(self, store: MessageStore) -> Sequence[EpochStart]:
+        return store.epochs.entries
+
+    def header(self, offset: int, size: int, epoch: EpochStart, confirmed: int) -> bytes:
+        return encode_transfer_header(offset, size, *epoch, confirmed)
+
+    def on_proven(self, link: SlaveLink, broker_id: int) -> None:
+        """Its handshake says which broker it is, and is compared with the proof."""
+
+    def on_first_ack(self, link: SlaveLink, end: int) -> bool:
+        return True
+
+
+class Classic:
+    """The protocol of a group without Controllers: the first 8 bytes say where the slave's log ends.
+
+    Nobody says in it which broker it is, so slaves that have not proven it before have numbers in the order
+    they connected. To an empty slave the whole log is sent; with ``from_last_file`` only from its last
+    segment on, as the original does.
+    """
+
+    def __init__(self, number: int, *, from_last_file: bool) -> None:
+        self.reader: SlaveReader | ReportReader = ReportReader()
+        self.first_ack_counts = False
+        self._number = number
+        self._from_last_file = from_last_file
+
+    def open(self, resources: Resources) -> SlaveLink:
+        """A link of the next slave."""
+        link = SlaveLink(resources, self)
+        link.broker_id, link.from_last_file = self._number, self._from_last_file
+        link.answers_heartbeats = False  # it may be a real slave: that one says something every 5 s
+        return link
+
+    def epochs(self, store: MessageStore) -> Sequence[EpochStart]:
+        return _NO_EPOCHS
+
+    def header(self, offset: int, size: int, epoch: EpochStart, confirmed: int) -> bytes:
+        return encode_header(offset, size)
+
+    def on_proven(self, link: SlaveLink, broker_id: int) -> None:
+        link.broker_id = broker_id
+
+    def on_first_ack(self, link: SlaveLink, end: int) -> bool:
+        """It only says where it wants to begin. Whether it has the same before that, only it can tell: it
+        acknowledges with what it says next, which a real slave does within 5 s."""
+        if link.refuse_beyond_end(end):
+            return False
+        link.greeted()
+        return True
+
+
+_NO_EPOCHS: Final = ((0, 0),)
+"""What a log without epochs is taken for: one, from the beginning."""

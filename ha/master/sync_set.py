@@ -1,0 +1,397 @@
+"""Which slaves count, and how far is the log confirmed?
+
+Pure: time comes as ``now_ms`` (a monotonic clock, milliseconds), offsets are bytes in the CommitLog.
+``AckPolicy`` says how many copies are enough, ``Membership`` which brokers may be in the SyncStateSet,
+``SyncSet`` what both mean for the log of one master.
+
+Two promises, whatever answers of the Controllers are late or lost (``check_invariants``):
+
+* ``confirmed`` never moves back within an epoch, and never passes what a member of any SyncStateSet the
+  Controllers may hold has acknowledged. So every broker elected from it has each confirmed byte.
+* ``replicated`` (answers to producers leave up to it) counts members of the SyncStateSet only: never a
+  learner, never a slave that merely connects. It moves only over what has the copies that the policy asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from ha.master.ack_policy import AckPolicy, Wait
+from ha.master.membership import Membership, Proposal
+from ha.master.replicas import check_ack
+
+JOIN_LAG_MS: Final = 200
+"""A slave that was level with the master so shortly ago begins to join the SyncStateSet."""
+JOINING_MS: Final = 1000
+"""A joining slave holds the confirmed offset at most so long before it reaches it."""
+
+
+class Leadership(NamedTuple):
+    """What the Controllers made this broker master of."""
+
+    epoch: int
+    epoch_start: int
+    """Where the epoch begins in the master's log, bytes."""
+    members: frozenset[int]
+    set_epoch: int
+
+
+class LogEnds(NamedTuple):
+    """How far the master's own log reaches when it begins to lead, bytes."""
+
+    end: int
+    confirmed: int
+    flushed: int
+
+
+@dataclass(slots=True)
+class _Slave:
+    """One connected slave."""
+
+    learner: bool
+    caught_up_ms: float  # when it last had everything the master had at that moment
+    mark_end: int  # the master's end ...
+    mark_ms: float  # ... at this time: an ack that reaches it proves the slave was level then
+    answers_heartbeats: bool  # so silence means failure
+    end: int = -1  # acknowledged on this connection; -1 before its first report
+    reports: int = 0
+    noted: bool = False  # it has noted the current epoch, and all of the log before it
+    blamed_ms: float = 0.0  # it is to blame for no silence before: the master stood still
+
+
+@dataclass(slots=True)
+class _Evidence:
+    """What was acknowledged to this master: the facts that both watermarks are checked against, whenever one
+    of them moved."""
+
+    acknowledged: dict[int, int] = field(default_factory=dict)
+    """The furthest that each broker ever acknowledged."""
+    floor: dict[int, int] = field(default_factory=dict)
+    """What was confirmed when a broker began to count."""
+    copies: int = 1
+    """What the policy asked for when ``replicated`` moved last."""
+
+
+class SyncSet:
+    """The master's view of its SyncStateSet, and what it lets it confirm.
+
+    In: ``on_append on_flush on_connect on_ack on_disconnect on_tick on_lease``, of the Controllers ``on_view
+    on_refused on_unanswered on_elected``. Out: ``confirmed``, ``replicated``, the proposals of ``propose``.
+    """
+
+    def __init__(
+        self,
+        self_id: int,
+        leads: Leadership,
+        log: LogEnds,
+        policy: AckPolicy,
+        *,
+        not_catchup_ms: int,
+        now_ms: float,
+        may_confirm: Callable[[bool], bool] = lambda by_all: True,
+        eligible: Callable[[int], bool] = lambda broker_id: True,
+    ) -> None:
+        """``may_confirm(by_all)``: whether no other master can be there now; asked whenever bytes could be
+        confirmed. ``by_all``: every member acknowledges them, and there is one. ``eligible``: whether a slave
+        has all that a member must have besides the log; one that has not neither joins nor is proposed."""
+        self.self_id = self_id
+        self._leads = leads
+        self.end = log.end
+        self.confirmed = min(log.confirmed, log.end)
+        self.replicated = 0
+        self._flushed = log.flushed
+        self._policy = policy
+        self._membership = Membership(self_id, leads.members, leads.set_epoch)
+        self._not_catchup_ms = not_catchup_ms
+        self._may_confirm = may_confirm
+        self._eligible = eligible
+        self._slaves: dict[int, _Slave] = {}
+        self._tick_ms = self._since_ms = now_ms
+        self._evidence = _Evidence()
+        self._changed()
+
+    # What happened
+
+    def on_append(self, end: int) -> None:
+        """The master's own log reaches ``end``."""
+        self.end = end
+        self._advance()
+
+    def on_flush(self, flushed: int) -> None:
+        """The master's own log is on disk up to ``flushed``."""
+        self._flushed = flushed
+        self._advance()
+
+    def on_connect(
+        self, broker_id: int, now_ms: float, *, learner: bool = False, answers_heartbeats: bool = True
+    ) -> None:
+        """A slave made itself known; a former connection of the same id no longer counts.
+
+        One that does not answer heartbeats is behind only while it lacks something.
+        """
+        self._membership.awaited -= {broker_id}
+        self._slaves[broker_id] = _Slave(learner, now_ms, self.end, now_ms, answers_heartbeats)
+        self._membership.forget(broker_id)
+        self._changed()
+
+    def on_ack(self, broker_id: int, end: int, now_ms: float) -> None:
+        """A connected slave has everything below ``end``. Raises PeerError when that cannot be."""
+        slave = self._slaves[broker_id]
+        check_ack(broker_id, end, slave.end, self.end)
+        slave.end = end
+        slave.reports += 1
+        if not slave.learner and end > self._evidence.acknowledged.get(broker_id, -1):
+            self._evidence.acknowledged[broker_id] = end
+        # The first report is where the stream begins; the frame that takes a slave to the epoch's start, or
+        # finds it there, names the epoch, and the slave notes it before it answers.
+        epoch_start = self._leads.epoch_start
+        slave.noted = slave.noted or end > epoch_start or (slave.reports > 1 and end == epoch_start)
+        if end >= slave.mark_end:
+            level = end >= self.end
+            slave.caught_up_ms = now_ms if level else max(slave.caught_up_ms, slave.mark_ms)
+            slave.mark_end, slave.mark_ms = self.end, now_ms
+            if now_ms - slave.caught_up_ms <= JOIN_LAG_MS:
+                self._join(broker_id, slave, now_ms)
+        self._advance()
+
+    def on_eligible(self, broker_id: int, now_ms: float) -> None:
+        """``eligible`` may say yes for this slave from now on: it joins at once if it is level."""
+        slave = self._slaves.get(broker_id)
+        if slave is not None and (slave.end >= self.end or now_ms - slave.caught_up_ms <= JOIN_LAG_MS):
+            self._join(broker_id, slave, now_ms)
+
+    def on_disconnect(self, broker_id: int) -> None:
+        """The connection ended: what the slave holds is unknown from now on."""
+        if self._slaves.pop(broker_id, None) is not None:
+            self._membership.forget(broker_id)
+            self._changed()
+
+    def on_tick(self, now_ms: float) -> None:
+        """Time passes; call it several times within ``not_catchup_ms``."""
+        gap_ms = now_ms - self._tick_ms
+        self._tick_ms = now_ms
+        if gap_ms > self._not_catchup_ms / 2:
+            # The master itself stood still (a paused process): its slaves are not to blame for the silence.
+            # What they said before it is as old as it is, and proves nothing about now.
+            self._since_ms = min(self._since_ms + gap_ms, now_ms)
+            for slave in self._slaves.values():
+                slave.blamed_ms = min(max(slave.caught_up_ms, slave.blamed_ms) + gap_ms, now_ms)
+        stalled = []
+        for broker_id, slave in self._slaves.items():
+            since_ms = self._membership.joining.get(broker_id, now_ms)
+            late = now_ms - since_ms > JOINING_MS
+            if late and (slave.end < self.confirmed or not self._eligible(broker_id)):
+                stalled.append(broker_id)
+            if not slave.answers_heartbeats and slave.end >= self.end:
+                slave.caught_up_ms = now_ms
+        if stalled:
+            for broker_id in stalled:
+                del self._membership.joining[broker_id]
+            self._membership.recount()
+            self._changed()
+
+    def on_lease(self) -> None:
+        """``may_confirm`` is true again: confirm what waited for it."""
+        self._advance()
+
+    # The Controllers
+
+    def propose(self, now_ms: float) -> Proposal | None:
+        """What to ask of the Controllers now, or None. It counts until one of ``on_view``, ``on_refused`` and
+        ``on_unanswered`` is called."""
+        self.on_tick(now_ms)  # when this process stood still, a proposal that was due comes before the tick
+        if self._membership.pending is not None:
+            return None
+        desired = self.desired_members(now_ms)
+        if desired == self.members:
+            return None
+        proposal = self._membership.propose(desired, now_ms)
+        self._changed()
+        return proposal
+
+    def on_view(self, members: frozenset[int], set_epoch: int, asked_ms: float | None = None) -> bool:
+        """Take the Controllers' view if it is newer than ours; return whether it was.
+
+        ``asked_ms``: when the view was requested. An unanswered proposal stops counting when (a) a newer set
+        makes it unapplicable, or (b) a view requested at least ``UNKNOWN_HOLD_MS`` after the first later
+        answer does not contain it.
+        """
+        newer = self._membership.on_view(members, set_epoch, asked_ms)
+        self._changed()
+        return newer
+
+    def on_refused(self, proposal: Proposal, now_ms: float) -> None:
+        """The Controllers said no: ``proposal`` will never be applied."""
+        self._membership.on_refused(proposal, now_ms)
+        self._changed()
+
+    def on_unanswered(self, proposal: Proposal) -> None:
+        """The Controllers may hold ``proposal`` or not: it goes on counting (see ``on_view``)."""
+        self._membership.on_unanswered(proposal)
+        self._changed()
+
+    def on_elected(self, leads: Leadership, now_ms: float) -> None:
+        """The same master was elected again.
+
+        In majority mode its slaves must connect again: an answer to a frame of the former epoch does not tell
+        that they have noted this one."""
+        self._leads = leads
+        self._membership.on_elected(leads.members, leads.set_epoch)
+        self._since_ms = now_ms
+        for slave in self._slaves.values():
+            slave.noted = False
+        self._changed()
+
+    # What can be asked
+
+    @property
+    def epoch(self) -> int:
+        return self._leads.epoch
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The SyncStateSet by the Controllers' last word, and this master."""
+        return self._membership.members
+
+    @property
+    def set_epoch(self) -> int:
+        return self._membership.set_epoch
+
+    @property
+    def proposed(self) -> frozenset[int]:
+        """Ids that count although the Controllers' set, as far as known, does not hold them."""
+        return frozenset(self._membership.counted) - self.members
+
+    @property
+    def candidates(self) -> frozenset[int]:
+        """Every other broker that the Controllers may elect, as far as this master knows."""
+        return frozenset(self._membership.counted)
+
+    @property
+    def members_needed(self) -> int:
+        """Members without which no write is taken."""
+        return self._policy.members_needed(self._known)
+
+    @property
+    def quorum(self) -> int:
+        """Copies an answer waits for at least, beside those of ``minInSyncReplicas``."""
+        return self._policy.quorum(self._known)
+
+    def desired_members(self, now_ms: float) -> frozenset[int]:
+        """The SyncStateSet the master would like: itself, members that keep up, slaves that have caught
+        up."""
+        desired = {self.self_id}
+        for broker_id, slave in self._slaves.items():
+            if slave.learner:
+                continue
+            if broker_id in self.members:
+                silent_ms = now_ms - max(slave.caught_up_ms, slave.blamed_ms)
+                keeps_up = silent_ms <= self._not_catchup_ms
+                # A member that came back with less (a lost page cache) must not be elected before it caught
+                # up.
+                if keeps_up and not 0 <= slave.end < self.confirmed:
+                    desired.add(broker_id)
+            elif broker_id in self._membership.joining and self._may_be_proposed(broker_id, slave):
+                desired.add(broker_id)
+        if now_ms - self._since_ms <= self._not_catchup_ms:
+            # Right after this broker became master its members are still on their way to it.
+            desired |= self._membership.awaited & self.members
+        return frozenset(desired)
+
+    def acked_by_all_recently(self, now_ms: float, within_ms: float) -> bool:
+        """Whether every broker that could be elected acknowledged all there was ``within_ms`` ago: none of
+        them was elected by then, and they are there to acknowledge what comes."""
+        counted = self._membership.counted
+        if self._policy.wait is not Wait.ALL or not counted:
+            return False
+        for broker_id in counted:
+            slave = self._slaves.get(broker_id)
+            if slave is None or slave.end < 0 or now_ms - slave.caught_up_ms > within_ms:
+                return False
+        return True
+
+    def slave_ends(self) -> dict[int, int]:
+        """Acknowledged end of each connected slave, bytes; -1 before its first report."""
+        return {broker_id: slave.end for broker_id, slave in sorted(self._slaves.items())}
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError when a promise of the module's first lines is broken."""
+        evidence = self._evidence
+        assert self.confirmed <= self.end, f"confirmed {self.confirmed} lies beyond the log's end {self.end}"
+        assert self.replicated <= self.end, (
+            f"replicated {self.replicated} lies beyond the log's end {self.end}"
+        )
+        acknowledged, confirmed = evidence.acknowledged, self.confirmed
+        assert len(evidence.floor) == len(self._membership.counted), "each counted broker is checked"
+        for broker_id, floor in evidence.floor.items():
+            assert confirmed <= floor or confirmed <= acknowledged.get(broker_id, -1), (
+                f"broker {broker_id} may be elected and acknowledged {acknowledged.get(broker_id)},"
+                f" confirmed is {confirmed}"
+            )
+        having = 1
+        for end in acknowledged.values():
+            having += end >= self.replicated
+        assert having >= evidence.copies or not self.replicated, (
+            f"{having} brokers have what is answered up to {self.replicated}, {evidence.copies} must"
+        )
+
+    # Decisions
+
+    def _join(self, broker_id: int, slave: _Slave, now_ms: float) -> None:
+        # It joins before it is proposed: under a steady load the master is always a little ahead, and a slave
+        # that must reach a moving confirmed offset would never get in. From here on it holds that offset.
+        if not slave.learner and slave.end >= self._leads.epoch_start and self._eligible(broker_id):
+            self._membership.begin_joining(broker_id, now_ms)
+            self._note_counted()
+
+    def _may_be_proposed(self, broker_id: int, slave: _Slave) -> bool:
+        # Tables first, then membership: elected, it would have to serve with what it has.
+        return slave.end >= max(self.confirmed, self._leads.epoch_start) and self._eligible(broker_id)
+
+    @property
+    def _known(self) -> int:
+        """Replicas this master knows, learners excepted; only a majority depends on it."""
+        if self._policy.wait is not Wait.MAJORITY:
+            return 0
+        return len({*self.members, *(b for b, slave in self._slaves.items() if not slave.learner)})
+
+    def _changed(self) -> None:
+        """The counted ids, or what is known of them, changed."""
+        self._note_counted()
+        self._advance()
+
+    def _note_counted(self) -> None:
+        before, counted = self._evidence.floor, self._membership.counted
+        self._evidence.floor = {broker_id: before.get(broker_id, self.confirmed) for broker_id in counted}
+
+    def _advance(self) -> None:
+        policy, counted = self._policy, self._membership.counted
+        if not self._may_confirm(policy.wait is Wait.ALL and bool(counted)):
+            return
+        own = slowest = policy.own_end(self.end, self._flushed)
+        for broker_id in counted:
+            slave = self._slaves.get(broker_id)
+            end = slave.end if slave is not None else -1
+            if end < slowest:
+                slowest = end
+        if policy.wait is Wait.ALL and slowest <= self.confirmed and slowest <= self.replicated:
+            return  # most calls: nothing moves
+        known = self._known
+        readable, replicated = policy.watermarks(own, slowest, self._ends(), known)
+        # Consumers never read what is on fewer logs than producers were told of.
+        confirmed = min(slowest, max(readable, self.replicated))
+        if confirmed > self.confirmed:
+            self.confirmed = confirmed
+        if replicated > self.replicated:
+            self.replicated = replicated
+            self._evidence.copies = policy.copies(known)
+
+    def _ends(self) -> list[int]:
+        """Ends of the connected slaves that are members whatever the Controllers answer."""
+        slaves = [self._slaves[b] for b in self._membership.certain if b in self._slaves]
+        # In majority mode a slave that has not noted this epoch may lose an election against one with an
+        # epoch between: what it holds of former epochs counts only together with this one (Raft, 5.4.2).
+        noted = self._policy.wait is not Wait.MAJORITY
+        return [slave.end for slave in slaves if not slave.learner and (noted or slave.noted)]

@@ -1,0 +1,1 @@
+"""A slave and the master it follows."""

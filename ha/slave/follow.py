@@ -1,0 +1,436 @@
+"""How does a slave's log follow its master's? Handshake and frames in, what to do with the log out.
+
+Pure: what this replica's log holds comes as a value (``OwnLog``), the clock as ``now_ms``. ``Following`` is
+the way with Controllers, ``ClassicFollowing`` the one without. What always holds:
+
+* bytes are appended at the log's end only,
+* a log is not cut below what is confirmed here, unless the confirmation may be a real RocketMQ master's
+  (``Master.proves_confirmed``),
+* nothing is acknowledged that the log does not hold, or that was not compared with the master's where no
+  epoch tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from ha.epochs import EpochStart, consistent_point, skipped_epochs
+from ha.wire.codec import MasterHandshake, Transfer
+from model.errors import PeerError
+
+COMPARE_BYTES: Final = 64 * 1024
+"""Enough for several records, or for the header of a large one."""
+COMPARE_WAIT_MS: Final = 5000
+"""A master that is short of its budget for slaves sends empty frames meanwhile, but not for so long."""
+
+
+class OwnLog(NamedTuple):
+    """This replica's log at one moment, offsets in bytes."""
+
+    begin: int
+    end: int
+    flushed: int
+    confirmed: int
+    dispatched: int
+    """Where its last known whole record ends."""
+    epochs: Sequence[EpochStart] = ()
+    epochs_lost: bool = False
+    """No copy of them could be read."""
+    classic_from: int | None = None
+    """From where on a log that has epochs was written without a Controller; None: nowhere."""
+
+    @property
+    def without_epoch_from(self) -> int | None:
+        """From where on what the log holds belongs to no epoch; None: all of it does."""
+        if not self.epochs:
+            return self.begin if self.end > self.begin else None
+        return self.classic_from if self.classic_from is not None and self.classic_from < self.end else None
+
+
+class Master(NamedTuple):
+    """What is known of the master beside what it says."""
+
+    epoch: int
+    """The election that made it master, by the Controllers' word."""
+    rocketmq_peer: bool = False
+    """It may be a real RocketMQ broker."""
+    followed_rocketmq: bool = False
+    """This process followed such a master before."""
+
+    @property
+    def proves_confirmed(self) -> bool:
+        """Whether what is confirmed here is on every broker that can rightly be elected. A real master
+        confirms what it alone has (``allAckInSyncStateSet=false``, or a set of one), and counts bytes to
+        other epochs than its successor may (docs/mixed-groups.md)."""
+        return not (self.rocketmq_peer or self.followed_rocketmq)
+
+
+class Truncate(NamedTuple):
+    """Cut the log at ``to``."""
+
+    to: int
+
+
+class ForgetEpochs(NamedTuple):
+    """Those that start at ``start`` or later."""
+
+    start: int
+
+
+class EpochsCoverLog(NamedTuple):
+    """Nothing the log holds from here on belongs to no epoch."""
+
+
+class LearnEpochs(NamedTuple):
+    """The master's epochs are those of this log, too."""
+
+    entries: tuple[EpochStart, ...]
+    why: str
+
+
+class NoteEpoch(NamedTuple):
+    """What comes next belongs to this epoch."""
+
+    epoch: int
+    start: int
+
+
+class Append(NamedTuple):
+    offset: int
+    body: bytes
+
+
+class Confirm(NamedTuple):
+    """Everything below ``offset`` is confirmed."""
+
+    offset: int
+
+
+class Agreed(NamedTuple):
+    """The log goes on in the master's."""
+
+
+class NeedsReseed(NamedTuple):
+    """The log cannot be continued from the master's, which has ours up to ``master_end`` at the most. It is
+    kept."""
+
+    why: str
+    master_end: int
+    lacks_confirmed: bool = False
+    """It could be continued, but what is confirmed here would be cut."""
+
+
+Action = (
+    Truncate
+    | ForgetEpochs
+    | EpochsCoverLog
+    | LearnEpochs
+    | NoteEpoch
+    | Append
+    | Confirm
+    | Agreed
+    | NeedsReseed
+)
+
+ReadOwn = Callable[[int, int], bytes | None]
+"""Bytes of this log from an offset, so many; None: some of them are known to be damaged."""
+
+
+class Tail:
+    """The end of one log, compared with the master's bytes where no epoch tells the writer: without a
+    Controller, and of what was written in such a time.
+
+    A master that lost its end (a power failure) and wrote on would otherwise go on in the middle of a record
+    of a slave that still has it. So the slave's first report names an offset before its end, and what comes
+    from there must be what it has. A log that differs only further back is found by ``keelmq audit``.
+    """
+
+    def __init__(self, own: OwnLog, segment_bytes: int, read: ReadOwn, begin: int | None = None) -> None:
+        """``begin``: the master has the log from there on; None: perhaps only the segment our log ends in."""
+        self._read = read
+        self._end = end = own.end
+        # Not before the segment, which may be the first one the master has; and 0 would say "empty".
+        back = min(COMPARE_BYTES, end % segment_bytes or (0 if begin is None else segment_bytes))
+        self.at = min(max(end - back, begin or 0, own.begin, 1), end)
+        """So far it was compared, and this is what the master is told."""
+        self._waiting_ms: float | None = None
+
+    @property
+    def compared(self) -> bool:
+        return self.at >= self._end
+
+    def take(self, body: bytes, now_ms: float) -> int | NeedsReseed:
+        """Compare ``body``, the master's bytes at ``at``; how many of them the slave has."""
+        theirs = body[: self._end - self.at]
+        if self.compared:
+            return 0
+        if not theirs:
+            self._waiting_ms = now_ms if self._waiting_ms is None else self._waiting_ms
+            if now_ms - self._waiting_ms >= COMPARE_WAIT_MS:
+                return NeedsReseed(
+                    f"our log ends at {self._end}, the master has nothing behind {self.at}:"
+                    " it is not the log we copied",
+                    self.at,
+                )
+            return 0
+        self._waiting_ms = None
+        ours = self._read(self.at, len(theirs))
+        if ours is not None and ours != theirs:
+            equal = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
+            return NeedsReseed(
+                f"our log, which ends at {self._end}, differs from the master's at {self.at + equal}:"
+                " one of the two lost its end and wrote on",
+                self.at + equal,
+            )
+        self.at += len(theirs)
+        return len(theirs)
+
+
+class _Acks:
+    """How far the log is acknowledged to the master."""
+
+    def __init__(self, *, synced: bool) -> None:
+        self._synced = synced  # SYNC_FLUSH: what is on the disk counts
+        self._said = -1
+
+    def next_end(self, own: OwnLog, tail: Tail | None, *, empty: bool, always: bool) -> int | None:
+        """What to tell the master now, or None. ``always``: also what it was told before."""
+        end = min(own.end, own.flushed) if self._synced else own.end
+        if self._said < 0 and end < own.end:
+            return None  # the first report says where the stream goes on: it waits for the sync
+        if tail is not None and not tail.compared:
+            if self._said >= 0:
+                return None  # it said where to begin; more would acknowledge what was not compared
+            end = tail.at
+        if empty and own.end == own.begin:
+            end = 0  # the master starts with the first byte it has
+        if end > self._said or (always and (end == self._said or self._said < 0)):
+            self._said = end
+            return end
+        return None
+
+
+class Following:
+    """One link to a master of a group with Controllers.
+
+    In: ``on_handshake`` once, then ``on_frame``. Out: actions in the order they are carried out, and ``ack``.
+    A ``NeedsReseed`` is the last of them. Raises PeerError when the master's word cannot be true.
+    """
+
+    def __init__(self, *, segment_bytes: int, synced: bool, read: ReadOwn) -> None:
+        self.master_end = 0  # as of the handshake
+        self._segment_bytes = segment_bytes
+        self._read = read
+        self._acks = _Acks(synced=synced)
+        self._greeted = False
+        self._epochs: tuple[EpochStart, ...] = ()  # the master's, as of the handshake
+        self._empty = False  # the log held nothing: the master says where it starts
+        self._tail: Tail | None = None  # is compared with the master's log first; None: need not be
+
+    @property
+    def agreed(self) -> bool:
+        """Whether our log is known to go on in the master's."""
+        return self._greeted and (self._tail is None or self._tail.compared)
+
+    def ack(self, own: OwnLog, *, always: bool = False) -> int | None:
+        """How far to acknowledge now, bytes; None: there is nothing new to say, or not yet."""
+        if not self._greeted:
+            return None
+        return self._acks.next_end(own, self._tail, empty=self._empty, always=always)
+
+    def on_handshake(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
+        actions: list[Action] = []
+        if own.epochs_lost:
+            own = self._learn_epochs(frame, own, actions)
+        if own.epochs and 0 <= frame.last_epoch < own.epochs[-1][0]:
+            _need_newest(frame, own, master)
+        self._empty = own.end == own.begin
+        self._greeted, self._epochs, self.master_end = True, frame.epochs, frame.end
+        if own.without_epoch_from is not None:
+            actions += self._compare(frame, own)
+        else:
+            actions += self._cut(frame, own, master)
+        return actions
+
+    def on_frame(self, frame: Transfer, own: OwnLog, now_ms: float) -> list[Action]:
+        actions: list[Action] = []
+        if self._tail is not None and not self._tail.compared:
+            rest = self._compared(self._tail, frame, own, now_ms, actions)
+            if rest is None:
+                return actions
+            frame = rest
+            own = own._replace(epochs=_before(self._epochs, own.end))
+        without_log = self._empty and own.end == own.begin
+        if frame.offset < 0 and without_log:
+            return actions  # neither has a log: a sign of life
+        if frame.offset != own.end and not without_log:
+            if frame.offset > own.end:
+                text = f"the master sends from {frame.offset}, our log ends at {own.end}"
+                return [*actions, NeedsReseed(text, frame.offset)]
+            raise PeerError(f"the master sent offset {frame.offset}, our log ends at {own.end}")
+        actions += self._noted(frame, own.epochs[-1] if own.epochs else None)
+        end = own.end
+        if frame.body:
+            actions.append(Append(frame.offset, frame.body))
+            end = frame.offset + len(frame.body)
+            self._empty = False
+        actions.append(Confirm(min(max(frame.confirmed, 0), end)))
+        return actions
+
+    def _learn_epochs(self, frame: MasterHandshake, own: OwnLog, actions: list[Action]) -> OwnLog:
+        """No copy of our epochs could be read: what is confirmed here has those of any master that was
+        rightly elected; what lies behind may be of another one, and is copied again."""
+        _need_confirmed(frame, own)
+        # What is confirmed may end inside of a record, as a piece of the stream does: a cut must not.
+        cut = min(own.confirmed, own.dispatched)
+        end = min(own.end, max(cut, own.begin))
+        epochs = _before(frame.epochs, end)
+        actions += (Truncate(cut), LearnEpochs(epochs, "our epochs were lost"))
+        return own._replace(
+            end=end, confirmed=min(own.confirmed, end), epochs=epochs, epochs_lost=False, classic_from=None
+        )
+
+    def _compare(self, frame: MasterHandshake, own: OwnLog) -> list[Action]:
+        """Our log's end was written without a Controller: only its bytes tell the writer. It is not
+        cut, as all of it may have been acknowledged."""
+        begin = frame.epochs[0][1] if frame.epochs else frame.end
+        if not begin < own.end <= frame.end:
+            text = (
+                f"our log, written without a Controller, ends at {own.end},"
+                f" and the master's epochs cover {begin} to {frame.end} only"
+            )
+            return [NeedsReseed(text, frame.end)]
+        self._tail = Tail(own, self._segment_bytes, self._read, begin)
+        return []
+
+    def _cut(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
+        actions: list[Action] = [EpochsCoverLog()]  # the log ends before what was written without Controller
+        point = consistent_point(frame.epochs, own.epochs, frame.end, own.end)
+        if point is None and own.confirmed == own.begin == 0:
+            # A young group: this broker led first, another one was elected before it had received anything.
+            # What we hold was never confirmed to anyone, so it may go without an operator's word.
+            point = 0
+        if self._empty:
+            return [*actions, ForgetEpochs(0), Agreed()]
+        if point is None or point < own.begin:
+            text = (
+                f"no consistent point: our epochs are {text_of(own.epochs)} up to {own.end}, "
+                f"the master's {text_of(frame.epochs)} up to {frame.end}"
+            )
+            return [*actions, NeedsReseed(text, frame.end)]
+        if point < own.confirmed and master.proves_confirmed:
+            text = (
+                f"the master's log leaves ours at {point}, and ours is confirmed up to {own.confirmed}:"
+                " acknowledged messages would be cut; an operator must say which log counts"
+            )
+            return [*actions, NeedsReseed(text, min(frame.end, point), lacks_confirmed=True)]
+        if point < own.end:
+            actions.append(Truncate(point))
+        # The log first: epochs without their bytes are harmless, bytes of a forgotten epoch are not.
+        return [*actions, ForgetEpochs(point), Agreed()]
+
+    def _compared(
+        self, tail: Tail, frame: Transfer, own: OwnLog, now_ms: float, actions: list[Action]
+    ) -> Transfer | None:
+        """What of ``frame`` lies behind our end, which is the master's up to there; None: not known yet."""
+        if frame.offset != tail.at:
+            text = f"the master sends from {frame.offset}, we asked from {tail.at} on"
+            if frame.offset < tail.at:
+                raise PeerError(text)
+            actions.append(NeedsReseed(text, self.master_end))
+            return None
+        known = tail.take(frame.body, now_ms)
+        if isinstance(known, NeedsReseed):
+            actions.append(known._replace(master_end=self.master_end))
+            return None
+        if not tail.compared:
+            return None
+        # All that is here is in the master's log, so its epochs are ours.
+        why = "our log, written without a Controller, goes on in the master's"
+        actions.append(LearnEpochs(_before(self._epochs, own.end), why))
+        return Transfer(
+            frame.offset + known, frame.epoch, frame.epoch_start, frame.confirmed, frame.body[known:]
+        )
+
+    def _noted(self, frame: Transfer, last: EpochStart | None) -> list[Action]:
+        epoch = (frame.epoch, frame.epoch_start)
+        if last is None or frame.epoch > last[0]:
+            if not (last[1] if last else 0) <= frame.epoch_start <= frame.offset + len(frame.body):
+                raise PeerError(
+                    f"the master sent epoch {frame.epoch} from {frame.epoch_start} at {frame.offset}"
+                )
+            return [NoteEpoch(*e) for e in (*skipped_epochs(self._epochs, frame.offset, last, epoch), epoch)]
+        if frame.epoch < last[0] or frame.epoch_start != last[1]:
+            raise PeerError(
+                f"the master sent epoch {frame.epoch} from {frame.epoch_start},"
+                f" ours is {last[0]} from {last[1]}"
+            )
+        return []
+
+
+class ClassicFollowing:
+    """One link to a master of a group without Controllers: no epochs to compare, so the log's end is."""
+
+    def __init__(self, own: OwnLog, *, segment_bytes: int, synced: bool, read: ReadOwn) -> None:
+        self.master_end = 0  # nobody tells
+        self._acks = _Acks(synced=synced)
+        self._empty = own.end == own.begin
+        self._tail = Tail(own, segment_bytes, read)
+
+    @property
+    def agreed(self) -> bool:
+        return self._tail.compared
+
+    def ack(self, own: OwnLog, *, always: bool = False) -> int | None:
+        """See ``Following.ack``."""
+        return self._acks.next_end(own, self._tail, empty=self._empty, always=always)
+
+    def on_handshake(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
+        raise PeerError("a handshake in the protocol that has none")
+
+    def on_frame(self, frame: Transfer, own: OwnLog, now_ms: float) -> list[Action]:
+        """See ``Following.on_frame``."""
+        tail = self._tail
+        at = own.end if tail.compared else tail.at
+        if frame.offset != at and not (self._empty and own.end == own.begin):
+            text = f"our log ends at {own.end}, the master's goes on at {frame.offset}: " + (
+                "the range between is gone there" if frame.offset > at else "it is not the log we copied"
+            )
+            return [NeedsReseed(text, frame.offset)]
+        known = tail.take(frame.body, now_ms)
+        if isinstance(known, NeedsReseed):
+            return [known]
+        actions: list[Action] = []
+        end = own.end
+        if len(frame.body) > known:
+            actions.append(Append(frame.offset + known, frame.body[known:]))
+            end = frame.offset + len(frame.body)
+            self._empty = False
+        if tail.compared:
+            actions.append(Confirm(end))
+        return actions
+
+
+def _need_newest(frame: MasterHandshake, own: OwnLog, master: Master) -> None:
+    newest = own.epochs[-1][0]
+    if not (master.rocketmq_peer and master.epoch > newest):
+        # A master of the past, or one that has not heard of its election: its log must not cut ours.
+        raise PeerError(f"the master's newest epoch is {frame.last_epoch}, ours is {newest}")
+    # Elected after all we know of, it did not record its epoch, as real ones do when nothing was written
+    # since the last. But a broker that was rightly elected has what was confirmed.
+    _need_confirmed(frame, own)
+
+
+def _need_confirmed(frame: MasterHandshake, own: OwnLog) -> None:
+    if frame.end < own.confirmed:
+        raise PeerError(f"the master's log ends at {frame.end}, ours is confirmed up to {own.confirmed}")
+
+
+def _before(epochs: Sequence[EpochStart], end: int) -> tuple[EpochStart, ...]:
+    return tuple((epoch, start) for epoch, start in epochs if start < end)
+
+
+def text_of(epochs: Sequence[EpochStart]) -> str:
+    """The newest epochs, for a log line."""
+    return str([(epoch, start) for epoch, start in epochs[-4:]])

@@ -1,0 +1,127 @@
+"""What does this replica's log hold, and how is a decision carried out on it? For ``ha.slave.follow``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ha.slave.follow import (
+    Action,
+    Agreed,
+    Append,
+    Confirm,
+    EpochsCoverLog,
+    ForgetEpochs,
+    LearnEpochs,
+    NeedsReseed,
+    NoteEpoch,
+    OwnLog,
+    Truncate,
+    text_of,
+)
+from model.errors import DiskError, MqError
+from store.files.epoch_file import EpochEntry
+
+if TYPE_CHECKING:
+    from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class NeedsReseedError(MqError):
+    """This log cannot be continued from the master's, which has ours up to ``master_end`` at the most; only
+    an empty one can. ``lacks_confirmed``: it could, but what is confirmed here would be cut.
+
+    The text says why.
+    """
+
+    def __init__(self, text: str, master_end: int, *, lacks_confirmed: bool = False) -> None:
+        super().__init__(text)
+        self.master_end = master_end
+        self.lacks_confirmed = lacks_confirmed
+
+
+def own_log(store: MessageStore) -> OwnLog:
+    epochs = store.epochs
+    return OwnLog(
+        store.log.min_offset,
+        store.log.end,
+        store.log.flushed,
+        store.confirmed,
+        store.dispatched,
+        epochs.entries,
+        epochs.doubt is not None,
+        epochs.classic_from,
+    )
+
+
+def classic_from(store: MessageStore) -> int | None:
+    """From where on what the log holds belongs to no epoch; None: all of it does."""
+    return own_log(store).without_epoch_from
+
+
+def forget_epochs(store: MessageStore, offset: int) -> None:
+    """Forget epochs that start at ``offset`` or later; touches the disk only when there are any."""
+    entries = store.epochs.entries
+    if entries and entries[-1].start >= offset:
+        store.epochs.truncate_suffix(offset)
+
+
+class LogKeeper:
+    """Carries out what ``ha.slave.follow`` decided."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """See ``follow.ReadOwn``."""
+        if self._store.damage.overlaps(offset, offset + size):
+            return None
+        return self._store.log.read(offset, size)
+
+    def carry_out(self, actions: Iterable[Action], master_end: int) -> bool:
+        """Whether the log was found to go on in the master's. Raises DiskError, NeedsReseedError."""
+        store, agreed = self._store, False
+        for action in actions:
+            match action:
+                case Append(offset, body):
+                    store.append_raw(offset, body)
+                case Confirm(offset):
+                    store.confirm(offset)
+                case NoteEpoch(epoch, start):
+                    store.epochs.append(epoch, start)
+                case Truncate(to):
+                    self._cut(to, master_end)
+                case ForgetEpochs(start):
+                    forget_epochs(store, start)
+                case EpochsCoverLog():
+                    store.epochs.labelled()
+                case LearnEpochs(entries, why):
+                    store.epochs.trust([EpochEntry(*entry) for entry in entries])
+                    log.warning("%s: its epochs are %s", why, text_of(entries))
+                case Agreed():
+                    agreed = True
+                case NeedsReseed(why, end, lacks_confirmed):
+                    raise NeedsReseedError(why, end, lacks_confirmed=lacks_confirmed)
+        return agreed
+
+    def _cut(self, to: int, master_end: int) -> None:
+        store = self._store
+        if to >= store.log.end:
+            return
+        if to < store.confirmed:
+            log.error(
+                "cutting our log from %d to %d, below %d that a master confirmed",
+                store.log.end,
+                to,
+                store.confirmed,
+            )
+        else:
+            log.warning("cutting our log from %d to %d, where it leaves the master's", store.log.end, to)
+        try:
+            store.truncate(to)
+        except DiskError as error:
+            if store.writable is not None:
+                raise
+            raise NeedsReseedError(f"the log cannot be cut at {to}: {error}", master_end) from error
