@@ -34,7 +34,7 @@ from model.codes import Request
 from model.config import BrokerConfig
 from remoting.auth import read_credentials
 from remoting.codec import Command
-from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 from store.message_store import MessageStore
@@ -55,6 +55,7 @@ class Broker:
         credentials = read_credentials(env.disk, config.peer_credentials_file)
         self.context.credentials = credentials
         name = f"broker {config.broker_name}"
+        guard = Guard(name, Limits.of(config), env.monotonic_ms)
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=credentials
         )
@@ -81,8 +82,7 @@ class Broker:
                 fast=fast,
                 on_close=self._closed,
                 credentials=credentials,
-                frame_bytes_max=config.frame_bytes_max,
-                idle_s=config.server_channel_max_idle_s,
+                guard=guard,
             )
 
         context = self.context
@@ -250,11 +250,12 @@ class Broker:
         return not (needs_role and self.role_state.refuse()) and self.ha.acked_by_all_recently()
 
     def _refuse_fast(self) -> bool:
+        context = self.context  # asked for each read: no property on the way
         return (
-            self.role_state.refuse() is not None
+            context.role_state.refuse() is not None
             or self.roles.stopping
-            or self.store.writable is not None
-            or self.ha.refuse() is not None
+            or context.store.writable is not None
+            or context.ha.refuse() is not None
         )
 
     def _broken(self, error: BaseException) -> None:

@@ -299,7 +299,7 @@ class HaService:
         Either a promise was found broken, or the lease ended and not every member is there, or fewer members
         than minInSyncReplicas, or than a majority in majority mode, are in sync.
         """
-        sync = self.sync
+        sync = self.links.replicas
         if sync is None:
             return None
         if self.broken is not None:
@@ -338,9 +338,10 @@ class HaService:
     # What happens
 
     def _appended(self, end: int) -> None:
-        if self.sync is None:
+        sync = self.links.replicas
+        if sync is None:
             return
-        self.sync.on_append(end)
+        sync.on_append(end)
         self._publish()
         if self._config.flush_disk_type == "SYNC_FLUSH":
             self._store.sync_to(end)
@@ -358,10 +359,12 @@ class HaService:
 
     def _publish(self) -> None:
         """Tell the store, the waiting answers, and soon the slaves, what is new."""
-        sync = self.sync
+        sync, store = self.links.replicas, self._store
         if sync is None or self.broken is not None:
             return
-        if sync.confirmed <= self._store.confirmed and sync.replicated <= self.replicated:
+        confirmed, replicated = sync.confirmed, sync.replicated
+        more = confirmed > store.confirmed
+        if not more and replicated <= self.replicated:
             self.links.on_confirm()
             return
         try:
@@ -374,12 +377,12 @@ class HaService:
             for broke in self.on_broken:
                 broke(MqError(self.broken))
             return
-        if sync.confirmed > self._store.confirmed:
-            self._store.confirm(sync.confirmed)
-        if sync.replicated > self.replicated:
-            self.replicated = sync.replicated
+        if more:
+            store.confirm(confirmed)
+        if replicated > self.replicated:
+            self.replicated = replicated
             for hook in self.on_replicated:
-                hook(sync.replicated)
+                hook(replicated)
         self.links.on_confirm()
 
     # Time

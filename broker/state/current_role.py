@@ -95,9 +95,12 @@ class CurrentRole:
 
     def refuse(self) -> Refused | None:
         """Why a write cannot be taken, in the words the original uses, or None."""
-        if self.role == "master":
-            return Refused(HANDING_OVER, Response.SERVICE_NOT_AVAILABLE) if self.handing_over else None
-        if self.role == "slave":
+        role = self.state.role
+        if role == "master":
+            if self._taking.is_set():
+                return None
+            return Refused(HANDING_OVER, Response.SERVICE_NOT_AVAILABLE)
+        if role == "slave":
             where = f" of {self.master_address}" if self.master_address else ""
             text = f"[REJECTREQUEST]this broker is a slave{where}: send to the master"
             return Refused(text, Response.SYSTEM_BUSY)

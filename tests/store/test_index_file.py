@@ -67,7 +67,7 @@ def test_rolled_back_and_already_indexed_messages_are_skipped() -> None:
     index.put_many([_item(1), _item(3)])
     assert _found(index, "U1") == [1]
     assert _found(index, "U2") == []
-    assert index.files[0].count == 3
+    assert index.files[0].head.count == 3
 
 
 def test_a_search_in_time_leaves_out_what_is_younger_or_older() -> None:
@@ -99,7 +99,7 @@ def test_the_layout_is_the_real_one() -> None:
     _flush(index)
     data = bytes(disk.nodes[index.files[0].path].cache)
     assert len(data) == 40 + 4 * SLOTS + 20 * ENTRIES
-    assert HEADER.unpack(data[:40]) == (1000, 2000, 100, 200, index.files[0].slots_used, 3)
+    assert HEADER.unpack(data[:40]) == (1000, 2000, 100, 200, index.files[0].head.slots_used, 3)
     slot = abs(java_hash("T#U2")) % SLOTS
     assert struct.unpack_from(">i", data, HEADER_BYTES + 4 * slot)[0] == 2
     entry = struct.unpack_from(">iqii", data, HEADER_BYTES + 4 * SLOTS + 20)
@@ -195,8 +195,8 @@ def test_files_below_the_logs_start_are_given_up() -> None:
     index = _index(FaultyDisk())
     index.put_many([_item(n, "k") for n in range(1, 41)])
     first = index.files[0]
-    assert index.drop_below(first.end_offset) == []
-    assert index.drop_below(first.end_offset + 1) == [first.path]
+    assert index.drop_below(first.head.end_offset) == []
+    assert index.drop_below(first.head.end_offset + 1) == [first.path]
     assert len(index.files) == 2
 
 
