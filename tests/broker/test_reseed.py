@@ -1,4 +1,4 @@
-"""The promise: a broker that puts its log aside (``autoReseed``) is suspect until it has what was confirmed."""
+"""The promise: who puts the log aside (``autoReseed``) is suspect until what was confirmed is copied."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ async def test_the_controllers_and_the_disk_know_before_the_log_goes(tmp_path: P
         await before()
 
         assert second.role._membership.suspect
-        noted = msgspec.json.decode(
-            second.env.disk.open(f"{second.config.store_path}/bootId.json").read(0, 999)
-        )
+        noted = msgspec.json.decode((Path(second.config.store_path) / "bootId.json").read_bytes())
         assert noted["doubtful"] is True, "a restart in the middle of the copy leaves it suspect"
         assert controllers.group.suspect == [2]
         assert controllers.group.members == [1], "what it has now proves nothing about what it acknowledged"
