@@ -223,6 +223,11 @@ class HaService:
         return self.links.on_connected
 
     @property
+    def members_needed(self) -> int:
+        """Copies without which this master answers no change; 1 while it is none."""
+        return self.sync.members_needed if self.sync is not None else 1
+
+    @property
     def candidates(self) -> frozenset[int]:
         """Every other broker that the Controllers may elect, as far as this master knows: members, and slaves
         that join or are proposed."""

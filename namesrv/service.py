@@ -18,7 +18,7 @@ from remoting.auth import read_credentials
 from remoting.bodies import dumps, dumps_dialect, loads_object
 from remoting.codec import Command
 from remoting.headers import BrokerHeader, flag, need, opt_bool
-from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env, read_file, write_file
 from runtime.tasks import Tasks, every
 
@@ -74,8 +74,7 @@ class NameServer:
             on_open=self._opened,
             on_close=self._closed,
             credentials=credentials,
-            frame_bytes_max=config.frame_bytes_max,
-            idle_s=config.server_channel_max_idle_s,
+            guard=Guard("namesrv", Limits.of(config), env.monotonic_ms),
         )
         self._answers = self._requests()
 
@@ -109,6 +108,7 @@ class NameServer:
             "brokers": self._table.brokers(),
             "topics": self._table.topic_count(),
             "connections": len(self._server.connections),
+            "ports": self._server.guard.status(),
             **{name: companion.status() for name, companion in self.companions.items()},
             "events": self._env.events.to_json(),
             "eventTotals": dict(self._env.events.totals),
