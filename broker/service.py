@@ -34,7 +34,7 @@ from model.codes import Request
 from model.config import BrokerConfig
 from remoting.auth import read_credentials
 from remoting.codec import Command
-from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 from store.message_store import MessageStore
@@ -55,6 +55,7 @@ class Broker:
         credentials = read_credentials(env.disk, config.peer_credentials_file)
         self.context.credentials = credentials
         name = f"broker {config.broker_name}"
+        guard = Guard(name, Limits.of(config), env.monotonic_ms)
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=credentials
         )
@@ -70,8 +71,8 @@ class Broker:
         )
         delays = DelayOffsets(env.now_ms)
         self.processors = Processors(self.context, delays)
-        self.upkeep = Upkeep(self.context, delays, self.client, self.registration)
         self.tables = TableFiles(self.context, delays)
+        self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
 
         def make_server(server_name: str) -> RemotingServer:
             return RemotingServer(
@@ -81,8 +82,7 @@ class Broker:
                 fast=fast,
                 on_close=self._closed,
                 credentials=credentials,
-                frame_bytes_max=config.frame_bytes_max,
-                idle_s=config.server_channel_max_idle_s,
+                guard=guard,
             )
 
         context = self.context
@@ -186,7 +186,6 @@ class Broker:
         role.on_no_ha_address.append(registration.soon)
         self.topics.on_change.append(lambda names: registration.soon())
         registration.on_master.append(role.ha_address_of)
-        upkeep.metadata.on_copied.append(self.tables.on_copied)
         handlers = self.processors.handlers
         handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
         handlers[int(Request.READ_LOG_RANGE)] = upkeep.repair.read

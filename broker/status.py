@@ -36,6 +36,7 @@ def status_of(broker: BrokerParts) -> dict[str, Any]:
         "parked": len(broker.context.pending_acks),
         "heldPulls": broker.processors.pulls.held,
         "connections": len(broker.server.connections),
+        "ports": broker.server.guard.status(),
         "writable": store.writable,
         "damaged": [item.to_json() | {"lost": len(item.lost)} for item in store.damage.ranges],
         "repaired": store.repairer.repaired,
