@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.role.reboot import Found, Noted, UncleanRebootDetector, suspicion
+from broker.membership.reboot import Found, Noted, UncleanRebootDetector, suspicion
 from model.errors import DiskError
 from runtime.env import read_file, write_file
 from runtime.os_env import OsEnv
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 
 PATH = "/store/bootId.json"
 
@@ -52,7 +52,7 @@ def test_a_suspicion_outlives_kills_and_orderly_stops_until_it_is_settled() -> N
     assert started(env, "two").suspect
     again = started(env, "two", clean=True)
     assert again.suspect
-    again.settle()
+    again.on_whole()
     assert not started(env, "two").suspect
 
 

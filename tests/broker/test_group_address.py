@@ -20,7 +20,7 @@ from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.broker.helpers import free_port
-from tests.broker.role_fakes import FakeControllers, broker_at, full
+from tests.fakes.broker.role import FakeControllers, broker_at, full
 from tests.waiting import until
 
 

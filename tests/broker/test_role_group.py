@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker.service import Broker
 from tests.broker.logs import log_of, put
-from tests.broker.role_fakes import FakeControllers, broker_at, full
+from tests.fakes.broker.role import FakeControllers, broker_at, full
 from tests.waiting import until
 
 

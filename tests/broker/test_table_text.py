@@ -1,4 +1,4 @@
-"""The promise of broker.state.table_text: a change among 20,000 entries costs one entry, on disk, in answers
+"""The promise of broker.tables.table_text: a change among 20,000 entries costs one entry, on disk, in answers
 and in a copy, and what is written is what the whole table would be."""
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.state.groups import Groups
-from broker.state.moved import Moved
-from broker.state.offsets import OffsetTable
-from broker.state.topics import Topics
+from broker.tables.groups import Groups
+from broker.tables.moved import Moved
+from broker.tables.offsets import OffsetTable
+from broker.tables.topics import Topics
 from model.codes import Request
 from model.config import BrokerConfig
 from model.topic import SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
 from remoting.codec import Command
-from tests.broker.fakes import FakeConnection
 from tests.broker.helpers import client_of, eventually, pair, running, topic
 from tests.broker.turn_meter import LIMIT_S, metered
+from tests.fakes.broker.store import FakeConnection
 
 NAMES = st.sampled_from(["a", "b", "B", "ab", "%RETRY%a", "z", "\u00e9"])
 CHANGES = st.lists(
@@ -179,7 +179,7 @@ async def test_a_slave_is_sent_the_change_and_not_the_table(tmp_path: Path) -> N
     async with pair(tmp_path) as (one, two), client_of(one) as client:
         one.topics.put(*(TopicConfig(f"T{n}") for n in range(500)))
         one.groups.put(*(SubscriptionGroupConfig(f"g{n}") for n in range(500)))
-        await one.context.copies.settle()
+        await one.context.copies.wait_for_copies()
         await eventually(lambda: two.topics.get("T499") is not None, "the slave has them")
         sizes = []
         answer = one.context.copies._answer

@@ -5,8 +5,8 @@ import pytest
 from controller.raft.codec import Ack, AppendEntries
 from controller.raft.node import Node
 from runtime.env import read_file
-from tests.controller.lab import Lab, run
-from tests.controller.simulated import Group, wait_for
+from tests.fakes.controller.node import Lab, run
+from tests.fakes.controller.raft_sim import Group, wait_for
 
 COMPACT_ENTRIES = 100
 
@@ -23,8 +23,8 @@ def after(commands: int) -> tuple[int, int]:
         assert leader.raft is not None
         done = [await group.propose() for _ in range(commands)]
         assert all(done)
-        assert leader.raft._journal is not None
-        found.append(len(leader.raft._journal))
+        assert leader.raft._directory.journal is not None
+        found.append(len(leader.raft._directory.journal))
         for member in group.members.values():
             member.kill()
         for member in group.members.values():

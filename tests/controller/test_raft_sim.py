@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from tests.controller.simulated import Group
+from tests.fakes.controller.raft_sim import Group
 
 pytestmark = pytest.mark.sim
 
@@ -98,7 +99,8 @@ def test_members_that_all_stood_still_keep_their_links() -> None:
                 lost.append((name, peer))
                 down(peer)
 
-            transport._on_down = partial(note, name, transport._on_down)
+            owner = transport._owner
+            transport._owner = replace(owner, on_down=partial(note, name, owner.on_down))
         for member in group.members.values():
             assert member.life is not None
             group.loop.pause(member.life)

@@ -15,7 +15,7 @@ from controller.groups.commands import (
 from controller.groups.elect import End
 from controller.groups.table import ReplicaTable
 from model.codes import Request
-from tests.controller.world import Broker, World, run
+from tests.fakes.controller.live import Broker, World, run
 
 G = "broker-a"
 
@@ -323,7 +323,7 @@ def test_doubts_survive_a_snapshot() -> None:
     assert other.groups[G].suspect == [3]
 
 
-# Requests of an earlier reign
+# Requests of an earlier epoch
 
 
 @pytest.mark.parametrize("late", [{"restarted": True, "log_epoch": 1}, {"designate": True}])

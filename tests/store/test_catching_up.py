@@ -17,7 +17,7 @@ from store.files.record import Dispatch
 from store.flow import housekeeping, indexing
 from store.flow.throttle import POSTPONE_S, STEP_PAUSE_S
 from store.message_store import MessageStore
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message
 
 SECOND = {"flush_interval_ms": 500, "flush_queue_interval_ms": 1000}  # as by default
@@ -247,7 +247,7 @@ def test_a_cut_while_a_flush_copies_is_durable(monkeypatch: pytest.MonkeyPatch) 
 
     async def read(store: MessageStore) -> None:
         assert store.files.index is not None
-        assert store.files.index.files[-1].count == 6
+        assert store.files.index.files[-1].head.count == 6
         await store.indexed()
         assert [bool(store.query("T", f"U{number}", 9, 0, ALL_MS)) for number in range(7)] == 5 * [True] + [
             False,

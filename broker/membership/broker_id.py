@@ -1,0 +1,74 @@
+"""How does a broker come by its permanent id?
+
+    brokerIdentity ── none ──► next free id ──► noted (broker.identity) ──► applied for ──► kept
+                                    ▲                                            │
+                                    └──────────── another broker has it ─────────┘
+
+Order and rules: Apache RocketMQ 5.x, ``broker/controller/ReplicasManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from broker.membership.controllers import Controllers
+from broker.membership.identity import Application, Identity
+from model.config import BrokerConfig
+from model.errors import MqError
+from runtime.env import Env
+
+log = logging.getLogger(__name__)
+
+LOST: Final = "see 'The Controllers lost their directories' in docs/operations.md"
+
+
+class BrokerIdAllocator:
+    """Asks the Controllers for an id. Calls raise what those of ``Controllers`` and ``Identity`` do."""
+
+    def __init__(self, env: Env, config: BrokerConfig, identity: Identity, controllers: Controllers) -> None:
+        self._env = env
+        self._config = config
+        self._identity = identity
+        self._controllers = controllers
+
+    async def apply(self) -> int:
+        """An id from the Controller; a crash in between costs no second one.
+
+        Raises ConnectionError when it went to another broker: apply again.
+        """
+        application = self._identity.application()
+        if application is None:
+            application = await self._next()
+        if not await self._controllers.apply_id(application.broker_id, application.check_code):
+            self._identity.give_up()
+            raise ConnectionError(f"id {application.broker_id} went to another broker, asking for the next")
+        self._identity.keep(application.broker_id)
+        log.info("%s has id %d now", self._config.broker_name, application.broker_id)
+        return application.broker_id
+
+    async def apply_anew(self, broker_id: int, *, empty: bool) -> int:
+        """The Controller does not know ``broker_id``: ask for it again, or else for the next free one.
+
+        Raises MqError where it never gave that id, unless the log is ``empty``: ids are never given twice, so
+        it lost its memory, and whoever asked first would be elected, and the others cut to what that one has.
+        """
+        free = broker_id + 1 if empty else await self._controllers.next_id()
+        if free <= broker_id:
+            raise MqError(
+                f"the Controllers never gave id {broker_id}, the next one is {free}:"
+                f" they know nothing of this log; {LOST}"
+            )
+        if await self._controllers.apply_id(broker_id, self._check_code()):
+            return broker_id
+        log.warning("the Controller gives id %d no more: asking for another one", broker_id)
+        await self._next()
+        return await self.apply()
+
+    async def _next(self) -> Application:
+        application = Application(await self._controllers.next_id(), self._check_code())
+        self._identity.apply_for(application)
+        return application
+
+    def _check_code(self) -> str:
+        return f"{self._config.address};{self._env.now_ms()}"

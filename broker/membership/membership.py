@@ -1,0 +1,145 @@
+"""Do the Controllers know this broker, under which id, and what do they say of its group?
+
+    no id -> id from brokerIdentity or applied for -> registered -> its group's view, again and again
+
+Controllers that do not know the broker any more are told again. Order and rules: Apache RocketMQ 5.x,
+``broker/controller/ReplicasManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final
+
+from broker.membership.broker_id import BrokerIdAllocator
+from broker.membership.controllers import Controllers
+from broker.membership.identity import Identity
+from broker.membership.reboot import Found, UncleanRebootDetector
+from broker.membership.view import View
+from model.codes import Response
+from model.config import BrokerConfig
+from model.errors import Refused
+from runtime.env import Env
+from store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+UNKNOWN_TO_CONTROLLER: Final = (
+    Response.CONTROLLER_BROKER_METADATA_NOT_EXIST,
+    Response.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+)
+
+
+class Membership:
+    """One broker's place in its group. Calls raise what those of ``Controllers`` and ``Identity`` do."""
+
+    def __init__(self, env: Env, config: BrokerConfig, store: MessageStore, controllers: Controllers) -> None:
+        self.broker_id: int | None = None  # the permanent one, given by the Controllers
+        self.registered = False
+        self._env = env
+        self._config = config
+        self._store = store
+        self._controllers = controllers
+        self._identity = Identity(env.disk, config)
+        self._allocator = BrokerIdAllocator(env, config, self._identity, controllers)
+        self._reboot = UncleanRebootDetector(env, config.store_path)
+        self._was_registered = False
+        self._suspect_since_ms = float("-inf")
+
+    async def start(self) -> None:
+        """Read what the store says of this broker. Raises ConfigError, DiskError."""
+        self.broker_id = self._identity.broker_id()
+        await self._env.offload(partial(self._begin, self.broker_id is not None))
+
+    def _begin(self, named: bool) -> None:
+        recovered, was_longer = self._store.recovered, self._store.was_longer
+        found = Found(
+            clean=recovered is None or recovered.clean,
+            synced=self._config.flush_disk_type == "SYNC_FLUSH",
+            named=named,
+            end=self._store.log.end,
+            was_longer=was_longer.end,
+        )
+        self._reboot.begin(found)
+        try:
+            was_longer.forget()  # bootId.json says it now
+        except OSError as error:
+            log.warning("%s: it stays noted that the log was longer: %s", self._config.broker_name, error)
+
+    @property
+    def suspect(self) -> bool:
+        """The log may lack its end, and no master has seen it since."""
+        return self._reboot.suspect
+
+    @property
+    def unclean(self) -> bool:
+        """Whether this process began without an orderly end before it, and acknowledges what is not synced:
+        what a power failure took was counted on by the master."""
+        recovered = self._store.recovered
+        unclean = recovered is not None and not recovered.clean
+        return unclean and self._config.flush_disk_type != "SYNC_FLUSH"
+
+    async def whole(self) -> None:
+        """The log has all that it acknowledged, or its group goes on without that."""
+        await self._env.offload(self._reboot.on_whole)
+
+    async def on_view(self, view: View) -> None:
+        """This broker is a slave. A master that took it into its set had all that is confirmed copied to it;
+        a view that was asked for before the suspicion began says nothing."""
+        trusted = self.broker_id in view.members - view.suspects
+        if trusted and view.asked_ms > self._suspect_since_ms:
+            await self.whole()
+
+    async def before_reseed(self) -> None:
+        """The log is about to be put aside (``autoReseed``): until it is copied anew, what it acknowledged is
+        not here. The Controllers hear that first, or an election could count this broker as one that has it.
+
+        Raises OSError, and what registering raises: then the log must stay.
+        """
+        if not self.suspect:
+            await self._env.offload(self._reboot.on_loss)
+        self._suspect_since_ms = self._env.monotonic_ms()
+        await self._register(await self.id())
+        self._suspect_since_ms = self._env.monotonic_ms()
+
+    async def on_look(self) -> None:
+        """Note the first bytes of a log that had none."""
+        if self._reboot.owes_bytes and self._store.log.end > 0:
+            await self._env.offload(self._reboot.on_bytes)
+
+    async def id(self) -> int:
+        """The permanent id, applied for if there is none yet."""
+        if self.broker_id is None:
+            self.broker_id = await self._allocator.apply()
+        return self.broker_id
+
+    async def view(self, *, slave: bool) -> tuple[View, bool]:
+        """What the Controllers say of the group, and whether this call registered the broker for it."""
+        broker_id = await self.id()
+        if not self.registered:
+            return await self._register(broker_id), True
+        view = await self._controllers.replica_info()
+        if slave and self.suspect and broker_id in view.members & view.suspects:
+            # It stayed a member because no other could; now a master can tell what its log lacks.
+            return await self._register(broker_id), True
+        return view, False
+
+    async def _register(self, broker_id: int) -> View:
+        unclean = self.unclean and not self._was_registered
+        view = await self._controllers.register(broker_id, unclean=unclean, suspect=self.suspect)
+        self.registered = self._was_registered = True
+        return view
+
+    async def on_refused(self, refused: Refused) -> bool:
+        """A Controller said no. If it does not know this broker, register or apply for the id anew; whether
+        that can be done at once."""
+        if refused.code not in UNKNOWN_TO_CONTROLLER:
+            return False
+        if self.registered:
+            self.registered = False
+            return True
+        # It lost its memory of this broker, or never had it: apply for the same id anew.
+        empty = self._store.log.end == self._store.log.min_offset
+        self.broker_id = await self._allocator.apply_anew(await self.id(), empty=empty)
+        return False

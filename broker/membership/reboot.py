@@ -1,0 +1,148 @@
+"""May this store's log lack the end of what it once acknowledged?
+
+A killed process loses nothing: what it wrote is in the page cache. A machine that lost power, or was reset,
+loses what no sync had reached, and with ASYNC_FLUSH that was acknowledged. A disk that was replaced or not
+mounted takes the log and leaves the rest of the store. Such a broker is *suspect*: evidence on its disk says
+so, at every start and in every mode. ``bootId.json`` in the store keeps it, a JSON object:
+
+    bootId    the machine's boot (Linux tells it) that the log was last written on
+    doubtful  the log is suspect, and no master has taken the broker into its set since
+    synced    the last run acknowledged nothing before its sync (SYNC_FLUSH)
+    written   the log had bytes once; absent in files of older versions
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from model.errors import DiskError
+from runtime.env import Env, read_file, write_file
+
+log = logging.getLogger(__name__)
+
+FILE: Final = "bootId.json"
+
+
+class Noted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says; None for what an older version did not write."""
+
+    boot_id: str = msgspec.field(name="bootId", default="")
+    suspect: bool = msgspec.field(name="doubtful", default=False)
+    synced: bool | None = None
+    written: bool | None = None
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What a start finds. ``clean``: the last stop was an orderly one; ``synced``: nothing is acknowledged
+    before its sync; ``named``: the broker has an identity from before; ``end``: of its log, bytes;
+    ``was_longer``: where other files of the store say the log ended once, if that is further."""
+
+    clean: bool
+    synced: bool
+    named: bool = True
+    end: int = 1
+    was_longer: int | None = None
+
+
+def suspicion(noted: Noted | None, found: Found, boot_id: str) -> str | None:
+    """Why the log may lack its end, or None. ``noted`` None: the store was never opened by this program, or
+    the file is gone with the disk it was on. ``boot_id`` empty: the machine does not tell, and may have been
+    reset."""
+    if noted is not None and noted.suspect:
+        return "no master has taken it into its SyncStateSet since it became suspect"
+    if found.was_longer is not None:
+        return f"the log ends at {found.end}, other files of the store say it reached {found.was_longer}"
+    had_bytes = noted is None or bool(noted.written)
+    if found.end == 0 and found.named and had_bytes:
+        return "the log is empty, but the broker has its identity from before"
+    rebooted = not boot_id or noted is None or noted.boot_id != boot_id
+    at_risk = not (found.synced if noted is None or noted.synced is None else noted.synced)
+    if rebooted and at_risk and not found.clean:
+        return "the machine was reset since the log was written, and not all of it was synced"
+    return None
+
+
+class UncleanRebootDetector:
+    """Whether this broker is suspect.
+
+    In: ``begin`` once at the start, ``on_bytes`` when the log has some, ``on_loss`` before it is put aside,
+    ``on_whole`` when it is known to be whole. Holds: a suspicion ends by ``on_whole`` only, however often the
+    process or the machine dies.
+    """
+
+    def __init__(self, env: Env, directory: str) -> None:
+        self.suspect = False
+        self._noted = Noted()
+        self._env = env
+        self._path = f"{directory}/{FILE}"
+
+    def begin(self, found: Found) -> None:
+        """Decide from the evidence, and note it with the boot this process runs on. Blocks on syncs.
+
+        Raises DiskError when the file cannot be read, or a suspicion cannot be noted.
+        """
+        boot_id = self._env.boot_id()
+        noted = self._read()
+        reason = suspicion(noted, found, boot_id)
+        self.suspect = reason is not None
+        if reason is not None:
+            log.warning("this broker is suspect, its log may lack its end: %s", reason)
+        written = found.end > 0 or bool(noted and noted.written) or self.suspect
+        try:
+            self._write(
+                Noted(boot_id=boot_id, suspect=self.suspect, synced=found.synced, written=written or None)
+            )
+        except OSError as error:
+            # What the file says now can only make the next start suspect more.
+            if self.suspect:
+                raise DiskError(f"{self._path} cannot be written: {error}") from error
+            log.warning("%s cannot be written: %s", self._path, error)
+
+    @property
+    def owes_bytes(self) -> bool:
+        """Whether ``on_bytes`` has something to note once the log has bytes."""
+        return not self._noted.written
+
+    def on_bytes(self) -> None:
+        """The log has bytes: from now on an empty one is short. Blocks on syncs, once in a store's life."""
+        if self.owes_bytes:
+            self._note(
+                msgspec.structs.replace(self._noted, written=True), "an empty log would not be noticed"
+            )
+
+    def on_loss(self) -> None:
+        """The log is about to go, and what it acknowledged with it. Blocks on syncs. Raises OSError."""
+        self.suspect = True
+        self._write(msgspec.structs.replace(self._noted, suspect=True, written=True))
+
+    def on_whole(self) -> None:
+        """The log has all that it acknowledged, or its group goes on without that. Blocks on syncs."""
+        if self.suspect:
+            self.suspect = False
+            noted = msgspec.structs.replace(self._noted, suspect=False)
+            self._note(noted, "the next start is suspect again")
+
+    def _note(self, noted: Noted, otherwise: str) -> None:
+        try:
+            self._write(noted)
+        except OSError as error:
+            log.warning("%s cannot be written, %s: %s", self._path, otherwise, error)
+
+    def _read(self) -> Noted | None:
+        try:
+            return msgspec.json.decode(read_file(self._env.disk, self._path), type=Noted)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise DiskError(f"{self._path} cannot be read: {error}") from error
+        except msgspec.DecodeError:
+            # Whatever damaged it, the log may be short as well.
+            log.warning("%s is corrupt: this broker is suspect", self._path)
+            return Noted(suspect=True, written=True)
+
+    def _write(self, noted: Noted) -> None:
+        write_file(self._env.disk, self._path, msgspec.json.encode(noted))
+        self._noted = noted

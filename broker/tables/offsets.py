@@ -1,0 +1,239 @@
+"""How far has each consumer group read each queue?
+
+``config/consumerOffset.json``: ``{"dataVersion", "groupTopicMap", "offsetTable": {"topic@group": {queue:
+offset}}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from broker.tables.table_text import TableText
+from model.topic import DataVersion
+from runtime.turns import Slice
+
+SEPARATOR: Final = "@"
+
+
+class OffsetTable:
+    """Offsets by (topic, group), in messages; pure but for the hook that asks for a write.
+
+    Holds: an entry changes only through ``commit``, ``set``, ``clamp``, ``drop_*``,
+    ``take_kept`` and ``adopt``.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._table: dict[tuple[str, str], dict[int, int]] = {}
+        self._kept: dict[tuple[str, str], dict[int, int]] = {}
+        self._topics: dict[str, dict[str, None]] = {}  # group -> its topics
+        self.text = TableText(lambda: map(SEPARATOR.join, self._table), lambda name: self._table[_key(name)])
+        self._topics_text = TableText(lambda: self._topics, lambda group: list(self._topics[group]))
+        self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
+        self.mark = 0
+        """Counts the changes since this process began; ``changed_since`` takes one of its values."""
+        self.version = DataVersion()
+        self.on_change: list[Callable[[], None]] = []
+
+    def load(self, stored: dict[str, Any] | None) -> None:
+        if stored is not None:
+            self._replace(_parse(stored.get("offsetTable") or {}))
+            self.version = DataVersion.from_json(stored.get("dataVersion"))
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        offset = self._table.get((topic, group), {}).get(queue_id)
+        kept = self._kept.get((topic, group), {}).get(queue_id)
+        return offset if kept is None else max(kept, offset or 0)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """What a consumer reports; an offset may go back (a reset is one)."""
+        queues = self._table.setdefault((topic, group), {})
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._changed((topic, group))
+
+    # What consumers commit while there is no master: a table copied from the next one does not replace it.
+
+    def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Note, for a master to come, how far a group is; in memory, and forwards only."""
+        queues = self._kept.setdefault((topic, group), {})
+        queues[queue_id] = max(offset, queues.get(queue_id, 0))
+
+    def kept(self) -> list[tuple[str, str, int, int]]:
+        """(topic, group, queue, offset) of what ``keep`` noted and no master took yet."""
+        return [(t, g, q, offset) for (t, g), queues in self._kept.items() for q, offset in queues.items()]
+
+    def handed_over(self, topic: str, group: str, queue_id: int, offset: int) -> None:
+        """A master knows ``offset`` or more. What was noted since stays."""
+        queues = self._kept.get((topic, group), {})
+        if queues.get(queue_id, -1) <= offset:
+            queues.pop(queue_id, None)
+
+    def take_kept(self) -> None:
+        """This broker is master now: what it kept is its own."""
+        for topic, group, queue_id, offset in self.kept():
+            if offset > self._table.get((topic, group), {}).get(queue_id, -1):
+                self.commit(group, topic, queue_id, offset)
+        self._kept.clear()
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        return dict(self._table.get((topic, group), {}))
+
+    def topics_of(self, group: str) -> list[str]:
+        return sorted(self._topics.get(group, ()))
+
+    def groups_of(self, topic: str) -> list[str]:
+        return sorted(group for name, group in self._table if name == topic)
+
+    def entries(self) -> list[tuple[str, str, int, int]]:
+        """(topic, group, queue, offset) of every entry, in order of creation."""
+        return [(t, g, q, offset) for (t, g), queues in self._table.items() for q, offset in queues.items()]
+
+    def drop_group(self, group: str) -> None:
+        self._drop([key for key in self._table if key[1] == group])
+
+    def drop_topic(self, topic: str) -> None:
+        self._drop([key for key in self._table if key[0] == topic])
+
+    def _drop(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            del self._table[key]
+        if keys:
+            self._changed(*keys)
+
+    def clamp(self, end: Callable[[str, int], int]) -> int:
+        """Cut offsets beyond ``end(topic, queue)`` back to it; returns how many were.
+
+        After an election the log may be shorter than what consumers committed at the old master: an offset
+        beyond the end would skip every message written in between.
+        """
+        cut = []
+        for key, queues in self._table.items():
+            for queue_id, offset in queues.items():
+                last = end(key[0], queue_id)
+                if offset > last:
+                    queues[queue_id] = last
+                    cut.append(key)
+        if cut:
+            self._changed(*cut)
+        return len(cut)
+
+    def clone_group(self, source: str, target: str, topic: str) -> None:
+        queues = self._table.get((topic, source))
+        if queues:
+            self._table.setdefault((topic, target), {}).update(queues)
+            self._changed((topic, target))
+
+    def adopt(self, wrapper: dict[str, Any]) -> bool:
+        """Replace the table by a master's (answer of 43), or with ``part`` only the entries it names; True
+        when that changed anything. An entry without queues was dropped at the master."""
+        table = _parse(wrapper.get("offsetTable") or {})
+        part = bool(wrapper.get("part"))
+        if part:
+            table = {key: queues for key, queues in table.items() if queues != self._table.get(key, {})}
+        if not table if part else table == self._table:
+            return False
+        if part:
+            for key, queues in table.items():
+                if queues:
+                    self._table[key] = queues
+                else:
+                    self._table.pop(key, None)
+                self._note(key)
+        else:
+            self._replace(table)
+        # Slaves of ours, should we become master, begin with the whole table.
+        self._moved.clear()
+        self.version = DataVersion.from_json(wrapper.get("dataVersion"))
+        for hook in self.on_change:
+            hook()
+        return True
+
+    def changed_since(self, mark: int | None) -> dict[str, Any]:
+        """What ``adopt`` of a table as of ``mark`` needs to become this one; None: the whole table."""
+        if mark is None or mark > self.mark:
+            return self.to_text()
+        changed: dict[str, dict[int, int]] = {}
+        for key in reversed(self._moved):
+            if self._moved[key] <= mark:
+                break
+            changed[SEPARATOR.join(key)] = dict(self._table.get(key, {}))
+        return {"dataVersion": self.version.to_json(), "offsetTable": changed, "part": True}
+
+    async def prepare(self, slice_: Slice, indent: bool = False) -> None:
+        """Write in slices what ``to_text`` would have to. Raises as ``slice_``."""
+        await self.text.prepare(slice_, indent)
+        await self._topics_text.prepare(slice_, indent)
+
+    def to_text(self, indent: bool = False) -> dict[str, Any]:
+        """``to_json`` with its tables already written."""
+        return {
+            "dataVersion": self.version.to_json(),
+            "groupTopicMap": self._topics_text.whole(indent),
+            "offsetTable": self.text.whole(indent),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataVersion": self.version.to_json(),
+            "groupTopicMap": {group: list(topics) for group, topics in self._topics.items()},
+            "offsetTable": {
+                f"{topic}{SEPARATOR}{group}": dict(q) for (topic, group), q in self._table.items()
+            },
+        }
+
+    def _replace(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
+        self._table = table
+        self._topics = {}
+        for topic, group in table:
+            self._topics.setdefault(group, {})[topic] = None
+        self.text.clear()
+        self._topics_text.clear()
+
+    def _note(self, key: tuple[str, str]) -> None:
+        """An entry is new, another one, or gone: what is made of the table follows."""
+        topic, group = key
+        here = key in self._table
+        topics = self._topics.setdefault(group, {})
+        if here and topic in topics:
+            self.text.touched(SEPARATOR.join(key))
+            return
+        if here:
+            topics[topic] = None
+        else:
+            topics.pop(topic, None)
+            if not topics:
+                del self._topics[group]
+        self.text.changed(SEPARATOR.join(key), here)
+        self._topics_text.changed(group, group in self._topics)
+
+    def check_invariants(self) -> None:
+        pairs = {(topic, group) for group, topics in self._topics.items() for topic in topics}
+        assert pairs == set(self._table), "the topics of each group are those it has offsets of"
+        self.text.check_invariants()
+        self._topics_text.check_invariants()
+
+    def _changed(self, *keys: tuple[str, str]) -> None:
+        self.mark += 1
+        for key in keys:
+            self._note(key)
+            self._moved.pop(key, None)  # to the end, so that the newest are found without a search
+            self._moved[key] = self.mark
+        self.version = self.version.next(self._now_ms())
+        for hook in self.on_change:
+            hook()
+
+
+def _key(name: str) -> tuple[str, str]:
+    topic, _, group = name.partition(SEPARATOR)
+    return topic, group
+
+
+def _parse(table: dict[str, Any]) -> dict[tuple[str, str], dict[int, int]]:
+    found: dict[tuple[str, str], dict[int, int]] = {}
+    for name, queues in table.items():
+        topic, separator, group = name.partition(SEPARATOR)
+        if separator and topic and group:
+            found[topic, group] = {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+    return found

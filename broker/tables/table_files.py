@@ -1,0 +1,146 @@
+"""Where do topics, groups and offsets of this broker come from, and where do their changes go?
+
+Each table is a file in ``config/``, and is copied to the slaves (``broker/tables/copies``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.tables.files import ConfigFile
+from broker.upkeep.delay import DelayOffsets
+from model.errors import DiskError
+from runtime.tasks import Tasks
+from runtime.turns import Turns
+
+log = logging.getLogger(__name__)
+
+DELAY_OFFSETS_WRITE_S: Final = 5.0
+
+
+class TableFiles:
+    """The files of all tables, by name. ``delays``: how far delayed messages were delivered."""
+
+    def __init__(self, context: BrokerContext, delays: DelayOffsets) -> None:
+        self.delays = delays
+        self._context = context
+        self._tasks = Tasks(f"broker {context.config.broker_name} files")
+        self._loaded = False
+        env, config = context.env, context.config
+        topics, groups, offsets = context.topics, context.groups, context.offsets
+        directory = f"{config.store_path}/config"
+        writing = Turns(env.monotonic_ms)
+        self.files = {
+            "topics": ConfigFile(
+                env,
+                f"{directory}/topics.json",
+                lambda: topics.to_text(indent=True),
+                self._tasks,
+                prepare=lambda slice_: topics.text.prepare(slice_, indent=True),
+                turns=writing,
+            ),
+            "groups": ConfigFile(
+                env,
+                f"{directory}/subscriptionGroup.json",
+                lambda: groups.to_text(indent=True),
+                self._tasks,
+                prepare=lambda slice_: groups.text.prepare(slice_, indent=True),
+                turns=writing,
+            ),
+            "offsets": ConfigFile(
+                env,
+                f"{directory}/consumerOffset.json",
+                lambda: offsets.to_text(indent=True),
+                self._tasks,
+                delay_s=config.flush_offsets_ms / 1000,
+                prepare=lambda slice_: offsets.prepare(slice_, indent=True),
+                turns=writing,
+            ),
+            "delays": ConfigFile(
+                env,
+                f"{directory}/delayOffset.json",
+                delays.to_json,
+                self._tasks,
+                delay_s=DELAY_OFFSETS_WRITE_S,
+            ),
+        }
+
+    def load(self) -> None:
+        """Read all tables; from here on their changes are written, and copied to slaves. Raises DiskError,
+        OSError."""
+        context, files = self._context, self.files
+        topics, groups, offsets, delays = context.topics, context.groups, context.offsets, self.delays
+        try:
+            fresh_topics = topics.boot(files["topics"].load())
+            fresh_groups = groups.boot(files["groups"].load())
+            offsets.load(files["offsets"].load())
+            delays.load(files["delays"].load())
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            path = f"{context.config.store_path}/config"
+            raise DiskError(f"a table in {path} is not one: {error!r}") from error
+        self._need_all()
+        self._loaded = True
+        topics.on_change.append(lambda names: files["topics"].changed())
+        groups.on_change.append(files["groups"].changed)
+        offsets.on_change.append(files["offsets"].changed)
+        delays.on_change.append(files["delays"].changed)
+        if fresh_topics:
+            files["topics"].changed()
+        if fresh_groups:
+            files["groups"].changed()
+        self._copy()
+
+    def _need_all(self) -> None:
+        config = self._context.config
+        lost = [file for file in self.files.values() if file.lost is not None]
+        if lost and config.start_with_damaged_tables:
+            for file in lost:
+                log.error("beginning without %s: %s", file.path, file.lost)
+                file.found()
+        elif lost and not config.enable_controller_mode and config.broker_role != "SLAVE":
+            raise DiskError(
+                f"{lost[0].lost}; nobody is there to copy it from: put a copy in its place, or begin without"
+                " it by startWithDamagedTables=true"
+            )
+
+    def _copy(self) -> None:
+        context, copies = self._context, self._context.copies
+        offsets, delays = context.offsets, self.delays
+        copies.write = self.write
+        context.ha.eligible = copies.ready
+        context.ha.on_connected.append(copies.on_connected)
+        copies.add("topics", context.topics.changed_since)
+        copies.add("groups", context.groups.changed_since)
+        copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
+        copies.add("delays", lambda known: (delays.to_json(), 0), gathered=True)
+        context.topics.on_change.append(lambda names: copies.changed("topics"))
+        context.groups.on_change.append(lambda: copies.changed("groups"))
+        offsets.on_change.append(lambda: copies.changed("offsets"))
+        delays.on_change.append(lambda: copies.changed("delays"))
+
+    async def write(self, names: Collection[str]) -> None:
+        """Return when the changes of these tables are on the disk. Raises OSError; DiskError where the table
+        itself is lost, and nothing is written."""
+        for name in names:
+            await self.files[name].write_now()
+
+    def lost(self) -> list[str]:
+        """Which tables could be read from no copy, and why."""
+        return [file.lost for file in self.files.values() if file.lost is not None]
+
+    def on_copied(self) -> None:
+        """All tables are the master's: none is lost any more."""
+        for file in self.files.values():
+            file.found()
+
+    async def stop(self) -> None:
+        """Write what changed."""
+        for file in self.files.values() if self._loaded else ():
+            try:
+                await file.flush()
+            except OSError as error:
+                log.error("cannot write %s at the stop: %s", file.path, error)
+        await self._tasks.cancel()

@@ -1,0 +1,270 @@
+"""Which topics does this broker serve, with how many queues, and who created them?
+
+``config/topics.json``: ``{"dataVersion": .., "topicConfigTable": {name: TopicConfig}}``. The version's
+stateVersion is the master's epoch, so NameServers and slaves can tell whose table is newer. Ours beside them,
+when a topic was deleted: ``"keelmqDeletedTopics": {name: {queue: where it ended}}``. What was confirmed up to
+there stays in log and queues, but brings no topic back, and is not read when the name is given again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from broker.tables.moved import Moved, changed_since
+from broker.tables.quota import Quota
+from broker.tables.table_text import TableText
+from model.config import BrokerConfig
+from model.errors import Refused
+from model.message import SCHEDULE_TOPIC
+from model.topic import (
+    AUTO_CREATE_TOPIC,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    TopicConfig,
+    topic_name_error,
+)
+
+TOPIC_NOT_EXIST: Final = 17
+SYSTEM_BUSY: Final = 2
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+QUEUES_MAX: Final = 65535
+UNIT_FLAG: Final = 1  # a bit of topicSysFlag
+DELETED: Final = "keelmqDeletedTopics"
+DELETED_MAX: Final = 10_000
+
+
+def boot_topics(config: BrokerConfig) -> list[TopicConfig]:
+    """Topics every broker has from its first start (names and counts: the original's)."""
+    levels = len(config.delay_levels.split())
+    queues = config.default_topic_queues
+    made = [
+        TopicConfig("SELF_TEST_TOPIC", 1, 1),
+        TopicConfig("BenchmarkTest", 1024, 1024),
+        TopicConfig(config.cluster_name, 16, 16, PERM_READ | PERM_WRITE | PERM_INHERIT),
+        TopicConfig(config.broker_name, 1, 1, PERM_READ | PERM_WRITE | PERM_INHERIT),
+        TopicConfig("OFFSET_MOVED_EVENT", 1, 1),
+        TopicConfig(SCHEDULE_TOPIC, levels, levels),
+        TopicConfig(f"{config.cluster_name}_REPLY_TOPIC", 1, 1),
+        TopicConfig(f"rmq_sys_REVIVE_LOG_{config.cluster_name}", 8, 8),
+        TopicConfig(f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, 1, PERM_INHERIT),
+        TopicConfig(HALF_TOPIC, 1, 1),
+        TopicConfig(OP_HALF_TOPIC, 1, 1),
+        TopicConfig("rmq_sys_wheel_timer", 1, 1),
+    ]
+    if config.auto_create_topic:
+        made.append(TopicConfig(AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT))
+    return made
+
+
+class Topics:
+    """The topic table. Every change raises the version and calls ``on_change`` with the names concerned.
+
+    Holds: a table that came from a master (``adopt``) replaces ours as a whole, with its version.
+    """
+
+    def __init__(self, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        self._quota = Quota(config.auto_topics_rate, config.auto_topics_max, now_ms)
+        self.table: dict[str, TopicConfig] = {}
+        self.text = TableText(lambda: self.table, lambda name: self.table[name].to_json())
+        self._moved = Moved()
+        self._deleted: dict[str, dict[int, int]] = {}
+        # Where they ended as soon as all of it is confirmed; a failover may take the rest back.
+        self._unconfirmed: dict[str, dict[int, int]] = {}
+        self.version = DataVersion()
+        self.epoch = 0
+        self.on_change: list[Callable[[frozenset[str]], None]] = []
+        self.system = frozenset(topic.name for topic in boot_topics(config))
+
+    def boot(self, stored: dict[str, Any] | None) -> bool:
+        """Take the stored table and add what every broker has; True when something was added.
+
+        Raises DiskError-worthy ValueError/KeyError on a table that is not one.
+        """
+        if stored is not None:
+            self.version = DataVersion.from_json(stored.get("dataVersion"))
+            self.table = _parse(stored.get("topicConfigTable") or {})
+            self._deleted = _parse_deleted(stored)
+        missing = [topic for topic in boot_topics(self._config) if topic.name not in self.table]
+        for topic in missing:
+            self.table[topic.name] = topic
+        self.text.clear()
+        if missing:
+            self.version = self.version.next(self._now_ms())
+        return bool(missing)
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self.table.get(name)
+
+    def put(self, *topics: TopicConfig) -> None:
+        for topic in topics:
+            self.table[topic.name] = topic
+        self._changed(topic.name for topic in topics)
+
+    def delete(self, name: str, ends: Mapping[int, int], unconfirmed: Mapping[int, int]) -> bool:
+        """Forget a topic whose queues end at ``ends``, and soon at ``unconfirmed``."""
+        if self.table.pop(name, None) is None:
+            return False
+        self._deleted.pop(name, None)  # to the end
+        self._deleted[name] = dict(ends)
+        self._unconfirmed[name] = dict(unconfirmed)
+        while len(self._deleted) > DELETED_MAX:
+            del self._deleted[next(iter(self._deleted))]
+        self._changed([name])
+        return True
+
+    def was_deleted(self, name: str, queue_id: int, end: int) -> bool:
+        """Whether all of a queue, confirmed up to ``end``, was sent before its topic was deleted."""
+        if end <= self._deleted.get(name, {}).get(queue_id, -1):
+            return True
+        if end > self._unconfirmed.get(name, {}).get(queue_id, -1):
+            return False
+        self._deleted.setdefault(name, {})[queue_id] = end
+        self._changed([])
+        return True
+
+    def first_offset(self, name: str, queue_id: int) -> int:
+        """Where a queue begins for readers: what its name held before it was deleted is not for them."""
+        return self._deleted.get(name, {}).get(queue_id, 0)
+
+    def ensure(self, name: str, queues: int, perm: int = PERM_READ | PERM_WRITE) -> TopicConfig:
+        """The topic, created with ``queues`` queues when it is not there."""
+        found = self.table.get(name)
+        if found is None:
+            found = TopicConfig(name, queues, queues, perm)
+            self.put(found)
+        return found
+
+    def widen(self, found: Iterable[tuple[str, int]]) -> None:
+        """Make the table cover the (topic, queue) pairs the log holds.
+
+        A master may have died between creating a topic and handing its table on; its successor holds the
+        records and must not answer that their topic does not exist.
+        """
+        need: dict[str, int] = {}
+        for name, queue_id in found:
+            need[name] = max(need.get(name, 0), queue_id + 1)
+        changed = []
+        for name, queues in need.items():
+            topic = self.table.get(name)
+            if topic is None:
+                least = 1 if name.startswith("%") else self._config.default_topic_queues
+                changed.append(TopicConfig(name, max(queues, least), max(queues, least)))
+            elif queues > max(topic.read_queues, topic.write_queues):
+                changed.append(dataclasses.replace(topic, read_queues=queues))
+        if changed:
+            self.put(*changed)
+
+    def create_for_send(self, name: str, default_topic: str, client_queues: int) -> TopicConfig:
+        """Create ``name`` as a producer's first send asks for, from the settings of ``default_topic``.
+
+        Raises Refused 17 when the default topic does not allow it or there are too many topics, 2 (the
+        producer tries again) when too many came to be at once.
+        """
+        default = self.table.get(default_topic)
+        if default is not None and default_topic == AUTO_CREATE_TOPIC and not self._config.auto_create_topic:
+            default = None
+        if default is None or not default.perm & PERM_INHERIT or topic_name_error(name) is not None:
+            raise Refused(
+                f"topic[{name}] not exist, apply first please!"
+                " see https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details.",
+                TOPIC_NOT_EXIST,
+            )
+        if not self._quota.take(len(self.table)):
+            if len(self.table) >= self._quota.most:
+                raise Refused(
+                    f"topic[{name}] not exist, and is not made: there are {len(self.table)} topics"
+                    " (autoCreateTopicMax)",
+                    TOPIC_NOT_EXIST,
+                )
+            raise Refused(f"too many new topics at once: {name} is not made yet", SYSTEM_BUSY)
+        queues = max(0, min(client_queues, default.write_queues))
+        topic = TopicConfig(
+            name, queues, queues, default.perm & ~PERM_INHERIT, filter_type=default.filter_type
+        )
+        self.put(topic)
+        return topic
+
+    def set_epoch(self, epoch: int) -> None:
+        """A new master's table is newer than any its predecessor made, whatever the counters say."""
+        self.epoch = epoch
+        self._changed([])
+
+    def adopt(self, wrapper: dict[str, Any]) -> bool:
+        """Replace the table by a master's (answer of 21) if its version differs, or change what
+        ``changed_since`` named; True when it did."""
+        version = DataVersion.from_json(wrapper.get("dataVersion"))
+        table = _parse(wrapper.get("topicConfigTable") or {})
+        if "part" in wrapper:
+            return self._adopt_part(wrapper, table, version)
+        if version.order() == self.version.order() and table == self.table:
+            return False
+        names = frozenset(table) | frozenset(self.table)
+        self.table = table
+        self.text.clear()
+        self._moved.forget()
+        self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
+        self.version = version
+        for hook in self.on_change:
+            hook(names)
+        return True
+
+    def _adopt_part(
+        self, wrapper: dict[str, Any], table: dict[str, TopicConfig], version: DataVersion
+    ) -> bool:
+        """What ``changed_since`` gave: a name without an entry was deleted."""
+        names = frozenset(str(name) for name in wrapper["part"])
+        for name in sorted(names):
+            if name in table:
+                self.table[name] = table[name]
+            else:
+                self.table.pop(name, None)
+            self.text.changed(name, name in table)
+        self._moved.forget()
+        self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
+        self.version = version
+        for hook in self.on_change:
+            hook(names)
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        """The file's content and the core of the answer to GET_ALL_TOPIC_CONFIG."""
+        return self._wrapped({name: topic.to_json() for name, topic in self.table.items()})
+
+    def to_text(self, indent: bool = False) -> dict[str, Any]:
+        """``to_json`` with the table already written."""
+        return self._wrapped(self.text.whole(indent))
+
+    def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
+        """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
+        mark of now."""
+        return changed_since(mark, self._moved, self.text, self.table, self._wrapped)
+
+    def _wrapped(self, table: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"dataVersion": self.version.to_json(), "topicConfigTable": table}
+        if self._deleted:
+            found[DELETED] = {n: {str(q): end for q, end in e.items()} for n, e in self._deleted.items()}
+        return found
+
+    def _changed(self, names: Iterable[str]) -> None:
+        self.version = self.version.next(self._now_ms(), max(self.epoch, self.version.state_version))
+        changed = frozenset(names)
+        for name in sorted(changed):
+            self.text.changed(name, name in self.table)
+        self._moved.add(changed)
+        for hook in self.on_change:
+            hook(changed)
+
+
+def _parse(table: dict[str, Any]) -> dict[str, TopicConfig]:
+    return {name: TopicConfig.from_json({"topicName": name, **raw}) for name, raw in table.items()}
+
+
+def _parse_deleted(stored: dict[str, Any]) -> dict[str, dict[int, int]]:
+    return {n: {int(q): int(end) for q, end in ends.items()} for n, ends in stored.get(DELETED, {}).items()}
