@@ -38,7 +38,8 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     ``answered``: said for this election how far their logs are. ``ends``: how far that is.
     ``master``: the current master, or None. ``preferred``: the only broker that may be chosen, or None.
     ``all_ack``: an answer to a producer needed every member. ``majority_of``: in majority mode, of how many
-    replicas a majority has every acknowledged record; 0 = the members decide.
+    replicas a majority has every acknowledged record; 0 = the members decide. ``quorum_members``: the last
+    SyncStateSet that was such a majority: nothing is acknowledged under a smaller one. Empty = not known.
     ``unclean``: rather lose acknowledged messages than have no master.
     """
 
@@ -53,6 +54,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     preferred: int | None = None
     all_ack: bool = False
     majority_of: int = 0
+    quorum_members: Collection[int] = ()
     unclean: bool = False
 
     def best(self, candidates: Collection[int]) -> int | None:
@@ -114,11 +116,18 @@ def _by_membership(ballot: Ballot) -> int | None:
 
 
 def _by_majority(ballot: Ballot) -> int | None:
-    """Of a majority that answered and forgot nothing the furthest: it has every acknowledged record."""
+    """Of a majority that answered and forgot nothing, the furthest that was a member when a majority was in
+    the set: it has every acknowledged record, and every change of a table that was answered.
+
+    A replica outside of that set may have a longer log, and lack a topic that every member has. Nobody leaves
+    the set before those that stay have all that was acknowledged (``SyncSet.desired_members``): so either
+    every member has a record, or a majority that is among the members, and one of that was heard.
+    """
     sound = [b for b in _heard(ballot) if b not in ballot.suspect]
-    if not enough(sound, ballot.majority_of):
+    able = [b for b in sound if b in ballot.quorum_members] if ballot.quorum_members else sound
+    if not able or not enough(sound, ballot.majority_of):
         return _among_survivors(ballot)
-    return ballot.best(furthest(sound, ballot.ends))
+    return ballot.best(furthest(able, ballot.ends))
 
 
 def _among_survivors(ballot: Ballot) -> int | None:

@@ -46,7 +46,8 @@ class Group(msgspec.Struct):
     master has seen them catch up. ``removed``: masters, and members that may have led, removed since the last
     election: they may not know it, and confirm until their lease ends. ``rule``: of the last master's epoch;
     None = it was elected before rules were kept. ``majority_next``: the rule becomes a majority of so many
-    replicas as soon as one is in the set."""
+    replicas as soon as one is in the set. ``quorum_members``: the last SyncStateSet that was a majority, in
+    majority mode; empty = none was noted yet."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -62,6 +63,7 @@ class Group(msgspec.Struct):
     removed: list[int] = []
     rule: Rule | None = None
     majority_next: int = 0
+    quorum_members: list[int] = []
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -97,6 +99,7 @@ class Group(msgspec.Struct):
             preferred=asks if command.designate and asks != NOBODY else None,
             all_ack=command.all_ack if said is None else said,
             majority_of=self.majority_of,
+            quorum_members=self.quorum_members,
             unclean=command.unclean,
         )
 
@@ -158,6 +161,8 @@ class Group(msgspec.Struct):
         self.master, self.epoch, self.virgin = chosen, self.epoch + 1, False
         self.members, self.members_epoch = [chosen], self.members_epoch + 1
         self.removed = []
+        if not rule.majority_of or self.majority_next:
+            self.quorum_members = []  # members of a set decide; the next majority begins with its first set
         if chosen in self.suspect:
             self.suspect.remove(chosen)  # from now on what it has is what the group has
 
@@ -171,6 +176,8 @@ class Group(msgspec.Struct):
             assert self.rule is not None, "a rule that changes was kept"
             self.rule = msgspec.structs.replace(self.rule, majority_of=self.majority_next)
             self.majority_next = 0
+        if self.majority_of and counted > self.majority_of // 2:
+            self.quorum_members = list(members)
 
     def depose(self) -> None:
         """Nobody leads. The set stays: only its members may hold all that was acknowledged."""
@@ -181,6 +188,7 @@ class Group(msgspec.Struct):
         for broker_id in sorted(gone & set(self.replicas)):
             del self.replicas[broker_id]
         self.suspect = [broker_id for broker_id in self.suspect if broker_id not in gone]
+        self.quorum_members = [broker_id for broker_id in self.quorum_members if broker_id not in gone]
         if gone & set(self.members):
             if self.master is None or self.master in gone:
                 led = gone & set(self.members if self.master is None else (self.master,))

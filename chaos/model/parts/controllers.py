@@ -64,6 +64,7 @@ def new_table(
         members=list(members),
         members_epoch=1,
         suspect=list(suspects),
+        quorum_members=list(members) if rule.majority_of and len(members) > rule.majority_of // 2 else [],
     )
     return encoded(group)
 
@@ -78,7 +79,7 @@ def encoded(group: Group) -> bytes:
     group.replicas = dict(sorted(group.replicas.items()))
     group.members = sorted(group.members)
     group.before, group.suspect = sorted(group.before), sorted(group.suspect)
-    group.removed = sorted(group.removed)
+    group.removed, group.quorum_members = sorted(group.removed), sorted(group.quorum_members)
     return _ENCODE(group)
 
 
@@ -107,7 +108,7 @@ def _renamed(table: bytes, names: tuple[int, ...]) -> bytes:
         replica.address, replica.check_code = f"h{new[i]}", f"h{new[i]};1"
     group.replicas = {new[i]: replica for i, replica in group.replicas.items()}
     group.master = None if group.master is None else new[group.master]
-    for ids in (group.members, group.before, group.suspect, group.removed):
+    for ids in (group.members, group.before, group.suspect, group.removed, group.quorum_members):
         ids[:] = [new[i] for i in ids]
     return encoded(group)
 
