@@ -71,8 +71,8 @@ class Broker:
         )
         delays = DelayOffsets(env.now_ms)
         self.processors = Processors(self.context, delays)
-        self.upkeep = Upkeep(self.context, delays, self.client, self.registration)
         self.tables = TableFiles(self.context, delays)
+        self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
 
         def make_server(server_name: str) -> RemotingServer:
             return RemotingServer(
@@ -186,7 +186,6 @@ class Broker:
         role.on_no_ha_address.append(registration.soon)
         self.topics.on_change.append(lambda names: registration.soon())
         registration.on_master.append(role.ha_address_of)
-        upkeep.metadata.on_copied.append(self.tables.on_copied)
         handlers = self.processors.handlers
         handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
         handlers[int(Request.READ_LOG_RANGE)] = upkeep.repair.read

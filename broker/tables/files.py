@@ -102,8 +102,7 @@ class ConfigFile:
             self._on_disk.unmerged_ms = self._env.monotonic_ms()
         if found is not None and not whole:
             log.warning("%s was damaged and is written anew", self.path)
-            self._on_disk.mark = None
-            self.changed()
+            self.write_anew()
         return table
 
     def loaded(self) -> None:
@@ -116,8 +115,12 @@ class ConfigFile:
         """The table is complete again: it was copied, or is to begin empty."""
         if self.lost is not None:
             self.lost = None
-            self._on_disk.mark = None
-            self.changed()
+            self.write_anew()
+
+    def write_anew(self) -> None:
+        """Write all of the table soon: what changed is not known."""
+        self._on_disk.mark = None
+        self.changed()
 
     def changed(self) -> None:
         """Write the change soon; several within the delay make one write."""
@@ -203,6 +206,25 @@ class ConfigFile:
         except OSError:
             self._dirty = True
             raise
+
+    async def write_now(self) -> None:
+        """``flush``, which goes on when the caller is cancelled: two writes would mix. Raises OSError,
+        and DiskError while the table is lost: then nothing is written."""
+        if self.lost is not None:
+            raise DiskError(self.lost)
+
+        async def write() -> OSError | None:
+            try:
+                await self.flush()
+            except OSError as error:
+                return error
+            return None
+
+        writing = self._tasks.spawn(write(), name=f"write {self.path.rpartition('/')[2]} now")
+        await asyncio.wait((writing,))
+        error = writing.result()
+        if error is not None:
+            raise error
 
     def _write(self, data: bytes) -> None:
         self._env.disk.makedirs(self.path.rpartition("/")[0])

@@ -6,6 +6,7 @@ Each table is a file in ``config/``, and is copied to the slaves (``broker/table
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any, Final
 
 from broker.context import BrokerContext
@@ -107,9 +108,9 @@ class TableFiles:
         offsets.on_change.append(files["offsets"].changed)
         delays.on_change.append(files["delays"].changed)
         if fresh_topics:
-            files["topics"].changed()
+            files["topics"].write_anew()
         if fresh_groups:
-            files["groups"].changed()
+            files["groups"].write_anew()
         self._copy()
 
     def _need_all(self) -> None:
@@ -128,6 +129,7 @@ class TableFiles:
     def _copy(self) -> None:
         context, copies = self._context, self._context.copies
         offsets, delays = context.offsets, self.delays
+        copies.write = self.write
         context.ha.eligible = copies.ready
         context.ha.on_connected.append(copies.on_connected)
         copies.add("topics", context.topics.changed_since)
@@ -138,6 +140,12 @@ class TableFiles:
         context.groups.on_change.append(lambda: copies.changed("groups"))
         offsets.on_change.append(lambda: copies.changed("offsets"))
         delays.on_change.append(lambda: copies.changed("delays"))
+
+    async def write(self, names: Collection[str]) -> None:
+        """Return when the changes of these tables are on the disk. Raises OSError; DiskError where the table
+        itself is lost, and nothing is written."""
+        for name in names:
+            await self.files[name].write_now()
 
     def lost(self) -> list[str]:
         """Which tables could be read from no copy, and why."""

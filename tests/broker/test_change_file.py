@@ -255,6 +255,20 @@ async def test_a_stop_leaves_all_of_it_in_the_file_that_rocketmq_reads(tmp_path:
         assert {"A", "B", "T999"} <= set(broker.topics.table)
 
 
+async def test_what_a_start_adds_to_a_large_table_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WHOLE_BYTES", 100)
+    async with running(tmp_path) as broker:
+        broker.topics.put(TopicConfig("A"))
+        await broker.tables.files["topics"].flush()
+    path = tmp_path / "config" / "topics.json"
+    assert UP_TO.encode() in path.read_bytes()
+    async with running(tmp_path, brokerClusterName="renamed") as broker:
+        await broker.tables.files["topics"].flush()
+        assert b'"renamed"' in path.read_bytes()
+
+
 async def cost_of_a_change(tmp_path: Path, count: int) -> float:
     """Seconds of this process for one change of one entry, with its write; the least of some."""
     env, tasks = OsEnv(), Tasks("t")
