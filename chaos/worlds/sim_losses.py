@@ -7,7 +7,7 @@ a message is promised away when it had been sent by such a moment, and no whole 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,9 +39,9 @@ class _Moment:
 
 class Losses:
     """Watches a run. ``tolerates``: so many brokers hit by faults may cost what was acknowledged (None: no
-    number does, only disks that lose bytes). ``unclean``: elections may leave behind what others read."""
+    number does, only disks that lose bytes). ``unclean``: whether elections may leave behind what others read."""
 
-    def __init__(self, cluster: SimCluster, *, tolerates: int | None, unclean: bool) -> None:
+    def __init__(self, cluster: SimCluster, *, tolerates: int | None, unclean: Callable[[], bool]) -> None:
         self._cluster = cluster
         self._tolerates = tolerates
         self._unclean = unclean
@@ -62,7 +62,7 @@ class Losses:
         """A broker became master: what its log lacks stays behind, where the mode allows it."""
         if event.name != "promoted":
             return
-        if self._unclean:
+        if self._unclean():
             self._note([event.node], left_behind=False)
         elif self._tolerates is not None and len(self._hit) >= self._tolerates:
             self._note([event.node], left_behind=True)

@@ -15,6 +15,7 @@ from chaos.history import Happened
 from chaos.worlds.sim import GROUP, SimCluster
 from chaos.worlds.sim_env import SimEnv
 from client.admin import AdminClient
+from model.codes import Request
 from model.errors import MqError
 from runtime.tasks import Tasks
 
@@ -24,7 +25,7 @@ WAIT_S: Final = 4.0
 
 FORGET_S: Final = 2.5
 """Longer than a living broker takes to be heard of again."""
-FORGET_TRIES: Final = 3
+FORGET_TRIES: Final = 4
 
 
 class Operator:
@@ -34,6 +35,8 @@ class Operator:
         self._cluster = cluster
         self._tasks = Tasks("operator")
         self._changing = False
+        self.gave_up = False
+        """Whether an election was allowed to lose what only forgotten brokers had."""
         self._number = 0
 
     def hand_over(self) -> bool:
@@ -59,6 +62,12 @@ class Operator:
             dead = [] if state is None else [number for number, alive in state.alive.items() if not alive]
             if dead:
                 await admin.forget(controllers, CLUSTER, GROUP, dead)
+            elif state is not None and not state.in_sync and state.master is None:
+                # All members are gone for good: any broker is better than none.
+                self.gave_up = True
+                body = b"enableElectUncleanMaster=true"
+                for address in controllers:
+                    await admin.session.call(address, Request.UPDATE_CONTROLLER_CONFIG, {}, body=body)
 
     def change(self, values: Mapping[str, str]) -> bool:
         """Begin a rolling change; False while another one is under way."""

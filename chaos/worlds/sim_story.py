@@ -64,10 +64,11 @@ class Story:
         )
         self.cluster = SimCluster(seed, config, self.history)
         self.nemesis = Nemesis(self.cluster, plan.steps)
+        unclean = plan.controller.get("enableElectUncleanMaster") == "true"
         self.losses = Losses(
             self.cluster,
             tolerates=plan.tolerates,
-            unclean=plan.controller.get("enableElectUncleanMaster") == "true",
+            unclean=lambda: unclean or self.nemesis.operator.gave_up,
         )
         if plan.swarm:
             self.nemesis.after.append(self.losses.struck)
