@@ -39,7 +39,7 @@ class _Moment:
 
 class Losses:
     """Watches a run. ``tolerates``: so many brokers hit by faults may cost what was acknowledged (None: no
-    number does, only disks that lose bytes). ``unclean``: whether elections may leave behind what others read."""
+    number does, only disks that lose bytes). ``unclean``: elections may leave behind what was read."""
 
     def __init__(self, cluster: SimCluster, *, tolerates: int | None, unclean: Callable[[], bool]) -> None:
         self._cluster = cluster

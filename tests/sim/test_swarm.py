@@ -59,7 +59,7 @@ def test_a_plan_comes_back_whole_from_its_json(scenario: str) -> None:
     ids=["empty", "no time", "no such fault", "no such field"],
 )
 def test_what_is_no_plan_is_refused(data: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="not a plan|no step"):
+    with pytest.raises(ValueError, match=r"not a plan|no step"):
         Plan.from_json(data)
 
 
