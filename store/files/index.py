@@ -20,7 +20,7 @@ from model.errors import DiskError
 from model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from runtime.env import Disk
 from store.files.index_file import STILL_LOOKING, IndexFile
-from store.files.key_hash import KeyHash
+from store.files.key_hash import MASK, KeyHash, absolute
 from store.files.record import Dispatch
 
 log = logging.getLogger(__name__)
@@ -152,11 +152,23 @@ class Index:
         seen = items[-1][1] if items else self.end_offset
         self._owed = []
         add = items.append
+        starts_of: str | None = None
+        starts: dict[str, int] = {}
+        tails = hash_of.tails
         for offset, _, topic, _, _, _, uniq_key, keys, stored_ms, sys_flag in dispatches:
             if offset <= seen or sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 continue
             if uniq_key:
-                add((hash_of(topic, uniq_key), offset, stored_ms))
+                if topic != starts_of:
+                    starts_of, starts = topic, hash_of.starts(topic)
+                try:  # as in KeyHash.__call__: a call for each key costs more than the sum
+                    value = (starts[uniq_key[:-4]] + tails[uniq_key[-4:]]) & MASK
+                    if value >= 0x80000000:
+                        value = absolute(value)
+                except KeyError:
+                    value = hash_of.learn(topic, uniq_key)
+                    starts = hash_of.starts(topic)
+                add((value, offset, stored_ms))
             if keys:
                 for word in keys.split(" "):
                     if word:

@@ -53,6 +53,26 @@ def test_the_hash_of_producer_ids_is_the_real_one(keys: list[str]) -> None:
         assert hash_of("T", key) == abs(java_hash(f"T#{key}"))
 
 
+@given(st.lists(st.tuples(st.sampled_from(["T", "%RETRY%G", "\u00e4"]), st.text(max_size=40)), max_size=30))
+def test_the_hash_is_the_same_whatever_was_met_before(named: list[tuple[str, str]]) -> None:
+    """Odd keys beside each other: short ones, others than ASCII, ones that share a start or an end."""
+    index = _index(FaultyDisk())
+    for topic, key in [(topic, prefix + key) for topic, key in named for prefix in ("", "0123456789ABCDEF")]:
+        expected = abs(java_hash(f"{topic}#{key}"))
+        assert index.hash(topic, key) == (expected if expected < 2**31 else 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["T", "U"]), st.text("01\u00e4", max_size=12)), max_size=25))
+def test_a_batch_is_hashed_as_one_by_one(named: list[tuple[str, str]]) -> None:
+    whole, single = _index(FaultyDisk()), _index(FaultyDisk())
+    items = [_item(n)._replace(topic=t, uniq_key=k) for n, (t, k) in enumerate(named, 1)]
+    whole.put_many(items)
+    for item in items:
+        single.put_many([item])
+    for file, other in zip(whole.files, single.files, strict=True):
+        assert (file.pending, file.table, file.head) == (other.pending, other.table, other.head)
+
+
 def test_every_word_of_the_keys_is_found() -> None:
     index = _index(FaultyDisk())
     index.put_many([_item(1, "red  green"), _item(2, "green"), _item(3)])
