@@ -196,8 +196,6 @@ def test_a_drill_told_to_stop_takes_its_own_cluster_with_it(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("fault", "by"), [("cut-replication", "toxiproxy"), ("slice-replication", "relay")])
-    ("fault", "means"), [("cut-replication", "toxiproxy"), ("slice-replication", "relay")]
-)
 def test_a_fault_on_the_masters_links_loses_nothing(fault: str, by: str, tmp_path: Path) -> None:
     out = tmp_path / "drill.json"
     env = {**os.environ, "KEELMQ_TOXIPROXY": str(real_toxiproxy()) if by == "toxiproxy" else "relay"}
