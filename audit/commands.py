@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from audit.findings import EXIT_CODES
+from audit.reading.storage import StoreSpec, parse_stores
 from audit.run import Report
 from audit.run import audit as run_audit
-from audit.storage import StoreSpec, parse_stores
 from audit.tables import Engine
 from model.errors import ConfigError
 
@@ -64,9 +64,9 @@ def audit(
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
-        from audit import report as pages
+        from audit.pages import report as shown
 
-        for line in pages.lines(report):
+        for line in shown.lines(report):
             click.echo(line)
         click.echo(f"report: {directory / 'index.html'}")
     return EXIT_CODES[report.verdict]
@@ -82,7 +82,7 @@ def run(
     quiet: bool = False,
 ) -> Report:
     """Audit and write the report into ``directory``. Raises ConfigError, AuditError, OSError."""
-    from audit import report as pages
+    from audit.pages import report as shown
 
     def progress(text: str) -> None:
         if not quiet and sys.stderr.isatty():
@@ -91,7 +91,7 @@ def run(
     directory.mkdir(parents=True, exist_ok=True)
     state = None if full else directory / "trusted.parquet"
     report = run_audit(specs, engine, ledger_path=ledger, state=state, progress=progress)
-    pages.save(report, directory)
+    shown.save(report, directory)
     return report
 
 

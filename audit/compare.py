@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from audit.intervals import Interval, joined
-from audit.layout import Replica, Segment, segment_reader
-from audit.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, Record, parse
-from audit.scan import WINDOW_BYTES, Read, find_record, sync, window
-from audit.storage import Storage, open_storage
+from audit.reading.layout import Replica, Segment, segment_reader
+from audit.reading.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN, Parsed, Record, parse
+from audit.reading.scan import WINDOW_BYTES, Read, find_record, sync, window
+from audit.reading.storage import Storage, open_storage
 
 STEPS_MAX: Final = 200_000
 """Records walked without meeting again before the rest counts as different."""

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 
 from audit.findings import INFO, Finding
 from audit.intervals import Interval
-from audit.layout import Replica, Segment
-from audit.storage import open_storage
+from audit.reading.layout import Replica, Segment
+from audit.reading.storage import open_storage
 from audit.tables import DIGEST, Task
 from model.errors import ConfigError
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from audit.compare import Ranges, covering_start
 from audit.intervals import Interval, in_both, joined, without
-from audit.layout import Replica, segment_reader
-from audit.storage import open_storage
+from audit.reading.layout import Replica, segment_reader
+from audit.reading.storage import open_storage
 from audit.tables import Task, View
 
 CHUNK_BYTES_MIN: Final = 64 * 1024 * 1024

@@ -26,10 +26,10 @@ from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
 from audit.kinds.tails import tails
-from audit.layout import Replica, find_ends, load
 from audit.ledger import read_ledger
 from audit.queues import begins_again
-from audit.storage import StoreSpec, open_storage
+from audit.reading.layout import Replica, find_ends, load
+from audit.reading.storage import StoreSpec, open_storage
 from audit.tables import DIGEST, Engine, ScannedLog, Tail, View
 from model.errors import MqError
 

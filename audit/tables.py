@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
-from audit.record import Damage, Record
-from audit.scan import Chunk, digests, scan
-from audit.storage import open_storage
+from audit.reading.record import Damage, Record
+from audit.reading.scan import Chunk, digests, scan
+from audit.reading.storage import open_storage
 from model.errors import MqError
 
 RECORD: Final = 0

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.state.clients import Clients
-from broker.state.copies import Copies
 from broker.state.current_role import CurrentRole
-from broker.state.groups import Groups
 from broker.state.locks import QueueLocks
-from broker.state.offsets import OffsetTable
 from broker.state.pending_acks import PendingAcks
 from broker.state.stats import Stats
-from broker.state.topics import Topics
+from broker.tables.copies import Copies
+from broker.tables.groups import Groups
+from broker.tables.offsets import OffsetTable
+from broker.tables.topics import Topics
 from ha.service import HaService
 from model.codes import Response
 from model.config import BrokerConfig

@@ -10,10 +10,10 @@ import logging
 from typing import Final
 
 from broker.context import BrokerContext
+from broker.discovery.group_address import GroupAddress
 from broker.processors import Processors
-from broker.role.group_address import GroupAddress
 from broker.state.role_state import Role, RoleState
-from broker.tables import TableFiles
+from broker.tables.table_files import TableFiles
 from broker.upkeep.services import Upkeep
 from broker.upkeep.topic_repair import TopicRepair
 from ha.master.proposals import Propose

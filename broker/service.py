@@ -11,20 +11,20 @@ from typing import Any, Final
 
 from broker import stopping
 from broker.context import BrokerContext
+from broker.discovery.group_address import GroupAddress
+from broker.discovery.registration import Registration
 from broker.processors import Processors
 from broker.requests.fast_path import FastPath
 from broker.requests.pull import CHECK_S
-from broker.role.group_address import GroupAddress
 from broker.role.manager import RoleManager
-from broker.role.registration import Registration
 from broker.roles import RoleChanges
 from broker.state.current_role import CurrentRole
-from broker.state.groups import Groups
-from broker.state.offsets import OffsetTable
 from broker.state.pending_acks import PendingAcks
-from broker.state.topics import Topics
 from broker.status import status_of
-from broker.tables import TableFiles
+from broker.tables.groups import Groups
+from broker.tables.offsets import OffsetTable
+from broker.tables.table_files import TableFiles
+from broker.tables.topics import Topics
 from broker.upkeep.delay import DelayOffsets
 from broker.upkeep.services import Upkeep
 from ha.master.proposals import Propose

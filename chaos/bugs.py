@@ -17,7 +17,7 @@ import msgspec
 import controller.groups.elect
 import controller.groups.group
 import ha.master.links
-from broker.role.reboot import Found, UncleanRebootDetector
+from broker.membership.reboot import Found, UncleanRebootDetector
 from broker.state.pending_acks import PendingAcks
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER

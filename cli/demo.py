@@ -24,7 +24,7 @@ from admin.host.serve import loop_factory
 from admin.local.cluster import LocalCluster
 from audit.commands import make_engine
 from audit.commands import run as run_audit
-from audit.storage import StoreSpec
+from audit.reading.storage import StoreSpec
 from audit.tables import Engine
 from chaos.history import History
 from cli.demo_report import page

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from audit import pages
-from audit.pages import ms, number
+from audit.pages import html
+from audit.pages.html import ms, number
 
 if TYPE_CHECKING:
     from cli.demo_run import Result
@@ -61,7 +61,7 @@ def page(result: Result) -> str:
         "wrong": [*result.violations[:50], *unfinished],
         "command": command,
     }
-    return pages.page("demo.html", values, beside=TEMPLATES)
+    return html.page("demo.html", values, beside=TEMPLATES)
 
 
 def _story(result: Result) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from runtime.env import Buffer, DiskUsage, Listener, P
+from runtime.env import Buffer, Disk, DiskUsage, Listener, P
 from runtime.events import Event, EventLog
 
 T = TypeVar("T")
@@ -265,7 +265,7 @@ class OsEnv:
     """What a real process gets. ``seed`` fixes the random source for tests."""
 
     def __init__(self, *, seed: int | None = None, watch: Callable[[Event], None] | None = None) -> None:
-        self.disk = OsDisk()
+        self.disk: Disk = OsDisk()
         self.network = OsNetwork()
         self.random = random.Random(seed)
         self.events = EventLog(self.now_ms, watch)

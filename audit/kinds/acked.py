@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from audit.findings import ERROR, Finding
 from audit.kinds.facts import Facts
-from audit.layout import Replica
 from audit.plan import own_parts
+from audit.reading.layout import Replica
 from audit.tables import Again, ScannedLog, View
 
 KINDS: Final = {"missing": "acked_missing", "mismatch": "acked_mismatch", "order": "acked_out_of_order"}

@@ -9,7 +9,7 @@ from audit.findings import ERROR, WARN, Finding, merge, spans_of
 from audit.intervals import Interval
 from audit.kinds.damage import MERGED
 from audit.kinds.facts import Facts
-from audit.layout import Replica
+from audit.reading.layout import Replica
 
 SameBytes = Callable[[int, int, Interval], bool]
 """Whether two replicas hold the same bytes over an interval."""

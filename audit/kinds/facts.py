@@ -6,7 +6,7 @@ from typing import Any
 
 from audit.compare import Ranges
 from audit.findings import Finding
-from audit.layout import Replica
+from audit.reading.layout import Replica
 
 
 class Facts:

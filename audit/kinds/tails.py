@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from audit.findings import ERROR, INFO, WARN, Finding
 from audit.kinds.facts import Facts
-from audit.layout import Replica
+from audit.reading.layout import Replica
 from audit.tables import Tail
 
 

@@ -32,7 +32,7 @@ from broker.requests.send_format import (
 )
 from broker.state.pending_acks import PendingAcks
 from broker.state.stats import Stats
-from broker.state.topics import Topics
+from broker.tables.topics import Topics
 from model.config import BrokerConfig
 from model.errors import DiskError, PeerError
 from model.message import LMQ_PREFIX, PROPERTIES_BYTES_MAX, RETRY_PREFIX, encode_host, java_hash

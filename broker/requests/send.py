@@ -15,7 +15,7 @@ from broker.context import BrokerContext, not_available
 from broker.requests.fast_path import born_host
 from broker.requests.properties import changed, closed, has, int_property
 from broker.requests.send_format import BROKERS_OWN, extra_properties, holds_own, is_special, send_ext
-from broker.state.topics import HALF_TOPIC
+from broker.tables.topics import HALF_TOPIC
 from model.codes import Response
 from model.errors import DiskError, Refused
 from model.message import (

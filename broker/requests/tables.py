@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.offsets import need_own_group
-from broker.state.topics import QUEUES_MAX
+from broker.tables.topics import QUEUES_MAX
 from model.codes import Response
 from model.errors import Refused
 from model.message import LMQ_PREFIX

@@ -25,7 +25,7 @@ from typing import Final
 from broker.context import BrokerContext
 from broker.requests.properties import changed, int_property
 from broker.requests.send import SendProcessor
-from broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
+from broker.tables.topics import HALF_TOPIC, OP_HALF_TOPIC
 from model.codes import Request, Response
 from model.errors import MqError, Refused
 from model.ids import QueueOffset

@@ -1,1 +1,1 @@
-"""Is this broker master, slave or neither, and how do Controllers and NameServers learn of it?"""
+"""Is this broker master, slave or neither, and what does it do to change that?"""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.role.controllers import Controllers
+from broker.membership.controllers import Controllers
 from broker.role.lease import Lease
 from broker.role.machine import RoleMachine
 from ha.service import HaService

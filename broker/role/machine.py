@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, replace
 from typing import Final
 
-from broker.role.view import View
+from broker.membership.view import View
 from broker.state.role_state import Role, RoleState
 
 

@@ -15,9 +15,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from broker.role.broker_id import LOST
+from broker.discovery.registration import FENCED
+from broker.membership.broker_id import LOST
+from broker.membership.controllers import Controllers
+from broker.membership.membership import UNKNOWN_TO_CONTROLLER, Membership
+from broker.membership.view import View
 from broker.role.classic import ClassicRole
-from broker.role.controllers import Controllers
 from broker.role.epochs import label_log, recorded_epoch
 from broker.role.handover import Handover
 from broker.role.heartbeats import Heartbeats
@@ -25,9 +28,6 @@ from broker.role.host import RoleHost
 from broker.role.lease import Lease
 from broker.role.link_watch import LOOK_S, LinkWatch
 from broker.role.machine import Adopt, AskAnew, Event, Facts, Fence, Follow, Lead, RoleMachine, State, Wait
-from broker.role.membership import UNKNOWN_TO_CONTROLLER, Membership
-from broker.role.registration import FENCED
-from broker.role.view import View
 from broker.state.role_state import Role
 from ha.service import HaService
 from model.config import BrokerConfig

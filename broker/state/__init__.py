@@ -1,1 +1,1 @@
-"""What a broker knows: its role, its tables, its clients, the answers that wait."""
+"""What a broker knows as long as it runs: its role, its clients, the answers that wait, locks, counters."""

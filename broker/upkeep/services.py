@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.context import BrokerContext
+from broker.discovery.registration import Registration
 from broker.requests.acting import Acting
-from broker.role.registration import Registration
 from broker.upkeep.delay import DelayOffsets
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair

@@ -1,6 +1,6 @@
 """How do topics, groups and offsets of a master reach its slaves?
 
-A slave asks its master for what changed, and the master answers when something did (``broker/state/copies``).
+A slave asks its master for what changed; the master answers when something did (``broker/tables/copies``).
 A real master does not know that request: of it the slave copies whole tables every
 ``slaveSyncMetadataPeriod``, and at once after a change of role: topics (21), groups (201), consumer offsets
 (43), delay offsets (45).
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.state.copies import HOLD_MS_MAX
+from broker.tables.copies import HOLD_MS_MAX
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
 from model.errors import MqError, PeerError

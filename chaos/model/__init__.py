@@ -1,1 +1,1 @@
-"""What schedules do to the rules alone, without servers: explored state by state, or drawn."""
+"""A group of two or three brokers as values: every interleaving of its steps, by the real rules."""

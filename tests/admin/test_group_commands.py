@@ -8,8 +8,8 @@ from admin.commands import group as group_commands
 from admin.commands.group import group
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
-from tests.controller.simulated import wait_for
-from tests.controller.world import G, World, run
+from tests.fakes.controller.live import G, World, run
+from tests.fakes.controller.raft_sim import wait_for
 from tests.ports import free_ports
 
 

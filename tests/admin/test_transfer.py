@@ -9,7 +9,7 @@ from admin.commands import transfer
 from admin.exits import UNFINISHED, USAGE
 from admin.exits import run as run_command
 from remoting.auth import Credentials
-from tests.controller.world import World, run
+from tests.fakes.controller.live import World, run
 from tests.ports import free_ports
 from tests.remoting.keys import KEY, key_file
 

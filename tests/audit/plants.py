@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.engines.local import LocalEngine
+from audit.reading.storage import parse_stores
 from audit.run import Report, audit
-from audit.storage import parse_stores
 from tests.audit.stores import LogWriter, copies, look, patch, record, write_epochs
 
 MESSAGES = 80

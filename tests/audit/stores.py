@@ -7,9 +7,9 @@ import struct
 import zlib
 from pathlib import Path
 
-from audit.layout import Replica, find_ends, load
-from audit.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from audit.storage import StoreSpec
+from audit.reading.layout import Replica, find_ends, load
+from audit.reading.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from audit.reading.storage import StoreSpec
 from tests import GOLDEN, unpack_archive
 
 STORES = GOLDEN / "store"

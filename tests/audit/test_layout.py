@@ -1,4 +1,4 @@
-"""The promise of audit.layout: where a log ends is found as the real broker finds it, on its own files."""
+"""The promise of audit.reading.layout: a log ends where the real broker finds its end, on its own files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.layout import find_ends, load, parse_epochs
-from audit.storage import StoreSpec, open_storage, parse_stores
+from audit.reading.layout import find_ends, load, parse_epochs
+from audit.reading.storage import StoreSpec, open_storage, parse_stores
 from model.errors import ConfigError
 from tests.audit.stores import (
     LogWriter,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import audit.record
-from audit.record import MAGIC_BLANK, Damage, Record, parse
-from audit.scan import Chunk, digests, find_record, scan
+import audit.reading.record
+from audit.reading.record import MAGIC_BLANK, Damage, Record, parse
+from audit.reading.scan import Chunk, digests, find_record, scan
 from tests.audit.stores import body_crc, record
 
 SEGMENT = 1 << 16
@@ -158,7 +158,7 @@ def test_a_body_that_ends_early_or_becomes_too_long_has_no_plain_crc(
 
     assert plain_crc(stored) == body_crc(plain)
     assert plain_crc(stored[: len(stored) // 2]) == -1
-    monkeypatch.setattr(audit.record, "_BODY_BYTES_MAX", len(plain) - 1)
+    monkeypatch.setattr(audit.reading.record, "_BODY_BYTES_MAX", len(plain) - 1)
     assert plain_crc(stored) == -1
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from audit.findings import Finding
+from audit.reading.storage import parse_stores
 from audit.run import Report, audit
-from audit.storage import parse_stores
 from tests.audit.plants import PLANTS, delayed_across_retention, make, run_local, topic_created_again
 from tests.audit.stores import ledger_of, trio
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from audit.ledger import read_ledger
-from audit.storage import parse_stores
+from audit.reading.storage import parse_stores
 from model.errors import ConfigError
 from tests.audit.plants import (
     PLANTS,

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.role.reboot import Found, Noted, UncleanRebootDetector, suspicion
+from broker.membership.reboot import Found, Noted, UncleanRebootDetector, suspicion
 from model.errors import DiskError
 from runtime.env import read_file, write_file
 from runtime.os_env import OsEnv
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 
 PATH = "/store/bootId.json"
 

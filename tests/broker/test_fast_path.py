@@ -15,11 +15,11 @@ from broker.requests.fast_path import FastPath, _Ext, is_fast
 from broker.requests.send import SendProcessor
 from broker.requests.send_format import is_special, is_special_beside_key
 from broker.state.current_role import CurrentRole
-from broker.state.groups import Groups
 from broker.state.pending_acks import PendingAcks
 from broker.state.role_state import RoleState
 from broker.state.stats import Stats
-from broker.state.topics import Topics
+from broker.tables.groups import Groups
+from broker.tables.topics import Topics
 from model.config import BrokerConfig
 from model.errors import PeerError, Refused
 from model.topic import TopicConfig
@@ -28,8 +28,8 @@ from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection
 from runtime.os_env import OsEnv
-from tests.broker.fakes import FakeConnection, FakeStore
 from tests.broker.helpers import batch_body, golden_exchanges
+from tests.fakes.broker.store import FakeConnection, FakeStore
 
 UNIQ = "UNIQ_KEY\x01FD00000000000000000000000000021E\x02WAIT\x01true\x02"
 

@@ -15,7 +15,7 @@ from model.codes import Request
 from store.files.epoch_file import EpochEntry
 from tests.broker.helpers import client_of, commit, eventually, running
 from tests.broker.logs import log_of, put
-from tests.broker.role_fakes import FakeControllers, broker_at, full
+from tests.fakes.broker.role import FakeControllers, broker_at, full
 
 
 async def send(broker: Broker, *texts: str) -> None:

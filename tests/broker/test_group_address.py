@@ -20,7 +20,7 @@ from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
 from tests.broker.helpers import free_port
-from tests.broker.role_fakes import FakeControllers, broker_at, full
+from tests.fakes.broker.role import FakeControllers, broker_at, full
 from tests.waiting import until
 
 
@@ -74,7 +74,7 @@ async def group(path: Path, lease_ms: int | None = None, **keys: object) -> Asyn
         brokers = [broker_at(path / str(n), controllers, **(own | keys)) for n in (1, 2, 3)]
         for n, broker in enumerate(brokers, 1):
             await broker.start()
-            await until(lambda broker=broker, n=n: broker.role.broker_id == n)  # type: ignore[misc]
+            await until(lambda broker=broker, n=n: broker.membership.broker_id == n)  # type: ignore[misc]
         found = Group(controllers, brokers, namesrv)
         try:
             await full(controllers, brokers)

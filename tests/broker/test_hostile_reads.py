@@ -10,9 +10,9 @@ from model.codes import Request
 from remoting import bodies
 from remoting.codec import Command
 from remoting.service import Connection
-from tests.broker.fakes import FakeConnection
 from tests.broker.helpers import client_of, eventually, running
 from tests.broker.turn_meter import LIMIT_S, metered
+from tests.fakes.broker.store import FakeConnection
 
 BIG = "BenchmarkTest"  # 1024 queues, at every broker from its first start
 

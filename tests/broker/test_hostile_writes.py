@@ -11,7 +11,7 @@ import pytest
 
 from broker.service import Broker
 from broker.state.locks import LOCK_LIVES_MS, SWEEP_MS, QueueLocks
-from broker.state.quota import Quota
+from broker.tables.quota import Quota
 from model.codes import Request
 from model.message import decode_properties
 from remoting import bodies

@@ -1,4 +1,4 @@
-"""The promise of broker.role.controllers: what timed out is not carried out once the link is back."""
+"""The promise of broker.membership.controllers: what timed out is not carried out once the link is back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.role.controllers import Controllers
+from broker.membership.controllers import Controllers
 from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import SimLoop

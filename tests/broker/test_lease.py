@@ -12,7 +12,7 @@ from broker.role.lease import Lease
 from model.codes import Request
 from model.errors import Refused
 from remoting.codec import Command
-from tests.broker.role_fakes import FakeControllers, Life
+from tests.fakes.broker.role import FakeControllers, Life
 from tests.waiting import until
 
 

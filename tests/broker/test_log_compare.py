@@ -21,7 +21,7 @@ from remoting.service import RemotingClient
 from store.files.record import records_in
 from store.message_store import MessageStore
 from tests.broker.helpers import eventually, pair
-from tests.store.faulty import FaultyEnv
+from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import fill, message, opened
 
 SEGMENT: Final = 4 * STEP_BYTES

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.membership.view import View
 from broker.role.machine import (
     FINAL,
     TRANSITIONS,
@@ -25,8 +26,7 @@ from broker.role.machine import (
     Wait,
     mermaid,
 )
-from broker.role.view import View
-from tests.broker.role_fakes import FakeControllers, Life
+from tests.fakes.broker.role import FakeControllers, Life
 from tests.waiting import until
 
 ME, OTHER = 1, 2

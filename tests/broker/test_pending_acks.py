@@ -15,8 +15,8 @@ from remoting import codec
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime.os_env import OsEnv
-from tests.broker.fakes import FakeConnection
 from tests.broker.helpers import eventually
+from tests.fakes.broker.store import FakeConnection
 
 
 class Marks:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.role import controllers as controllers_of_broker
-from broker.role.controllers import view_of
+from broker.membership import controllers as controllers_of_broker
+from broker.membership.controllers import view_of
 from model.codes import Request, Response
 from model.errors import ConfigError, MqError, PeerError, Unknown
 from remoting.codec import Command
-from tests.broker.role_fakes import GROUP, FakeControllers, Life
+from tests.fakes.broker.role import GROUP, FakeControllers, Life
 from tests.waiting import until
 
 

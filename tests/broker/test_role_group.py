@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker.service import Broker
 from tests.broker.logs import log_of, put
-from tests.broker.role_fakes import FakeControllers, broker_at, full
+from tests.fakes.broker.role import FakeControllers, broker_at, full
 from tests.waiting import until
 
 
@@ -17,7 +17,7 @@ async def three(path: Path, controllers: FakeControllers) -> AsyncIterator[list[
     brokers = [broker_at(path / str(n), controllers) for n in (1, 2, 3)]
     for n, broker in enumerate(brokers, 1):
         await broker.start()
-        await until(lambda broker=broker, n=n: broker.role.broker_id == n)  # type: ignore[misc]
+        await until(lambda broker=broker, n=n: broker.membership.broker_id == n)  # type: ignore[misc]
     try:
         yield brokers
     finally:

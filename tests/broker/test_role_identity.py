@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.role.identity import Application, Identity
+from broker.membership.identity import Application, Identity
 from model.config import BrokerConfig
 from model.errors import ConfigError, DiskError
 from runtime.os_env import OsDisk

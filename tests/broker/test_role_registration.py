@@ -9,8 +9,8 @@ from zlib import crc32
 
 import pytest
 
-from broker.role.registration import FENCED, Registration
-from broker.state.topics import DELETED
+from broker.discovery.registration import FENCED, Registration
+from broker.tables.topics import DELETED
 from model.codes import Request
 from model.config import BrokerConfig
 from model.topic import DataVersion, TopicConfig

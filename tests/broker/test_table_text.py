@@ -1,4 +1,4 @@
-"""The promise of broker.state.table_text: a change among 20,000 entries costs one entry, on disk, in answers
+"""The promise of broker.tables.table_text: a change among 20,000 entries costs one entry, on disk, in answers
 and in a copy, and what is written is what the whole table would be."""
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.state.groups import Groups
-from broker.state.moved import Moved
-from broker.state.offsets import OffsetTable
-from broker.state.topics import Topics
+from broker.tables.groups import Groups
+from broker.tables.moved import Moved
+from broker.tables.offsets import OffsetTable
+from broker.tables.topics import Topics
 from model.codes import Request
 from model.config import BrokerConfig
 from model.topic import SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
 from remoting.codec import Command
-from tests.broker.fakes import FakeConnection
 from tests.broker.helpers import client_of, eventually, pair, running, topic
 from tests.broker.turn_meter import LIMIT_S, metered
+from tests.fakes.broker.store import FakeConnection
 
 NAMES = st.sampled_from(["a", "b", "B", "ab", "%RETRY%a", "z", "\u00e9"])
 CHANGES = st.lists(

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from broker.state.clients import Client, Clients, Subscription
-from broker.state.files import ConfigFile
-from broker.state.groups import Groups
 from broker.state.locks import LOCK_LIVES_MS, QueueLocks
-from broker.state.offsets import OffsetTable
-from broker.state.topics import Topics
+from broker.tables.files import ConfigFile
+from broker.tables.groups import Groups
+from broker.tables.offsets import OffsetTable
+from broker.tables.topics import Topics
 from broker.upkeep.delay import DelayOffsets
 from model.config import BrokerConfig
 from model.errors import Refused
@@ -24,8 +24,8 @@ from remoting import bodies
 from remoting.service import Connection
 from runtime.os_env import OsEnv
 from runtime.tasks import Tasks
-from tests.broker.fakes import FakeConnection
 from tests.broker.helpers import eventually
+from tests.fakes.broker.store import FakeConnection
 
 
 def now_ms() -> int:

@@ -10,7 +10,7 @@ from remoting import bodies
 from remoting.codec import Command
 from remoting.service import Connection, RemotingServer
 from runtime.env import Env
-from tests.client.fakes import cluster, run, stop
+from tests.fakes.client import cluster, run, stop
 
 
 def test_cluster_info_is_read_with_bare_integer_keys() -> None:

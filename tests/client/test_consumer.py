@@ -17,7 +17,7 @@ from model.codes import Request
 from model.errors import PeerError, Refused
 from remoting.codec import Command
 from runtime.env import Env
-from tests.client.fakes import FakeBroker, FakeNameServer, cluster, run, stop
+from tests.fakes.client import FakeBroker, FakeNameServer, cluster, run, stop
 from tests.waiting import until
 
 

@@ -11,7 +11,7 @@ from model.errors import Refused
 from model.message import decode_properties
 from remoting.codec import Command
 from runtime.env import Env
-from tests.client.fakes import FakeBroker, FakeNameServer, cluster, run, stop
+from tests.fakes.client import FakeBroker, FakeNameServer, cluster, run, stop
 from tests.waiting import until
 
 

@@ -14,8 +14,8 @@ from remoting.bodies import dumps
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.controller.simulated import wait_for
-from tests.controller.world import Broker, G, World, run
+from tests.fakes.controller.live import Broker, G, World, run
+from tests.fakes.controller.raft_sim import wait_for
 from tests.remoting.keys import KEY, WRONG, key_file
 
 READS = {

@@ -16,12 +16,12 @@ from model.errors import Unknown
 from remoting.codec import Command
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
-from tests.controller.sim_brokers import Broker as SimBroker
-from tests.controller.sim_brokers import master
-from tests.controller.sim_brokers import run as on_three
-from tests.controller.sim_world import World as SimWorld
-from tests.controller.simulated import wait_for
-from tests.controller.world import Broker, World, run
+from tests.fakes.controller.live import Broker, World, run
+from tests.fakes.controller.raft_sim import wait_for
+from tests.fakes.controller.sim import World as SimWorld
+from tests.fakes.controller.sim_brokers import Broker as SimBroker
+from tests.fakes.controller.sim_brokers import master
+from tests.fakes.controller.sim_brokers import run as on_three
 
 
 def told(broker: Broker, epoch: int) -> bool:

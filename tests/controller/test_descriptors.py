@@ -19,10 +19,10 @@ from model.codes import Request
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.controller.raft_group import Group, numbers
-from tests.controller.raft_group import run as run_group
-from tests.controller.simulated import wait_for
-from tests.controller.world import World
+from tests.fakes.controller.live import World
+from tests.fakes.controller.raft_live import Group, numbers
+from tests.fakes.controller.raft_live import run as run_group
+from tests.fakes.controller.raft_sim import wait_for
 
 SPARE: Final = 16  # descriptors the process may take before it has none left
 

@@ -16,7 +16,7 @@ from controller.groups.election import TELLS_MAX, ElectionState
 from controller.groups.prospects import Wish
 from controller.groups.underway import NEVER, Election, Phase
 from model.errors import MqError, Refused, Unknown
-from tests.controller.election_lab import G, Lab
+from tests.fakes.controller.decider import G, Lab
 
 IDS = (1, 2, 3)
 BROKER = st.sampled_from(IDS)

@@ -12,8 +12,8 @@ from controller.raft.codec import Snapshot, decode_snapshot, encode_snapshot
 from controller.raft.journal import Journal, align
 from model.errors import DiskError
 from runtime.env import read_file, write_file
-from tests.controller.disks import CrashingDisk, crashing, machine
-from tests.controller.faulty import JOURNAL, Fault, FaultyDisk
+from tests.fakes.disk.crashing import CrashingDisk, crashing, machine
+from tests.fakes.disk.refusing import JOURNAL, Fault, RefusingDisk
 
 PATH = "/raft/raft.journal"
 Kept = tuple[list[tuple[bytes, int, int]], int, str | None]
@@ -174,7 +174,7 @@ def test_a_cut_that_finds_no_room_for_its_new_file_changes_nothing() -> None:
 
 def test_a_refused_append_leaves_no_end_to_cut() -> None:
     on = machine()
-    disk = FaultyDisk(SimDisk(on, Life("test", 0)), on)
+    disk = RefusingDisk(SimDisk(on, Life("test", 0)), on)
     journal = Journal(disk, PATH, "n0")
     journal.admit()
     before = content(on)

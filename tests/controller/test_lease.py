@@ -16,10 +16,10 @@ from model.codes import Request, Response
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.controller.lab import Lab
-from tests.controller.lab import run as alone
-from tests.controller.simulated import wait_for
-from tests.controller.world import World, run
+from tests.fakes.controller.live import World, run
+from tests.fakes.controller.node import Lab
+from tests.fakes.controller.node import run as alone
+from tests.fakes.controller.raft_sim import wait_for
 
 ONE = ("g", 1)
 BEAT = Heartbeat(session=1, at_ms=0, timeout_ms=3000, leases=True, all_ack=True)

@@ -46,7 +46,7 @@ from controller.raft.codec import (
 from controller.raft.journal import Journal
 from model.errors import DiskError, PeerError
 from tests import GOLDEN
-from tests.controller.disks import CrashingDisk, machine
+from tests.fakes.disk.crashing import CrashingDisk, machine
 
 BYTES: dict[str, Any] = json.loads((GOLDEN / "controller" / "msgpack.json").read_text())
 

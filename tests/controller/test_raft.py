@@ -9,8 +9,8 @@ import pytest
 from controller.raft.raft import ApplyFailed, NotLeader, Raft, RaftConfig
 from model.errors import ConfigError, DiskError, Refused, Unknown
 from runtime.os_env import OsDisk, OsEnv
-from tests.controller.raft_group import CONFIG, Group, Member, numbers, run
-from tests.controller.simulated import wait_for
+from tests.fakes.controller.raft_live import CONFIG, Group, Member, numbers, run
+from tests.fakes.controller.raft_sim import wait_for
 
 
 def test_all_members_apply_the_same_commands(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from controller.raft.codec import (
 )
 from controller.raft.journal import Journal
 from controller.raft.voting import Voting
-from tests.controller.lab import TIMING, Lab, append, entries, run
-from tests.controller.simulated import Group, wait_for
+from tests.fakes.controller.node import TIMING, Lab, append, entries, run
+from tests.fakes.controller.raft_sim import Group, wait_for
 
 
 def empty_ack(term: int, next_index: int, number: int = 0) -> Ack:

@@ -15,10 +15,10 @@ from chaos.bugs import planted
 from controller.raft.codec import decode_snapshot
 from controller.raft.journal import Journal
 from controller.raft.library import library
-from tests.controller.disks import CrashingDisk, machine
-from tests.controller.lab import Lab, run
-from tests.controller.simulated import Group, wait_for
-from tests.controller.strangers import SECRET, End, Stranger, frame, members
+from tests.fakes.controller.node import Lab, run
+from tests.fakes.controller.raft_sim import Group, wait_for
+from tests.fakes.controller.strangers import SECRET, End, Stranger, frame, members
+from tests.fakes.disk.crashing import CrashingDisk, machine
 
 
 def read_of_a_paused_leader(seed: int) -> int:

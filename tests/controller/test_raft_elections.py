@@ -10,8 +10,8 @@ import pytest
 
 from controller.raft.codec import Ack, AppendEntries, PreVote, PreVoteAnswer, RequestVote, TimeoutNow
 from controller.raft.voting import Voting
-from tests.controller.lab import TIMING, Lab, append, run
-from tests.controller.simulated import Group, wait_for
+from tests.fakes.controller.node import TIMING, Lab, append, run
+from tests.fakes.controller.raft_sim import Group, wait_for
 
 
 async def asked_at(lab: Lab, kind: type[PreVote] | type[RequestVote], seconds: float) -> list[float]:

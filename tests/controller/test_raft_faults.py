@@ -16,9 +16,9 @@ from chaos.worlds.sim_loop import Life
 from controller.raft.codec import Ack, AppendEntries, RequestVote, Vote, decode_message
 from controller.raft.journal import Journal
 from model.errors import DiskError
-from tests.controller.disks import machine
-from tests.controller.faulty import JOURNAL, NEW_JOURNAL, NEW_SNAPSHOT, SNAPSHOT, Fault, FaultyDisk
-from tests.controller.simulated import Group, Member, wait_for
+from tests.fakes.controller.raft_sim import Group, Member, wait_for
+from tests.fakes.disk.crashing import machine
+from tests.fakes.disk.refusing import JOURNAL, NEW_JOURNAL, NEW_SNAPSHOT, SNAPSHOT, Fault, RefusingDisk
 
 pytestmark = pytest.mark.sim
 
@@ -422,7 +422,7 @@ def test_a_disk_with_another_fault_is_left_alone_until_a_restart() -> None:
 
 def test_a_journal_that_cannot_be_replaced_is_what_it_was() -> None:
     on = machine()
-    disk = FaultyDisk(SimDisk(on, Life("test", 0)), on)
+    disk = RefusingDisk(SimDisk(on, Life("test", 0)), on)
     journal = Journal(disk, "/raft/raft.journal", "n0")
     for index in range(1, 13):
         journal.add(b"%d" % index, index, 2)

@@ -1,6 +1,6 @@
 """The promise of controller.raft under schedules drawn at random: none breaks it, and planted bugs are found.
 
-KEELMQ_RAFT_FUZZ_SEEDS=1000 makes it a long run; ``python -m chaos.model.raft_fuzz`` does the same by hand.
+KEELMQ_RAFT_FUZZ_SEEDS=1000 makes it a long run; ``python -m chaos.raft.fuzz`` does the same by hand.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaos.model.raft_bugs import BUGS
-from chaos.model.raft_fuzz import RATES, Broken, fuzz, planted
+from chaos.raft.bugs import BUGS
+from chaos.raft.fuzz import RATES, Broken, fuzz, planted
 
 SEEDS = int(os.environ.get("KEELMQ_RAFT_FUZZ_SEEDS", "12"))
 PLANTED_SEEDS = 40

@@ -5,8 +5,8 @@ import pytest
 from controller.raft.codec import Ack, AppendEntries
 from controller.raft.node import Node
 from runtime.env import read_file
-from tests.controller.lab import Lab, run
-from tests.controller.simulated import Group, wait_for
+from tests.fakes.controller.node import Lab, run
+from tests.fakes.controller.raft_sim import Group, wait_for
 
 COMPACT_ENTRIES = 100
 

@@ -20,7 +20,7 @@ from controller.raft.health import (
 )
 from controller.raft.node import Node
 from controller.raft.raft import Raft
-from tests.controller.simulated import Group, Member, wait_for
+from tests.fakes.controller.raft_sim import Group, Member, wait_for
 
 BOUNDS: Final = Bounds.of(election_max_ms=500, compact_entries=30)  # of the simulated group
 

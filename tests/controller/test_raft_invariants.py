@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from controller.raft.invariants import Invariants, Position
-from tests.controller.lab import Lab, append, entries, run
-from tests.controller.simulated import Group, wait_for
+from tests.fakes.controller.node import Lab, append, entries, run
+from tests.fakes.controller.raft_sim import Group, wait_for
 
 FOLLOWER = Position(
     node_id="a",

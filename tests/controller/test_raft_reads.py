@@ -6,7 +6,7 @@ import pytest
 
 from controller.raft.codec import Ack, AppendEntries, RequestVote
 from controller.raft.reads import Reads
-from tests.controller.lab import TIMING, Lab, entries, run
+from tests.fakes.controller.node import TIMING, Lab, entries, run
 
 
 class Reader(Lab):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.controller.simulated import Group, wait_for
+from tests.fakes.controller.raft_sim import Group, wait_for
 
 pytestmark = pytest.mark.sim
 

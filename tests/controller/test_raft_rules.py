@@ -25,7 +25,7 @@ from controller.raft.journal import Journal
 from controller.raft.library import library, need_version
 from controller.raft.node import REGULAR, Diverged, Failed
 from model.errors import PeerError
-from tests.controller.lab import TIMING, Lab, append, entries, run
+from tests.fakes.controller.node import TIMING, Lab, append, entries, run
 
 
 def test_the_library_is_the_one_these_rules_were_checked_with() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from tests.controller.simulated import Group
+from tests.fakes.controller.raft_sim import Group
 
 pytestmark = pytest.mark.sim
 

@@ -15,7 +15,7 @@ from controller.groups.commands import (
 from controller.groups.elect import End
 from controller.groups.table import ReplicaTable
 from model.codes import Request
-from tests.controller.world import Broker, World, run
+from tests.fakes.controller.live import Broker, World, run
 
 G = "broker-a"
 

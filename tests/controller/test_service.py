@@ -15,8 +15,8 @@ from remoting.bodies import loads
 from remoting.codec import Command
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
-from tests.controller.simulated import wait_for
-from tests.controller.world import Broker, G, World, run
+from tests.fakes.controller.live import Broker, G, World, run
+from tests.fakes.controller.raft_sim import wait_for
 
 
 def test_a_group_is_born(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from chaos.worlds.sim_loop import Life, SimLoop
-from tests.controller.sim_world import NAMES, World
-from tests.controller.simulated import wait_for
+from tests.fakes.controller.raft_sim import wait_for
+from tests.fakes.controller.sim import NAMES, World
 
 pytestmark = pytest.mark.sim
 

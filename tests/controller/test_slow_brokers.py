@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from controller.groups.asking import SOON_S
-from tests.controller.sim_brokers import Broker, master, run
-from tests.controller.sim_world import World
-from tests.controller.simulated import wait_for
+from tests.fakes.controller.raft_sim import wait_for
+from tests.fakes.controller.sim import World
+from tests.fakes.controller.sim_brokers import Broker, master, run
 
 pytestmark = pytest.mark.sim
 

@@ -12,8 +12,8 @@ from controller.raft.tls import TlsFiles, member_names
 from model.config import ControllerConfig
 from model.errors import ConfigError
 from tests.controller.certificates import Authority
-from tests.controller.simulated import wait_for
-from tests.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, port_of
+from tests.fakes.controller.raft_sim import wait_for
+from tests.fakes.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, port_of
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 

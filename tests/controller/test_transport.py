@@ -10,8 +10,8 @@ import pytest
 
 from controller.raft.transport import STRANGERS_MAX
 from model.errors import ConfigError
-from tests.controller.simulated import wait_for
-from tests.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, text
+from tests.fakes.controller.raft_sim import wait_for
+from tests.fakes.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, text
 
 
 def test_members_hear_each_other_in_order() -> None:

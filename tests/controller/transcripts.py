@@ -17,7 +17,7 @@ from controller.groups.commands import (
 )
 from controller.groups.prospects import Wish
 from model.errors import Refused, Unknown
-from tests.controller.election_lab import G, Lab
+from tests.fakes.controller.decider import G, Lab
 
 MARK = "----"
 BEAT_MS = 500.0

@@ -19,8 +19,8 @@ from ha.service import HaService
 from ha.slave.follow import Master
 from model.config import BrokerConfig
 from store.message_store import MessageStore
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.crash_workload import KINDS, SETTINGS, Workload, bytes_of, mend, points
-from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, message, records_of, scrub_all
 
 SEEDS = int(os.environ.get("KEELMQ_CRASH_SEEDS", "2"))

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from admin.local.layout import free_base_port
-from broker.state.topics import HALF_TOPIC, OP_HALF_TOPIC
+from broker.tables.topics import HALF_TOPIC, OP_HALF_TOPIC
 from chaos.worlds import rocketmq
 from client.message import Message, pack_batch
 from model.codes import Request, Response

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from admin.host.serve import plan, read_values
-from audit.storage import parse_stores
+from audit.reading.storage import parse_stores
 from tests import ROOT
 
 BROKERS = ("broker-0", "broker-1", "broker-2")

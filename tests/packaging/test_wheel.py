@@ -15,9 +15,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 READ = {
-    "audit/templates/audit.html",
-    "audit/templates/page.html",
-    "audit/templates/report.css",
+    "audit/pages/templates/audit.html",
+    "audit/pages/templates/page.html",
+    "audit/pages/templates/report.css",
     "cli/templates/demo.css",
     "cli/templates/demo.html",
 }

@@ -13,7 +13,7 @@ from client.pull import PullConsumer, PullStatus
 from model.codes import Request, Response
 from model.errors import MqError
 from remoting.codec import Command
-from tests.sim.world import SEND, World
+from tests.sim.world import SEND, World, simulated
 
 pytestmark = pytest.mark.sim
 BROKER = {"majorityAck": "true", "enableSlaveActingMaster": "true"}
@@ -46,78 +46,72 @@ class Lonely(World):
 
 
 @pytest.mark.parametrize("first_back", [0, 1])
-def test_consumption_goes_on_without_a_master_and_no_offset_goes_back(first_back: int) -> None:
-    world = Lonely(5)
+@simulated(lambda: Lonely(5))
+async def test_consumption_goes_on_without_a_master_and_no_offset_goes_back(
+    world: Lonely, first_back: int
+) -> None:
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    node, env = cluster.client("reader")
+    queue = Queue("TBW102", GROUP, 0)
 
-    async def main() -> None:
-        cluster = world.cluster
-        master = cluster.master()
-        assert master is not None
-        node, env = cluster.client("reader")
-        queue = Queue("TBW102", GROUP, 0)
+    async def read() -> None:
+        async with PullConsumer(env, "g", cluster.namesrv_addresses, poll_ms=500) as consumer:
+            await world.fill(f"{cluster.nodes[master].host}:{BROKER_PORT}", consumer, 20)
+            await asyncio.sleep(0.5)
+            assert (await consumer.pull(queue, 0)).status is PullStatus.FOUND
+            await consumer.commit(queue, 3)
+            await asyncio.sleep(1.0)  # the slaves have the table
+            left, dead = world.kill_two()
+            assert await cluster.until(lambda: acting(cluster, left), 20.0) is None
+            address = f"{cluster.nodes[left].host}:{BROKER_PORT}"
+            assert await consumer.committed(queue) == 3
 
-        async def read() -> None:
-            async with PullConsumer(env, "g", cluster.namesrv_addresses, poll_ms=500) as consumer:
-                await world.fill(f"{cluster.nodes[master].host}:{BROKER_PORT}", consumer, 20)
-                await asyncio.sleep(0.5)
-                assert (await consumer.pull(queue, 0)).status is PullStatus.FOUND
-                await consumer.commit(queue, 3)
-                await asyncio.sleep(1.0)  # the slaves have the table
-                left, dead = world.kill_two()
-                assert await cluster.until(lambda: acting(cluster, left), 20.0) is None
-                address = f"{cluster.nodes[left].host}:{BROKER_PORT}"
-                assert await consumer.committed(queue) == 3
+            pulled = await consumer.pull(queue, 3)
+            assert pulled.status is PullStatus.FOUND
+            await until_commits(consumer, queue, pulled.next_offset)
+            assert await consumer.committed(queue) == pulled.next_offset
+            assert await consumer.lock([queue], address) == [queue]
+            refused = await consumer.session.remoting.call(
+                address, Command(Request.SEND_MESSAGE, dict(SEND), b"x"), 3.0
+            )
+            assert refused.code != Response.SUCCESS, "it takes no writes"
 
-                pulled = await consumer.pull(queue, 3)
-                assert pulled.status is PullStatus.FOUND
-                await until_commits(consumer, queue, pulled.next_offset)
-                assert await consumer.committed(queue) == pulled.next_offset
-                assert await consumer.lock([queue], address) == [queue]
-                refused = await consumer.session.remoting.call(
-                    address, Command(Request.SEND_MESSAGE, dict(SEND), b"x"), 3.0
-                )
-                assert refused.code != Response.SUCCESS, "it takes no writes"
+            cluster.start(dead[first_back])
+            assert await cluster.until(lambda: has_master(cluster), 20.0) is None
+            now = cluster.master()
+            assert now is not None
+            await asyncio.sleep(2.0)
+            route = await consumer.session.routes.refresh("TBW102")
+            assert route.brokers[GROUP][0] == f"{cluster.nodes[now].host}:{BROKER_PORT}"
+            assert acting(cluster, left) is not None
+            assert await consumer.committed(queue) == pulled.next_offset
+            cluster.start(dead[1 - first_back])
+            assert await cluster.until(cluster.converged, 30.0) is None
+            assert await consumer.committed(queue) == pulled.next_offset
 
-                cluster.start(dead[first_back])
-                assert await cluster.until(lambda: has_master(cluster), 20.0) is None
-                now = cluster.master()
-                assert now is not None
-                await asyncio.sleep(2.0)
-                route = await consumer.session.routes.refresh("TBW102")
-                assert route.brokers[GROUP][0] == f"{cluster.nodes[now].host}:{BROKER_PORT}"
-                assert acting(cluster, left) is not None
-                assert await consumer.committed(queue) == pulled.next_offset
-                cluster.start(dead[1 - first_back])
-                assert await cluster.until(cluster.converged, 30.0) is None
-                assert await consumer.committed(queue) == pulled.next_offset
-
-        await cluster.inside(node, read())
-
-    world.run(main)
+    await cluster.inside(node, read())
 
 
-def test_without_the_key_nobody_acts() -> None:
-    world = Lonely(5, acting=False)
+@simulated(lambda: Lonely(5, acting=False))
+async def test_without_the_key_nobody_acts(world: Lonely) -> None:
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    node, env = cluster.client("reader")
+    queue = Queue("TBW102", GROUP, 0)
 
-    async def main() -> None:
-        cluster = world.cluster
-        master = cluster.master()
-        assert master is not None
-        node, env = cluster.client("reader")
-        queue = Queue("TBW102", GROUP, 0)
+    async def read() -> None:
+        async with PullConsumer(env, "g", cluster.namesrv_addresses, poll_ms=500) as consumer:
+            await world.fill(f"{cluster.nodes[master].host}:{BROKER_PORT}", consumer, 4)
+            left, _ = world.kill_two()
+            await asyncio.sleep(5.0)
+            assert acting(cluster, left) is not None
+            with pytest.raises(NoMaster):
+                await consumer.commit(queue, 1)
 
-        async def read() -> None:
-            async with PullConsumer(env, "g", cluster.namesrv_addresses, poll_ms=500) as consumer:
-                await world.fill(f"{cluster.nodes[master].host}:{BROKER_PORT}", consumer, 4)
-                left, _ = world.kill_two()
-                await asyncio.sleep(5.0)
-                assert acting(cluster, left) is not None
-                with pytest.raises(NoMaster):
-                    await consumer.commit(queue, 1)
-
-        await cluster.inside(node, read())
-
-    world.run(main)
+    await cluster.inside(node, read())
 
 
 async def until_commits(consumer: PullConsumer, queue: Queue, offset: int) -> None:

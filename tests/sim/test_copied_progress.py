@@ -12,14 +12,14 @@ from typing import cast
 import pytest
 
 from broker.service import Broker
-from broker.state.copies import GATHER_MS, OFFSETS_BOUND_MS
+from broker.tables.copies import GATHER_MS, OFFSETS_BOUND_MS
 from chaos.worlds.sim import BROKER_PORT, SimCluster
 from chaos.worlds.sim_net import NetProfile
 from model.codes import Request
 from model.ids import QueueOffset
 from remoting.codec import Command
 from remoting.service import RemotingClient
-from tests.sim.world import SEND, World
+from tests.sim.world import SEND, World, simulated
 
 pytestmark = pytest.mark.sim
 
@@ -78,60 +78,56 @@ class Watch:
 
 
 @pytest.mark.parametrize("one_way_ms", [0.5, 5.0, 60.0])
-def test_every_offset_a_consumer_committed_is_at_the_slaves_within_the_bound(one_way_ms: float) -> None:
-    world = World(31, network=network(one_way_ms))
+@simulated(lambda one_way_ms: World(31, network=network(one_way_ms)))
+async def test_every_offset_a_consumer_committed_is_at_the_slaves_within_the_bound(
+    world: World, one_way_ms: float
+) -> None:
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    watch = Watch(cluster, lambda broker: broker.offsets.get("readers", "TBW102", 0))
+    # Offsets beyond the end of a queue are not noted: let it look as if it held as many messages.
+    store = cast(Broker, cluster.nodes[master].server).store
+    store.next_offset = lambda topic, queue_id: QueueOffset(300)  # type: ignore[method-assign]
+    node, env = cluster.client("reader")
+    client = RemotingClient(env, "reader")
+    address = f"{cluster.nodes[master].host}:{BROKER_PORT}"
 
-    async def main() -> None:
-        cluster = world.cluster
-        master = cluster.master()
-        assert master is not None
-        watch = Watch(cluster, lambda broker: broker.offsets.get("readers", "TBW102", 0))
-        # Offsets beyond the end of a queue are not noted: let it look as if it held as many messages.
-        store = cast(Broker, cluster.nodes[master].server).store
-        store.next_offset = lambda topic, queue_id: QueueOffset(300)  # type: ignore[method-assign]
-        node, env = cluster.client("reader")
-        client = RemotingClient(env, "reader")
-        address = f"{cluster.nodes[master].host}:{BROKER_PORT}"
+    async def commit() -> None:
+        # First too fast for an answer each, then so rarely that nothing is gathered.
+        for offset in range(1, 301):
+            ext = {**GROUP_TOPIC, "commitOffset": str(offset)}
+            await client.oneway(address, Command(Request.UPDATE_CONSUMER_OFFSET, ext))
+            await asyncio.sleep(0.003 if offset <= 280 else 0.4)
 
-        async def commit() -> None:
-            # First too fast for an answer each, then so rarely that nothing is gathered.
-            for offset in range(1, 301):
-                ext = {**GROUP_TOPIC, "commitOffset": str(offset)}
-                await client.oneway(address, Command(Request.UPDATE_CONSUMER_OFFSET, ext))
-                await asyncio.sleep(0.003 if offset <= 280 else 0.4)
-
-        await cluster.inside(node, commit())
-        await asyncio.sleep(2)
-        watch.judge(one_way_ms, changes=300)
-        assert all(len(watch.seen[node.name]) < 60 for node in cluster.of("broker") if node.name != master)
-
-    world.run(main)
+    await cluster.inside(node, commit())
+    await asyncio.sleep(2)
+    watch.judge(one_way_ms, changes=300)
+    assert all(len(watch.seen[node.name]) < 60 for node in cluster.of("broker") if node.name != master)
 
 
 @pytest.mark.parametrize("one_way_ms", [0.5, 60.0])
-def test_how_far_delayed_messages_are_delivered_is_at_the_slaves_within_the_bound(one_way_ms: float) -> None:
-    world = World(32, {"messageDelayLevel": "1s 2s"}, network(one_way_ms))
+@simulated(lambda one_way_ms: World(32, {"messageDelayLevel": "1s 2s"}, network(one_way_ms)))
+async def test_how_far_delayed_messages_are_delivered_is_at_the_slaves_within_the_bound(
+    world: World, one_way_ms: float
+) -> None:
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    watch = Watch(cluster, lambda broker: broker.delays.table.get(1))
+    node, env = cluster.client("sender")
+    client = RemotingClient(env, "sender")
+    address = f"{cluster.nodes[master].host}:{BROKER_PORT}"
+    ext = {**SEND, "properties": "DELAY\x011\x02"}
 
-    async def main() -> None:
-        cluster = world.cluster
-        master = cluster.master()
-        assert master is not None
-        watch = Watch(cluster, lambda broker: broker.delays.table.get(1))
-        node, env = cluster.client("sender")
-        client = RemotingClient(env, "sender")
-        address = f"{cluster.nodes[master].host}:{BROKER_PORT}"
-        ext = {**SEND, "properties": "DELAY\x011\x02"}
+    async def send() -> None:
+        for _ in range(100):
+            await client.oneway(address, Command(Request.SEND_MESSAGE, ext, b"x"))
+            await asyncio.sleep(0.03)
 
-        async def send() -> None:
-            for _ in range(100):
-                await client.oneway(address, Command(Request.SEND_MESSAGE, ext, b"x"))
-                await asyncio.sleep(0.03)
-
-        await cluster.inside(node, send())
-        await asyncio.sleep(3)
-        assert watch.seen[master][-1][1] == 100, "all were delivered"
-        noted = len(watch.seen[master])
-        assert noted > 25, "in many steps"
-        watch.judge(one_way_ms, changes=noted)
-
-    world.run(main)
+    await cluster.inside(node, send())
+    await asyncio.sleep(3)
+    assert watch.seen[master][-1][1] == 100, "all were delivered"
+    noted = len(watch.seen[master])
+    assert noted > 25, "in many steps"
+    watch.judge(one_way_ms, changes=noted)

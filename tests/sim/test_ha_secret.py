@@ -17,7 +17,7 @@ from chaos.scenarios import SCENARIOS
 from chaos.scenarios.plan import Plan, Scenario
 from chaos.worlds.sim import BROKER_PORT
 from ha.wire.codec import SlaveHandshake, encode_ack, encode_slave_handshake
-from tests.sim.world import World
+from tests.sim.world import World, simulated
 
 pytestmark = pytest.mark.sim
 KILL = "kill_the_master_under_load"
@@ -58,8 +58,8 @@ class Forger(asyncio.Protocol):
         Forger.heard = max(Forger.heard, len(data))
 
 
-def test_forgers_change_nothing_in_a_group_that_fails_over() -> None:
-    world = World(3, SECRET)
+@simulated(lambda: World(3, SECRET))
+async def test_forgers_change_nothing_in_a_group_that_fails_over(world: World) -> None:
     cluster = world.cluster
 
     def links(name: str) -> dict[int, int | None]:
@@ -84,23 +84,20 @@ def test_forgers_change_nothing_in_a_group_that_fails_over() -> None:
     def successor_of(dead: str) -> str | None:
         return None if cluster.master() not in (None, dead) else "no successor"
 
-    async def main() -> None:
-        stranger, env = cluster.client("stranger")
-        forging = cluster.inside(stranger, forge_on(env.network.connect))
-        await asyncio.sleep(1.0)
-        turned_away = 0
-        for _ in range(3):
-            master = cluster.master()
-            assert master is not None
-            others = {s["brokerId"] for n, s in cluster.brokers().items() if n != master}
-            assert links(master) == {number: number for number in others}
-            turned_away += (cluster.status(master) or {})["turnedAway"]
-            cluster.kill(master)
-            assert await cluster.until(partial(successor_of, master), 10.0) is None
-            cluster.start(master)
-            assert await cluster.until(cluster.converged, 20.0) is None
-        forging.cancel()
-        assert turned_away > 20
-        assert Forger.heard == 8, "a refusal, and not a byte of a log"
-
-    world.run(main)
+    stranger, env = cluster.client("stranger")
+    forging = cluster.inside(stranger, forge_on(env.network.connect))
+    await asyncio.sleep(1.0)
+    turned_away = 0
+    for _ in range(3):
+        master = cluster.master()
+        assert master is not None
+        others = {s["brokerId"] for n, s in cluster.brokers().items() if n != master}
+        assert links(master) == {number: number for number in others}
+        turned_away += (cluster.status(master) or {})["turnedAway"]
+        cluster.kill(master)
+        assert await cluster.until(partial(successor_of, master), 10.0) is None
+        cluster.start(master)
+        assert await cluster.until(cluster.converged, 20.0) is None
+    forging.cancel()
+    assert turned_away > 20
+    assert Forger.heard == 8, "a refusal, and not a byte of a log"

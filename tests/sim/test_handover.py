@@ -15,7 +15,7 @@ from chaos.history import Happened
 from client.admin import AdminClient
 from model.errors import Unknown
 from tests.sim.traffic import handed_over, under_load
-from tests.sim.world import ALONE, World
+from tests.sim.world import ALONE, World, simulated
 
 pytestmark = pytest.mark.sim
 
@@ -61,7 +61,7 @@ def test_a_master_told_to_stop_hands_over_first(broker: dict[str, str], seed: in
     assert under_load(world, act, per_second=100.0) == {"ok"}
 
 
-def test_a_heir_that_cannot_catch_up_is_not_elected_and_the_master_serves_on() -> None:
+def test_a_target_that_cannot_catch_up_is_not_elected_and_the_master_serves_on() -> None:
     world = World(13)
 
     async def act(world: World) -> None:
@@ -82,68 +82,56 @@ def test_a_heir_that_cannot_catch_up_is_not_elected_and_the_master_serves_on() -
     assert len(ended(world)) == 1
 
 
-def test_only_a_member_of_the_set_inherits() -> None:
-    world = World(14)
-
-    async def main() -> None:
-        master = world.cluster.brokers()[world.cluster.master() or ""]["brokerId"]
-        with pytest.raises(CannotHandOver, match="already"):
-            await handed_over(world, master)
-        with pytest.raises(CannotHandOver, match="not in the SyncStateSet"):
-            await handed_over(world, 9)
-
-    world.run(main)
+@simulated(lambda: World(14))
+async def test_only_a_member_of_the_set_inherits(world: World) -> None:
+    master = world.cluster.brokers()[world.cluster.master() or ""]["brokerId"]
+    with pytest.raises(CannotHandOver, match="already"):
+        await handed_over(world, master)
+    with pytest.raises(CannotHandOver, match="not in the SyncStateSet"):
+        await handed_over(world, 9)
 
 
-def test_the_heir_is_the_one_an_election_would_prefer() -> None:
-    world = World(17)
-
-    async def main() -> None:
-        cluster = world.cluster
-        numbers = {n: s["brokerId"] for n, s in cluster.brokers().items()}
-        slaves = sorted((number, name) for name, number in numbers.items() if name != cluster.master())
-        last, name = slaves[-1]
-        cast(Broker, cluster.nodes[name].server).config.election_priority = 1
-        await asyncio.sleep(1)  # a heartbeat tells
-        assert (await handed_over(world)).master == last
-
-    world.run(main)
+@simulated(lambda: World(17))
+async def test_the_target_is_the_one_an_election_would_prefer(world: World) -> None:
+    cluster = world.cluster
+    numbers = {n: s["brokerId"] for n, s in cluster.brokers().items()}
+    slaves = sorted((number, name) for name, number in numbers.items() if name != cluster.master())
+    last, name = slaves[-1]
+    cast(Broker, cluster.nodes[name].server).config.election_priority = 1
+    await asyncio.sleep(1)  # a heartbeat tells
+    assert (await handed_over(world)).master == last
 
 
-def test_a_heir_that_was_elected_meanwhile_is_a_success(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(18)
+@simulated(lambda: World(18))
+async def test_a_target_that_was_elected_meanwhile_is_a_success(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, env = world.cluster.client("another")
+    elect, elected = AdminClient.elect, asyncio.Event()
 
-    async def main() -> None:
-        _, env = world.cluster.client("another")
-        elect, elected = AdminClient.elect, asyncio.Event()
+    async def meanwhile(self: AdminClient, *asked: Any) -> tuple[int, int]:
+        if not elected.is_set():
+            elected.set()
+            async with AdminClient(env, world.cluster.namesrv_addresses) as another:
+                await elect(another, *asked)
+        return await elect(self, *asked)
 
-        async def meanwhile(self: AdminClient, *asked: Any) -> tuple[int, int]:
-            if not elected.is_set():
-                elected.set()
-                async with AdminClient(env, world.cluster.namesrv_addresses) as another:
-                    await elect(another, *asked)
-            return await elect(self, *asked)
-
-        monkeypatch.setattr(AdminClient, "elect", meanwhile)
-        done = await handed_over(world, 2)
-        assert (done.master, done.epoch) == (2, 2)
-
-    world.run(main)
+    monkeypatch.setattr(AdminClient, "elect", meanwhile)
+    done = await handed_over(world, 2)
+    assert (done.master, done.epoch) == (2, 2)
 
 
-def test_an_election_of_unknown_outcome_is_not_told_as_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(15)
+@simulated(lambda: World(15))
+async def test_an_election_of_unknown_outcome_is_not_told_as_a_no(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = world.cluster.leader()
+    assert leader is not None
+    controller = cast(Any, world.cluster.nodes[leader].server).controller
 
-    async def main() -> None:
-        leader = world.cluster.leader()
-        assert leader is not None
-        controller = cast(Any, world.cluster.nodes[leader].server).controller
+    async def lost(command: object) -> None:
+        raise Unknown("leadership was lost before the command was committed")
 
-        async def lost(command: object) -> None:
-            raise Unknown("leadership was lost before the command was committed")
-
-        monkeypatch.setattr(controller.raft, "propose", lost)
-        with pytest.raises(Unknown, match="is not known"):
-            await handed_over(world)
-
-    world.run(main)
+    monkeypatch.setattr(controller.raft, "propose", lost)
+    with pytest.raises(Unknown, match="is not known"):
+        await handed_over(world)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.role.lease import Lease
 from model.codes import Response
-from tests.sim.world import ALONE, World
+from tests.sim.world import ALONE, World, simulated
 
 pytestmark = pytest.mark.sim
 LEASE_MS = 1200  # 0.8 of the brokers' heartbeat timeout
@@ -50,135 +50,115 @@ def test_without_the_lease_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Response.SUCCESS in world.codes(world.times("master_elected")[-1])
 
 
-def test_a_master_that_was_frozen_past_its_lease_does_not_say_ok_to_what_waited_in_its_socket() -> None:
-    world = World(3, ALONE)
-
-    async def main() -> None:
-        cluster = world.cluster
-        old = cluster.master()
-        assert old is not None
-        world.send_to(old)
-        await asyncio.sleep(1)
-        answered = len(world.answers)
-        for _ in range(1000):  # the next request begins after the pause, 20 ms later
-            if len(world.answers) > answered:
-                break
-            await asyncio.sleep(0.001)
-        cluster.pause(old)
-        paused_ms = cluster.clock()
-        await asyncio.sleep(0.01)
-        world.send_to(old)  # whatever the first sender was doing when the master froze
-        await asyncio.sleep(5)
-        elected_ms = world.times("master_elected")[-1]
-        assert elected_ms > paused_ms
-        cluster.resume(old)
-        await asyncio.sleep(2)
-        late = [code for begun_ms, code in world.answers if paused_ms < begun_ms < elected_ms]
-        assert late, "a request waited in its socket while it was frozen"
-        assert Response.SUCCESS not in world.codes(paused_ms)
-
-    world.run(main)
+@simulated(lambda: World(3, ALONE))
+async def test_a_master_that_was_frozen_past_its_lease_does_not_say_ok_to_what_waited_in_its_socket(
+    world: World,
+) -> None:
+    cluster = world.cluster
+    old = cluster.master()
+    assert old is not None
+    world.send_to(old)
+    await asyncio.sleep(1)
+    answered = len(world.answers)
+    for _ in range(1000):  # the next request begins after the pause, 20 ms later
+        if len(world.answers) > answered:
+            break
+        await asyncio.sleep(0.001)
+    cluster.pause(old)
+    paused_ms = cluster.clock()
+    await asyncio.sleep(0.01)
+    world.send_to(old)  # whatever the first sender was doing when the master froze
+    await asyncio.sleep(5)
+    elected_ms = world.times("master_elected")[-1]
+    assert elected_ms > paused_ms
+    cluster.resume(old)
+    await asyncio.sleep(2)
+    late = [code for begun_ms, code in world.answers if paused_ms < begun_ms < elected_ms]
+    assert late, "a request waited in its socket while it was frozen"
+    assert Response.SUCCESS not in world.codes(paused_ms)
 
 
 @pytest.mark.parametrize(("broker", "waits"), [({}, False), (ALONE, True)])
-def test_the_successor_of_a_dead_master_waits_only_where_a_living_one_could_confirm_alone(
-    broker: dict[str, str], waits: bool
+@simulated(lambda broker: World(5, broker))
+async def test_the_successor_of_a_dead_master_waits_only_where_a_living_one_could_confirm_alone(
+    world: World, broker: dict[str, str], waits: bool
 ) -> None:
-    world = World(5, broker)
-
-    async def main() -> None:
-        cluster = world.cluster
-        master = cluster.master()
-        assert master is not None
-        killed_ms = cluster.clock()
-        cluster.kill(master)
-        await asyncio.sleep(4)
-        elected_ms = world.times("master_elected")[-1]
-        assert elected_ms > killed_ms
-        assert (elected_ms - killed_ms > LEASE_MS / 2) is waits
-        assert elected_ms - killed_ms < LEASE_MS * 1.1
-
-    world.run(main)
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    killed_ms = cluster.clock()
+    cluster.kill(master)
+    await asyncio.sleep(4)
+    elected_ms = world.times("master_elected")[-1]
+    assert elected_ms > killed_ms
+    assert (elected_ms - killed_ms > LEASE_MS / 2) is waits
+    assert elected_ms - killed_ms < LEASE_MS * 1.1
 
 
-def test_a_master_whose_members_answer_serves_on_while_every_controller_is_dead() -> None:
-    world = World(6)
+@simulated(lambda: World(6))
+async def test_a_master_whose_members_answer_serves_on_while_every_controller_is_dead(world: World) -> None:
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    world.send_to(master)
+    for node in cluster.of("namesrv"):
+        cluster.kill(node.name)
+    await asyncio.sleep(8)
+    assert world.codes(0) == {Response.SUCCESS}
+    assert world.times("lease_ended")
 
-    async def main() -> None:
-        cluster = world.cluster
-        master = cluster.master()
-        assert master is not None
-        world.send_to(master)
-        for node in cluster.of("namesrv"):
+
+@simulated(lambda: World(7))
+async def test_a_lone_master_without_controllers_stops_and_resumes_by_itself(world: World) -> None:
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    for node in cluster.of("broker"):
+        if node.name != master:
             cluster.kill(node.name)
-        await asyncio.sleep(8)
-        assert world.codes(0) == {Response.SUCCESS}
-        assert world.times("lease_ended")
-
-    world.run(main)
-
-
-def test_a_lone_master_without_controllers_stops_and_resumes_by_itself() -> None:
-    world = World(7)
-
-    async def main() -> None:
-        cluster = world.cluster
-        master = cluster.master()
-        assert master is not None
-        for node in cluster.of("broker"):
-            if node.name != master:
-                cluster.kill(node.name)
-        assert await cluster.until(lambda: None if len(cluster.members()) == 1 else "not alone", 10) is None
-        world.send_to(master)
-        await asyncio.sleep(0.5)
-        assert world.codes(0) == {Response.SUCCESS}
-        killed_ms = cluster.clock()
-        for node in cluster.of("namesrv"):
-            cluster.kill(node.name)
-        await asyncio.sleep(4)
-        assert world.codes(killed_ms + LEASE_MS) == {Response.SERVICE_NOT_AVAILABLE}
-        for node in cluster.of("namesrv"):
-            cluster.start(node.name)
-        await asyncio.sleep(6)
-        begun_ms = cluster.clock()
-        await asyncio.sleep(0.5)
-        assert world.codes(begun_ms) == {Response.SUCCESS}
-        assert len(world.times("lease_renewed")) >= 1
-
-    world.run(main)
+    assert await cluster.until(lambda: None if len(cluster.members()) == 1 else "not alone", 10) is None
+    world.send_to(master)
+    await asyncio.sleep(0.5)
+    assert world.codes(0) == {Response.SUCCESS}
+    killed_ms = cluster.clock()
+    for node in cluster.of("namesrv"):
+        cluster.kill(node.name)
+    await asyncio.sleep(4)
+    assert world.codes(killed_ms + LEASE_MS) == {Response.SERVICE_NOT_AVAILABLE}
+    for node in cluster.of("namesrv"):
+        cluster.start(node.name)
+    await asyncio.sleep(6)
+    begun_ms = cluster.clock()
+    await asyncio.sleep(0.5)
+    assert world.codes(begun_ms) == {Response.SUCCESS}
+    assert len(world.times("lease_renewed")) >= 1
 
 
 @pytest.mark.parametrize("unclean", [True, False])
-def test_a_master_and_a_member_that_are_cut_off_together_stop_before_an_outsider_is_elected(
-    unclean: bool,
+@simulated(lambda unclean: World(2, controller={"enableElectUncleanMaster": "true"} if unclean else {}))
+async def test_a_master_and_a_member_that_are_cut_off_together_stop_before_an_outsider_is_elected(
+    world: World, unclean: bool
 ) -> None:
     """The third broker is no member when the two are cut off from it and from the Controllers."""
-    world = World(2, controller={"enableElectUncleanMaster": "true"} if unclean else {})
-
-    async def main() -> None:
-        cluster = world.cluster
-        master = cluster.master()
-        assert master is not None
-        member, outsider = sorted(node.name for node in cluster.of("broker") if node.name != master)
-        world.send_to(master)
-        await asyncio.sleep(0.5)
-        cluster.pause(outsider)
-        await asyncio.sleep(3.5)
-        for one in (master, member):
-            for node in cluster.of("namesrv"):
-                cluster.cut(one, node.name)
-                cluster.fabric.reset(cluster.nodes[one].host, node.host)
-            cluster.cut(one, outsider)
-        cluster.resume(outsider)
-        cut_ms = cluster.clock()
-        await asyncio.sleep(8)
-        elected = [at_ms for at_ms in world.times("master_elected") if at_ms > cut_ms]
-        assert bool(elected) is unclean
-        if unclean:
-            assert Response.SUCCESS not in world.codes(elected[0]), "its lease is over by then"
-        else:
-            assert Response.SUCCESS in world.codes(cut_ms + 5000), (
-                "both members are there, nobody else may lead"
-            )
-
-    world.run(main)
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    member, outsider = sorted(node.name for node in cluster.of("broker") if node.name != master)
+    world.send_to(master)
+    await asyncio.sleep(0.5)
+    cluster.pause(outsider)
+    await asyncio.sleep(3.5)
+    for one in (master, member):
+        for node in cluster.of("namesrv"):
+            cluster.cut(one, node.name)
+            cluster.fabric.reset(cluster.nodes[one].host, node.host)
+        cluster.cut(one, outsider)
+    cluster.resume(outsider)
+    cut_ms = cluster.clock()
+    await asyncio.sleep(8)
+    elected = [at_ms for at_ms in world.times("master_elected") if at_ms > cut_ms]
+    assert bool(elected) is unclean
+    if unclean:
+        assert Response.SUCCESS not in world.codes(elected[0]), "its lease is over by then"
+    else:
+        assert Response.SUCCESS in world.codes(cut_ms + 5000), "both members are there, nobody else may lead"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from chaos.worlds.sim import SimCluster
-from tests.sim.world import World
+from tests.sim.world import World, simulated
 
 MAJORITY = {"majorityAck": "true", "allAckInSyncStateSet": "false", "totalReplicas": "3"}
 
@@ -35,80 +35,75 @@ def group_of(cluster: SimCluster) -> dict[str, Any]:
 @pytest.mark.sim
 @pytest.mark.parametrize("how", ["stop", "kill"])
 @pytest.mark.parametrize("mode", [{}, MAJORITY], ids=["all", "majority"])
-def test_a_broker_without_its_log_waits_for_one_that_has_it(how: str, mode: dict[str, str]) -> None:
-    world = World(1, mode)
+@simulated(lambda mode: World(1, mode))
+async def test_a_broker_without_its_log_waits_for_one_that_has_it(
+    world: World, how: str, mode: dict[str, str]
+) -> None:
     cluster = world.cluster
 
-    async def main() -> None:
-        brokers = [node.name for node in cluster.of("broker")]
-        master = cluster.master()
-        assert master is not None
-        world.send_to(master)
-        await asyncio.sleep(1.5)
-        assert world.codes(0) >= {0}
-        end = status(cluster, master)["confirmOffset"]
-        assert end > 0
-        for name in brokers:
-            cluster.stop(name) if how == "stop" else cluster.kill(name)
-        await asyncio.sleep(6)
-        empty = next(name for name in brokers if name != master)
-        lose_the_log(cluster, empty)
-        cluster.start(empty)
-        await asyncio.sleep(4)
-        assert status(cluster, empty)["role"] == "fenced"
-        for name in brokers:
-            cluster.start(name)
-        assert await cluster.until(cluster.converged, 20.0) is None
-        assert {status(cluster, name)["minOffset"] for name in brokers} == {0}
-        assert min(status(cluster, name)["maxOffset"] for name in brokers) >= end
-        assert group_of(cluster)["uncleanElections"] == 0
-
-    world.run(main)
+    brokers = [node.name for node in cluster.of("broker")]
+    master = cluster.master()
+    assert master is not None
+    world.send_to(master)
+    await asyncio.sleep(1.5)
+    assert world.codes(0) >= {0}
+    end = status(cluster, master)["confirmOffset"]
+    assert end > 0
+    for name in brokers:
+        cluster.stop(name) if how == "stop" else cluster.kill(name)
+    await asyncio.sleep(6)
+    empty = next(name for name in brokers if name != master)
+    lose_the_log(cluster, empty)
+    cluster.start(empty)
+    await asyncio.sleep(4)
+    assert status(cluster, empty)["role"] == "fenced"
+    for name in brokers:
+        cluster.start(name)
+    assert await cluster.until(cluster.converged, 20.0) is None
+    assert {status(cluster, name)["minOffset"] for name in brokers} == {0}
+    assert min(status(cluster, name)["maxOffset"] for name in brokers) >= end
+    assert group_of(cluster)["uncleanElections"] == 0
 
 
 @pytest.mark.sim
-def test_a_group_that_is_really_new_starts_also_when_it_was_restarted_before_its_first_message() -> None:
-    world = World(2)
+@simulated(lambda: World(2))
+async def test_a_group_that_is_really_new_starts_also_when_it_was_restarted_before_its_first_message(
+    world: World,
+) -> None:
     cluster = world.cluster
 
-    async def main() -> None:
-        brokers = [node.name for node in cluster.of("broker")]
-        for name in brokers:
-            cluster.kill(name)
-        await asyncio.sleep(3)
-        for name in brokers:
-            cluster.start(name)
-        assert await cluster.until(cluster.converged, 20.0) is None
-
-    world.run(main)
+    brokers = [node.name for node in cluster.of("broker")]
+    for name in brokers:
+        cluster.kill(name)
+    await asyncio.sleep(3)
+    for name in brokers:
+        cluster.start(name)
+    assert await cluster.until(cluster.converged, 20.0) is None
 
 
 @pytest.mark.sim
-def test_an_empty_broker_is_not_half_of_a_majority() -> None:
+@simulated(lambda: World(3, MAJORITY))
+async def test_an_empty_broker_is_not_half_of_a_majority(world: World) -> None:
     """One slave misses what master and the other one acknowledge; the master dies and loses its log."""
-    world = World(3, MAJORITY)
     cluster = world.cluster
 
-    async def main() -> None:
-        brokers = [node.name for node in cluster.of("broker")]
-        master = cluster.master()
-        assert master is not None
-        late, other = sorted(name for name in brokers if name != master)
-        world.send_to(master)
-        await asyncio.sleep(1)
-        cluster.cut(late, master)
-        cluster.fabric.reset(cluster.nodes[late].host, cluster.nodes[master].host)
-        await asyncio.sleep(6)
-        end = status(cluster, master)["confirmOffset"]
-        cluster.kill(master)
-        cluster.kill(other)
-        lose_the_log(cluster, master)
-        cluster.fabric.heal_all()
-        cluster.start(master)
-        await asyncio.sleep(6)
-        assert group_of(cluster)["master"] is None
-        cluster.start(other)
-        assert await cluster.until(cluster.converged, 20.0) is None
-        assert min(status(cluster, name)["maxOffset"] for name in brokers) >= end
-
-    world.run(main)
+    brokers = [node.name for node in cluster.of("broker")]
+    master = cluster.master()
+    assert master is not None
+    late, other = sorted(name for name in brokers if name != master)
+    world.send_to(master)
+    await asyncio.sleep(1)
+    cluster.cut(late, master)
+    cluster.fabric.reset(cluster.nodes[late].host, cluster.nodes[master].host)
+    await asyncio.sleep(6)
+    end = status(cluster, master)["confirmOffset"]
+    cluster.kill(master)
+    cluster.kill(other)
+    lose_the_log(cluster, master)
+    cluster.fabric.heal_all()
+    cluster.start(master)
+    await asyncio.sleep(6)
+    assert group_of(cluster)["master"] is None
+    cluster.start(other)
+    assert await cluster.until(cluster.converged, 20.0) is None
+    assert min(status(cluster, name)["maxOffset"] for name in brokers) >= end

@@ -7,45 +7,35 @@ import pytest
 from chaos.drills.sim_run import run_seed
 from chaos.faults import Restart, Step
 from chaos.worlds.sim_faults import Nemesis
-from tests.sim.world import World
+from tests.sim.world import World, simulated
 
 pytestmark = pytest.mark.sim
 
 
-def test_a_start_asked_for_during_an_orderly_stop_comes_when_it_has_ended() -> None:
-    world = World(5)
-
-    async def main() -> None:
-        cluster = world.cluster
-        node, nemesis = cluster.nodes["b2"], Nemesis(cluster, [])
-        starts = node.starts
-        assert cluster.stop("b2") is not None
-        nemesis.act(Step(0, Restart("b2")))
-        assert node.starts == starts, "two processes would have one store"
-        assert await cluster.until(lambda: None if node.starts > starts else "not started", 10.0) is None
-        assert await cluster.until(cluster.converged, 20.0) is None
-        assert node.starts == starts + 1
-        assert nemesis.done == {"restart": 1}
-
-    world.run(main)
+@simulated(lambda: World(5))
+async def test_a_start_asked_for_during_an_orderly_stop_comes_when_it_has_ended(world: World) -> None:
+    cluster = world.cluster
+    node, nemesis = cluster.nodes["b2"], Nemesis(cluster, [])
+    starts = node.starts
+    assert cluster.stop("b2") is not None
+    nemesis.act(Step(0, Restart("b2")))
+    assert node.starts == starts, "two processes would have one store"
+    assert await cluster.until(lambda: None if node.starts > starts else "not started", 10.0) is None
+    assert await cluster.until(cluster.converged, 20.0) is None
+    assert node.starts == starts + 1
+    assert nemesis.done == {"restart": 1}
 
 
-def test_a_power_failure_during_the_stop_takes_the_start_back() -> None:
-    world = World(5)
-
-    async def main() -> None:
-        cluster = world.cluster
-        assert cluster.stop("b2") is not None
-        cluster.start("b2")
-        cluster.power_fail("b2")
-        assert (
-            await cluster.until(lambda: None if cluster.nodes["b2"].state != "off" else "off", 5.0) == "off"
-        )
-        cluster.power_on("b2")
-        cluster.start("b2")
-        assert await cluster.until(cluster.converged, 20.0) is None
-
-    world.run(main)
+@simulated(lambda: World(5))
+async def test_a_power_failure_during_the_stop_takes_the_start_back(world: World) -> None:
+    cluster = world.cluster
+    assert cluster.stop("b2") is not None
+    cluster.start("b2")
+    cluster.power_fail("b2")
+    assert await cluster.until(lambda: None if cluster.nodes["b2"].state != "off" else "off", 5.0) == "off"
+    cluster.power_on("b2")
+    cluster.start("b2")
+    assert await cluster.until(cluster.converged, 20.0) is None
 
 
 def test_a_rolling_restart_with_slow_stops_restarts_every_broker() -> None:

@@ -19,7 +19,7 @@ from model.ids import QueueOffset
 from remoting import bodies
 from remoting.codec import Command
 from remoting.service import RemotingClient
-from tests.sim.world import World
+from tests.sim.world import World, simulated
 
 pytestmark = pytest.mark.sim
 
@@ -79,67 +79,55 @@ class Group(World):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_group_answered_ok_is_known_to_whoever_joins_and_is_elected(
-    seed: int, late_copies: asyncio.Event
+@simulated(lambda seed: Group(seed))
+async def test_a_group_answered_ok_is_known_to_whoever_joins_and_is_elected(
+    world: Group, seed: int, late_copies: asyncio.Event
 ) -> None:
-    world = Group(seed)
-
-    async def main() -> None:
-        cluster = world.cluster
-        await world.begin()
-        late, other = world.others
-        cluster.kill(late)
-        cluster.kill(other)
-        await world.members_are(world.master)
-        assert await world.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP) == Response.SUCCESS
-        late_copies.set()
-        cluster.start(late)
-        await world.reached(lambda: set(cluster.members()) == {world.master, late})
-        cluster.kill(world.master)
-        assert await cluster.until(lambda: None if cluster.master() == late else "no master", 10) is None
-        assert "G1" in world.broker(late).groups.table
-
-    world.run(main)
+    cluster = world.cluster
+    await world.begin()
+    late, other = world.others
+    cluster.kill(late)
+    cluster.kill(other)
+    await world.members_are(world.master)
+    assert await world.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP) == Response.SUCCESS
+    late_copies.set()
+    cluster.start(late)
+    await world.reached(lambda: set(cluster.members()) == {world.master, late})
+    cluster.kill(world.master)
+    assert await cluster.until(lambda: None if cluster.master() == late else "no master", 10) is None
+    assert "G1" in world.broker(late).groups.table
 
 
-def test_what_a_broker_had_before_it_was_killed_says_nothing_of_what_it_has_now(
-    late_copies: asyncio.Event,
+@simulated(lambda: Group(4))
+async def test_what_a_broker_had_before_it_was_killed_says_nothing_of_what_it_has_now(
+    world: Group, late_copies: asyncio.Event
 ) -> None:
     """Its last receipt was true: the offset was in its memory, and its file is written each 5 s."""
-    world = Group(4)
-
-    async def main() -> None:
-        cluster = world.cluster
-        await world.begin()
-        late, _ = world.others
-        store = world.broker(world.master).store
-        store.next_offset = lambda topic, queue_id: QueueOffset(300)  # type: ignore[method-assign]
-        assert await world.ask(Request.UPDATE_CONSUMER_OFFSET, {**COMMIT, "commitOffset": "7"}) == 0
-        await asyncio.sleep(0.3)
-        assert world.broker(late).offsets.get("readers", "TBW102", 0) == 7
-        cluster.kill(late)
-        await world.members_are(*(node.name for node in cluster.of("broker") if node.name != late))
-        late_copies.set()
-        cluster.start(late)
-        await world.reached(lambda: late in cluster.members())
-        assert world.broker(late).offsets.get("readers", "TBW102", 0) == 7
-
-    world.run(main)
+    cluster = world.cluster
+    await world.begin()
+    late, _ = world.others
+    store = world.broker(world.master).store
+    store.next_offset = lambda topic, queue_id: QueueOffset(300)  # type: ignore[method-assign]
+    assert await world.ask(Request.UPDATE_CONSUMER_OFFSET, {**COMMIT, "commitOffset": "7"}) == 0
+    await asyncio.sleep(0.3)
+    assert world.broker(late).offsets.get("readers", "TBW102", 0) == 7
+    cluster.kill(late)
+    await world.members_are(*(node.name for node in cluster.of("broker") if node.name != late))
+    late_copies.set()
+    cluster.start(late)
+    await world.reached(lambda: late in cluster.members())
+    assert world.broker(late).offsets.get("readers", "TBW102", 0) == 7
 
 
-def test_joining_waits_no_longer_than_the_tables_take() -> None:
-    world = Group(6)
-
-    async def main() -> None:
-        cluster = world.cluster
-        await world.begin()
-        late, other = world.others
-        cluster.kill(late)
-        await world.members_are(world.master, other)
-        cluster.start(late)
-        await world.reached(lambda: cluster.status(late) is not None)
-        began_ms = cluster.clock()
-        await world.reached(lambda: late in cluster.members())
-        assert cluster.clock() - began_ms < 500
-
-    world.run(main)
+@simulated(lambda: Group(6))
+async def test_joining_waits_no_longer_than_the_tables_take(world: Group) -> None:
+    cluster = world.cluster
+    await world.begin()
+    late, other = world.others
+    cluster.kill(late)
+    await world.members_are(world.master, other)
+    cluster.start(late)
+    await world.reached(lambda: cluster.status(late) is not None)
+    began_ms = cluster.clock()
+    await world.reached(lambda: late in cluster.members())
+    assert cluster.clock() - began_ms < 500

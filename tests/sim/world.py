@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, Concatenate, TypeVar
 
 from chaos.history import History
 from chaos.worlds.sim import BROKER_PORT, SimCluster, WorldConfig
@@ -96,3 +99,30 @@ class World:
 
     def codes(self, since_ms: float) -> set[int | None]:
         return {code for begun_ms, code in self.answers if begun_ms >= since_ms}
+
+
+W = TypeVar("W", bound=World)
+
+
+def simulated(
+    make: Callable[..., W],
+) -> Callable[[Callable[Concatenate[W, ...], Awaitable[None]]], Callable[..., None]]:
+    """A test that runs inside a world, which has a master by then; it gets the world and its own arguments.
+
+    ``make`` makes the world out of those arguments of the test that it names.
+    """
+    named = inspect.signature(make).parameters.keys()
+
+    def inside(test: Callable[Concatenate[W, ...], Awaitable[None]]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+
+        @wraps(test)
+        def run(**arguments: Any) -> None:
+            world = make(**{name: arguments[name] for name in named & arguments.keys()})
+            world.run(lambda: test(world, **arguments))
+
+        own = [p for name, p in signature.parameters.items() if name != "world"]
+        run.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+        return run
+
+    return inside

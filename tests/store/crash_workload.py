@@ -12,7 +12,7 @@ from typing import Any
 from model.errors import DiskError
 from store.files.record import NewMessage, walk
 from store.message_store import MessageStore
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, message, records_of, scrub_all
 from tests.waiting import until
 

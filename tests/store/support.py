@@ -17,8 +17,8 @@ from store.flow.reading import GetStatus
 from store.flow.writing import Put
 from store.message_store import MessageStore
 from tests import GOLDEN, unpack_archive
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.loops import completed
-from tests.store.faulty import FaultyDisk, FaultyEnv
 
 STORES = GOLDEN / "store"
 HOST = encode_host("127.0.0.1:10911")

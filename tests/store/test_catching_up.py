@@ -17,7 +17,7 @@ from store.files.record import Dispatch
 from store.flow import housekeeping, indexing
 from store.flow.throttle import POSTPONE_S, STEP_PAUSE_S
 from store.message_store import MessageStore
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message
 
 SECOND = {"flush_interval_ms": 500, "flush_queue_interval_ms": 1000}  # as by default

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store.files.consume_queue import ENTRY, PRE_BLANK, ConsumeQueue, ConsumeQueues, is_queue_name
-from tests.store.faulty import FaultyDisk
+from tests.fakes.disk.memory import FaultyDisk
 
 PER_FILE = 5
 

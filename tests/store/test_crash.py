@@ -15,8 +15,8 @@ from store.files.record import encode
 from store.flow import housekeeping
 from store.message_store import MessageStore
 from store.recover import recovery
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.loops import completed
-from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, abandoned, config, fill, message, opened, records_of, records_on
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ from model.errors import DiskError
 from store.files import segment
 from store.message_store import MessageStore
 from store.recover import recovery
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, abandoned, fill, message, opened, records_of, records_on
 from tests.waiting import until
 

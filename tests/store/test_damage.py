@@ -13,8 +13,8 @@ from store.files.damage import DamagedRange, DamageLedger, Lost, resync
 from store.files.record import blank, decode, encode
 from store.message_store import MessageStore
 from store.offline.verify import verify
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.loops import completed
-from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, fill, golden, golden_config, message, opened, records_of
 
 FIRST = "/store/commitlog/" + "0" * 20

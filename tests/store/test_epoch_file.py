@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from model.errors import DiskError
 from store.files.checkpoint import Checkpoint, CheckpointFile
 from store.files.epoch_file import EpochEntry, EpochFile, decode, encode
-from tests.store.faulty import FaultyDisk
+from tests.fakes.disk.memory import FaultyDisk
 
 PATH = "/store/epochFileCheckpoint"
 

@@ -10,7 +10,7 @@ from runtime.env import write_file
 from store.files.checkpoint import Checkpoint
 from store.files.epoch_file import EpochEntry
 from store.recover.evidence import FILE, LogWasLonger, reached
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, fill, opened
 
 OFFSETS = st.integers(0, 10**12)

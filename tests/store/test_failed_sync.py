@@ -17,7 +17,7 @@ from runtime.env import read_file
 from store.files.checkpoint import Checkpoint
 from store.files.record import NewMessage, encode
 from store.message_store import MessageStore
-from tests.store.faulty import PAGE, FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import PAGE, FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message, opened, records_of, records_on
 from tests.waiting import until
 

@@ -15,7 +15,7 @@ from store.files.index import Index
 from store.files.index_file import HEADER, HEADER_BYTES
 from store.files.key_hash import KeyHash
 from store.files.record import Dispatch
-from tests.store.faulty import FaultyDisk
+from tests.fakes.disk.memory import FaultyDisk
 
 SLOTS, ENTRIES = 7, 30
 

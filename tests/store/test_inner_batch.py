@@ -9,7 +9,7 @@ import pytest
 from model.message import INNER_BATCH, TRANSACTION_PREPARED, encode_properties
 from store.files.record import encode
 from store.message_store import MessageStore
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import config, message, opened, records_of
 
 INNER = 5

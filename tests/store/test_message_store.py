@@ -22,7 +22,7 @@ from store.flow.writing import Put
 from store.message_store import MessageStore
 from store.recover.recovery import Recovered
 from store.recover.scan import Scan
-from tests.store.faulty import FaultyEnv
+from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened, records_of, unpack
 from tests.waiting import until
 

@@ -11,7 +11,7 @@ from model.message import decode_properties, encode_properties
 from store.files.record import BadRecord, NewMessage, decode, encode
 from store.message_store import MessageStore
 from store.offline.verify import verify
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import config, message, opened
 
 LIGHT: dict[str, Any] = {"lmq_enable": True, "multi_dispatch_enable": True}

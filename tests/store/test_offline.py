@@ -18,7 +18,7 @@ from runtime.os_env import OsDisk, OsEnv
 from store.files.record import Record
 from store.offline.directory import Damage, StoreDirectory, dump
 from store.offline.verify import verify
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened
 
 SHAPE = config()

@@ -6,8 +6,8 @@ import pytest
 
 from store.offline.repair import repair
 from store.offline.verify import verify
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.loops import completed
-from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, opened, records_of
 
 COUNT = 120

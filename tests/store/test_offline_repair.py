@@ -9,7 +9,7 @@ import pytest
 from runtime.env import read_file
 from store.offline import verify
 from store.offline.repair import repair
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import config, fill, message, opened
 
 FIRST = "commitlog/" + "0" * 20

@@ -10,7 +10,7 @@ import pytest
 from model.errors import DiskError
 from runtime.env import write_file
 from store.message_store import MessageStore
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import fill, message, opened, records_of
 from tests.waiting import until
 

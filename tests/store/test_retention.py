@@ -12,7 +12,7 @@ import pytest
 
 from store.files.damage import DamagedRange
 from store.flow import retention
-from tests.store.faulty import FaultyEnv
+from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import SEGMENT, fill, message, opened, records_of
 
 HOUR_MS: Final = 3_600_000

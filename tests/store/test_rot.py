@@ -19,8 +19,8 @@ from store.files.record import BadRecord, Dispatch, Record, decode, walk
 from store.heal.repair import Wanted
 from store.heal.scrub import LOOKUPS_MAX
 from store.message_store import MessageStore
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.loops import completed
-from tests.store.faulty import FaultyDisk, FaultyEnv
 from tests.store.support import SEGMENT, config, fill, message, opened, records_of, scrub_all
 from tests.waiting import until
 

@@ -10,7 +10,7 @@ import pytest
 from model.errors import DiskError
 from runtime.env import read_file
 from store.files.sealed import read_copies, seal, turn_back, unseal, write_copies
-from tests.store.faulty import FaultyDisk
+from tests.fakes.disk.memory import FaultyDisk
 
 TABLE = json.dumps({"offsetTable": {"T@G": {"0": 41}}, "name": "x" * 300}, indent=1).encode()
 

@@ -14,7 +14,7 @@ from store.files.record import HEAD, BadRecord, decode, whole
 from store.flow import housekeeping
 from store.message_store import MessageStore
 from store.recover import recovery
-from tests.store.faulty import FaultyDisk, FaultyEnv, FaultyFile
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv, FaultyFile
 from tests.store.support import SEGMENT, config, fill, message, opened, records_of
 
 HOUR_MS = 3_600_000

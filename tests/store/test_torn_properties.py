@@ -14,7 +14,7 @@ from model.message import PROPERTIES_BYTES_MAX, encode_properties
 from store.files.record import ZERO_TAIL_BYTES, BadRecord, NewMessage, encode, whole
 from store.message_store import MessageStore
 from store.offline.verify import verify
-from tests.store.faulty import FaultyDisk, FaultyEnv
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.store.support import config, message, opened, records_of, scrub_all
 
 LOG = "/store/commitlog/" + "0" * 20

@@ -12,7 +12,7 @@ import pytest
 from store.heal.repair import PAGE_BYTES, UNREADABLE_AGAIN_MS
 from store.heal.scrub import FAILED_READS_MAX, FAILED_REST_S
 from store.message_store import MessageStore
-from tests.store.faulty import FaultyEnv, FaultyFile
+from tests.fakes.disk.memory import FaultyEnv, FaultyFile
 from tests.store.support import fill, opened, scrub_all
 
 LOG = f"/store/commitlog/{0:020d}"

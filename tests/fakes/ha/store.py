@@ -8,7 +8,7 @@ from typing import NamedTuple
 from model.errors import DiskError
 from store.flow.throttle import Throttle
 from store.recover.evidence import LogWasLonger
-from tests.store.faulty import FaultyDisk
+from tests.fakes.disk.memory import FaultyDisk
 
 
 class Entry(NamedTuple):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.state.moved import Moved
-from broker.state.quota import Quota
-from broker.state.table_text import TableText
+from broker.tables.moved import Moved
+from broker.tables.quota import Quota
+from broker.tables.table_text import TableText
 from model.config import BrokerConfig
 from model.topic import GROUP_CHARS_MAX, PERM_READ, DataVersion, SubscriptionGroupConfig
 

@@ -18,7 +18,7 @@ from remoting.codec import Command
 from remoting.service import Connection, RemotingClient
 from runtime.env import write_file
 from runtime.events import Event
-from tests.controller.simulated import SECRET
+from tests.fakes.controller.raft_sim import SECRET
 
 G = "broker-a"
 

@@ -1,6 +1,6 @@
 """Where do topics, groups and offsets of this broker come from, and where do their changes go?
 
-Each table is a file in ``config/``, and is copied to the slaves (``broker/state/copies``).
+Each table is a file in ``config/``, and is copied to the slaves (``broker/tables/copies``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 from typing import Final
 
 from broker.context import BrokerContext
-from broker.state.files import ConfigFile
+from broker.tables.files import ConfigFile
 from broker.upkeep.delay import DelayOffsets
 from model.errors import DiskError
 from runtime.tasks import Tasks

@@ -7,7 +7,7 @@ An onlooker sees: one leader a term; one vote a term, also over restarts; what m
 one sequence; what was answered is applied and in the log of every later leader. Each seed draws its own
 rates, so some have many elections and some have many entries.
 
-    python -m chaos.model.raft_fuzz --seeds 200 --members 5 [--steps 4000] [--bug no_sync]
+    python -m chaos.raft.fuzz --seeds 200 --members 5 [--steps 4000] [--bug no_sync]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from chaos.model.raft_bugs import BUGS
+from chaos.raft.bugs import BUGS
 from chaos.worlds.sim_disk import Machine, SimDisk
 from chaos.worlds.sim_loop import Life, SimLoop
 from controller.raft.codec import RequestVote, Vote, decode_message, decode_snapshot

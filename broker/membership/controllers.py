@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker.role.view import View
+from broker.membership.view import View
 from model.codes import Request, Response
 from model.config import BrokerConfig
 from model.errors import MqError, PeerError, Refused, Unknown

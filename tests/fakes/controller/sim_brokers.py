@@ -13,8 +13,8 @@ from model.errors import Unknown
 from remoting.bodies import dumps
 from remoting.codec import Command
 from remoting.service import Connection, RemotingClient
-from tests.controller.sim_world import ADDRESSES, NAMES, G, World
-from tests.controller.simulated import wait_for
+from tests.fakes.controller.raft_sim import wait_for
+from tests.fakes.controller.sim import ADDRESSES, NAMES, G, World
 
 
 class Broker:

@@ -20,7 +20,7 @@ from controller.raft.codec import (
 from controller.raft.journal import Journal
 from controller.raft.node import REGULAR, Node
 from controller.raft.timing import Timing
-from tests.controller.disks import CrashingDisk, machine
+from tests.fakes.disk.crashing import CrashingDisk, machine
 
 TIMING = Timing(append_s=0.05, election_min_s=0.25, election_max_s=0.5, fallback_s=0.15, retry_s=0.025)
 

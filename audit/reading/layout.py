@@ -14,9 +14,9 @@ import zlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from audit.record import Parsed, Record, parse
-from audit.scan import Read, find_record, skip_sound, window
-from audit.storage import Storage, StoreSpec, open_storage
+from audit.reading.record import Parsed, Record, parse
+from audit.reading.scan import Read, find_record, skip_sound, window
+from audit.reading.storage import Storage, StoreSpec, open_storage
 
 
 @dataclass(frozen=True, slots=True)

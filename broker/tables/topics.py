@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from broker.state.moved import Moved
-from broker.state.quota import Quota
-from broker.state.table_text import TableText
+from broker.tables.moved import Moved
+from broker.tables.quota import Quota
+from broker.tables.table_text import TableText
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import SCHEDULE_TOPIC

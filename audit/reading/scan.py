@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
-from audit.record import (
+from audit.reading.record import (
     MAGIC_PREFIX,
     MAGIC_V1,
     MAGIC_V2,

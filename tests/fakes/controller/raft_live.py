@@ -1,52 +1,26 @@
 """Members of a Raft group on this machine's loopback and disk."""
 
 import asyncio
-import errno
-import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from controller.raft.raft import NotLeader, Raft, RaftConfig
 from model.errors import Unknown
-from runtime.env import Buffer, File
-from runtime.os_env import OsDisk, OsEnv, OsFile
-from tests.controller.simulated import wait_for
+from runtime.os_env import OsEnv
+from tests.fakes.controller.raft_sim import wait_for
+from tests.fakes.disk.full import FullDisk
 from tests.ports import free_ports
 
 CONFIG = RaftConfig(append_ms=50, election_min_ms=400, election_max_ms=800, compact_entries=50)
 SECRET = b"a secret for tests"
 
 
-class FullDisk(OsDisk):
-    """Refuses to write from a moment on."""
-
-    def __init__(self) -> None:
-        self.error: int | None = None
-
-    def open(self, path: str, *, create: bool = False) -> OsFile:
-        return _FullFile(self, super().open(path, create=create))
-
-
-class _FullFile(OsFile):
-    def __init__(self, disk: FullDisk, file: File) -> None:
-        assert isinstance(file, OsFile)
-        super().__init__(file.path, file._fd)
-        self._disk = disk
-
-    def pwrite(self, data: Buffer, offset: int) -> None:
-        if self._disk.error == errno.ENOSPC:
-            super().pwrite(bytes(data)[: len(data) // 2], offset)
-        if self._disk.error is not None:
-            raise OSError(self._disk.error, os.strerror(self._disk.error), self.path)
-        super().pwrite(data, offset)
-
-
 class Member:
     def __init__(self, group: "Group", name: str, directory: str) -> None:
         self.group, self.name, self.directory = group, name, directory
         self.applied: list[bytes] = []
-        self.disk = FullDisk()
         env = OsEnv(seed=int(name[1:]))
+        self.disk = FullDisk(env.disk)
         env.disk = self.disk
         self.raft = Raft(
             env,

@@ -7,10 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from audit import pages
 from audit.findings import ERROR, INFO, KINDS, Finding, write
-from audit.layout import Replica
-from audit.pages import number, size
+from audit.pages import html
+from audit.pages.html import number, size
+from audit.reading.layout import Replica
 from audit.run import Report
 
 ROWS_MAX: Final = 200
@@ -42,7 +42,7 @@ def page(report: Report) -> str:
         if shown[f.kind, f.replica] <= ROWS_MAX:
             rows.append(f)
     kinds = {f.kind for f in report.findings}
-    return pages.page(
+    return html.page(
         "audit.html",
         {
             "report": report,

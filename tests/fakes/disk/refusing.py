@@ -9,7 +9,7 @@ from typing import Final
 
 from chaos.worlds.sim_disk import Machine
 from runtime.env import Buffer, Disk, File
-from tests.controller.passing import PassingDisk, PassingFile
+from tests.fakes.disk.passing import PassingDisk, PassingFile
 
 JOURNAL: Final = "raft.journal"
 NEW_JOURNAL: Final = "raft.journal.tmp"
@@ -30,7 +30,7 @@ class Fault:
     hits: int = 0
 
 
-class FaultyDisk(PassingDisk):
+class RefusingDisk(PassingDisk):
     """``runtime.env.Disk`` over another one. A refused write is half done, as by a full disk; a refused sync
     makes the kernel forget what was to be synced."""
 
@@ -38,7 +38,7 @@ class FaultyDisk(PassingDisk):
         super().__init__(disk)
         self._machine = machine
         self.fault: Fault | None = None
-        self._open: list[_FaultyFile] = []
+        self._open: list[_RefusingFile] = []
         self._renamed = ""
 
     @property
@@ -63,11 +63,11 @@ class FaultyDisk(PassingDisk):
 
     def open(self, path: str, *, create: bool = False) -> File:
         self.check("open", path)
-        file = _FaultyFile(self, self._disk.open(path, create=create))
+        file = _RefusingFile(self, self._disk.open(path, create=create))
         self._open.append(file)
         return file
 
-    def closed(self, file: _FaultyFile) -> None:
+    def closed(self, file: _RefusingFile) -> None:
         if file in self._open:
             self._open.remove(file)
 
@@ -90,8 +90,8 @@ class FaultyDisk(PassingDisk):
         self._disk.sync_dir(path)
 
 
-class _FaultyFile(PassingFile):
-    def __init__(self, disk: FaultyDisk, file: File) -> None:
+class _RefusingFile(PassingFile):
+    def __init__(self, disk: RefusingDisk, file: File) -> None:
         super().__init__(file)
         self._disk = disk
 

@@ -14,7 +14,7 @@ from chaos.worlds.sim_loop import Life, SimLoop
 from chaos.worlds.sim_net import Fabric
 from controller.raft.raft import Raft, RaftConfig
 from model.errors import MqError
-from tests.controller.faulty import Fault, FaultyDisk
+from tests.fakes.disk.refusing import Fault, RefusingDisk
 
 T = TypeVar("T")
 SECRET = b"a secret of 32 bytes, or nearly."
@@ -31,7 +31,7 @@ class Member:
         self.raft: Raft | None = None
         self.applied: list[bytes] = []
         self.replayed = 0  # calls of ``apply`` in this life
-        self.disk: FaultyDisk | None = None  # of this life
+        self.disk: RefusingDisk | None = None  # of this life
         self.fault: Fault | None = None  # it begins its lives with
 
     @property
@@ -44,7 +44,7 @@ class Member:
         self.replayed = 0
         self.life = group.loop.new_life(self.name)
         env = SimEnv(group.loop, self.life, group.fabric, self.machine, self.name, seed=group.seed)
-        env.disk = self.disk = FaultyDisk(env.disk, self.machine)
+        env.disk = self.disk = RefusingDisk(env.disk, self.machine)
         self.disk.fault = self.fault
 
         def apply(command: bytes) -> bytes:

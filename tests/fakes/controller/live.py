@@ -12,7 +12,7 @@ from remoting.bodies import dumps
 from remoting.codec import Command
 from remoting.service import Connection, RemotingClient
 from runtime.os_env import OsEnv
-from tests.controller.simulated import wait_for
+from tests.fakes.controller.raft_sim import wait_for
 from tests.ports import free_ports
 
 G = "broker-a"

@@ -12,11 +12,11 @@ import logging
 from functools import partial
 from typing import Final
 
-from broker.role.broker_id import BrokerIdAllocator
-from broker.role.controllers import Controllers
-from broker.role.identity import Identity
-from broker.role.reboot import Found, UncleanRebootDetector
-from broker.role.view import View
+from broker.membership.broker_id import BrokerIdAllocator
+from broker.membership.controllers import Controllers
+from broker.membership.identity import Identity
+from broker.membership.reboot import Found, UncleanRebootDetector
+from broker.membership.view import View
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused

@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from broker.role.controllers import Controllers
-from broker.role.identity import Application, Identity
+from broker.membership.controllers import Controllers
+from broker.membership.identity import Application, Identity
 from model.config import BrokerConfig
 from model.errors import MqError
 from runtime.env import Env

@@ -7,7 +7,7 @@ import contextlib
 from chaos.worlds.sim_disk import Machine, SimDisk
 from chaos.worlds.sim_loop import Life
 from runtime.env import Buffer, File
-from tests.controller.passing import PassingDisk, PassingFile
+from tests.fakes.disk.passing import PassingDisk, PassingFile
 
 
 class Crash(BaseException):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.state.table_text import TableText
+from broker.tables.table_text import TableText
 from model.topic import DataVersion
 from runtime.turns import Slice
 

@@ -1,0 +1,1 @@
+"""How is the outcome shown: findings as lines of JSON, and as one page of HTML?"""

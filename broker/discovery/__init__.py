@@ -1,0 +1,1 @@
+"""How do clients find this broker: the NameServers' entry, and the group's address."""

@@ -1,0 +1,1 @@
+"""Random schedules over the real Raft node, and the bugs they have to find."""

@@ -1,0 +1,1 @@
+"""Raft groups and Controllers: one member by hand, on loopback, and under virtual time."""

@@ -1,0 +1,1 @@
+"""Disks that crash, refuse, fill up or forget what was not synced."""
