@@ -301,7 +301,7 @@ class HaService:
             return Refused(f"service not available now: {self.broken}", 14)
         if not self.holds_lease() and not self.acked_by_all_recently():
             return Refused(NO_LEASE, 14)
-        needed = sync.members_needed
+        needed = sync.members_to_write
         if len(sync.members) < needed:
             return Refused(f"in-sync replicas not enough: {len(sync.members)} of {needed}", 1)
         return None

@@ -59,6 +59,7 @@ def new_table(
         members=list(members),
         members_epoch=1,
         suspect=list(suspects),
+        holders=list(setting.ids) if setting.majority else [],
     )
     return encoded(group)
 

@@ -14,7 +14,7 @@ def policy_of(setting: Setting) -> AckPolicy:
     waits = {"all": Wait.ALL, "count": Wait.COUNT, "majority": Wait.MAJORITY}
     return AckPolicy(
         waits[setting.wait],
-        count=setting.acks if setting.wait == "count" else 1,
+        acks_min=setting.acks if setting.wait == "count" else 1,
         replicas=setting.brokers if setting.majority else 0,
         copies_min=setting.copies_min,
     )
@@ -49,7 +49,8 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     end = len(broker.log)
     slowest = min([end, *(lead.acked[i - 1] for i in others)])
     ends = _votes(setting, rules, broker_id, lead)
-    confirmed, replicated = policy_of(setting).watermarks(end, slowest, ends, setting.brokers)
+    policy = policy_of(setting)
+    confirmed, replicated = policy.watermarks(end, slowest, ends, policy.copies(setting.brokers))
     if not rules.confirmed_bounds_reads:
         confirmed = end
     confirmed = max(broker.confirmed, min(confirmed, end))

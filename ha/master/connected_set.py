@@ -41,8 +41,8 @@ class ConnectedSet:
         return frozenset(self._ends)
 
     @property
-    def members_needed(self) -> int:
-        return self.policy.members_needed(len(self.members))
+    def members_to_write(self) -> int:
+        return self.policy.members_to_write(len(self.members))
 
     def on_append(self, end: int) -> None:
         self.end = end
@@ -94,6 +94,7 @@ class ConnectedSet:
     def _advance(self) -> None:
         own, known = self.policy.own_end(self.end, self.flushed), len(self.members)
         self.confirmed = max(self.confirmed, own)
-        _, replicated = self.policy.watermarks(own, own, list(self._ends.values()), known)
+        copies = self.policy.copies(known)
+        _, replicated = self.policy.watermarks(own, own, list(self._ends.values()), copies)
         if replicated > self.replicated:
-            self.replicated, self._copies = replicated, self.policy.copies(known)
+            self.replicated, self._copies = replicated, copies.to_ack

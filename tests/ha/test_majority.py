@@ -17,7 +17,7 @@ def test_in_majority_mode_an_answer_needs_a_majority_of_all_replicas_whatever_th
     sync.on_append(300)
     sync.on_ack(2, 300, 2)
     assert sync.replicated == 200, "the set has shrunk to the master: no answer leaves"
-    assert sync.quorum == 2
+    assert sync.copies_to_read == 2
 
 
 def test_in_majority_mode_records_of_former_epochs_count_only_with_the_current_one() -> None:
@@ -40,10 +40,28 @@ def test_in_majority_mode_records_of_former_epochs_count_only_with_the_current_o
 
 def test_in_majority_mode_replicas_that_were_not_counted_on_raise_the_majority() -> None:
     sync = with_slaves(2, 3, majority_of=3)
-    assert sync.quorum == 2
+    assert sync.copies_to_read == 2
     sync.on_connect(4, 1)
     sync.on_connect(5, 1, learner=True)
-    assert sync.quorum == 3, "four replicas now; a learner is none"
+    assert sync.copies_to_read == 3, "four replicas now; a learner is none"
+
+
+def test_in_majority_mode_a_joining_slave_has_what_was_answered_before_the_set_was_known() -> None:
+    """The Controllers take it for one that stands for a replica that was forgotten (``Group.holders``)."""
+    sync = with_slaves(2, 3, majority_of=3)
+    sync.on_connect(4, 0)
+    sync.on_ack(4, 100, 0)
+    sync.on_append(200)
+    for slave in (2, 3):
+        sync.on_ack(slave, 200, 1)
+    assert (sync.replicated, sync.confirmed) == (200, 100), "answered, and held for the slave that joins"
+    assert 4 in sync.desired_members(1)
+    sync.on_view(frozenset({SELF, 3}), 2)  # 2 was forgotten
+    assert 4 not in sync.desired_members(2), "it lacks what was answered by the word of 2"
+    sync.on_append(300)
+    sync.on_ack(3, 300, 3)
+    sync.on_ack(4, 200, 3)
+    assert 4 in sync.desired_members(3), "what was answered since is not by the word of 2"
 
 
 @given(

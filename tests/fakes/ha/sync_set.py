@@ -28,7 +28,7 @@ def sync_set(
 ) -> SyncSet:
     wait = Wait.MAJORITY if majority_of else Wait.ALL if all_ack else Wait.COUNT
     policy = AckPolicy(
-        wait, count=ack_count, replicas=majority_of, copies_min=copies_min, synced=flushed is not None
+        wait, acks_min=ack_count, replicas=majority_of, copies_min=copies_min, synced=flushed is not None
     )
     return SyncSet(
         SELF,
