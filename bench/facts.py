@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 PACKAGES = (
     "model", "runtime", "remoting", "store", "ha", "controller", "namesrv",
-    "client", "broker", "admin", "chaos", "audit", "cli",
+    "client", "broker", "admin", "chaos", "audit", "cli", "keelmq",
 )  # fmt: skip
 ASIDE = ("tests", "bench")  # measured apart: lines and long functions only
 

@@ -14,9 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-import controller.groups.elect
-import controller.groups.group
-import ha.master.links
 from broker.membership.reboot import Found, UncleanRebootDetector
 from broker.state.pending_acks import PendingAcks
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
@@ -27,11 +24,14 @@ from chaos.scenarios.outsiders import ONLY_OUTSIDERS
 from chaos.scenarios.partitions import TWO_ROOMS
 from chaos.scenarios.pauses import STOOD_STILL
 from chaos.scenarios.plan import Scenario
+from controller.groups import elect
+from controller.groups import group as replica_group
 from controller.groups.commands import ElectMaster
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
 from controller.raft.raft import Raft
+from ha.master import links as slave_links
 from ha.master.sync_set import SyncSet
 from ha.service import HaService
 from model.errors import DiskError
@@ -265,7 +265,7 @@ BUGS: Final[dict[str, Bug]] = {
     "elect_outsiders": Bug(
         "any living broker may become master, in the SyncStateSet or not",
         ONLY_OUTSIDERS,
-        controller.groups.group,
+        replica_group,
         "choose",
         _elects_anyone,
     ),
@@ -279,7 +279,7 @@ BUGS: Final[dict[str, Bug]] = {
     "elect_without_a_majority": Bug(
         "in majority mode whoever answers is enough for an election",
         ONE_OF_THREE,
-        controller.groups.elect,
+        elect,
         "has_every_record",
         _any_answer_is_enough,
     ),
@@ -310,7 +310,7 @@ BUGS: Final[dict[str, Bug]] = {
     "pause_held_against_slaves": Bug(
         "a master that stood still ends the links of slaves it could not hear meanwhile",
         STOOD_STILL,
-        ha.master.links,
+        slave_links,
         "excused_ms",
         _excuses_nobody,
     ),

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any, ClassVar, Final, Literal
+
+from msgspec import Struct
 
 from client.message import Queue
 
 Outcome = Literal["ok", "fail", "unknown"]
 
 
-@dataclass(frozen=True, slots=True)
-class Invoke:
+class Invoke(Struct, frozen=True):
     """A producer begins to send ``key`` to ``queue``. ``body_crc``: crc32 & 0x7fffffff of the body."""
 
     type: ClassVar[str] = "invoke"
@@ -30,8 +31,7 @@ class Invoke:
     body_crc: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ok:
+class Ok(Struct, frozen=True):
     """The send was acknowledged. ``address``: who did; ``unknown_attempts``: earlier tries left open."""
 
     type: ClassVar[str] = "ok"
@@ -45,8 +45,7 @@ class Ok:
     unknown_attempts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """The send was refused: no attempt stored the message."""
 
     type: ClassVar[str] = "fail"
@@ -56,8 +55,7 @@ class Fail:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True):
     """No answer: each of ``unknown_attempts`` may have stored the message."""
 
     type: ClassVar[str] = "unknown"
@@ -68,8 +66,7 @@ class Unknown:
     unknown_attempts: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(Struct, frozen=True):
     """A consumer, or a scan of a replica's log (``source``), saw ``key`` at an offset of a queue.
 
     ``final``: after the heal and the quiet period, when everything is read back.
@@ -85,8 +82,7 @@ class Read:
     final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """What a broker said of itself. ``life`` counts its starts."""
 
     type: ClassVar[str] = "observed"
@@ -99,15 +95,14 @@ class Observed:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Happened:
+class Happened(Struct, frozen=True):
     """An event of a node's own log (``master_elected``, ``promoted``, ...), or of the world (faults)."""
 
     type: ClassVar[str] = "happened"
     at_ms: float
     node: str
     name: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = {}
 
     def line(self) -> str:
         """For a screen: when, where, what."""
@@ -115,8 +110,7 @@ class Happened:
         return f"{self.at_ms:10.1f} ms  {self.node:4} {self.name}{said}"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """An answer of a Controller about a group: asked at ``begun_ms``, answered at ``at_ms``."""
 
     type: ClassVar[str] = "asked"
@@ -221,6 +215,37 @@ class History:
         return cls(from_json(line, number) for number, line in enumerate(lines, 1) if line.strip())
 
 
+class Finished(History):
+    """A history to which nothing is added any more: what many checks ask for is computed once."""
+
+    def __init__(self, events: Iterable[HistoryEvent]) -> None:
+        super().__init__(events)
+        self._sends = super().sends()
+        kinds: dict[type[HistoryEvent], list[Any]] = {kind: [] for kind in _TYPES.values()}
+        for event in self.events:
+            kinds[type(event)].append(event)
+        self._kinds = kinds
+        self._final = [read for read in kinds[Read] if read.final]
+        self._live = [read for read in kinds[Read] if not read.final]
+
+    def sends(self) -> list[Send]:
+        return self._sends
+
+    def reads(self, *, final: bool | None = None) -> list[Read]:
+        if final is None:
+            return self._kinds[Read]
+        return self._final if final else self._live
+
+    def observed(self) -> list[Observed]:
+        return self._kinds[Observed]
+
+    def happened(self, name: str | None = None) -> list[Happened]:
+        return [e for e in self._kinds[Happened] if name in (None, e.name)]
+
+    def asked(self) -> list[Asked]:
+        return self._kinds[Asked]
+
+
 def _end(send: Send, event: Ok | Fail | Unknown) -> None:
     send.ended_ms = event.at_ms
     if isinstance(event, Ok):
@@ -238,7 +263,7 @@ def _end(send: Send, event: Ok | Fail | Unknown) -> None:
 
 def to_json(event: HistoryEvent) -> dict[str, Any]:
     found: dict[str, Any] = {"type": event.type}
-    for name in event.__dataclass_fields__:
+    for name in event.__struct_fields__:
         value = getattr(event, name)
         found[name] = [value.topic, value.broker_name, value.queue_id] if name == "queue" else value
     return found

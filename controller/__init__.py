@@ -1,1 +1,1 @@
-"""Who is master of each broker group: the replica table, elections, and the Raft group that keeps them."""
+"""Which broker is master of each group: the replica table, elections, and the Raft group that keeps them."""

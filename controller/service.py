@@ -32,8 +32,11 @@ from controller.groups.elect import PRIORITY_LAST
 from controller.groups.liveness import DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS, TIMEOUT_MIN_MS, Heartbeat, Liveness
 from controller.groups.prospects import Wish
 from controller.groups.table import ReplicaTable
-from controller.raft.raft import Raft, RaftConfig
-from controller.raft.tls import TlsFiles
+from controller.links.tls import TlsFiles
+from controller.links.transport import Security
+from controller.raft.calls import StateMachine
+from controller.raft.raft import Raft
+from controller.raft.timing import RaftConfig
 from model.codes import Request, Response
 from model.config import ControllerConfig
 from model.errors import ConfigError, PeerError, Refused, Unknown
@@ -42,7 +45,7 @@ from remoting import codec
 from remoting.auth import Credentials, read_credentials
 from remoting.bodies import dumps, loads, loads_object
 from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int
-from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.secret import read_secret
 
@@ -112,31 +115,31 @@ class Controller:
             config.self_id,
             config.raft_addresses(),
             config.store_path or f"store/controller-{config.self_id}",
-            table.apply_bytes,
-            table.snapshot,
-            table.restore,
+            StateMachine(table.apply_bytes, table.snapshot, table.restore),
             config=RaftConfig(
                 append_ms=config.raft_append_period_ms,
                 election_min_ms=config.raft_election_min_ms,
                 election_max_ms=config.raft_election_max_ms,
             ),
-            secret=read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
-            tls=tls if config.raft_tls_cert else None,
+            security=Security(
+                read_secret(env.disk, config.raft_secret_file, "raftSecretFile"),
+                tls if config.raft_tls_cert else None,
+            ),
         )
 
     def _make_server(self, credentials: Credentials | None) -> RemotingServer:
         config = self._config
-        return RemotingServer(
+        server = RemotingServer(
             self._env,
             f"controller.{config.self_id}",
             self._handle,
             on_open=self._brokers.opened,
             on_close=self._on_close,
             credentials=credentials,
-            signs=True,  # it calls brokers only, on the connections they beat on
-            frame_bytes_max=config.frame_bytes_max,
-            idle_s=config.server_channel_max_idle_s,
+            guard=Guard(f"controller.{config.self_id}", Limits.of(config), self._env.monotonic_ms),
         )
+        server.sign_calls()  # it calls brokers only, on the connections they beat on
+        return server
 
     async def start(self) -> None:
         """Take part and listen. Raises DiskError on a damaged directory, OSError for a taken port."""
@@ -195,6 +198,7 @@ class Controller:
                 }
                 for name, group in sorted(self._table.groups.items())
             },
+            "ports": self._server.guard.status(),
             "events": self._env.events.to_json(),
             "eventTotals": dict(self._env.events.totals),
         }
@@ -374,7 +378,7 @@ class Controller:
             restarted=restarted,
             log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
             suspect=opt_bool(ext, "doubtful"),
-            # Both say that the master's reign in this epoch is over; an older broker names no epoch.
+            # Both say that the master no longer leads in this epoch; an older broker names no epoch.
             master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or handed_over_by >= 0 else -1,
             handed_over_by=handed_over_by,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ha.master.ack_policy import AckPolicy, Wait
@@ -60,6 +60,8 @@ class HaService:
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
         self.on_broken: list[Callable[[BaseException], None]] = []
         """Hear of it: this broker must not lead, nor count as a replica."""
+        self.before_reseed: Callable[[], Awaitable[None]] | None = None
+        """Awaited before a log is put aside (``autoReseed``). Raises MqError, OSError: not now."""
         self.links = SlaveLinks(env, store, config, self._publish_and_propose)
         self.next_master = Master(0)
         self._env = env
@@ -176,6 +178,8 @@ class HaService:
                 self._env, self._store, self._config, self_id, self.links.credentials, classic=classic
             )
             follower.on_agree = self.on_agreed
+            if self.before_reseed is not None:
+                follower.reseeds.before = self.before_reseed
             self._follower = follower
         follower.follow(master_ha_address, self.next_master._replace(epoch=epoch))
 
@@ -221,6 +225,11 @@ class HaService:
     def on_connected(self) -> list[Callable[[int, bool], None]]:
         """Hear each new link of a slave: its id, and whether it is a keelmq broker."""
         return self.links.on_connected
+
+    @property
+    def members_to_write(self) -> int:
+        """Copies without which this master answers no change; 1 while it is none."""
+        return self.sync.members_to_write if self.sync is not None else 1
 
     @property
     def candidates(self) -> frozenset[int]:
@@ -294,7 +303,7 @@ class HaService:
         Either a promise was found broken, or the lease ended and not every member is there, or fewer members
         than minInSyncReplicas, or than a majority in majority mode, are in sync.
         """
-        sync = self.sync
+        sync = self.links.replicas
         if sync is None:
             return None
         if self.broken is not None:
@@ -333,9 +342,10 @@ class HaService:
     # What happens
 
     def _appended(self, end: int) -> None:
-        if self.sync is None:
+        sync = self.links.replicas
+        if sync is None:
             return
-        self.sync.on_append(end)
+        sync.on_append(end)
         self._publish()
         if self._config.flush_disk_type == "SYNC_FLUSH":
             self._store.sync_to(end)
@@ -353,10 +363,12 @@ class HaService:
 
     def _publish(self) -> None:
         """Tell the store, the waiting answers, and soon the slaves, what is new."""
-        sync = self.sync
+        sync, store = self.links.replicas, self._store
         if sync is None or self.broken is not None:
             return
-        if sync.confirmed <= self._store.confirmed and sync.replicated <= self.replicated:
+        confirmed, replicated = sync.confirmed, sync.replicated
+        more = confirmed > store.confirmed
+        if not more and replicated <= self.replicated:
             self.links.on_confirm()
             return
         try:
@@ -369,12 +381,12 @@ class HaService:
             for broke in self.on_broken:
                 broke(MqError(self.broken))
             return
-        if sync.confirmed > self._store.confirmed:
-            self._store.confirm(sync.confirmed)
-        if sync.replicated > self.replicated:
-            self.replicated = sync.replicated
+        if more:
+            store.confirm(confirmed)
+        if replicated > self.replicated:
+            self.replicated = replicated
             for hook in self.on_replicated:
-                hook(sync.replicated)
+                hook(replicated)
         self.links.on_confirm()
 
     # Time

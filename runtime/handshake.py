@@ -8,7 +8,7 @@ A proof is a MAC under the secret of the prover's label and of all that was said
 context both ends know without saying it. So it is good for one connection and one direction only.
 
 Pure: bytes in, bytes out. What hello and head look like, and who is believed, is the affair of the protocol:
-``controller.raft.transport`` between Controllers, ``ha.wire.proof`` on the HA port.
+``controller.links.transport`` between Controllers, ``ha.wire.proof`` on the HA port.
 """
 
 from __future__ import annotations

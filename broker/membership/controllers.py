@@ -163,16 +163,15 @@ class Controllers:
         answer = await self.call(Command(Request.CONTROLLER_APPLY_BROKER_ID, ext), also=[refused])
         return answer.code == Response.SUCCESS
 
-    async def register(self, broker_id: int, *, unclean: bool = False, doubtful: bool = False) -> View:
-        """``unclean``: this broker was not shut down in order; ``doubtful``: its machine lost its memory
-        since the log was written. It is no member of the SyncStateSet, or none to elect, until it caught up.
-        Controllers that do not know the fields ignore them."""
+    async def register(self, broker_id: int, *, unclean: bool = False, suspect: bool = False) -> View:
+        """``unclean``: this broker was not shut down in order; ``suspect``: its log may lack its end. Such a
+        one leaves the SyncStateSet, or is not elected, until it caught up. A real Controller ignores both."""
         ext = self._group(
             brokerId=broker_id,
             brokerAddress=self._config.address,
             haServerAddr=self._config.ha_address,
         )
-        said = {"unclean": unclean, "doubtful": doubtful, "learner": self._config.async_learner}
+        said = {"unclean": unclean, "doubtful": suspect, "learner": self._config.async_learner}
         ext |= {name: "true" for name, value in said.items() if value}
         if self._config.majority_ack:
             ext["majorityOf"] = str(self._config.total_replicas)
@@ -216,16 +215,16 @@ class Controllers:
         *,
         restarted: bool = False,
         log_epoch: int = 0,
-        doubtful: bool = False,
+        suspect: bool = False,
         yields: int | None = None,
         epoch: int = -1,
     ) -> View:
         """Ask for this broker to become master; a master that is there already is an answer, too.
 
-        ``restarted``: this broker is the master, but came back from a restart, with a log whose last epoch is
-        ``log_epoch`` and which, if ``doubtful``, may lack its end; it asks for a new epoch, or for another
-        master. Controllers that do not know the field
-        answer as always. ``yields``: the master with this id is drained and makes way for ``broker_id``.
+        ``restarted``: this broker is the master, and came back from a restart, with a log whose last epoch is
+        ``log_epoch`` and which, if ``suspect``, may lack its end. It asks for a new epoch, or for another
+        master; a real Controller ignores the field. ``yields``: the master with this id is drained and steps
+        down for ``broker_id``.
         ``epoch``: the master's, as this broker knows it: with ``restarted`` or ``yields`` the request is for
         that one only, and refused with FENCED_MASTER_EPOCH in another.
         """
@@ -238,7 +237,7 @@ class Controllers:
         if restarted:
             ext["restarted"] = "true"
             ext["logEpoch"] = str(log_epoch)
-            ext["doubtful"] = str(doubtful).lower()
+            ext["doubtful"] = str(suspect).lower()
         asked_ms = self._env.monotonic_ms()
         still = Response.CONTROLLER_MASTER_STILL_EXIST
         return view_of(await self.call(Command(Request.CONTROLLER_ELECT_MASTER, ext), also=[still]), asked_ms)
@@ -353,7 +352,7 @@ def view_of(answer: Command, asked_ms: float) -> View:
         members=frozenset(members),
         set_epoch=set_epoch,
         asked_ms=asked_ms,
-        doubtful=frozenset(int(i) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
+        suspects=frozenset(int(i) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
         incarnations=_incarnations(ext.get("incarnations", "")),
     )
 

@@ -294,7 +294,7 @@ class AdminProcessor:
         for name in names:
             if not name.startswith(RETRY_PREFIX):
                 self._context.offsets.clone_group(source, target, name)
-        await self._context.copies.settle()
+        await self._context.copies.wait_for_copies("offsets")
         return request.reply()
 
     async def reset_offset(self, connection: Connection, request: Command) -> Command:
@@ -324,7 +324,7 @@ class AdminProcessor:
                 offset = held
             context.offsets.commit(group, name, queue_id, offset)
             table[queue_key(name, self._config.broker_name, queue_id)] = offset
-        await context.copies.settle()
+        await context.copies.wait_for_copies("offsets")
         body = bodies.dumps_dialect({"offsetTable": table})
         online = context.clients.consumers.get(group)
         for member in list(online.members.values()) if online is not None else []:

@@ -5,6 +5,8 @@ Both must store the same bytes and answer with the same bytes; what decides that
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from model.config import BrokerConfig
@@ -20,6 +22,10 @@ from model.message import (
 )
 from remoting import codec
 from remoting.codec import Command
+
+_LENGTHS: Final = struct.Struct(">iI").pack
+_INT: Final = struct.Struct(">i").pack
+_BINARY_MARK: Final = codec.ROCKETMQ << 24
 
 INT_MIN: Final = -(2**31)
 INT_MAX: Final = 2**31 - 1
@@ -100,8 +106,8 @@ def send_ext(
     }
 
 
-class SendAnswer:
-    """JSON headers of OK answers by template, cut from the codec's own output: the two cannot differ."""
+class JsonAnswer:
+    """OK answers with JSON headers by template, cut from the codec's own output: the two cannot differ."""
 
     def __init__(self, config: BrokerConfig, host: bytes) -> None:
         sample = Command(
@@ -110,31 +116,88 @@ class SendAnswer:
             opaque=111111104,
             flag=codec.FLAG_RESPONSE,
         )
-        header = codec.encode(sample)[8:]
-        template = header.replace(b"%", b"%%")
-        self._host = host.hex().upper().encode()
-        for mark, slot in (
+        slots = (
             (b"111111101", b"%d"),
             (b"@UNIQ@", b"%b"),
             (b"@MSGID@", b"%b"),
             (b"111111103", b"%d"),
             (b"111111104", b"%d"),
-        ):
-            before, found, after = template.partition(mark)
-            if not found or mark in after:
-                raise ValueError(f"regionId={config.region_id}: cannot stand in an answer")
-            template = before + slot + after
-        self._batch = template
+        )
+        self._host = host.hex().upper().encode()
+        self._header = _template(codec.encode(sample)[8:], slots, config)
         self.one = (
-            template.replace(b"%b", b"\x00", 1)
+            self._header.replace(b"%b", b"\x00", 1)
             .replace(b"%b", self._host + b"%016X", 1)
             .replace(b"\x00", b"%b", 1)
         )
-        """Of one message: % (queue id, unique key, physical offset, queue offset, opaque); the key needs no
-        JSON escapes."""
+        """The header of one message's: % (queue id, unique key, physical offset, queue offset, opaque); the
+        key needs no JSON escapes."""
 
-    def batch(
-        self, queue_id: int, uniq_key: bytes, offsets: list[int], queue_offset: int, opaque: int
+    def frame(
+        self, queue_id: int, uniq_key: bytes, offsets: Sequence[int], queue_offset: int, opaque: int
     ) -> bytes:
+        """The whole answer to a send of the messages at ``offsets``."""
         ids = b",".join([b"%b%016X" % (self._host, offset) for offset in offsets])
-        return self._batch % (queue_id, uniq_key, ids, queue_offset, opaque)
+        header = self._header % (queue_id, uniq_key, ids, queue_offset, opaque)
+        return _LENGTHS(4 + len(header), len(header)) + header
+
+
+class BinaryAnswer:
+    """The same with ROCKETMQ headers, cut from the codec's output as well."""
+
+    def __init__(self, config: BrokerConfig, host: bytes) -> None:
+        sample = Command(
+            0,
+            send_ext(config, 111111101, "@UNIQ@", "@MSGID@", 111111103),
+            opaque=111111104,
+            flag=codec.FLAG_RESPONSE,
+            serialize=codec.ROCKETMQ,
+        )
+        frame = codec.encode(sample)
+        header_bytes = len(frame) - 8
+        ext_bytes = header_bytes - codec.BINARY_BYTES - 4
+        slots = (
+            (_LENGTHS(4 + header_bytes, _BINARY_MARK | header_bytes), b"%b"),
+            (_INT(111111104), b"%b"),
+            (_INT(ext_bytes), b"%b"),
+            (_INT(9) + b"111111101", b"\x00\x00\x00%c%b"),
+            (_INT(6) + b"@UNIQ@", b"%b%b"),
+            (_INT(7) + b"@MSGID@", b"%b%b"),
+            (_INT(9) + b"111111103", b"\x00\x00\x00%c%b"),
+        )
+        self._host = host.hex().upper().encode()
+        self._frame = _template(frame, slots, config)
+        self._ext_bytes = ext_bytes - len(b"111111101" + b"@UNIQ@" + b"@MSGID@" + b"111111103")
+
+    def frame(
+        self, queue_id: int, uniq_key: bytes, offsets: Sequence[int], queue_offset: int, opaque: int
+    ) -> bytes:
+        """The whole answer to a send of the messages at ``offsets``."""
+        ids = b",".join([b"%b%016X" % (self._host, offset) for offset in offsets])
+        queue, place = b"%d" % queue_id, b"%d" % queue_offset
+        ext_bytes = self._ext_bytes + len(queue) + len(uniq_key) + len(ids) + len(place)
+        header_bytes = codec.BINARY_BYTES + 4 + ext_bytes
+        return self._frame % (
+            _LENGTHS(4 + header_bytes, _BINARY_MARK | header_bytes),
+            _INT(opaque),
+            _INT(ext_bytes),
+            len(queue),
+            queue,
+            _INT(len(uniq_key)),
+            uniq_key,
+            _INT(len(ids)),
+            ids,
+            len(place),
+            place,
+        )
+
+
+def _template(sample: bytes, slots: Iterable[tuple[bytes, bytes]], config: BrokerConfig) -> bytes:
+    """``sample`` with a slot in place of each mark. Raises ValueError when that cannot be told apart."""
+    template = sample.replace(b"%", b"%%")
+    for mark, slot in slots:
+        before, found, after = template.partition(mark)
+        if not found or mark in after:
+            raise ValueError(f"regionId={config.region_id}: cannot stand in an answer")
+        template = before + slot + after
+    return template

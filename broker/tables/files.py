@@ -113,6 +113,25 @@ class ConfigFile:
                 self._dirty = True
                 raise
 
+    async def write_now(self) -> None:
+        """``flush``, which goes on when the caller is cancelled: two writes would mix. Raises OSError,
+        and DiskError while the table is lost: then nothing is written."""
+        if self.lost is not None:
+            raise DiskError(self.lost)
+
+        async def write() -> OSError | None:
+            try:
+                await self.flush()
+            except OSError as error:
+                return error
+            return None
+
+        writing = self._tasks.spawn(write(), name=f"write {self.path.rpartition('/')[2]} now")
+        await asyncio.wait((writing,))
+        error = writing.result()
+        if error is not None:
+            raise error
+
     def _write(self, data: bytes) -> None:
         self._env.disk.makedirs(self.path.rpartition("/")[0])
         write_copies(self._env.disk, self.path, data)

@@ -6,6 +6,7 @@ Each table is a file in ``config/``, and is copied to the slaves (``broker/table
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Final
 
 from broker.context import BrokerContext
@@ -108,6 +109,7 @@ class TableFiles:
     def _copy(self) -> None:
         context, copies = self._context, self._context.copies
         offsets, delays = context.offsets, self.delays
+        copies.write = self.write
         context.ha.eligible = copies.ready
         context.ha.on_connected.append(copies.on_connected)
         copies.add("topics", context.topics.changed_since)
@@ -118,6 +120,12 @@ class TableFiles:
         context.groups.on_change.append(lambda: copies.changed("groups"))
         offsets.on_change.append(lambda: copies.changed("offsets"))
         delays.on_change.append(lambda: copies.changed("delays"))
+
+    async def write(self, names: Collection[str]) -> None:
+        """Return when the changes of these tables are on the disk. Raises OSError; DiskError where the table
+        itself is lost, and nothing is written."""
+        for name in names:
+            await self.files[name].write_now()
 
     def lost(self) -> list[str]:
         """Which tables could be read from no copy, and why."""

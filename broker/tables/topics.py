@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from broker.tables.moved import Moved
+from broker.tables.moved import Moved, changed_since
 from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
 from model.config import BrokerConfig
@@ -244,11 +244,7 @@ class Topics:
     def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
         """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
         mark of now."""
-        names = self._moved.since(mark)
-        if names is None:
-            return self.to_text(), self._moved.mark
-        part = self.text.part(name for name in names if name in self.table)
-        return self._wrapped(part) | {"part": sorted(names)}, self._moved.mark
+        return changed_since(mark, self._moved, self.text, self.table, self._wrapped)
 
     def _wrapped(self, table: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"dataVersion": self.version.to_json(), "topicConfigTable": table}

@@ -119,15 +119,16 @@ class LogCompare:
         return PASS_PAUSE_S if self._context.config.scrub_megabytes_per_s else UNTIL_WOKEN
 
     async def once(self) -> bool:
-        """Compare all that is confirmed with one replica; False when there was none, or not all of it could
-        be compared or judged. Raises MqError, OSError."""
+        """Compare all that is confirmed now with one replica; False when there was none, or not all of it
+        could be compared or judged. Raises MqError, OSError."""
         peers = await self._repair.peers()
         if peers and self._context.ha.verified_epoch is None:
             return False
+        until: int = self._context.store.confirmed  # a log that grows faster than this reads has no end
         for peer in peers:
             self.undecided = self._unanswered = 0
             at: int = self._log.min_offset
-            while at < self._context.store.confirmed:
+            while at < min(until, self._context.store.confirmed):
                 stop = await self._piece(peer, at, peers)
                 if stop <= at:
                     break  # this replica does not know that yet, or does not answer
@@ -136,7 +137,7 @@ class LogCompare:
                 await asyncio.sleep(rest_s)
                 at = stop
             if at > self._log.min_offset:
-                whole_log = at >= self._context.store.confirmed - STEP_BYTES and not self._unanswered
+                whole_log = at >= until - STEP_BYTES and not self._unanswered
                 self.passes += whole_log
                 return whole_log and not self.undecided
         return not peers and not self._context.config.enable_controller_mode

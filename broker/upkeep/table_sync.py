@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.tables.copies import HOLD_MS_MAX
-from broker.upkeep.delay import DelayOffsets
+from broker.tables.table_files import TableFiles
 from model.codes import Request, Response
 from model.errors import MqError, PeerError
 from remoting import bodies
 from remoting.codec import Command
-from remoting.headers import need, need_int
+from remoting.headers import need, need_int, opt_bool
 from remoting.service import RemotingClient
 from runtime.backoff import Backoff
 from runtime.tasks import Tasks
@@ -29,15 +29,16 @@ log = logging.getLogger(__name__)
 
 CALL_S: Final = 3.0
 RETRY_FIRST_MS: Final = 50
+SYNCED: Final = ("topics", "groups")  # on the disk before each receipt
+WRITTEN: Final = (*SYNCED, "offsets")  # where the master asks for it
 
 
 class MetadataSync:
     """The slave's side. ``run`` is one task for the life of the broker; it rests while there is no master."""
 
-    def __init__(self, context: BrokerContext, delays: DelayOffsets, client: RemotingClient) -> None:
-        self.on_copied: list[Callable[[], None]] = []
-        """Hear that all tables are the master's now."""
+    def __init__(self, context: BrokerContext, tables: TableFiles, client: RemotingClient) -> None:
         self._context = context
+        self._files = tables
         self._client = client
         self._wake = asyncio.Event()
         self._failing = False
@@ -51,7 +52,7 @@ class MetadataSync:
             ("topics", Request.GET_ALL_TOPIC_CONFIG, context.topics.adopt),
             ("groups", Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, context.groups.adopt),
             ("offsets", Request.GET_ALL_CONSUMER_OFFSET, context.offsets.adopt),
-            ("delays", Request.GET_ALL_DELAY_OFFSET, delays.adopt),
+            ("delays", Request.GET_ALL_DELAY_OFFSET, tables.delays.adopt),
         ]
 
     def soon(self) -> None:
@@ -144,9 +145,13 @@ class MetadataSync:
                 adopt(table)
             elif table is not None:
                 raise PeerError(f"the table {name} of the master is a {type(table).__name__}")
-        self._run_seen = told
         if all(name in body for name, _, _ in self._tables):
-            self._copied()
+            self._files.on_copied()
+        # The receipt, ``seen`` of the next question, says that it is on this disk.
+        synced = opt_bool(answer.ext, "synced")
+        await self._files.write([name for name in body if name in SYNCED or (synced and name in WRITTEN)])
+        if self._run_seen == (run, seen):
+            self._run_seen = told
 
     async def _copy_whole(self, master: str) -> None:
         for _, code, adopt in self._tables:
@@ -157,11 +162,7 @@ class MetadataSync:
             if not self._follows(master):
                 return
             adopt(table)
-        self._copied()
-
-    def _copied(self) -> None:
-        for hook in self.on_copied:
-            hook()
+        self._files.on_copied()
 
     def _follows(self, master: str) -> bool:
         """False when we were promoted, or moved to another master, while an answer was on its way; also while

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chaos.checks import masters, messages, order, replicas
 from chaos.checks.violation import Violation
-from chaos.history import History
+from chaos.history import Finished, History
 
 
 @dataclass(slots=True)
@@ -125,6 +125,7 @@ _AFTER_THE_QUIET: Final = frozenset({"lost", "read_then_gone", "replicas_converg
 
 def check_all(evidence: Evidence) -> list[Violation]:
     """Every violation of every check that applies to ``evidence``."""
+    evidence = replace(evidence, history=Finished(evidence.history.events))
     found: list[Violation] = []
     for name, checker in CHECKERS.items():
         if evidence.complete or name not in _AFTER_THE_QUIET:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from chaos.checks.violation import Violation
 from chaos.history import Read, Send
+from client.message import Queue
 
 
 def by_source(reads: Iterable[Read]) -> dict[str, list[Read]]:
@@ -72,18 +73,24 @@ def duplicates(sends: Sequence[Send], final: Sequence[Read]) -> Iterator[Violati
 
 def read_then_gone(reads: Sequence[Read], final: Sequence[Read]) -> Iterator[Violation]:
     """What a consumer was given while the cluster ran stays: it was confirmed."""
+    given = _by_queue(read for read in reads if not read.final)
     for source, kept in by_source(final).items():
-        places = {(read.queue, read.queue_offset): read.key for read in kept}
-        starts: dict[object, int] = {}
-        for read in kept:
-            starts[read.queue] = min(read.queue_offset, starts.get(read.queue, read.queue_offset))
-        for read in reads:
-            if read.final or read.queue_offset < starts.get(read.queue, 0):
-                continue
-            now = places.get((read.queue, read.queue_offset))
-            if now != read.key:
-                yield Violation(
-                    "read_then_gone",
-                    f"{read.source} read {read.key} at {read.queue} {read.queue_offset}; "
-                    f"{source} has {now or 'nothing'} there",
-                )
+        found = _by_queue(kept)
+        for queue, of_queue in given.items():
+            places = {read.queue_offset: read.key for read in found.get(queue, ())}
+            start = min(places, default=0)
+            for read in of_queue:
+                now = places.get(read.queue_offset)
+                if now != read.key and read.queue_offset >= start:
+                    yield Violation(
+                        "read_then_gone",
+                        f"{read.source} read {read.key} at {queue} {read.queue_offset}; "
+                        f"{source} has {now or 'nothing'} there",
+                    )
+
+
+def _by_queue(reads: Iterable[Read]) -> dict[Queue, list[Read]]:
+    found: dict[Queue, list[Read]] = defaultdict(list)
+    for read in reads:
+        found[read.queue].append(read)
+    return found

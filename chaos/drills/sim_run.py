@@ -114,6 +114,10 @@ def run_plan(
     # Nothing may be collected at a moment that depends on what ran before in this process.
     collecting = gc.isenabled()
     gc.disable()
+    if not gc.get_freeze_count():
+        # What is there before the first run stays: no run's collection has to look at it again.
+        gc.collect()
+        gc.freeze()
     run = Story(seed, plan)
     errors = _ErrorLog(run.cluster)
     root = logging.getLogger()

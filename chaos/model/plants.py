@@ -10,11 +10,10 @@ from unittest import mock
 
 import msgspec
 
-import chaos.model.slaves
-import controller.groups.elect
-from chaos.model import controllers
+from chaos.model import controllers, slaves
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Budget, Setting
+from controller.groups import elect
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
@@ -49,7 +48,7 @@ class Plant:
 
 def forget() -> None:
     """What was remembered of the real code's answers: it changes when a bug is planted."""
-    for remembered in (controllers._applied, controllers._chosen, chaos.model.slaves.agreed):
+    for remembered in (controllers._applied, controllers._chosen, slaves.agreed):
         remembered.cache_clear()
 
 
@@ -184,7 +183,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "suspect_among_members": Plant(
         "a suspect leads when the other members are gone, though a replica outside of the set has more",
         Setting(start="alone", budget=Budget(1, 2, powers=1, leases=1)),
-        owner=controller.groups.elect,
+        owner=elect,
         name="_among_survivors",
         replacement=_members_alone,
     ),
@@ -219,14 +218,14 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "elects_anyone": Plant(
         "a replica outside of the SyncStateSet is elected",
         Setting(start="alone", budget=Budget(1, 1, leases=1)),
-        owner=controller.groups.elect,
+        owner=elect,
         name="_by_membership",
         replacement=_anyone,
     ),
     "cut_one_too_few": Plant(
         "a slave keeps one record more than both logs have in common",
         Setting(brokers=2, start="some", budget=Budget(2, 2, kills=1, proposals=1, leases=1)),
-        owner=chaos.model.slaves,
+        owner=slaves,
         name="consistent_point",
         replacement=_one_too_many,
     ),

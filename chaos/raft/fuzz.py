@@ -27,9 +27,11 @@ from typing import Any, Final
 from chaos.raft.bugs import BUGS
 from chaos.worlds.sim_disk import Machine, SimDisk
 from chaos.worlds.sim_loop import Life, SimLoop
+from controller.raft.calls import StateMachine
 from controller.raft.codec import RequestVote, Vote, decode_message, decode_snapshot
 from controller.raft.journal import Journal
 from controller.raft.node import REGULAR, Diverged, Node
+from controller.raft.snapshots import Storage
 from controller.raft.timing import Timing
 from model.errors import DiskError, PeerError
 from runtime.env import read_file, write_file
@@ -183,15 +185,15 @@ class World:
             member.name,
             [name for name in self.members if name != member.name],
             timing=TIMING,
-            journal=journal,
+            storage=Storage(
+                journal,
+                snapshot,
+                lambda data: write_file(disk, SNAPSHOT, data),
+                self.rng.choice(COMPACTIONS),
+            ),
+            machine=StateMachine(apply, lambda: b"\n".join(applied), restore),
             chance=random.Random(self.rng.random()),
             send=partial(self._send, member),
-            apply=apply,
-            state=lambda: b"\n".join(applied),
-            restore=restore,
-            store_snapshot=lambda data: write_file(disk, SNAPSHOT, data),
-            snapshot=snapshot,
-            compact_entries=self.rng.choice(COMPACTIONS),
         )
         journal.sync()
 

@@ -69,7 +69,7 @@ def _one_of_three(rng: random.Random) -> Plan:
 
 TWO_LOSE_POWER = Scenario(
     "two_that_lost_power_wait_for_the_third",
-    "brokers whose machines lost what was not synced do not lead until somebody can vouch for them",
+    "brokers whose machines lost what was not synced do not lead until the others have shown their logs",
     _two_lose_power,
 )
 ONE_OF_THREE = Scenario(

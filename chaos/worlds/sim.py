@@ -362,8 +362,7 @@ class SimCluster:
 
     def master(self) -> str | None:
         """The broker that acts as master in the newest epoch."""
-        masters = [(s["epoch"], name) for name, s in self.brokers().items() if s["role"] == "master"]
-        return max(masters)[1] if masters else None
+        return _master_of(self.brokers())
 
     def leader(self) -> str | None:
         """The NameServer whose Controller leads."""
@@ -376,12 +375,7 @@ class SimCluster:
 
     def members(self) -> list[str]:
         """Names of the brokers in the SyncStateSet, as the acting master has it."""
-        master = self.master()
-        if master is None:
-            return []
-        statuses = self.brokers()
-        ids = statuses[master]["syncStateSet"]
-        return [name for name, status in statuses.items() if status["brokerId"] in ids]
+        return _members_of(self.brokers())
 
     def observe(self) -> None:
         """Note what every broker says of itself."""
@@ -405,10 +399,10 @@ class SimCluster:
         missing = [node.name for node in self.of("broker") if node.name not in statuses]
         if missing:
             return f"{', '.join(missing)} not serving"
-        master = self.master()
-        if master is None:
+        if _master_of(statuses) is None:
             return "no master"
-        outside = [name for name in statuses if name not in self.members()]
+        members = _members_of(statuses)
+        outside = [name for name in statuses if name not in members]
         if outside:
             return f"{', '.join(outside)} not in the SyncStateSet"
         ends = {
@@ -433,6 +427,19 @@ class SimCluster:
 
     def close(self) -> None:
         self.loop.close()
+
+
+def _master_of(statuses: Mapping[str, dict[str, Any]]) -> str | None:
+    masters = [(s["epoch"], name) for name, s in statuses.items() if s["role"] == "master"]
+    return max(masters)[1] if masters else None
+
+
+def _members_of(statuses: Mapping[str, dict[str, Any]]) -> list[str]:
+    master = _master_of(statuses)
+    if master is None:
+        return []
+    ids = statuses[master]["syncStateSet"]
+    return [name for name, status in statuses.items() if status["brokerId"] in ids]
 
 
 def _hand_out_secret(env: SimEnv, path: str) -> None:

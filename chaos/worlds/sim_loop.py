@@ -16,7 +16,6 @@ import contextvars
 import heapq
 import random
 import weakref
-from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
@@ -57,7 +56,7 @@ class Life:
         self.index = index
         self.alive = True
         self.paused = False
-        self.deferred: list[events.Handle] = []
+        self.deferred: list[_SimHandle] = []
         # Strong references: asyncio keeps weak ones, and a task of a killed node that were collected would
         # run its finally blocks, at a moment that depends on the memory's history.
         self.tasks: list[asyncio.Task[Any]] = []
@@ -97,6 +96,37 @@ def current_life() -> Life | None:
     return _life.get()
 
 
+class _SimHandle(asyncio.TimerHandle):
+    """A call that waits for its turn or its time. A schedule makes them by the ten thousand: each knows its
+    life from the start, and asks no loop whether it is debugged."""
+
+    __slots__ = ("life",)
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback: Callable[..., object] | None = callback
+        self._args: Any = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._scheduled = False
+        self._when = when
+        self.life: Life | None = self._context.get(_life)
+
+    def cancel(self) -> None:
+        """It leaves the heap when its time comes."""
+        self._cancelled = True
+        self._callback = self._args = None
+
+
 class _SimTask(asyncio.Task[T]):
     """A task whose hash is its number: a set of tasks has the same order in every run of a seed."""
 
@@ -122,10 +152,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._now = START_S
         self._rng = random.Random(f"loop:{seed}")
         self._shuffle_all = shuffle == "all"
-        self._heap: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._heap: list[tuple[float, int, _SimHandle]] = []
         self._number = 0
         self._calls_at_instant = 0
-        self._ready: deque[events.Handle] = deque()
+        self._ready: deque[_SimHandle] = deque()
         self._world_life = Life("world", 0)
         self._lives: list[Life] = [self._world_life]
         self._running_life: Life | None = None
@@ -176,7 +206,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _SimHandle(when, callback, args, self, context)
         self._number += 1
         heapq.heappush(self._heap, (when, self._number, timer))
         return timer
@@ -188,12 +218,15 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        timer = _SimHandle(self._now + delay, callback, args, self, context)
+        self._number += 1
+        heapq.heappush(self._heap, (timer._when, self._number, timer))
+        return timer
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _SimHandle(self._now, callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -213,26 +246,35 @@ class SimLoop(asyncio.BaseEventLoop):
             life.tasks_swept = max(TASKS_SWEEP, 2 * len(life.tasks))
         return task
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers leave the heap when their time comes."""
-
     def _run_once(self) -> None:
+        """Every round until somebody stops the loop; asyncio's own loop around it has nothing to add."""
         heap, ready = self._heap, self._ready
-        while heap and heap[0][2]._cancelled:
-            heapq.heappop(heap)
-        if not ready and not self._stopping:  # type: ignore[attr-defined]
-            self._next_instant()
-        now = self._now
-        while heap and heap[0][0] <= now:
-            timer = heapq.heappop(heap)[2]
-            if not timer._cancelled:
-                ready.append(timer)
-        batch = list(ready) if len(ready) == 1 else self._order(list(ready))
-        ready.clear()
+        while True:
+            if not ready and not self._stopping:  # type: ignore[attr-defined]
+                self._next_instant()
+            now = self._now
+            while heap and heap[0][0] <= now:
+                timer = heapq.heappop(heap)[2]
+                if not timer._cancelled:
+                    ready.append(timer)
+            if len(ready) == 1:
+                self._calls_at_instant += 1
+                handle = ready.popleft()
+                if self._calls_at_instant > CALLS_PER_INSTANT_MAX:
+                    raise SimulationError(f"endless loop at {now:.3f} s: {handle!r}")
+                if not handle._cancelled:
+                    self._run_handle(handle)
+            elif ready:
+                self._run_batch(list(ready))
+            if self._stopping:  # type: ignore[attr-defined]
+                return
+
+    def _run_batch(self, batch: list[_SimHandle]) -> None:
+        self._ready.clear()
         self._calls_at_instant += len(batch)
         if self._calls_at_instant > CALLS_PER_INSTANT_MAX:
-            raise SimulationError(f"endless loop at {now:.3f} s: {batch[:3]!r}")
-        for handle in batch:
+            raise SimulationError(f"endless loop at {self._now:.3f} s: {batch[:3]!r}")
+        for handle in self._order(batch):
             if not handle._cancelled:
                 self._run_handle(handle)
 
@@ -240,14 +282,17 @@ class SimLoop(asyncio.BaseEventLoop):
         """Nothing is ready: the clock moves to the next timer, once all that ran keeps its invariants."""
         if self._ran:
             self._check_invariants()
-        if not self._heap:
+        heap = self._heap
+        while heap and heap[0][2]._cancelled:
+            heapq.heappop(heap)
+        if not heap:
             raise SimulationError(f"deadlock at {self._now:.3f} s: {self._waiting()}")
-        if self._heap[0][0] > self._now:
-            self._now = self._heap[0][0]
+        if heap[0][0] > self._now:
+            self._now = heap[0][0]
             self._calls_at_instant = 0
 
-    def _run_handle(self, handle: events.Handle) -> None:
-        life = handle._context.get(_life)  # type: ignore[attr-defined]
+    def _run_handle(self, handle: _SimHandle) -> None:
+        life = handle.life
         if life is not None:
             # Looked at just before each call: an earlier handle of this batch may have killed the life.
             if not life.alive:
@@ -258,7 +303,17 @@ class SimLoop(asyncio.BaseEventLoop):
             self.trace = hash((self.trace, self._now, life.index))
         self.calls += 1
         self._running_life = life
-        handle._run()
+        callback = handle._callback
+        assert callback is not None, "only a cancelled handle has none"
+        try:
+            handle._context.run(callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001
+            # As asyncio does it: the loop goes on, and somebody hears of it.
+            self.call_exception_handler(
+                {"message": f"Exception in callback {callback!r}", "exception": error, "handle": handle}
+            )
         if life is not None and life.checked:
             self._ran[life.index] = life
 
@@ -273,15 +328,15 @@ class SimLoop(asyncio.BaseEventLoop):
                 raise BrokenInvariant(f"{life.name} at {at_ms:.3f} ms: {error}") from error
         self._ran.clear()
 
-    def _order(self, batch: list[events.Handle]) -> list[events.Handle]:
+    def _order(self, batch: list[_SimHandle]) -> list[_SimHandle]:
         if self._shuffle_all:
             self._rng.shuffle(batch)
             return batch
-        lives = [handle._context.get(_life) for handle in batch]  # type: ignore[attr-defined]
+        lives = [handle.life for handle in batch]
         first = lives[0]
         if all(life is first for life in lives):
             return batch
-        queues: dict[int, list[events.Handle]] = {}
+        queues: dict[int, list[_SimHandle]] = {}
         turns: list[int] = []
         for handle, life in zip(batch, lives, strict=True):
             index = 0 if life is None else life.index

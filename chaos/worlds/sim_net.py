@@ -133,7 +133,7 @@ class Fabric:
         self._powered_off.discard(host)
         for end in self._sorted_ends():
             peer = end.peer
-            if end.host == host and not end.alive and peer is not None and peer.alive and peer.unacked:
+            if end.host == host and not end.alive and peer is not None and peer.alive and peer.out.unacked:
                 self.answer_with_reset(end, peer, self._rng.uniform(0.05, 0.5))
 
     # What transports use
@@ -211,8 +211,8 @@ class Fabric:
 
     def _resume(self, source: str, target: str) -> None:
         for end in self._sorted_ends():
-            if end.host == source and end.peer_host == target and end.held:
-                end.held = False
+            if end.host == source and end.peer_host == target and end.out.held:
+                end.out.held = False
                 # A kernel tries again at growing intervals: the first packet after the heal comes late.
                 self.after(self._rng.uniform(0.0, 0.3), end.arrive)
 

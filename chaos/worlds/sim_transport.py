@@ -60,6 +60,51 @@ class Wire(Protocol):
     def slice_bytes(self, size: int) -> int: ...
 
 
+class _Outgoing:
+    """What one end sends: bytes its kernel has not taken yet, and packets on their way to the peer."""
+
+    __slots__ = (
+        "buffer",
+        "buffer_bytes",
+        "eof_written",
+        "fin_sent",
+        "held",
+        "high",
+        "last_due_s",
+        "low",
+        "paused",
+        "unacked",
+        "way",
+    )
+
+    def __init__(self) -> None:
+        self.buffer: deque[bytes] = deque()
+        self.buffer_bytes = 0
+        self.way: deque[tuple[float, _Packet]] = deque()  # each with the moment it is due
+        self.last_due_s = 0.0
+        self.unacked = 0  # bytes the peer's process has not read yet (in flight or in its kernel)
+        self.held = False  # packets wait in front of a cut link
+        self.fin_sent = False
+        self.eof_written = False
+        self.paused = False  # the protocol was asked to pause writing
+        self.high, self.low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
+
+    def drop_buffer(self) -> None:
+        self.buffer.clear()
+        self.buffer_bytes = 0
+
+
+class _Incoming:
+    """What arrived at one end's kernel, and whether its process reads."""
+
+    __slots__ = ("delivering", "reading", "received")
+
+    def __init__(self) -> None:
+        self.received: deque[_Packet] = deque()
+        self.reading = True
+        self.delivering = False
+
+
 class SimTransport(asyncio.Transport):
     """One end of a connection, and the direction from it to its peer."""
 
@@ -73,27 +118,12 @@ class SimTransport(asyncio.Transport):
         self.number = fabric.next_number()
         self.alive = True
         """False once this end's socket no longer exists (closed and done, killed, power lost)."""
-        self.held = False
-        """Packets wait in front of a cut link."""
         self._silent = False
         self._protocol: asyncio.BaseProtocol | None = None
         self._context = life.context.copy()
         self._state = _State.OPEN
-        # Sending: written but not yet taken by the kernel; on the way with the moment each packet is due.
-        self._buffer: deque[bytes] = deque()
-        self._buffer_bytes = 0
-        self._way: deque[tuple[float, _Packet]] = deque()
-        self._last_due_s = 0.0
-        self.unacked = 0
-        """Bytes the peer's process has not read yet (in flight or in its kernel)."""
-        self._fin_sent = False
-        self._eof_written = False
-        self._protocol_paused = False
-        self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
-        # Receiving
-        self._received: deque[_Packet] = deque()
-        self._reading = True
-        self._delivering = False
+        self.out = _Outgoing()
+        self._in = _Incoming()
         fabric.add_end(self)
 
     # Opening
@@ -127,21 +157,21 @@ class SimTransport(asyncio.Transport):
         return self._state is not _State.OPEN
 
     def is_reading(self) -> bool:
-        return self._reading and self._state is _State.OPEN
+        return self._in.reading and self._state is _State.OPEN
 
     def pause_reading(self) -> None:
-        self._reading = False
+        self._in.reading = False
 
     def resume_reading(self) -> None:
-        if self._state is _State.OPEN and not self._reading:
-            self._reading = True
+        if self._state is _State.OPEN and not self._in.reading:
+            self._in.reading = True
             self._wake()
 
     def get_write_buffer_size(self) -> int:
-        return self._buffer_bytes
+        return self.out.buffer_bytes
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._low, self._high
+        return self.out.low, self.out.high
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         if high is None:
@@ -150,21 +180,21 @@ class SimTransport(asyncio.Transport):
             low = high // 4
         if not high >= low >= 0:
             raise ValueError(f"high ({high!r}) must be >= low ({low!r}) must be >= 0")
-        self._high, self._low = high, low
+        self.out.high, self.out.low = high, low
 
     def can_write_eof(self) -> bool:
         return True
 
     def write_eof(self) -> None:
-        if self._fin_sent or self._state is not _State.OPEN:
+        if self.out.fin_sent or self._state is not _State.OPEN:
             return
-        self._eof_written = self._fin_sent = True
+        self.out.eof_written = self.out.fin_sent = True
         self._send(_FIN)
 
     def write(self, data: Buffer) -> None:
         if not isinstance(data, bytes | bytearray | memoryview):
             raise TypeError(f"data must be bytes-like, not {type(data).__name__}")
-        if self._eof_written:
+        if self.out.eof_written:
             raise RuntimeError("Cannot call write() after write_eof()")
         if not len(data) or self._state is not _State.OPEN:
             return
@@ -177,19 +207,18 @@ class SimTransport(asyncio.Transport):
         if self._state is not _State.OPEN:
             return
         self._state = _State.CLOSING
-        self._received.clear()
-        if not self._fin_sent:
-            self._fin_sent = True
+        self._in.received.clear()
+        if not self.out.fin_sent:
+            self.out.fin_sent = True
             self._send(_FIN)
-        if not self._buffer:
+        if not self.out.buffer:
             self._soon(self._lost, None)
 
     def abort(self) -> None:
         if self._state is _State.CLOSED:
             return
         self._state = _State.CLOSED
-        self._buffer.clear()
-        self._buffer_bytes = 0
+        self.out.drop_buffer()
         self._transmit(_RST)
         self._soon(self._lost, None)
 
@@ -197,15 +226,16 @@ class SimTransport(asyncio.Transport):
         """As the socket of this end: only ``SO_LINGER`` with no time means something here."""
         assert (level, option, value) == (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         # The kernel forgets what it has to send again; its one reset is lost on a cut link, too.
-        if self.held:
-            self._way.clear()
+        if self.out.held:
+            self.out.way.clear()
 
     # Sending
 
     def _send(self, packet: bytes) -> None:
-        if self._buffer or (self.unacked + len(packet) > WINDOW_BYTES and self.unacked):
-            self._buffer.append(packet)
-            self._buffer_bytes += len(packet)
+        out = self.out
+        if out.buffer or (out.unacked + len(packet) > WINDOW_BYTES and out.unacked):
+            out.buffer.append(packet)
+            out.buffer_bytes += len(packet)
             self._pause_writer()
         else:
             self._transmit(packet)
@@ -213,49 +243,53 @@ class SimTransport(asyncio.Transport):
     def _transmit(self, packet: _Packet) -> None:
         if not self.alive:
             return
-        fabric = self._fabric
-        due = max(self._last_due_s, fabric.loop.time() + fabric.latency_s(self.host, self.peer_host))
-        self._last_due_s = due
-        if isinstance(packet, bytes):
-            self.unacked += len(packet)
-        self._way.append((due, packet))
+        fabric, out = self._fabric, self.out
+        due = fabric.loop.time() + fabric.latency_s(self.host, self.peer_host)
+        if due < out.last_due_s:
+            due = out.last_due_s
+        out.last_due_s = due
+        if packet is not _RST:
+            out.unacked += len(cast(bytes, packet))
+        out.way.append((due, packet))
         fabric.loop.call_at(due, self.arrive, context=fabric.context)
 
     def arrive(self) -> None:
         """The network's side: hand the packets that are due to the peer's kernel."""
-        fabric = self._fabric
-        now = fabric.loop.time()
-        if self._way and fabric.is_cut(self.host, self.peer_host):
-            self.held = True
+        fabric, out = self._fabric, self.out
+        if out.held or not out.way:
             return
-        if self.held:
+        if fabric.is_cut(self.host, self.peer_host):
+            out.held = True
             return
-        while self._way and self._way[0][0] <= now:
-            packet = self._way.popleft()[1]
+        way, now = out.way, fabric.loop.time()
+        while way and way[0][0] <= now:
+            packet = way.popleft()[1]
             fabric.delivered += 1
-            if isinstance(packet, bytes):
-                fabric.loop.note(self.number, len(packet), zlib.crc32(packet))
-            else:
+            if packet is _RST:
                 fabric.loop.note(self.number, -1)
+            else:
+                data = cast(bytes, packet)
+                fabric.loop.note(self.number, len(data), zlib.crc32(data))
             if self.peer is not None:
                 self.peer.receive(packet)
 
     def acked(self, size: int) -> None:
         """The peer's process read ``size`` bytes: the window opens."""
-        self.unacked -= size
-        while self._buffer and (self.unacked + len(self._buffer[0]) <= WINDOW_BYTES or not self.unacked):
-            packet = self._buffer.popleft()
-            self._buffer_bytes -= len(packet)
+        out = self.out
+        out.unacked -= size
+        while out.buffer and (out.unacked + len(out.buffer[0]) <= WINDOW_BYTES or not out.unacked):
+            packet = out.buffer.popleft()
+            out.buffer_bytes -= len(packet)
             self._transmit(packet)
-        if self._state is _State.CLOSING and not self._buffer:
+        if self._state is _State.CLOSING and not out.buffer:
             self._soon(self._lost, None)
-        elif self._protocol_paused and self._buffer_bytes <= self._low:
-            self._protocol_paused = False
+        elif out.paused and out.buffer_bytes <= out.low:
+            out.paused = False
             self._soon(self._resume_writer)
 
     def _pause_writer(self) -> None:
-        if self._buffer_bytes > self._high and not self._protocol_paused and self._protocol is not None:
-            self._protocol_paused = True
+        if self.out.buffer_bytes > self.out.high and not self.out.paused and self._protocol is not None:
+            self.out.paused = True
             cast(Any, self._protocol).pause_writing()
 
     def _resume_writer(self) -> None:
@@ -282,28 +316,32 @@ class SimTransport(asyncio.Transport):
             if isinstance(packet, bytes) and self.peer is not None:
                 self.peer.acked(len(packet))
             return
-        self._received.append(packet)
+        self._in.received.append(packet)
         self._wake()
 
     def receive_reset(self) -> None:
         if not self.alive or self._state is _State.CLOSED:
             return
         self._state = _State.CLOSED
-        self._received.clear()
-        self._buffer.clear()
-        self._buffer_bytes = 0
+        self._in.received.clear()
+        self.out.drop_buffer()
         self._soon(self._lost, ConnectionResetError(errno.ECONNRESET, "connection reset by peer"))
 
     def _wake(self) -> None:
-        if self._received and not self._delivering and self._protocol is not None:
-            self._delivering = True
+        if self._in.received and not self._in.delivering and self._protocol is not None:
+            self._in.delivering = True
             self._soon(self._deliver)
 
     def _deliver(self) -> None:
         """The process reads from its socket; runs in its life."""
-        self._delivering = False
+        self._in.delivering = False
         protocol = self._protocol
-        if self._state is not _State.OPEN or not self._reading or not self._received or protocol is None:
+        if (
+            self._state is not _State.OPEN
+            or not self._in.reading
+            or not self._in.received
+            or protocol is None
+        ):
             return
         data = self._take()
         try:
@@ -322,23 +360,23 @@ class SimTransport(asyncio.Transport):
 
     def _take(self) -> bytes:
         """What one read of the socket returns: all bytes before a FIN, sometimes only some of them."""
-        parts: list[bytes] = []
-        size = 0
-        while self._received and size < READ_BYTES_MAX:
-            packet = self._received[0]
-            if not packet or not isinstance(packet, bytes):
-                if not parts:
-                    self._received.popleft()
-                break
-            parts.append(packet)
-            size += len(packet)
-            self._received.popleft()
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        received = self._in.received
+        first = received.popleft()
+        if not first or first is _RST:
+            return b""
+        data = cast(bytes, first)
+        if received:
+            parts, size = [data], len(data)
+            while received and size < READ_BYTES_MAX and received[0] and received[0] is not _RST:
+                part = cast(bytes, received.popleft())
+                parts.append(part)
+                size += len(part)
+            data = b"".join(parts)
         kept = self._fabric.slice_bytes(len(data))
         if kept < len(data):
-            self._received.appendleft(data[kept:])
+            received.appendleft(data[kept:])
             data = data[:kept]
-        if data and self.peer is not None:
+        if self.peer is not None:
             self.peer.acked(len(data))
         return data
 
@@ -370,18 +408,18 @@ class SimTransport(asyncio.Transport):
         """The kernel closes this socket: FIN behind what was sent, or RST when unread bytes were left."""
         if not self.alive:
             return
-        self._buffer.clear()
-        if self._received and any(self._received):
-            self._way.clear()
+        self.out.buffer.clear()
+        if self._in.received and any(self._in.received):
+            self.out.way.clear()
             self._transmit(_RST)
-        elif not self._fin_sent:
-            self._fin_sent = True
+        elif not self.out.fin_sent:
+            self.out.fin_sent = True
             self._transmit(_FIN)
         self._gone()
 
     def power_lost(self) -> None:
-        if self.held:
-            self._way.clear()
+        if self.out.held:
+            self.out.way.clear()
         self._silent = True
         self._gone()
 
@@ -395,9 +433,8 @@ class SimTransport(asyncio.Transport):
 
     def _gone(self) -> None:
         self.alive = False
-        self._received.clear()
-        self._buffer.clear()
-        self._buffer_bytes = 0
+        self._in.received.clear()
+        self.out.drop_buffer()
         peer = self.peer
         if peer is None or not peer.alive:
             self._fabric.drop_end(self)

@@ -1,1 +1,1 @@
-"""Who is in sync in each broker group, who is its master, and how a new one is elected."""
+"""Which brokers of a group are in sync, which is its master, and how a new one is elected."""

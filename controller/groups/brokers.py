@@ -1,7 +1,7 @@
 """How does a Controller reach brokers, and what does it tell and ask them by itself?
 
 heartbeat ──► session ──► the connection a keelmq broker is called on; a real one on its own port
-election  ──► how far is your log? ──► announcement: who is master, and where slaves copy from
+election  ──► how far is your log? ──► announcement: the master, and where slaves copy from
 handover  ──► step down
 """
 

@@ -1,4 +1,4 @@
-"""Who becomes master of a broker group?
+"""Which broker becomes master of its group?
 
 The rules are RocketMQ's ``DefaultElectPolicy``, with offsets compared as whole numbers (the original casts a
 difference of longs to an int, which is wrong for logs more than 2 GiB apart), with brokers preferred that

@@ -1,4 +1,4 @@
-"""Does every group have a master that lives, and if not, what has to be done next?
+"""Does every group have a living master, and if not, what has to be done next?
 
 A pure decider: ``step(event, now_ms)`` takes what happened and returns what to do (``controller.groups.
 signals``); ``controller.groups.coordinator`` carries it out. Events start an election at once: the end of a
@@ -27,7 +27,7 @@ from controller.groups.commands import (
 from controller.groups.group import Group
 from controller.groups.lease import Leases
 from controller.groups.liveness import Broker, Heartbeat, Liveness
-from controller.groups.prospects import OWN, Prospects
+from controller.groups.prospects import OWN, Prospects, Wish
 from controller.groups.signals import (
     Action,
     Announce,
@@ -450,32 +450,28 @@ class ElectionState:
         return master is not None and self._live.is_presumed(name, master, self._now_ms)
 
     def _on_requested(self, event: Requested) -> None:
-        """A broker or an operator asks. Both ``restarted`` and ``handed_over_by`` say that the master's reign
-        in this epoch is over, so its lease holds nothing up any more."""
+        """A broker or an operator asks for an election."""
         name, wish, group = event.group, event.wish, self._table.groups.get(event.group)
         if group is not None and wish.master_epoch not in (-1, group.epoch):
             # It was long on its way: here too, so that it neither ends a lease nor drains a master.
             text = f"epoch of {name} is {group.epoch}, not {wish.master_epoch}"
             self._out.append(Reply(event.ticket, Refused(text, FENCED_MASTER_EPOCH)))
             return
-        replaces = group is not None and group.master not in (None, wish.broker_id)
-        handed_over = (
-            group is not None and wish.designate and replaces and wish.handed_over_by == group.master
-        )
-        ended = handed_over or (wish.restarted and group is not None and group.master == wish.broker_id)
-        if group is not None and group.master is not None and ended:
+        handed_over = group is not None and _hands_over(group, wish)
+        if group is not None and group.master is not None and (handed_over or _asks_anew(group, wish)):
+            # The master says that it no longer leads in this epoch, so its lease holds nothing up any more.
             self.leases.release((name, group.master))
         if name in self.elections:
             error = Refused(f"an election of {name} is under way", ELECT_MASTER_FAILED)
             self._out.append(Reply(event.ticket, error))
             return
         self.elections[name] = election = Election(wish, event.ticket, handed_over=handed_over)
-        drains = wish.designate and replaces and not handed_over
-        if drains and group is not None and group.master is not None and wish.broker_id in group.members:
+        master = None if handed_over or group is None else _to_drain(group, wish)
+        if master is None or group is None:
+            self._ask_for_request(name, election)
+        else:
             election.phase, target, term = Phase.STEPPING_DOWN, wish.broker_id, self.mandate.term
-            self._out.append(AskStepDown(name, group.master, group.epoch, target, term))
-            return
-        self._ask_for_request(name, election)
+            self._out.append(AskStepDown(name, master, group.epoch, target, term))
 
     def _on_stepped_down(self, event: SteppedDown) -> None:
         election = self.elections.get(event.group)
@@ -577,3 +573,21 @@ class ElectionState:
         )
         for name, election in self.elections.items():
             election.check(name)
+
+
+def _hands_over(group: Group, wish: Wish) -> bool:
+    """The master itself names its successor, and takes no more writes."""
+    other = group.master not in (None, wish.broker_id)
+    return wish.designate and other and wish.handed_over_by == group.master
+
+
+def _asks_anew(group: Group, wish: Wish) -> bool:
+    """The master was restarted: it asks for its next epoch."""
+    return wish.restarted and group.master == wish.broker_id
+
+
+def _to_drain(group: Group, wish: Wish) -> int | None:
+    """The master that must step down before the broker named by the operator is elected."""
+    if wish.designate and wish.broker_id in group.members and group.master != wish.broker_id:
+        return group.master
+    return None

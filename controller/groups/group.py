@@ -1,4 +1,4 @@
-"""What do the Controllers know of one broker group, and who of it may lead?
+"""What do the Controllers know of one broker group, and which of its brokers may lead?
 
 Everything here is in Raft: a new Controllers' leader decides by it, not by heartbeats it may have missed.
 """
@@ -41,12 +41,12 @@ class Group(msgspec.Struct):
     """``members`` is the SyncStateSet. ``virgin``: no master was ever elected since the group was made.
     ``before``: the other brokers that had all that was acknowledged when ``master`` was elected, the former
     master included; they have it still as long as ``master`` has not begun its epoch.
-    ``unclean_elections``: how often one became master who could only because the election might be unclean,
+    ``unclean_elections``: how often a broker became master only because the election might be unclean,
     each time with the loss of what others held. ``suspect``: brokers whose log may lack its end, until a
-    master has seen them catch up. ``removed``: who led, or may have, and was removed since the last election:
-    it may not know, and confirm as long as its lease lasts. ``rule``: of the last master's epoch; None = it
-    was elected before rules were kept. ``majority_next``: of so many replicas the rule is a majority as soon
-    as one is in the set.
+    master has seen them catch up. ``removed``: masters, and members that may have led, removed since the last
+    election: they may not know it, and confirm until their lease ends. ``rule``: of the last master's epoch;
+    None = it was elected before rules were kept. ``majority_next``: the rule becomes a majority of so many
+    replicas as soon as one is in the set.
     ``holders``: in majority mode the brokers that an acknowledged record may be on, those forgotten since
     included; a replica that registered later is none until it was in the set. Each acknowledged record is on
     a majority of ``rule.majority_of`` at least. Empty = nothing was acknowledged by a majority yet.
@@ -93,7 +93,7 @@ class Group(msgspec.Struct):
         replica = None if broker_id is None else self.replicas.get(broker_id)
         return None if replica is None else replica.address
 
-    # who leads
+    # elections
 
     def ballot(self, command: ElectMaster) -> Ballot:
         asks, said = command.broker_id, None if self.rule is None else self.rule.all_ack
@@ -157,7 +157,7 @@ class Group(msgspec.Struct):
         return choose(ballot)
 
     def elected(self, chosen: int, had_all: list[int]) -> None:
-        """``chosen`` leads a new epoch. ``had_all``: who has all that was acknowledged so far, it included.
+        """``chosen`` leads a new epoch. ``had_all``: the brokers that have all that was acknowledged so far.
 
         The rule of the new epoch is what ``chosen`` registered. A majority cannot decide yet when another
         rule was in force: what was acknowledged until now is at ``chosen``, and perhaps nowhere else (mode
@@ -213,6 +213,20 @@ class Group(msgspec.Struct):
         """Nobody leads. The set stays: only its members may hold all that was acknowledged."""
         self.master, self.epoch = None, self.epoch + 1
 
+    def remove(self, gone: set[int]) -> None:
+        """Forget these brokers. Their ids are never given again."""
+        for broker_id in sorted(gone & set(self.replicas)):
+            del self.replicas[broker_id]
+        self.suspect = [broker_id for broker_id in self.suspect if broker_id not in gone]
+        if gone & set(self.members):
+            if self.master is None or self.master in gone:
+                led = gone & set(self.members if self.master is None else (self.master,))
+                self.removed = sorted({*self.removed, *led})
+            self.members = [member for member in self.members if member not in gone]
+            self.members_epoch += 1
+        if self.master in gone:
+            self.depose()
+
     def changes_mode(self, broker_id: int) -> bool:
         """Whether this broker leads by another rule than it registered now: it was restarted with another
         configuration, so its epoch is over."""
@@ -225,22 +239,44 @@ class Group(msgspec.Struct):
 
     def check_invariants(self, was: Group | None = None) -> None:
         """Raise AssertionError if the state is wrong, or cannot follow the state it ``was`` before."""
-        registered, members = set(self.replicas), set(self.members)
-        assert members <= registered, f"members {self.members} are not all registered"
-        assert len(members) == len(self.members), f"members {self.members} are named twice"
-        assert set(self.suspect) <= registered, f"suspects {self.suspect} are not all registered"
-        assert self.master is None or self.master in members, f"master {self.master} is no member"
-        assert not (self.virgin and self.master is not None), "a master of a group that never elected one"
-        assert all(i < self.next_id for i in registered), "an id that was not given yet"
-        if was is None:
-            return
-        assert self.epoch >= was.epoch, f"the epoch goes back from {was.epoch} to {self.epoch}"
-        assert self.members_epoch >= was.members_epoch, "the epoch of the SyncStateSet goes back"
-        assert self.next_id >= was.next_id, "an id could be given twice"
-        if self.epoch == was.epoch:
-            assert self.master == was.master, f"epoch {self.epoch} has two masters"
-        if self.members_epoch == was.members_epoch:
-            assert self.members == was.members, "another SyncStateSet under the same epoch"
-        if self.epoch == was.epoch and self.master is not None:
-            forgave = set(was.suspect) - set(self.suspect)
-            assert forgave <= members | (set(was.replicas) - registered), "a suspect was cleared by nobody"
+        _check_members(self)
+        _check_master(self)
+        if was is not None:
+            _check_epochs(was, self)
+            _check_one_master_an_epoch(was, self)
+            _check_suspects(was, self)
+
+
+def _check_members(group: Group) -> None:
+    registered, members = set(group.replicas), set(group.members)
+    assert members <= registered, f"members {group.members} are not all registered"
+    assert len(members) == len(group.members), f"members {group.members} are named twice"
+    assert set(group.suspect) <= registered, f"suspects {group.suspect} are not all registered"
+    assert max(registered, default=-1) < group.next_id, "an id that was not given yet"
+
+
+def _check_master(group: Group) -> None:
+    if group.master is not None:
+        assert group.master in group.members, f"master {group.master} is no member"
+        assert not group.virgin, "a master of a group that never elected one"
+
+
+def _check_epochs(was: Group, group: Group) -> None:
+    assert group.epoch >= was.epoch, f"the epoch goes back from {was.epoch} to {group.epoch}"
+    assert group.members_epoch >= was.members_epoch, "the epoch of the SyncStateSet goes back"
+    assert group.next_id >= was.next_id, "an id could be given twice"
+    if group.members_epoch == was.members_epoch:
+        assert group.members == was.members, "another SyncStateSet under the same epoch"
+
+
+def _check_one_master_an_epoch(was: Group, group: Group) -> None:
+    if group.epoch == was.epoch:
+        assert group.master == was.master, f"epoch {group.epoch} has two masters"
+
+
+def _check_suspects(was: Group, group: Group) -> None:
+    """Within an epoch a suspect is cleared by joining the SyncStateSet, or by its removal."""
+    if group.epoch == was.epoch and group.master is not None:
+        cleared = set(was.suspect) - set(group.suspect)
+        removed = set(was.replicas) - set(group.replicas)
+        assert cleared <= set(group.members) | removed, "a suspect was cleared without reason"

@@ -2,8 +2,8 @@
 
 A keelmq master asks for a lease with its heartbeats and counts it from the moment it *sent* the question. The
 Raft leader grants what is left of ``duration_ms`` since the newest moment at which a majority certainly still
-followed it. With s that moment, b <= s or not, the lease ends at the latest at s + duration; whoever leads
-the Controllers next begins after s, and waits for ``duration_ms`` (and the drift of two clocks) before it
+followed it. With s that moment, b <= s or not, the lease ends at the latest at s + duration; the leader
+that comes next begins after s, and waits for ``duration_ms`` (and the drift of two clocks) before it
 elects another where that matters. docs/decisions/0005-lease.md has the whole argument.
 
 Pure: times are monotonic milliseconds, given by the caller.

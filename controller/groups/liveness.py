@@ -55,7 +55,7 @@ class Heartbeat:
 class Liveness:
     """What heartbeats and closed connections say.
 
-    In: ``heartbeat``, ``closed``, ``lead``. Out: who was lost, ``alive``, ``presumed``, ``ends``.
+    In: ``heartbeat``, ``closed``, ``lead``. Out: the brokers lost, ``alive``, ``presumed``, ``ends``.
     Holds: only the newest heartbeat of a broker's newest connection counts, in whichever order connections
     end.
     """

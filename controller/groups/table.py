@@ -1,4 +1,4 @@
-"""Which brokers belong to a group, who is its master, and who is in sync with it?
+"""Which brokers belong to a group, which is its master, and which are in sync with it?
 
 ``ReplicaTable`` is the state all Controllers share. ``apply`` takes the committed commands one by one; it is
 total and deterministic: it looks at no clock and at nothing but the table and the command. What a command
@@ -277,23 +277,16 @@ class ReplicaTable:
         asks = command.broker_id
         if group is None:
             return Answer(NEED_TO_BE_REGISTERED, f"group {name} is not known")
-        restarted = command.restarted and asks == group.master
         if asks != NOBODY and asks not in group.replicas:
             return Answer(NEED_TO_BE_REGISTERED, f"broker {asks} is not registered in {name}")
         if command.master_epoch not in (-1, group.epoch):
             return Answer(
                 FENCED_MASTER_EPOCH, f"epoch of {name} is {group.epoch}, not {command.master_epoch}"
             )
+        restarted = command.restarted and asks == group.master
         chosen = group.choice(command)
-        if chosen is None and restarted:
-            return self._without_restarted(group, command)
         if chosen is None:
-            if asks != NOBODY:
-                return Answer(ELECT_MASTER_FAILED, nobody(name, group, command))
-            lost = group.master is not None
-            if lost:
-                group.depose()
-            return Answer(MASTER_NOT_AVAILABLE, nobody(name, group, command), changed=lost)
+            return self._elect_nobody(group, command, restarted=restarted)
         if chosen == group.master and not restarted:
             return self._elected(name, group, MASTER_STILL_EXIST, f"master {chosen} of {name} is alive")
         known = [*group.peers_of_restarted(command), asks] if restarted else group.members
@@ -302,8 +295,19 @@ class ReplicaTable:
         group.elected(chosen, known)
         return self._elected(name, group, SUCCESS, None)
 
+    def _elect_nobody(self, group: Group, command: ElectMaster, *, restarted: bool) -> Answer:
+        if restarted:
+            return self._without_restarted(group, command)
+        text = nobody(command.group, group, command)
+        if command.broker_id != NOBODY:
+            return Answer(ELECT_MASTER_FAILED, text)
+        lost = group.master is not None
+        if lost:
+            group.depose()
+        return Answer(MASTER_NOT_AVAILABLE, text, changed=lost)
+
     def _without_restarted(self, group: Group, command: ElectMaster) -> Answer:
-        """It may have lost what brokers have that are not there: the group waits for them."""
+        """It may lack what absent brokers have: the group waits for them."""
         asks = command.broker_id
         if command.suspect and asks not in group.suspect:
             group.suspect.append(asks)
@@ -409,28 +413,25 @@ class ReplicaTable:
         name, group = command.group, self.groups.get(command.group)
         if group is None:
             return Answer(INVALID_CLEAN, f"group {name} is not known")
-        if not command.living:
-            if command.broker_ids is None and group.master is not None:
-                return Answer(INVALID_CLEAN, f"group {name} has a master, {group.master}")
-            for broker_id in command.broker_ids or ():
-                if broker_id in command.alive or broker_id in command.within_grace:
-                    return Answer(INVALID_CLEAN, f"broker {broker_id} of {name} is alive")
-        gone = set(group.replicas if command.broker_ids is None else command.broker_ids)
-        for broker_id in sorted(gone & set(group.replicas)):
-            del group.replicas[broker_id]
-        group.suspect = [broker_id for broker_id in group.suspect if broker_id not in gone]
-        if gone & set(group.members):
-            if group.master is None or group.master in gone:
-                led = gone & set(group.members if group.master is None else (group.master,))
-                group.removed = sorted({*group.removed, *led})
-            group.members = [member for member in group.members if member not in gone]
-            group.members_epoch += 1
-        if group.master in gone:
-            group.depose()
+        why = None if command.living else _not_cleanable(group, command)
+        if why is not None:
+            return Answer(INVALID_CLEAN, why)
+        group.remove(set(group.replicas if command.broker_ids is None else command.broker_ids))
         if not group.replicas:
             del self.groups[name]
             self._retired[name] = _Retired(group.next_id, group.epoch, group.members_epoch)
         return Answer(changed=True)
+
+
+def _not_cleanable(group: Group, command: CleanBrokers) -> str | None:
+    """Why these brokers may not be removed while living ones must stay; None = they may."""
+    name = command.group
+    if command.broker_ids is None and group.master is not None:
+        return f"group {name} has a master, {group.master}"
+    for broker_id in command.broker_ids or ():
+        if broker_id in command.alive or broker_id in command.within_grace:
+            return f"broker {broker_id} of {name} is alive"
+    return None
 
 
 def nobody(name: str, group: Group, command: ElectMaster) -> str:

@@ -1,7 +1,7 @@
 """Does a Raft member keep up, and if not, with what?
 
-``Watch`` notes when things happened, ``Progress`` is what status and metrics show of it, and ``trouble`` is
-the reason ``/healthz`` gives. Times are monotonic milliseconds given by the caller, indexes those of the log.
+``Watch`` notes when things happened, ``Progress`` is what status and metrics show of it, ``Vitals`` the
+reason ``/healthz`` gives. Times are monotonic milliseconds given by the caller, indexes those of the log.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ class Watch:
 
     append_ms: float | None = None  # a leader's last word
     answers_ms: dict[str, float] = field(default_factory=dict)  # peer -> its last answer to this leader
-    compaction_error: str | None = None
     _applied: int = -1
     _moved_ms: float = 0.0
 
@@ -139,6 +138,28 @@ class Pulse:
     def late_max_ms(self) -> float:
         """The latest tick of the last one to two ``LATE_WINDOW_MS``."""
         return max(self._worst_ms, self._worst_before_ms)
+
+
+@dataclass(slots=True)
+class Vitals:
+    """The ticks of a member and the bounds it is measured by."""
+
+    bounds: Bounds
+    pulse: Pulse = field(default_factory=Pulse)
+
+    def stalled(self, now_ms: float) -> str | None:
+        return stalled(self.pulse.age_ms(now_ms), self.bounds)
+
+    def behind(self, progress: Progress | None) -> str | None:
+        return None if progress is None else behind(progress, self.bounds)
+
+    def to_json(self, now_ms: float, progress: Progress | None) -> dict[str, Any]:
+        """What ``/status`` shows in ``raft`` (docs/raft.md)."""
+        return {
+            "tickAgeMs": _whole(self.pulse.age_ms(now_ms)),
+            "tickLateMaxMs": round(self.pulse.late_max_ms),
+            **({} if progress is None else progress.to_json()),
+        }
 
 
 def stalled(tick_age_ms: float | None, bounds: Bounds) -> str | None:

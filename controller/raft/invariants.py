@@ -33,8 +33,8 @@ class Position(NamedTuple):
 
 @dataclass(slots=True)
 class Invariants:
-    """Broken ones are AssertionErrors with the rule as text. They are mistakes of the program or of what is
-    below it: whoever sees one must not go on."""
+    """A broken one is an AssertionError with the rule as text: a mistake of the program, or of what is below
+    it. The member must not go on."""
 
     _last: Position | None = None
 

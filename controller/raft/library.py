@@ -1,7 +1,7 @@
 """What of PySyncObj is used, under which names, and how is it kept from touching anything else?
 
-Used are its role, leader, term and vote, its deadlines, who matches the log how far, the commit rule and the
-order of application. ``LibraryNode`` gives them plain names; no other file knows the library's own. They are
+Used are its role, leader, term and vote, its deadlines, match and next indexes, the commit rule and the order
+of application. ``LibraryNode`` gives them plain names; no other file knows the library's own. They are
 private, so exactly one version fits: it is asserted here, and pinned in pyproject.toml.
 
 The library reads its clock, its random source and its helpers from the names of its module. ``library`` is a
@@ -112,20 +112,24 @@ class Outbox(_LibraryTransport):  # type: ignore[misc]
     """The library's way out: what is said is first on the disk."""
 
     def __init__(
-        self, journal: Journal, send: Callable[[str, bytes], bool], clock_ms: Callable[[], float]
+        self,
+        journal: Journal,
+        send: Callable[[str, bytes], bool],
+        clock_ms: Callable[[], float],
+        round_now: Callable[[], int],
     ) -> None:
         super().__init__(None, None, [])
         self._journal = journal
         self._clock_ms = clock_ms
         self._send = send
+        self._round_now = round_now
         self.transfer = False
-        self.round = 0
 
     def send(self, peer: Peer, message: Message | dict[str, Any]) -> bool:
         if isinstance(message, dict) and message["type"] == "append_entries":
             # Before the sync, which may take long: too early is the safe side.
             message["sent_us"] = int(self._clock_ms() * 1000)
-            message["round"] = self.round
+            message["round"] = self._round_now()
         self._journal.sync()
         if self.transfer and isinstance(message, dict) and message["type"] == "request_vote":
             message["transfer"] = True
@@ -200,6 +204,22 @@ class LibraryNode(library.SyncObj):  # type: ignore[misc]
         super()._SyncObj__onBecomeLeader()
 
     # what the owner calls
+
+    def speak_now(self) -> None:
+        """A leader's next tick sends to all members, whenever it was due."""
+        self.append_due = -1.0
+
+    def commit_to(self, index: int) -> None:
+        assert index >= self.commit_index, f"commit goes back from {self.commit_index} to {index}"
+        self.commit_index = index
+
+    def skip_to(self, index: int) -> None:
+        """A snapshot holds all up to ``index``. What waits for entries in it is never told: whether it is in
+        there is unknown, and callers have deadlines."""
+        self.last_applied = index
+        self.commit_index = max(index, self.commit_index)
+        for passed in [at for at in self.waiting if at <= index]:
+            del self.waiting[passed]
 
     def library_tick(self) -> None:
         """Due elections, commits, applications and messages."""

@@ -1,10 +1,10 @@
-"""What does PySyncObj do here, and what is done in its place?
+"""What does one Raft member do with ticks and messages?
 
-PySyncObj keeps the roles, the terms, the timers, who has which part of the log, the commit rule and the order
-in which entries are applied (``controller.raft.library``). ``Node`` replaces the rest:
+PySyncObj keeps the roles, the terms, the timers, match and next indexes, the commit rule and the order in
+which entries are applied (``controller.raft.library``). ``Node`` replaces the rest:
 
     its journal, files, threads   ``controller.raft.journal``; synced before a message that depends on it
-    its sockets and pickle        ``controller.raft.transport`` and ``controller.raft.codec``
+    its sockets and pickle        ``controller.links`` and ``controller.raft.codec``
     append_entries on a follower  entries already held are skipped; the log is cut only where it really
                                   contradicts the leader's, never below what is committed
     acknowledgements              carry the term; those of another term are ignored;
@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from controller.raft.calls import Done, Failed, library_callback, safely
+from controller.raft.admission import Admission
+from controller.raft.calls import Done, Failed, StateMachine, library_callback, safely
 from controller.raft.codec import (
     BATCH_BYTES_MAX,
-    SNAPSHOT_BYTES_MAX,
     Ack,
     Admit,
     AppendEntries,
@@ -46,10 +46,11 @@ from controller.raft.codec import (
 from controller.raft.health import PeerProgress, Progress, Watch
 from controller.raft.invariants import Invariants, Position
 from controller.raft.journal import Journal, align
-from controller.raft.library import LEADER, Outbox, Peer, library
-from controller.raft.reads import Read, Reads
+from controller.raft.library import Outbox, Peer, library
+from controller.raft.reads import Reads
+from controller.raft.snapshots import Compaction, Incoming, Storage
 from controller.raft.timing import Timing
-from controller.raft.voting import NEVER, Voting
+from controller.raft.voting import Voting
 from model.errors import DiskError, MqError, PeerError
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ log = logging.getLogger(__name__)
 REGULAR: Final = b"\x00"  # first byte of an entry's command: a command of ours, or nothing to do
 NO_OP: Final = b"\x01"
 COMMANDS_PER_TICK_MAX: Final = 1024
-COMPACT_AGAIN_S: Final = 5.0  # after a compaction the disk refused
 
 
 class Diverged(MqError):
@@ -80,50 +80,34 @@ class Node(Voting):
         others: Iterable[str],
         *,
         timing: Timing,
-        journal: Journal,
+        storage: Storage,
+        machine: StateMachine,
         chance: Random,
         send: Callable[[str, bytes], bool],
-        apply: Callable[[bytes], bytes],
-        state: Callable[[], bytes],
-        restore: Callable[[bytes], None],
-        store_snapshot: Callable[[bytes], None],
-        snapshot: Snapshot | None,
-        compact_entries: int,
         clock_ms: Callable[[], float] | None = None,
     ) -> None:
-        """``snapshot``: what the disk holds, already checked; ``store_snapshot`` makes bytes durable.
-
-        ``clock_ms``: for what ``followed_ms`` says; by default the loop's.
-        """
+        """``clock_ms``: for what ``followed_ms`` says; by default the loop's."""
+        journal = storage.journal
+        self.peers = {peer: Peer(peer) for peer in sorted(others)}
         self._journal = journal
-        self._chance = chance
-        self._apply_entry = apply
-        self._state = state
-        self._restore = restore
-        self._store_snapshot = store_snapshot
-        self._compact_entries = compact_entries
+        self._machine = machine
+        self._compaction = Compaction(storage)
         self._timing = timing
-        self._compact_from = NEVER  # no compaction before
+        self._chance = chance
         self._clock_ms = clock_ms or (lambda: self._now() * 1000)
         self._watch = Watch()
         self._invariants = Invariants()
-        self._answers_us = 0  # ``sent_us`` of the leader's message being answered
-        self._answers_round = 0
-        self._asked = False  # somebody reads, and the round for it has not begun
-        self._asking: dict[str, object] = {}  # member without vote -> the read made for its admission
-        self._vouched: set[str] = set()  # members without vote that began before such a read ended
-        self._ticked = 1e9  # when ``tick`` was last called
-        self._incoming: bytearray | None = None
+        self._admission = Admission()
+        self._incoming = Incoming()
         self._queue: deque[tuple[bytes, Done]] = deque()
-        self._outbox = Outbox(journal, send, self._clock_ms)
+        reads = self._reads = Reads(len(self.peers))
+        self._outbox = Outbox(journal, send, self._clock_ms, lambda: reads.round)
         self._begin_voting()
-        self.peers = {peer: Peer(peer) for peer in sorted(others)}
-        self._reads = Reads(len(self.peers))
         conf = _library_conf(timing, journal)
         super().__init__(Peer(node_id), list(self.peers.values()), conf, transport=self._outbox)
-        if snapshot is not None:
-            self.snapshots.store(encode_snapshot(snapshot))
-            self._adopt(snapshot)
+        if storage.snapshot is not None:
+            self.snapshots.store(encode_snapshot(storage.snapshot))
+            self._adopt(storage.snapshot)
 
     # what the owner does with a node
 
@@ -132,20 +116,16 @@ class Node(Voting):
         self.link_up(self.peers[peer])
 
     def down(self, peer: str) -> None:
-        """The link to ``peer`` ended. If it led, do not wait for the full silence: look for another soon."""
+        """The link to ``peer`` ended."""
         self.link_down(self.peers[peer])
         self.snapshots.cancelTransmisstion(self.peers[peer])
         self._take_votes_back(peer)
-        self._asking.pop(peer, None)
-        self._vouched.discard(peer)
+        self._admission.link_ended(peer)
         if self.leads():
             # It may come back with an empty directory: believe again only what it then acknowledges.
             self.match_index[self.peers[peer]] = 0
         if self.leader() == peer:
-            self._heard_leader = NEVER
-            self._tries = 0
-            soon = self._now() + self._timing.retry_s * self._chance.random()
-            self.election_deadline = min(self.election_deadline, soon)
+            self._on_leader_gone()
 
     def propose(self, command: bytes, done: Done) -> None:
         """Queue an entry (first byte REGULAR or NO_OP) for the next tick."""
@@ -160,13 +140,8 @@ class Node(Voting):
         if not self.leads():
             safely(done, None, "not the leader")
             return
-        if not self._asked:
-            # No message of this number was sent yet, so whoever answers one still follows later than now.
-            self._asked = True
-            self._outbox.round += 1
         # What former leaders committed lies before the entry this term began with.
-        index = max(self.commit_index, self.noop_index)
-        self._reads.wait(Read(self.term, self._outbox.round, index, done))
+        self._reads.ask(self.term, max(self.commit_index, self.noop_index), done)
 
     def queued(self) -> int:
         return len(self._queue)
@@ -175,9 +150,9 @@ class Node(Voting):
         """Move as far as is possible now: elections, commits, applied entries, messages, compaction."""
         journal = self._journal
         self._forgive_own_delay()
-        if self._asked:
-            self._asked = False
-            self.append_due = -1.0
+        if self._reads.asked:
+            self._reads.asked = False
+            self.speak_now()
         for _ in range(8):
             before = (journal.last_index, self.commit_index, self.role)
             # A group of one commits within the tick: its own entries must be on the disk by then.
@@ -187,9 +162,9 @@ class Node(Voting):
             journal.sync()
             if before == (journal.last_index, self.commit_index, self.role):
                 break
-            self.append_due = -1.0
+            self.speak_now()
         led = self.term if self.leads() else None
-        self._reads.answer(led, self._outbox.round, self.last_applied)
+        self._reads.answer(led, self.last_applied)
         self._note_applied()
         self.check_invariants()
 
@@ -224,18 +199,6 @@ class Node(Voting):
         """The highest commit index heard of: entries up to it may not have come yet."""
         return max(int(self.commit_index), self.leader_commit or 0)
 
-    def _forgive_own_delay(self) -> None:
-        """A leader that did not run itself, behind a slow sync or on a busy machine, has no silence of others
-        to complain about: their answers may lie unread. What it says as leader needs a majority anyway.
-        """
-        now = self._now()
-        late = now - self._ticked - 2 * self._timing.append_s
-        if self.role == LEADER and late > 0:
-            answered = self.answered_at
-            for peer in self.peers.values():
-                answered[peer] = min(now, answered.get(peer, NEVER) + late)
-        self._ticked = now
-
     def next_tick_s(self) -> float:
         """Seconds until ``tick`` has something to do, if nothing happens before."""
         if self._queue:
@@ -247,8 +210,8 @@ class Node(Voting):
     def followed_ms(self) -> float | None:
         """The newest time at which a majority certainly still followed this leader; None if not known.
 
-        A vote for another term comes later than the voter's answer in this one, so whoever leads next began
-        to lead after this time. Measured from the sending of what was answered, on ``clock_ms``.
+        A vote for another term comes later than the voter's answer in this one, so the next leader begins
+        after this time. Measured from the sending of what was answered, on ``clock_ms``.
         """
         if not self.leads():
             return None
@@ -256,7 +219,7 @@ class Node(Voting):
 
     def hand_over(self, to: str | None = None) -> str | None:
         """Ask ``to``, or any follower that holds the whole log and answered lately, to stand for election at
-        once: its id, or None when there is none. Asked again, it goes on to another one after a while."""
+        once: its id, or None when there is none. A later call goes on to another one after a while."""
         transfer_target = self._transfer_target(to) if self.leads() else None
         if transfer_target is None:
             return None
@@ -284,7 +247,7 @@ class Node(Voting):
             peers=peers if leads else {},
             journal_entries=len(self._journal),
             journal_bytes=self._journal.size_bytes,
-            compaction_error=watch.compaction_error,
+            compaction_error=self._compaction.error,
         )
 
     # messages
@@ -298,7 +261,7 @@ class Node(Voting):
         before = self._position()
         self._take(self.peers[sender_id], message)
         self.check_invariants()
-        return before != self._position() or self._reads.ripe(self._outbox.round)
+        return before != self._position() or self._reads.ripe()
 
     def _position(self) -> tuple[object, ...]:
         """All that a message may change and ``tick`` acts on."""
@@ -309,7 +272,7 @@ class Node(Voting):
             self.commit_index,
             self._journal.last_index,
             self._forced,
-            self._asked,
+            self._reads.asked,
             self.append_due,
             sum(self.match_index.values()),
         )
@@ -329,48 +292,40 @@ class Node(Voting):
             case PreVoteAnswer():
                 self._on_pre_vote_answer(sender, message)
             case Admit():
-                if message.term == self.term and sender == self.leader_peer:
-                    log.info("admitted by %s: this Controller may vote", sender.id)
-                    self._journal.admit()
+                self._on_admit(sender, message)
             case TimeoutNow():
                 if message.term == self.term and sender == self.leader_peer:
                     self._stand_soon(transfer=True)
 
     def _on_append(self, sender: Peer, message: AppendEntries) -> None:
         check_entries(message)
-        self._answers_us, self._answers_round = message.sent_us, message.round
         if message.term < self.term:
-            self._ack(sender, reset=False, success=False)  # tells a deposed leader that it is
+            self._ack(sender, message, reset=False, success=False)  # tells a deposed leader that it is
             return
         if message.term == self.term and self.leads():
             raise PeerError(f"{sender.id} claims to lead term {message.term}, which is led from here")
         if message.term > self.term:
             self.set_term(message.term, None)
         self._watch.append_ms = self._clock_ms()
-        self._heard_leader = self._now()
-        self.election_deadline = self._heard_leader + self._patience_s()
-        self._tries = 0
-        self._pre_votes.clear()
-        self._forced = False
         if self.leader_peer != sender:
-            self._incoming = None
-        self.become_follower(sender)
+            self._incoming.clear()
+        self._on_leaders_word(sender)
         self.leader_commit = message.commit_index
         self._note_applied()
         if message.prevLogIdx is not None:
             self._take_entries(sender, message)
         elif message.serialized is not None:
-            self._take_snapshot(sender, *message.serialized)
+            self._take_snapshot(sender, message, *message.serialized)
         else:
             # It has nothing to send from where it believes this log ends: say where it ends.
-            self._ack(sender, reset=True, success=False)
+            self._ack(sender, message, reset=True, success=False)
 
     def _take_entries(self, sender: Peer, message: AppendEntries) -> None:
         journal = self._journal
         first, last, before = journal.first_index, journal.last_index, message.prevLogIdx
         assert before is not None, "looked at by the caller"
         if not first <= before <= last:
-            self._ack(sender, reset=True, success=False)
+            self._ack(sender, message, reset=True, success=False)
             return
         if journal[before - first][2] != message.prevLogTerm:
             self._contradicted(before)
@@ -378,7 +333,7 @@ class Node(Voting):
             wrong = journal[before - first][2]
             while before - 1 > self.commit_index and journal[before - 1 - first][2] == wrong:
                 before -= 1
-            self._ack(sender, reset=True, success=False, next_index=before)
+            self._ack(sender, message, reset=True, success=False, next_index=before)
             return
         checked = before
         for _command, index, term in message.entries:
@@ -393,10 +348,8 @@ class Node(Voting):
             journal.add(command, index, term)
             checked = index
         # Beyond ``checked`` this log may still differ from the leader's.
-        commit = min(message.commit_index, checked)
-        if commit > self.commit_index:
-            self.commit_index = commit
-        self._ack(sender, reset=False, success=True, next_index=checked + 1)
+        self.commit_to(max(self.commit_index, min(message.commit_index, checked)))
+        self._ack(sender, message, reset=False, success=True, next_index=checked + 1)
 
     def _contradicted(self, index: int) -> None:
         if index <= self.commit_index:
@@ -405,40 +358,29 @@ class Node(Voting):
                 f"{self.commit_index}): one Controller's directory was replaced or edited"
             )
 
-    def _take_snapshot(self, sender: Peer, piece: bytes, first: bool, last: bool) -> None:
-        if first:
-            self._incoming = bytearray()
-        if self._incoming is None:
-            return  # the begin went to an earlier link; the leader starts again when it hears no ack
-        self._incoming += piece
-        if len(self._incoming) > SNAPSHOT_BYTES_MAX:
-            self._incoming = None
-            raise PeerError(f"a snapshot of more than {SNAPSHOT_BYTES_MAX} bytes")
-        if not last:
+    def _take_snapshot(
+        self, sender: Peer, message: AppendEntries, piece: bytes, first: bool, last: bool
+    ) -> None:
+        data = self._incoming.add(piece, first=first, last=last)
+        if data is None:
             return
-        data, self._incoming = bytes(self._incoming), None
         try:
             snapshot = decode_snapshot(data)
         except DiskError as error:
             raise PeerError(f"its snapshot is damaged: {error}") from None
         if snapshot.last[1] <= self.commit_index:
-            self._ack(sender, reset=True, success=False, next_index=self.commit_index + 1)
+            self._ack(sender, message, reset=True, success=False, next_index=self.commit_index + 1)
             return
-        self._store_snapshot(data)
+        self._compaction.storage.store_snapshot(data)
         self.snapshots.store(data)
         self._adopt(snapshot)
-        self._ack(sender, reset=False, success=True, next_index=snapshot.last[1] + 1)
+        self._ack(sender, message, reset=False, success=True, next_index=snapshot.last[1] + 1)
 
     def _adopt(self, snapshot: Snapshot) -> None:
         """Let journal and state follow a durable snapshot. Entries behind it stay if they continue it."""
         align(self._journal, snapshot)
-        self._restore(snapshot.state)
-        index = snapshot.last[1]
-        self.last_applied = index
-        self.commit_index = max(index, self.commit_index)
-        waiting = self.waiting
-        for passed in [at for at in waiting if at <= index]:
-            del waiting[passed]  # whether they are in it is unknown; their callers have deadlines
+        self._machine.restore(snapshot.state)
+        self.skip_to(snapshot.last[1])
 
     def _on_ack(self, sender: Peer, message: Ack) -> None:
         if message.term > self.term:
@@ -454,64 +396,50 @@ class Node(Voting):
         if message.reset:
             wanted = max(message.next_index, matched.get(sender, 0) + 1, 2)
             self.next_index[sender] = wanted
-            self.append_due = -1.0
+            self.speak_now()
         if not message.admitted:
             self._consider(sender, message)
             return
         self.answered_at[sender] = self._now()
-        self._reads.answered(sender.id, message, self._outbox.round, self._clock_ms() * 1000)
+        self._reads.on_ack(sender.id, message, self._clock_ms() * 1000)
         if not message.reset and message.success and matched.get(sender, 0) < message.next_index - 1:
             matched[sender] = message.next_index - 1
             if self.next_index[sender] < message.next_index:
                 self.next_index[sender] = message.next_index
 
     def _consider(self, sender: Peer, message: Ack) -> None:
-        """Admit a member that began empty once it holds all that it may have acknowledged before.
+        """Admit a member without a vote once it holds all that it may have acknowledged before.
 
-        Until then its word counts for nothing: it may have helped to elect a leader of a later term, or held
-        a decision nobody else has. That nobody leads a later term is known by a read, confirmed by others
-        after it began, or because all members, this one as it is now, elected this leader.
+        Until then what it acknowledges counts for nothing: it may have helped to elect a leader of a later
+        term, or held a decision no other member has. That there is no leader of a later term is known by a
+        read, confirmed by others after it began, or because all members, this one as it is now, elected this
+        leader.
         """
         if sender.id in self._voters:
             self.answered_at[sender] = self._now()
-        elif sender.id not in self._vouched:
-            self._ask_for(sender.id)
+        elif not self._admission.is_confirmed(sender.id):
+            self._admission.ask(sender.id, self.read)
             return
         needed = max(self.commit_index, self.noop_index)
         if message.success and not message.reset and message.next_index > needed:
             log.info("Controller %s holds everything: admitted", sender.id)
             self._outbox.send(sender, Admit(self.term))
-            self.append_due = -1.0  # its answer says that it was
+            self.speak_now()  # its answer says that it was
 
-    def _ask_for(self, member: str) -> None:
-        if member in self._asking:
-            return
-        mark = self._asking[member] = object()
-
-        def done(_result: Any, why: str | None) -> None:
-            if self._asking.get(member) is mark:
-                del self._asking[member]
-                if why is None:
-                    self._vouched.add(member)
-
-        self.read(done)
+    def _on_admit(self, sender: Peer, message: Admit) -> None:
+        if message.term == self.term and sender == self.leader_peer:
+            log.info("admitted by %s: this Controller may vote", sender.id)
+            self._journal.admit()
 
     # acknowledgements
 
-    def _ack(self, to: Peer, *, reset: bool, success: bool, next_index: int | None = None) -> None:
+    def _ack(
+        self, to: Peer, said: AppendEntries, *, reset: bool, success: bool, next_index: int | None = None
+    ) -> None:
+        """Answer ``said``."""
         after = self._journal.last_index + 1 if next_index is None else next_index
-        self._outbox.send(
-            to,
-            Ack(
-                self.term,
-                after,
-                reset,
-                success,
-                self._answers_us,
-                self._answers_round,
-                self._journal.admitted,
-            ),
-        )
+        admitted = self._journal.admitted
+        self._outbox.send(to, Ack(self.term, after, reset, success, said.sent_us, said.round, admitted))
 
     # what the library asks
 
@@ -522,7 +450,7 @@ class Node(Voting):
             log.error("entry of unknown kind %r was committed; it changes nothing", command[:1])
             return Failed(f"entry of unknown kind {command[:1]!r}")
         try:
-            return self._apply_entry(command[1:])
+            return self._machine.apply(command[1:])
         except Exception as error:
             # Whatever it is: every member gets the same, and the log must go on.
             log.exception("a command could not be applied")
@@ -539,28 +467,11 @@ class Node(Voting):
             self.waiting[index].append((term, library_callback(done)))
 
     def compact(self) -> None:
-        journal, applied = self._journal, self.last_applied
-        done = applied - journal.first_index
-        if done < self._compact_entries and not (done >= 64 and journal.size_bytes > 8 << 20):
-            return
-        if self._now() < self._compact_from:
-            return
-        before, last = journal[done - 1 : done + 1]
-        data = encode_snapshot(Snapshot(before, last, self._state()))
-        try:
-            self._store_snapshot(data)
-            # Only now: until here a crash finds the old journal whole.
-            journal.deleteEntriesTo(done - 1)
-        except DiskError as error:
-            if not journal.usable:
-                raise
-            # The journal is as it was, and continues the former snapshot as well as this one.
-            self._compact_from = self._now() + COMPACT_AGAIN_S
-            self._watch.compaction_error = str(error)
-            log.warning("no compaction now, again in %g s: %s", COMPACT_AGAIN_S, error)
-            return
-        self._watch.compaction_error = None
-        self.snapshots.store(data)
+        applied, now = self.last_applied, self._now()
+        if self._compaction.is_due(applied, now):
+            data = self._compaction.run(applied, self._machine.snapshot(), now)
+            if data is not None:
+                self.snapshots.store(data)
 
 
 def _library_conf(timing: Timing, journal: Journal) -> Any:

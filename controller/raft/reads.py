@@ -1,4 +1,4 @@
-"""Who certainly still followed, and until when; which reads may be answered?
+"""Which members certainly still followed, and until when; which reads may be answered?
 
     acknowledgement (term, round, sent_us) ──► newest of each peer ──► what a majority has ──► reads, leases
 
@@ -28,14 +28,27 @@ class Reads:
     """What the other members' answers prove to their leader, and the reads that wait for it."""
 
     def __init__(self, others: int) -> None:
+        self.round = 0  # of the newest question to all members
+        self.asked = False  # the question of this round is not on its way yet
         self._needed = (others + 1) // 2  # with the leader itself a majority
         self._rounds: dict[str, int] = {}  # newest round each peer answered
         self._proofs: tuple[int, dict[str, int]] = (0, {})  # term -> newest ``sent_us`` each peer answered
         self._waiting: list[Read] = []
 
-    def answered(self, peer: str, message: Ack, asked: int, now_us: float) -> None:
-        """``peer`` still followed when it answered. ``asked``: the newest round that exists."""
-        if message.round <= asked:
+    def ask(self, term: int, index: int, done: Done) -> None:
+        """Call ``done`` once ``index`` is applied and a majority answered a question asked from now on.
+
+        Reads between two ticks share a round: no message of its number was sent yet, so a member that answers
+        one follows later than now.
+        """
+        if not self.asked:
+            self.asked = True
+            self.round += 1
+        self._waiting.append(Read(term, self.round, index, done))
+
+    def on_ack(self, peer: str, message: Ack, now_us: float) -> None:
+        """``peer`` still followed when it answered."""
+        if message.round <= self.round:
             self._rounds[peer] = max(message.round, self._rounds.get(peer, 0))
         if self._proofs[0] != message.term:
             self._proofs = (message.term, {})
@@ -52,17 +65,14 @@ class Reads:
             return None
         return sorted(proofs.values(), reverse=True)[self._needed - 1] / 1000
 
-    def wait(self, read: Read) -> None:
-        self._waiting.append(read)
-
-    def ripe(self, asked: int) -> bool:
+    def ripe(self) -> bool:
         """Whether a majority answered what some read waits for."""
-        return bool(self._waiting) and min(read.round for read in self._waiting) <= self._confirmed(asked)
+        return bool(self._waiting) and min(read.round for read in self._waiting) <= self._confirmed()
 
-    def answer(self, term: int | None, asked: int, applied: int) -> None:
+    def answer(self, term: int | None, applied: int) -> None:
         """Answer the reads that may be. ``term``: the one led now, None when another member leads."""
         waiting, self._waiting = self._waiting, []
-        confirmed = self._confirmed(asked)
+        confirmed = self._confirmed()
         for read in waiting:
             if read.term != term:
                 safely(read.done, None, "not the leader")
@@ -71,9 +81,9 @@ class Reads:
             else:
                 self._waiting.append(read)
 
-    def _confirmed(self, asked: int) -> int:
+    def _confirmed(self) -> int:
         """The newest round a majority answered."""
         if self._needed == 0:
-            return asked
+            return self.round
         newest = sorted(self._rounds.values(), reverse=True)
         return newest[self._needed - 1] if len(newest) >= self._needed else 0

@@ -1,13 +1,13 @@
-"""Who becomes leader, and whose word counts for that?
+"""Which member becomes leader, and whose votes count?
 
 Beyond Raft's votes: a pre-vote comes before any term is raised; followers of a healthy leader vote for
-nobody; each voter counts once, and only as long as the link it voted on stands. After a try without a winner
-the next one follows soon, at a random time, and the tries grow apart until a leader is heard.
+nobody; each voter counts once, and only as long as the link it voted on stands. A try without a winner is
+followed by the next one soon, at a random time; the tries grow apart until a leader is heard.
 
-A member that begins with an empty directory may have forgotten what it promised, so it has no vote until a
-leader admitted it (``journal.admit``). Two words of it count all the same: following, which endangers nobody,
-and its vote where *all* members vote for one candidate. No decision can be lacking there, so that is also how
-a new group begins.
+A member that begins with an empty directory may have forgotten a vote, so it has none until a leader admits
+it (``journal.admit``). Two things of it count all the same: that it follows, which endangers nothing, and its
+vote where *all* members vote for one candidate. No decision can be lacking there; that is also how a new
+group begins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from controller.raft.codec import PreVote, PreVoteAnswer, RequestVote, Vote
-from controller.raft.library import CANDIDATE, LibraryNode, Outbox, Peer
+from controller.raft.library import CANDIDATE, LEADER, LibraryNode, Outbox, Peer
 from controller.raft.timing import Timing
 from runtime.backoff import backoff_s
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 NEVER: Final = -1e9
 ANSWERS_MISSED_MAX: Final = 3
 """A follower that left so many signs of life in a row unanswered is not asked to lead."""
-"""Of the wait between two tries: beyond any longest wait, and never beyond what a float holds."""
 
 
 class Voting(LibraryNode):
@@ -45,19 +44,49 @@ class Voting(LibraryNode):
         self._heard_leader = NEVER  # when the current leader last spoke
         self._votes: tuple[int, dict[str, bool]] = (0, {})  # term -> voter: whether it is admitted
         self._pre_votes: dict[str, bool] = {}
-        self._voters: set[str] = set()  # who made this member leader when it took all of them
+        self._voters: set[str] = set()  # the members that elected this leader when it took all of them
         self._forced = False
         self._tries = 0  # since a leader was last heard
         self._turns: dict[str, float] = {}  # since when each peer was asked to lead instead
+        self._ticked = 1e9  # when the last tick began
 
     def leader(self) -> str | None:
         found = self.leader_peer
         return None if found is None else str(found.id)
 
+    # the leader's word
+
+    def _on_leaders_word(self, leader: Peer) -> None:
+        """``leader`` leads this term, and spoke."""
+        self._heard_leader = self._now()
+        self.election_deadline = self._heard_leader + self._patience_s()
+        self._tries = 0
+        self._pre_votes.clear()
+        self._forced = False
+        self.become_follower(leader)
+
+    def _on_leader_gone(self) -> None:
+        """The link to the leader ended: look for another soon, without waiting out its silence."""
+        self._heard_leader = NEVER
+        self._tries = 0
+        soon = self._now() + self._timing.retry_s * self._chance.random()
+        self.election_deadline = min(self.election_deadline, soon)
+
+    def _forgive_own_delay(self) -> None:
+        """A leader that did not run itself (a slow sync, a busy machine) cannot blame others for silence:
+        their answers may lie unread. What it says as leader needs a majority anyway."""
+        now = self._now()
+        late = now - self._ticked - 2 * self._timing.append_s
+        if self.role == LEADER and late > 0:
+            answered = self.answered_at
+            for peer in self.peers.values():
+                answered[peer] = min(now, answered.get(peer, NEVER) + late)
+        self._ticked = now
+
     # standing for election
 
     def _ask_beforehand(self) -> None:
-        """Pre-vote: when the silence is too long, ask who would vote before raising the term."""
+        """Pre-vote: when the silence is too long, ask for promises of votes before raising the term."""
         now = self._now()
         if self.leads() or self._forced or not self.peers or self.election_deadline >= now:
             return
@@ -126,15 +155,15 @@ class Voting(LibraryNode):
         self._votes[1].pop(peer, None)
         self._voters.discard(peer)
         if self._forced and not self.linked:
-            # There is nobody left to stand before; who comes back is asked again.
+            # No member is left to vote; those that come back are asked again.
             self._forced = self._outbox.transfer = False
             self.election_deadline = self._now() + self._next_try_s()
 
     # handing leadership over
 
     def _transfer_target(self, to: str | None) -> Peer | None:
-        """Who shall lead instead: the one asked last while its turn is not over, else who waited longest, of
-        equals the one that answered last."""
+        """The next leader: the member asked last while its turn is not over, else the one that waited
+        longest, of equals the one that answered last."""
         now, answered = self._now(), self.answered_at
         matched, linked = self.match_index, self.linked
         lately = now - ANSWERS_MISSED_MAX * self._timing.append_s
@@ -148,7 +177,7 @@ class Voting(LibraryNode):
         ]
         last, since = max(self._turns.items(), key=lambda turn: turn[1], default=("", NEVER))
         if since > now - self._timing.election_min_s / 2:
-            # Two that are asked at once would take the votes from each other.
+            # Two that are asked at once would split the votes.
             for peer in ready:
                 if peer.id == last:
                     return peer
@@ -168,7 +197,7 @@ class Voting(LibraryNode):
             and self._reaches_as_far(message.last_log_term, message.last_log_index)
         )
         if granted:
-            # Make way, or two candidates that woke together take the votes from each other.
+            # Wait for it: two candidates that woke together would split the votes.
             later = self._now() + self._timing.retry_s
             self.election_deadline = max(self.election_deadline, later)
         answer = PreVoteAnswer(message.term, self.term, granted, self._journal.admitted)
@@ -209,7 +238,7 @@ class Voting(LibraryNode):
         return count * 2 > len(self.peers) + 1
 
     def _step_down(self, term: int) -> None:
-        """There is a later term: follow whoever leads it."""
+        """There is a later term: follow its leader."""
         self.set_term(term, None)
         self.become_follower(None)
 

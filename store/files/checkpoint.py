@@ -104,7 +104,7 @@ class CheckpointFile:
         """Write ``values`` (of ``now.encode()``) and sync. Blocks; raises OSError.
 
         ``since``: only if ``writes`` still was that. Values taken before they reach their thread may be older
-        than what a cut wrote meanwhile: written behind it, they would vouch for what it takes away.
+        than what a cut wrote meanwhile: written behind it, they would speak for what it takes away.
         """
         if self._file is not None and since in (None, self.writes):
             self.writes += 1

@@ -183,6 +183,10 @@ class ConsumeQueue:
         self._unsynced.clear()
         self._names_dirty = False
 
+    def doubt_names(self) -> None:
+        """The names of the files there are may not be durable."""
+        self._names_dirty = self._names_dirty or bool(self._dir.segments)
+
     def take_new_names(self) -> list[str]:
         """The directories whose names changed since the last call, innermost first."""
         if not self._names_dirty:
@@ -450,8 +454,11 @@ class ConsumeQueues:
         self._pool = FilePool(OPEN_FILES_MAX)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
 
-    def load(self, settled: int = 0) -> None:
-        """Find the queues on disk, and their entries (see ConsumeQueue.load)."""
+    def load(self, settled: int = 0, *, clean: bool = True) -> None:
+        """Find the queues on disk, and their entries (see ConsumeQueue.load).
+
+        After an unclean stop the names of files may be in memory only: the next sync of a queue covers them.
+        """
         for topic in self._disk.listdir(self.path):
             for name in self._disk.listdir(f"{self.path}/{topic}"):
                 if name.isdigit():
@@ -459,6 +466,8 @@ class ConsumeQueues:
                     queue.load(settled)
                     if queue.is_unsynced:
                         self._unsynced[queue] = 0
+                    if not clean:
+                        queue.doubt_names()
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))

@@ -196,8 +196,8 @@ class Housekeeping:
             now.settled_offset, now.logics_timestamp_ms = self._rounds.popleft()
 
     async def flush_index(self) -> None:
-        """Write and sync what is new in the index, off the loop."""
-        if self._files.index is None:
+        """Write and sync what is new in the index, off the loop. Not before ``Index.unproven`` ends."""
+        if self._files.index is None or self._files.index.unproven:
             return
         try:
             self._files.index.put_many(())  # what found no place while the disk was full
@@ -282,6 +282,7 @@ class Housekeeping:
         self._rounds.append((until, stamp_ms))
         self._settle()
         if self._files.index is not None:
+            self._files.index.prove()
             self._files.index.begin_flush()()
             self._files.index.end_flush(True)
             now.index_timestamp_ms = self._files.index.end_timestamp_ms

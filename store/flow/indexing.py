@@ -105,7 +105,7 @@ class Indexer:
     ) -> None:
         """Make the index level with ``dispatched()``, then end; or once ``pause`` (seconds) says that the
         store closes. Raises DiskError."""
-        if self.caught_up or self._index is None:
+        if self._index is None or (self.caught_up and not self._index.unproven):
             return
         begin = self.at
         if not await self._read_slots(env, self._index, pause):

@@ -67,7 +67,7 @@ class Truncator:
 
     def _cut(self, offset: int) -> None:
         try:
-            self.invalidate(offset)  # first: after a crash it must not vouch for what comes next
+            self.invalidate(offset)  # first: after a crash it must not speak for what comes next
             self._log.cut(offset)
             self._damage.truncate(offset)
             self._queues.truncate(offset)

@@ -6,12 +6,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.context import BrokerContext
-from broker.requests.fast_path import FastPath, _Ext, is_fast
+from broker.requests.fast_headers import SendExt
+from broker.requests.fast_path import FastPath, is_fast
 from broker.requests.send import SendProcessor
 from broker.requests.send_format import is_special, is_special_beside_key
 from broker.state.current_role import CurrentRole
@@ -121,10 +123,12 @@ def frame(
     properties: str = UNIQ,
     code: int = 310,
     flag: int = 0,
+    serialize: int = codec.JSON,
     **header: Any,
 ) -> bytes:
-    ext = SendHeader("pg", topic, queue_id, 1_699_999_999_000, properties=properties, **header).to_ext()
-    return codec.encode(Command(code, ext, body, opaque=opaque, flag=flag))
+    send = SendHeader("pg", topic, queue_id, 1_699_999_999_000, properties=properties, **header)
+    ext = send.to_ext(full_names=code == 10)
+    return codec.encode(Command(code, ext, body, opaque=opaque, flag=flag, serialize=serialize))
 
 
 def assert_same(frames: list[bytes], **side: Any) -> tuple[Side, int]:
@@ -140,17 +144,31 @@ def assert_same(frames: list[bytes], **side: Any) -> tuple[Side, int]:
     return fast, len(left)
 
 
-def test_plain_sends_take_the_hot_path_and_one_write() -> None:
-    fast, left = assert_same([frame(i, b"x" * i, queue_id=i % 4) for i in range(64)])
+@pytest.mark.parametrize("serialize", [codec.JSON, codec.ROCKETMQ])
+@pytest.mark.parametrize("code", [10, 310])
+def test_plain_sends_take_the_fast_path_and_one_write(code: int, serialize: int) -> None:
+    sent = [frame(i, b"x" * i, queue_id=i % 4, code=code, serialize=serialize) for i in range(64)]
+    fast, left = assert_same(sent)
     assert left == 0
+    assert fast.context.stats.put_fast_total == 64
     assert fast.store.appends == 1
     assert len(fast.connection.written) == 1
 
 
-def test_a_batch_takes_the_hot_path_with_its_properties_untouched() -> None:
+@pytest.mark.parametrize("serialize", [codec.JSON, codec.ROCKETMQ])
+def test_a_batch_takes_the_fast_path_with_its_properties_untouched(serialize: int) -> None:
     messages = [(b"m%d" % i, f"KEYS\x01k{i}\x02UNIQ_KEY\x01AB{i}\x02TAGS\x01A\x02", i) for i in range(5)]
-    _, left = assert_same([frame(1, batch_body(messages), code=320, batch=True)])
+    fast, left = assert_same([frame(1, batch_body(messages), code=320, batch=True, serialize=serialize)])
     assert left == 0
+    assert fast.context.stats.put_fast_total == 5
+
+
+def test_a_pull_between_sends_leaves_them_on_the_fast_path() -> None:
+    pulls = [codec.encode(Command(11, {"topic": "T"}, serialize=dialect)) for dialect in (0, 1)]
+    sent = [frame(1), pulls[0], frame(2, serialize=codec.ROCKETMQ), pulls[1], frame(3)]
+    side = Side()
+    assert side.fast(b"".join(sent)) == pulls
+    assert len(side.store.dispatches) == 3
 
 
 def test_oneway_sends_are_stored_and_never_answered() -> None:
@@ -350,7 +368,7 @@ async def test_answers_wait_for_replication() -> None:
     assert side.fast(frame(1)) == []
     assert side.connection.written == []
     side.replicated = side.store.log.end
-    side.pending_acks.replicated(side.store.log.end)
+    side.pending_acks.on_replicated(side.store.log.end)
     assert len(side.connection.written) == 1
 
 
@@ -392,27 +410,29 @@ def test_beside_a_unique_key_the_short_test_says_the_same(pairs: list[tuple[str,
     assert is_special_beside_key(text) == is_special(text)
 
 
-FAST: dict[str, Any] = {"a": "pg", "b": "T", "c": "TBW102", "d": 8, "e": 3, "f": 0, "g": 1, "h": 0, "i": UNIQ}
+FAST = SendExt("pg", "T", "TBW102", 8, 3, 0, 1, 0, UNIQ)
 
 
 @pytest.mark.parametrize(
     ("code", "changes", "unique", "expected"),
     [
         (310, {}, "A1", True),
-        (310, {"f": 1}, "A1", True),
-        (320, {"m": "true"}, "A1", True),
+        (310, {"sys_flag": 1}, "A1", True),
+        (320, {"batch": "true"}, "A1", True),
         (320, {}, "A1", False),
-        (310, {"m": "true"}, "A1", False),
-        (310, {"a": ""}, "A1", False),
-        (310, {"c": ""}, "A1", False),
-        (310, {"e": 4}, "A1", False),
-        (310, {"e": -1}, "A1", False),
-        (310, {"f": 4}, "A1", False),
-        (310, {"f": 128}, "A1", False),
-        (310, {"i": UNIQ[:-1]}, "A1", False),
-        (310, {"i": UNIQ + "DELAY\x013\x02"}, "A1", False),
-        (310, {"i": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
-        (310, {"i": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),
+        (310, {"batch": "true"}, "A1", False),
+        (310, {"batch": "TRUE"}, "A1", False),
+        (310, {"batch": "false"}, "A1", True),
+        (310, {"producer_group": ""}, "A1", False),
+        (310, {"default_topic": ""}, "A1", False),
+        (310, {"queue_id": 4}, "A1", False),
+        (310, {"queue_id": -1}, "A1", False),
+        (310, {"sys_flag": 4}, "A1", False),
+        (310, {"sys_flag": 128}, "A1", False),
+        (310, {"properties": UNIQ[:-1]}, "A1", False),
+        (310, {"properties": UNIQ + "DELAY\x013\x02"}, "A1", False),
+        (310, {"properties": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
+        (310, {"properties": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),
         (310, {}, "", False),
         (310, {}, 'A"', False),
         (310, {}, "\u00e9", False),
@@ -421,5 +441,5 @@ FAST: dict[str, Any] = {"a": "pg", "b": "T", "c": "TBW102", "d": 8, "e": 3, "f":
 def test_a_send_is_fast_when_it_needs_no_rule_but_the_format(
     code: int, changes: dict[str, Any], unique: str, expected: bool
 ) -> None:
-    ext = _Ext(**{**FAST, **changes})
-    assert is_fast(code, ext, ext.i, 4, unique) is expected
+    ext = msgspec.structs.replace(FAST, **changes)
+    assert is_fast(code, ext, ext.properties, 4, unique) is expected

@@ -74,7 +74,7 @@ async def group(path: Path, lease_ms: int | None = None, **keys: object) -> Asyn
         brokers = [broker_at(path / str(n), controllers, **(own | keys)) for n in (1, 2, 3)]
         for n, broker in enumerate(brokers, 1):
             await broker.start()
-            await until(lambda broker=broker, n=n: broker.membership.broker_id == n)  # type: ignore[misc]
+            await until(lambda broker=broker, n=n: broker.role.broker_id == n)  # type: ignore[misc]
         found = Group(controllers, brokers, namesrv)
         try:
             await full(controllers, brokers)

@@ -179,7 +179,7 @@ async def test_a_slave_is_sent_the_change_and_not_the_table(tmp_path: Path) -> N
     async with pair(tmp_path) as (one, two), client_of(one) as client:
         one.topics.put(*(TopicConfig(f"T{n}") for n in range(500)))
         one.groups.put(*(SubscriptionGroupConfig(f"g{n}") for n in range(500)))
-        await one.context.copies.settle()
+        await one.context.copies.wait_for_copies()
         await eventually(lambda: two.topics.get("T499") is not None, "the slave has them")
         sizes = []
         answer = one.context.copies._answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +27,7 @@ from runtime.os_env import OsEnv
 from runtime.tasks import Tasks
 from tests.broker.helpers import eventually
 from tests.fakes.broker.store import FakeConnection
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 
 
 def now_ms() -> int:
@@ -242,6 +244,26 @@ async def test_a_torn_file_is_read_from_its_backup_and_two_torn_ones_are_left_al
     file.found()
     await file.flush()
     assert json.loads(backup.read_text())["a"] == 2
+    await tasks.cancel()
+
+
+@pytest.mark.parametrize("name", ["topics.json", "delayOffset.json", "consumerOffset.json"])
+async def test_a_table_read_after_a_failed_sync_survives_a_power_failure(name: str) -> None:
+    """The new file has its name in the page cache only: a restart in the same boot reads it all the same."""
+    disk, path, tasks = FaultyDisk(), f"/store/config/{name}", Tasks("t")
+    content: dict[str, Any] = {"a": 1}
+    file = ConfigFile(FaultyEnv(disk), path, lambda: content, tasks, delay_s=3600)
+    file.changed()
+    await file.flush()
+    content["a"] = 2
+    file.changed()
+    disk.fail = lambda what, path: errno.EIO if what == "sync_dir" else None
+    with pytest.raises(OSError, match="Input/output"):
+        await file.flush()
+    disk.fail = lambda what, path: None
+    again = ConfigFile(FaultyEnv(disk.killed()), path, dict, tasks)
+    assert again.load() == {"a": 2}
+    assert ConfigFile(FaultyEnv(disk.crash()), path, dict, tasks).load() == {"a": 2}
     await tasks.cancel()
 
 

@@ -110,7 +110,8 @@ async def test_a_master_that_hands_on_a_table_that_is_none_is_asked_again() -> N
         groups=table,
         offsets=table,
     )
-    sync = MetadataSync(cast(BrokerContext, context), cast(Any, table), cast(Any, Client()))
+    files = SimpleNamespace(delays=table)
+    sync = MetadataSync(cast(BrokerContext, context), cast(Any, files), cast(Any, Client()))
     assert await sync.once() is False
 
 
@@ -131,8 +132,8 @@ async def test_a_slave_goes_on_copying_tables_after_an_error_that_nobody_foresaw
         groups=SimpleNamespace(adopt=None),
         offsets=SimpleNamespace(adopt=None),
     )
-    offsets = DelayOffsets(lambda: 0)
-    sync = MetadataSync(cast(BrokerContext, context), offsets, cast(Any, Client()))
+    tables = SimpleNamespace(delays=DelayOffsets(lambda: 0))
+    sync = MetadataSync(cast(BrokerContext, context), cast(Any, tables), cast(Any, Client()))
     task = asyncio.create_task(sync.run())
     await eventually(lambda: task.done() or len(asked) >= 3, "the master is asked again")
     assert not task.done()

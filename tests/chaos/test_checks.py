@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace as changed
 
 from chaos.checks import CHECKERS, Evidence, check_all
 from chaos.checks.replicas import first_difference
@@ -36,7 +37,7 @@ def move_final(events: list[HistoryEvent]) -> None:
     at = first(events, Read, key="k19", final=True)
     read = events[at]
     assert isinstance(read, Read)
-    events[at] = replace(read, queue_offset=read.queue_offset + 1)
+    events[at] = changed(read, queue_offset=read.queue_offset + 1)
 
 
 def invent(events: list[HistoryEvent]) -> None:
@@ -47,7 +48,7 @@ def change_bytes(events: list[HistoryEvent]) -> None:
     at = first(events, Read, key="k3", final=True)
     read = events[at]
     assert isinstance(read, Read)
-    events[at] = replace(read, body_crc=7)
+    events[at] = changed(read, body_crc=7)
 
 
 def refuse_a_stored_one(events: list[HistoryEvent]) -> None:
@@ -71,7 +72,7 @@ def swap_offsets(events: list[HistoryEvent]) -> None:
     }
     for number, event in enumerate(events):
         if isinstance(event, Ok | Read) and event.key in renamed:
-            events[number] = replace(event, queue_offset=offsets[renamed[event.key]])
+            events[number] = changed(event, queue_offset=offsets[renamed[event.key]])
 
 
 def give_one_offset_twice(events: list[HistoryEvent]) -> None:
@@ -191,16 +192,16 @@ def test_a_replica_that_stays_away_or_short_or_has_other_epochs_is_found() -> No
 
 def test_a_member_that_left_the_set_is_found_where_nothing_excuses_it() -> None:
     first_seen = Asked(3.0, 2.5, "probe", "broker-a", 1, 1, 3, (1, 2))
-    left = replace(first_seen, at_ms=5.0, set_epoch=4, members=(1,))
-    returned = replace(left, at_ms=6.0, set_epoch=5, members=(1, 2))
-    elected = replace(left, at_ms=7.0, epoch=2)
+    left = changed(first_seen, at_ms=5.0, set_epoch=4, members=(1,))
+    returned = changed(left, at_ms=6.0, set_epoch=5, members=(1, 2))
+    elected = changed(left, at_ms=7.0, epoch=2)
     evidence = Evidence(History(), complete=False, set_kept=True)
     for answers in ([first_seen, left, returned], [first_seen, returned], [first_seen, elected, left]):
         evidence.history.events = list(answers)
         assert [v.checker for v in check_all(evidence) if v.checker == "set_kept"] == ["set_kept"]
         evidence.history.events.insert(1, Happened(4.0, "b2", "kill", {}))
         assert "set_kept" not in names(evidence), "after a death it may"
-    evidence.history.events = [first_seen, elected, replace(elected, at_ms=8.0, set_epoch=5, members=(1, 2))]
+    evidence.history.events = [first_seen, elected, changed(elected, at_ms=8.0, set_epoch=5, members=(1, 2))]
     assert names(evidence) == set(), "an election may begin anew"
 
 
@@ -240,7 +241,7 @@ def test_what_was_retried_after_an_unknown_attempt_may_be_stored_twice() -> None
     at = first(events, Ok, key="k18")
     ok = events[at]
     assert isinstance(ok, Ok)
-    events[at] = replace(ok, unknown_attempts=1)
+    events[at] = changed(ok, unknown_attempts=1)
     assert "duplicates" not in names(evidence)
 
 

@@ -4,7 +4,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.raft.tls import TlsFiles
+from controller.links.tls import TlsFiles
 
 
 @dataclass

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.raft.raft import ApplyFailed, NotLeader, Raft, RaftConfig
+from controller.raft.calls import StateMachine
+from controller.raft.raft import ApplyFailed, NotLeader, Raft
+from controller.raft.timing import RaftConfig
 from model.errors import ConfigError, DiskError, Refused, Unknown
 from runtime.os_env import OsDisk, OsEnv
 from tests.fakes.controller.raft_live import CONFIG, Group, Member, numbers, run
@@ -204,7 +206,7 @@ def test_a_directory_serves_one_process(tmp_path: Path) -> None:
 
     async def main(group: Group) -> None:
         member = Member(group, "n0", str(tmp_path / "x"))
-        member.raft._env.disk = Held()  # type: ignore[misc]
+        member.raft._directory._disk = Held()
         with pytest.raises(DiskError, match="in use by another process"):
             await member.raft.start()
 
@@ -213,7 +215,8 @@ def test_a_directory_serves_one_process(tmp_path: Path) -> None:
 
 def test_configuration_that_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     def make(node: str, config: RaftConfig) -> None:
-        Raft(OsEnv(), node, {"n0": "127.0.0.1:1"}, str(tmp_path), bytes, bytes, lambda _: None, config=config)
+        machine = StateMachine(bytes, bytes, lambda _: None)
+        Raft(OsEnv(), node, {"n0": "127.0.0.1:1"}, str(tmp_path), machine, config=config)
 
     with pytest.raises(ConfigError, match="n5 is not among"):
         make("n5", CONFIG)

@@ -119,7 +119,7 @@ class Promises:
     def broken(self, member: Member) -> list[str]:
         """What a member that just started does not know any more."""
         assert member.raft is not None
-        journal = member.raft._journal
+        journal = member.raft._directory.journal
         assert journal is not None
         held = {index: term for _, index, term in journal[:]}
         wrong = [f"entry {at}" for at, term in self.log if at >= min(held) and held.get(at) != term]

@@ -23,8 +23,8 @@ def after(commands: int) -> tuple[int, int]:
         assert leader.raft is not None
         done = [await group.propose() for _ in range(commands)]
         assert all(done)
-        assert leader.raft._journal is not None
-        found.append(len(leader.raft._journal))
+        assert leader.raft._directory.journal is not None
+        found.append(len(leader.raft._directory.journal))
         for member in group.members.values():
             member.kill()
         for member in group.members.values():

@@ -179,6 +179,6 @@ def test_a_command_behind_a_read_is_not_held_up_by_it() -> None:
 
 
 def test_a_read_that_does_not_ask_is_caught_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reads, "_confirmed", lambda _reads, asked: asked)
+    monkeypatch.setattr(Reads, "_confirmed", lambda reads: reads.round)
     with pytest.raises(AssertionError):
         test_a_read_writes_nothing_and_waits_for_a_majority_asked_after_it()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -98,7 +99,8 @@ def test_members_that_all_stood_still_keep_their_links() -> None:
                 lost.append((name, peer))
                 down(peer)
 
-            transport._on_down = partial(note, name, transport._on_down)
+            owner = transport._owner
+            transport._owner = replace(owner, on_down=partial(note, name, owner.on_down))
         for member in group.members.values():
             assert member.life is not None
             group.loop.pause(member.life)

@@ -323,7 +323,7 @@ def test_doubts_survive_a_snapshot() -> None:
     assert other.groups[G].suspect == [3]
 
 
-# Requests of an earlier reign
+# Requests of an earlier epoch
 
 
 @pytest.mark.parametrize("late", [{"restarted": True, "log_epoch": 1}, {"designate": True}])

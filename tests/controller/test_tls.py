@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.raft.tls import TlsFiles, member_names
+from controller.links.tls import TlsFiles, member_names
 from model.config import ControllerConfig
 from model.errors import ConfigError
 from tests.controller.certificates import Authority

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from controller.raft.transport import STRANGERS_MAX
+from controller.links.transport import STRANGERS_MAX
 from model.errors import ConfigError
 from tests.fakes.controller.raft_sim import wait_for
 from tests.fakes.controller.strangers import SECRET, End, Stranger, alone, frame, members, pair, text

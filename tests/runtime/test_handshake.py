@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.raft.transport import Link, Transport
+from controller.links.link import Link
+from controller.links.transport import Callbacks, Security, Transport
 from ha.wire.proof import Credentials, HandshakeInitiator, HandshakeResponder
 from model.config import BrokerConfig
 from runtime.handshake import Initiator, Keys, NotProven, Responder, State
@@ -50,10 +51,8 @@ def raft_link(node: str, seed: int, dialed: str | None) -> tuple[Link, Wire, lis
         OsEnv(seed=seed),
         node,
         {"n0": "127.0.0.1:1", "nü1": "127.0.0.1:2"},
-        secret=SECRET,
-        on_message=lambda peer, body: heard.append((peer, body)),
-        on_up=lambda peer: None,
-        on_down=lambda peer: None,
+        Callbacks(lambda peer, body: heard.append((peer, body)), lambda peer: None, lambda peer: None),
+        security=Security(SECRET),
     )
     link, wire = Link(owner, dialed), Wire()
     link.connection_made(wire)

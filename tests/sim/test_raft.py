@@ -11,6 +11,7 @@ from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import Life, SimLoop
 from chaos.worlds.sim_net import Fabric
+from controller.raft.calls import StateMachine
 from controller.raft.raft import Raft
 from model.errors import MqError
 
@@ -54,7 +55,8 @@ class Members:
             ADDRESSES[node].partition(":")[0],
             seed=self.seed,
         )
-        raft = Raft(env, node, ADDRESSES, "/raft", apply, lambda: b"\n".join(applied), restore)
+        machine = StateMachine(apply, lambda: b"\n".join(applied), restore)
+        raft = Raft(env, node, ADDRESSES, "/raft", machine)
         self.rafts[node] = raft
         await raft.start()
 

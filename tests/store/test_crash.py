@@ -101,7 +101,7 @@ def test_a_torn_last_record_is_cut_wherever_it_was_torn() -> None:
         return env.disk, puts[3].physical_offset, puts[3].size
 
     disk, start, size = completed(written())
-    disk.remove("/store/checkpoint")  # it would vouch for the record: then it is damaged, not torn
+    disk.remove("/store/checkpoint")  # it says that the record was whole: then it is damaged, not torn
     disk.sync_dir("/store")
     whole = bytes(disk.nodes["/store/commitlog/" + "0" * 20].cache)
     for kept in range(size):

@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from chaos.worlds.sim_loop import SimLoop
+from controller.raft.calls import StateMachine
 from controller.raft.codec import (
     Ack,
     AppendEntries,
@@ -19,6 +20,7 @@ from controller.raft.codec import (
 )
 from controller.raft.journal import Journal
 from controller.raft.node import REGULAR, Node
+from controller.raft.snapshots import Storage
 from controller.raft.timing import Timing
 from tests.fakes.disk.crashing import CrashingDisk, machine
 
@@ -48,15 +50,10 @@ class Lab:
             "a",
             others,
             timing=TIMING,
-            journal=self.journal,
+            storage=Storage(self.journal, snapshot, self.stored.append, compact_entries),
+            machine=StateMachine(self.apply, lambda: b"\n".join(self.applied), self.restore),
             chance=random.Random(1),
             send=self.send,
-            apply=self.apply,
-            state=lambda: b"\n".join(self.applied),
-            restore=self.restore,
-            store_snapshot=self.stored.append,
-            snapshot=snapshot,
-            compact_entries=compact_entries,
         )
         for peer in others:
             self.node.up(peer)

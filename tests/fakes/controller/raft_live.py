@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from controller.raft.raft import NotLeader, Raft, RaftConfig
+from controller.links.transport import Security
+from controller.raft.calls import StateMachine
+from controller.raft.raft import NotLeader, Raft
+from controller.raft.timing import RaftConfig
 from model.errors import Unknown
 from runtime.os_env import OsEnv
 from tests.fakes.controller.raft_sim import wait_for
@@ -27,11 +30,9 @@ class Member:
             name,
             group.addresses,
             directory,
-            self.apply,
-            lambda: b"\n".join(self.applied),
-            self.restore,
+            StateMachine(self.apply, lambda: b"\n".join(self.applied), self.restore),
             config=CONFIG,
-            secret=SECRET,
+            security=Security(SECRET),
         )
 
     def apply(self, command: bytes) -> bytes:

@@ -12,7 +12,10 @@ from chaos.worlds.sim_disk import Machine
 from chaos.worlds.sim_env import SimEnv
 from chaos.worlds.sim_loop import Life, SimLoop
 from chaos.worlds.sim_net import Fabric
-from controller.raft.raft import Raft, RaftConfig
+from controller.links.transport import Security
+from controller.raft.calls import StateMachine
+from controller.raft.raft import Raft
+from controller.raft.timing import RaftConfig
 from model.errors import MqError
 from tests.fakes.disk.refusing import Fault, RefusingDisk
 
@@ -61,16 +64,14 @@ class Member:
                 self.name,
                 group.addresses,
                 "/raft",
-                apply,
-                lambda: b"\n".join(applied),
-                restore,
+                StateMachine(apply, lambda: b"\n".join(applied), restore),
                 config=RaftConfig(
                     append_ms=50,
                     election_min_ms=250,
                     election_max_ms=500,
                     compact_entries=group.compact_entries,
                 ),
-                secret=SECRET,
+                security=Security(SECRET),
             )
             await raft.start()
             return raft

@@ -6,8 +6,8 @@ import os
 import struct
 from collections.abc import Awaitable, Callable
 
-from controller.raft.tls import TlsFiles
-from controller.raft.transport import Limits, Transport
+from controller.links.tls import TlsFiles
+from controller.links.transport import Callbacks, Limits, Security, Transport
 from model.errors import PeerError
 from runtime.os_env import OsEnv
 from tests.ports import free_ports
@@ -35,12 +35,9 @@ class End:
             OsEnv(seed=seed),
             node,
             addresses,
-            secret=secret,
-            on_message=self.on_message,
-            on_up=self.ups.append,
-            on_down=self.downs.append,
+            Callbacks(self.on_message, self.ups.append, self.downs.append),
+            security=Security(secret, tls),
             limits=LIMITS,
-            tls=tls,
         )
 
     def on_message(self, peer: str, body: bytes) -> None:
@@ -84,7 +81,7 @@ class Stranger:
         hello = b"KMQRAFT1" + bytes(16) + os.urandom(16) + text("n0") + text("n1")
         self.writer.write(hello)
         challenge = await self.reader.readexactly(64)
-        said = end.transport.keys.context + hello + challenge[:32]
+        said = end.transport.identity.keys.context + hello + challenge[:32]
 
         def proof(role: bytes) -> bytes:
             return hmac.digest(secret, role + b"\0" + said, "sha256")

@@ -2,7 +2,7 @@
 
 With ``raftTlsCert``, ``raftTlsKey`` and ``raftTlsCaFile`` every Raft connection is TLS 1.3 and both ends show
 a certificate of that CA, which names its member: the id is the common name, or one of the DNS names. The
-handshake of ``controller.raft.transport`` and its MACs come inside, so a secret still keeps the members of
+handshake of ``controller.links.transport`` and its MACs come inside, so a secret still keeps the members of
 different groups apart. A connection whose TLS handshake fails never reaches the transport.
 """
 

@@ -1,0 +1,1 @@
+"""How Controllers talk to each other: proven, numbered frames between members, and nothing to anyone else."""

@@ -1,0 +1,172 @@
+"""How do two Controllers prove to each other which members they are?
+
+Three unframed pieces of fixed form; an id is one length byte and UTF-8::
+
+    dialer   -> acceptor   b"KMQRAFT1", nonce (32), own id, id it wants to reach
+    acceptor -> dialer     nonce (32), proof (32)
+    dialer   -> acceptor   proof (32)
+
+A proof is the HMAC, under the shared secret, of the prover's role and everything said, together with the
+list of member ids: members with another secret or another list do not connect (``runtime.handshake``).
+Session keys come from the same transcript, one for each direction.
+
+Nonces must be new, not secret: the acceptor proves itself first, so nobody can collect a dialer's proofs in
+advance. Their first half is the same in all those of one process, so two processes with one id (a copied
+directory) are told apart. Pure: bytes in, bytes out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from controller.links.frames import Frames
+from model.errors import ConfigError, PeerError
+from runtime.handshake import Initiator, Keys, NotProven, Responder, State
+from runtime.secret import NONCE_BYTES
+
+MAGIC: Final = b"KMQRAFT1"
+PROCESS_BYTES: Final = NONCE_BYTES // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which member this is, the ids of all, and what proves it. ``tls``: certificates name members."""
+
+    node_id: str
+    ids: frozenset[str]
+    keys: Keys
+    tls: bool
+
+    @classmethod
+    def of(cls, node_id: str, ids: Iterable[str], secret: bytes, *, tls: bool) -> Identity:
+        """Raises ConfigError for ids the handshake cannot carry."""
+        members = frozenset(ids)
+        if any(not 0 < len(member.encode()) < 256 for member in members):
+            raise ConfigError("ids in controllerDLegerPeers must have 1 to 255 bytes")
+        context = hashlib.sha256("\n".join(sorted(members)).encode()).digest()
+        keys = Keys(secret, initiator=b"dialer\0", responder=b"acceptor\0", context=context)
+        return cls(node_id, members, keys, tls)
+
+    def check_certificate(self, peer: str, names: frozenset[str]) -> None:
+        """Raises PeerError when the certificate shown is not ``peer``'s."""
+        if self.tls and peer not in names:
+            raise PeerError(f"its certificate is that of {', '.join(sorted(names))}, not of {peer}")
+
+
+class Opened(NamedTuple):
+    """What a finished handshake leaves. ``process``: which process of ``peer`` this is."""
+
+    peer: str
+    process: bytes
+    frames: Frames
+
+
+def dials(one: str, other: str) -> bool:
+    """Whether ``one`` makes the connection of the two."""
+    return one < other
+
+
+class Dialing:
+    """The end that dialed ``peer``."""
+
+    def __init__(self, identity: Identity, peer: str, nonce: bytes) -> None:
+        self.hello = MAGIC + nonce + _text(identity.node_id) + _text(peer)
+        self.opened: Opened | None = None
+        self._peer = peer
+        self._end = Initiator(identity.keys, self.hello, NONCE_BYTES)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what came; what to say now. Raises PeerError."""
+        try:
+            head = self._end.feed(data)
+        except NotProven:
+            raise _not_proven() from None
+        if head is None:
+            return b""
+        own = self._end.own_proof()
+        frames = _frames(self._end, b"dialer", b"acceptor")
+        self.opened = Opened(self._peer, head[:PROCESS_BYTES], frames)
+        return own
+
+
+class Accepting:
+    """The end that was dialed. ``names``: of the certificate shown."""
+
+    def __init__(self, identity: Identity, names: frozenset[str], nonce: bytes) -> None:
+        self.opened: Opened | None = None
+        self._identity = identity
+        self._names = names
+        self._nonce = nonce
+        self._end = Responder(identity.keys)
+        self._said = b""
+        self._claimed = ""
+        self._process = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what came; what to say now. Raises PeerError."""
+        if self._end.state is State.HELLO:
+            self._said += data
+            return self._on_hello()
+        try:
+            rest = self._end.feed(data)
+        except NotProven:
+            raise _not_proven() from None
+        if rest is not None:
+            frames = _frames(self._end, b"acceptor", b"dialer")
+            frames.feed(rest)
+            self.opened = Opened(self._claimed, self._process, frames)
+        return b""
+
+    def _on_hello(self) -> bytes:
+        said, identity = self._said, self._identity
+        hello = _read_hello(said)
+        if hello is None:
+            return b""
+        if hello.wanted != identity.node_id:
+            raise PeerError(f"it looks for {hello.wanted!r}, this is {identity.node_id}")
+        claimed = hello.claimed
+        if claimed not in identity.ids or not dials(claimed, identity.node_id):
+            raise PeerError(f"it calls itself {claimed!r}, which is no member that dials this one")
+        identity.check_certificate(claimed, self._names)
+        if len(said) > hello.size:
+            raise PeerError("it talks before it was answered")
+        self._claimed, self._process = claimed, said[len(MAGIC) : len(MAGIC) + PROCESS_BYTES]
+        return self._end.answer(said, self._nonce)
+
+
+def _not_proven() -> PeerError:
+    return PeerError("it has another raftSecretFile, or another list of members")
+
+
+def _frames(end: Initiator | Responder, own: bytes, other: bytes) -> Frames:
+    return Frames(end.proof(b"session " + own + b"\0"), end.proof(b"session " + other + b"\0"))
+
+
+class _Hello(NamedTuple):
+    claimed: str
+    wanted: str
+    size: int
+
+
+def _read_hello(data: bytes) -> _Hello | None:
+    """The hello at the begin of ``data``, or None while it is not whole. Raises PeerError."""
+    if not MAGIC.startswith(data[: len(MAGIC)]):
+        raise PeerError("it does not speak Raft")
+    ids = len(MAGIC) + NONCE_BYTES
+    if len(data) <= ids or len(data) <= (second := ids + 1 + data[ids]):
+        return None
+    end = second + 1 + data[second]
+    if len(data) < end:
+        return None
+    try:
+        return _Hello(data[ids + 1 : second].decode(), data[second + 1 : end].decode(), end)
+    except UnicodeDecodeError:
+        raise PeerError("its id is not UTF-8") from None
+
+
+def _text(value: str) -> bytes:
+    data = value.encode()
+    return bytes((len(data),)) + data

@@ -1,0 +1,285 @@
+"""Which links does a Controller have, and which end makes them?
+
+One TCP connection for each pair of members; the one with the smaller id dials. On it: a handshake
+(``controller.links.handshake``), then proven frames (``controller.links.frames``). Nothing is decoded before
+its MAC was checked. The secret gives authenticity, not secrecy. Without a secret the proofs prove nothing,
+so then only loopback peers are accepted. With TLS (``controller.links.tls``) all this happens inside a
+connection whose ends have shown their certificates.
+
+A member keeps its link as long as it is connected: another process with its id, secret and directory (a copy
+of its disk) does not replace it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from controller.links.handshake import PROCESS_BYTES, Identity, Opened, dials
+from controller.links.link import Link
+from controller.links.tls import TlsFiles, TlsNetwork
+from model.errors import ConfigError
+from model.settings import is_loopback, split_address
+from runtime.backoff import Backoff
+from runtime.env import Env, Listener
+from runtime.loops import level_triggered
+from runtime.secret import NONCE_BYTES
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+STRANGERS_MAX: Final = 16  # accepted connections that have not proven their id
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds."""
+
+    handshake_s: float = 2.0
+    ping_s: float = 0.5
+    silence_s: float = 2.0
+    retry_s: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How members prove their ids. With neither only loopback may connect."""
+
+    secret: bytes | None = None
+    tls: TlsFiles | None = None
+
+    def check(self, addresses: Mapping[str, str]) -> None:
+        """Raises ConfigError when anyone could speak for a member."""
+        if self.secret or self.tls is not None:
+            return
+        far = [f"{n} at {a}" for n, a in sorted(addresses.items()) if not is_loopback(split_address(a)[0])]
+        if far:
+            raise ConfigError(
+                f"raftSecretFile is needed: Controller {far[0]} is not on loopback, and without a secret "
+                "or TLS anyone who reaches the port could vote"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """What the owner of a transport is told, in the loop, one after the other. ``on_message(peer, body)`` may
+    raise PeerError: the link ends. ``on_up`` and ``on_down`` come in turn for each peer."""
+
+    on_message: Callable[[str, bytes], None]
+    on_up: Callable[[str], None]
+    on_down: Callable[[str], None]
+
+
+class Transport:
+    """The links of one member."""
+
+    def __init__(
+        self,
+        env: Env,
+        node_id: str,
+        addresses: Mapping[str, str],
+        owner: Callbacks,
+        *,
+        security: Security,
+        limits: Limits | None = None,
+    ) -> None:
+        """Raises ConfigError: members beyond loopback without secret or TLS, files that cannot be used."""
+        security.check(addresses)
+        tls = security.tls
+        self.env = env
+        self.addresses = dict(addresses)
+        self.loopback_only = not security.secret and tls is None
+        self.identity = Identity.of(node_id, addresses, security.secret or b"", tls=tls is not None)
+        self.limits = limits or Limits()
+        self._network = env.network if tls is None else TlsNetwork(tls)
+        self._owner = owner
+        self._links: dict[str, Link] = {}
+        self._strangers: dict[Link, None] = {}  # in order of their coming
+        self._process = b""
+        self._doubled: dict[str, float] = {}  # id -> since when a second one is refused; inf = it was told
+        self._tasks = Tasks(f"raft.{node_id}")
+        self._listener: Listener | None = None
+        self._closed = False
+
+    async def start(self) -> None:
+        """Listen and dial. Raises OSError when the port is taken."""
+        if len(self.addresses) == 1:
+            return
+        own = self.identity.node_id
+        host, port = split_address(self.addresses[own])
+        self._listener = await self._network.listen(lambda: Link(self, None), host, port)
+        for peer in sorted(self.addresses):
+            if dials(own, peer):
+                self._tasks.spawn(self._dial(peer), name=f"dial.{peer}")
+        self._tasks.spawn(self._watch(), name="watch")
+
+    async def stop(self) -> None:
+        self.abort()
+        await self._tasks.cancel()
+
+    def abort(self) -> None:
+        """End every link at once."""
+        self._closed = True
+        if self._listener is not None:
+            self._listener.close()
+        for link in [*self._links.values(), *self._strangers]:
+            link.abort()
+
+    @property
+    def node_id(self) -> str:
+        return self.identity.node_id
+
+    @property
+    def peers(self) -> list[str]:
+        """Ids of the members there is a link to."""
+        return sorted(self._links)
+
+    def send(self, peer: str, body: bytes) -> bool:
+        """Whether ``body`` was handed to a link; that says nothing about its arrival."""
+        link = self._links.get(peer)
+        return link is not None and link.send(body)
+
+    def drop(self, peer: str) -> None:
+        """End the link to ``peer``; it is made anew."""
+        link = self._links.get(peer)
+        if link is not None:
+            link.abort()
+
+    # called by links
+
+    def nonce(self) -> bytes:
+        """A new one of this process."""
+        nonce = self.env.random.randbytes(NONCE_BYTES)
+        self._process = self._process or nonce[:PROCESS_BYTES]
+        return self._process + nonce[PROCESS_BYTES:]
+
+    def on_connection(self, link: Link) -> float | None:
+        """How long it may take to prove its id, in seconds; None after the end.
+
+        When too many have not proven their id, the oldest goes: a member needs one round trip only.
+        """
+        if self._closed:
+            return None
+        if len(self._strangers) >= STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            log.warning("too many Raft connections without a proof: %s ended", oldest.remote)
+            oldest.abort()
+        self._strangers[link] = None
+        return self.limits.handshake_s
+
+    def on_opened(self, link: Link, opened: Opened) -> None:
+        """``link`` leads to ``opened.peer``. A former link of the same process is a leftover."""
+        peer = opened.peer
+        self._strangers.pop(link, None)
+        former = self._links.get(peer)
+        if former is not None:
+            if former.process != opened.process and not former.closing:
+                self._refuse_double(link, former, peer)
+                return
+            del self._links[peer]
+            former.abort()
+            self._owner.on_down(peer)
+        self._links[peer] = link
+        self._owner.on_up(peer)
+
+    def _refuse_double(self, link: Link, former: Link, peer: str) -> None:
+        """Two processes claim to be ``peer``. After a loss of power the new one is such a second one, until
+        the old link has been silent for long enough; a refusal that lasts longer is reported."""
+        now = asyncio.get_running_loop().time()
+        since = self._doubled.setdefault(peer, now)
+        if now - since > 2 * self.limits.silence_s:
+            self._doubled[peer] = float("inf")
+            self.env.events.add("member_doubled", member=peer, at=former.remote, refused=link.remote)
+            log.error(
+                "Controller %s: %s is connected from %s; a second %s at %s is refused."
+                " Is its directory a copy? End one of them for good",
+                self.node_id,
+                peer,
+                former.remote,
+                peer,
+                link.remote,
+            )
+        link.abort()
+
+    def on_body(self, link: Link, body: bytes) -> None:
+        assert link.peer is not None, "frames come after the handshake"
+        self._owner.on_message(link.peer, body)
+
+    def on_ended(self, link: Link) -> None:
+        self._strangers.pop(link, None)
+        if link.peer is not None and self._links.get(link.peer) is link:
+            del self._links[link.peer]
+            self._doubled.pop(link.peer, None)
+            self._owner.on_down(link.peer)
+
+    # tasks
+
+    async def _dial(self, peer: str) -> None:
+        retry_ms = int(self.limits.retry_s * 1000)
+        backoff = Backoff(self.env.random, retry_ms, 2 * retry_ms)
+        told = ""
+
+        async def connect() -> float:
+            nonlocal told
+            host, port = split_address(self.addresses[peer])
+            _, link = await self._network.connect(
+                lambda: Link(self, peer), host, port, timeout_s=self.limits.handshake_s
+            )
+            await link.ended.wait()
+            told = ""
+            backoff.reset()
+            return backoff.next_s()
+
+        def on_error(error: Exception) -> None:
+            nonlocal told
+            if str(error) != told:
+                log.info(
+                    "Controller %s cannot reach %s at %s: %s",
+                    self.node_id,
+                    peer,
+                    self.addresses[peer],
+                    error,
+                )
+            told = str(error)
+
+        await level_triggered(
+            connect,
+            asyncio.Event(),
+            self.limits.retry_s,
+            backoff,
+            f"Controller {self.node_id}: link to {peer}",
+            on_error=on_error,
+            ended=lambda: self._closed,
+        )
+
+    async def _watch(self) -> None:
+        """Signs of life on quiet links; an end to links that give none."""
+        looked = asyncio.get_running_loop().time()
+
+        async def look() -> None:
+            nonlocal looked
+            before, looked = looked, asyncio.get_running_loop().time()
+            # A process that stood still cannot say whether others were silent.
+            stood_still = looked - before > self.limits.silence_s / 2
+            for link in list(self._links.values()):
+                if stood_still:
+                    link.heard = looked
+                if looked - link.heard > self.limits.silence_s:
+                    log.warning("Controller %s: no sign of life from %s", self.node_id, link.peer)
+                    link.abort()
+                elif looked - link.spoke >= self.limits.ping_s:
+                    link.send(b"")
+
+        period_s = self.limits.ping_s / 2
+        await level_triggered(
+            look,
+            asyncio.Event(),
+            period_s,
+            Backoff(self.env.random, int(period_s * 1000), int(period_s * 1000)),
+            f"Controller {self.node_id}: watch of links",
+            ended=lambda: self._closed,
+        )
