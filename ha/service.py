@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ha.master.ack_policy import AckPolicy, Wait
@@ -60,6 +60,8 @@ class HaService:
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
         self.on_broken: list[Callable[[BaseException], None]] = []
         """Hear of it: this broker must not lead, nor count as a replica."""
+        self.before_reseed: Callable[[], Awaitable[None]] | None = None
+        """Awaited before a log is put aside (``autoReseed``). Raises MqError, OSError: not now."""
         self.links = SlaveLinks(env, store, config, self._publish_and_propose)
         self.next_master = Master(0)
         self._env = env
@@ -176,6 +178,8 @@ class HaService:
                 self._env, self._store, self._config, self_id, self.links.credentials, classic=classic
             )
             follower.on_agree = self.on_agreed
+            if self.before_reseed is not None:
+                follower.reseeds.before = self.before_reseed
             self._follower = follower
         follower.follow(master_ha_address, self.next_master._replace(epoch=epoch))
 
@@ -223,9 +227,9 @@ class HaService:
         return self.links.on_connected
 
     @property
-    def members_needed(self) -> int:
+    def members_to_write(self) -> int:
         """Copies without which this master answers no change; 1 while it is none."""
-        return self.sync.members_needed if self.sync is not None else 1
+        return self.sync.members_to_write if self.sync is not None else 1
 
     @property
     def candidates(self) -> frozenset[int]:
@@ -306,7 +310,7 @@ class HaService:
             return Refused(f"service not available now: {self.broken}", 14)
         if not self.holds_lease() and not self.acked_by_all_recently():
             return Refused(NO_LEASE, 14)
-        needed = sync.members_needed
+        needed = sync.members_to_write
         if len(sync.members) < needed:
             return Refused(f"in-sync replicas not enough: {len(sync.members)} of {needed}", 1)
         return None

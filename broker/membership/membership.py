@@ -45,6 +45,7 @@ class Membership:
         self._allocator = BrokerIdAllocator(env, config, self._identity, controllers)
         self._reboot = UncleanRebootDetector(env, config.store_path)
         self._was_registered = False
+        self._suspect_since_ms = float("-inf")
 
     async def start(self) -> None:
         """Read what the store says of this broker. Raises ConfigError, DiskError."""
@@ -81,7 +82,26 @@ class Membership:
 
     async def whole(self) -> None:
         """The log has all that it acknowledged, or its group goes on without that."""
-        await self._env.offload(self._reboot.settle)
+        await self._env.offload(self._reboot.on_whole)
+
+    async def on_view(self, view: View) -> None:
+        """This broker is a slave. A master that took it into its set had all that is confirmed copied to it;
+        a view that was asked for before the suspicion began says nothing."""
+        trusted = self.broker_id in view.members - view.suspects
+        if trusted and view.asked_ms > self._suspect_since_ms:
+            await self.whole()
+
+    async def before_reseed(self) -> None:
+        """The log is about to be put aside (``autoReseed``): until it is copied anew, what it acknowledged is
+        not here. The Controllers hear that first, or an election could count this broker as one that has it.
+
+        Raises OSError, and what registering raises: then the log must stay.
+        """
+        if not self.suspect:
+            await self._env.offload(self._reboot.on_loss)
+        self._suspect_since_ms = self._env.monotonic_ms()
+        await self._register(await self.id())
+        self._suspect_since_ms = self._env.monotonic_ms()
 
     async def on_look(self) -> None:
         """Note the first bytes of a log that had none."""

@@ -52,7 +52,7 @@ def suspicion(noted: Noted | None, found: Found, boot_id: str) -> str | None:
     the file is gone with the disk it was on. ``boot_id`` empty: the machine does not tell, and may have been
     reset."""
     if noted is not None and noted.suspect:
-        return "no master has vouched for the log since it became suspect"
+        return "no master has taken it into its SyncStateSet since it became suspect"
     if found.was_longer is not None:
         return f"the log ends at {found.end}, other files of the store say it reached {found.was_longer}"
     had_bytes = noted is None or bool(noted.written)
@@ -68,8 +68,9 @@ def suspicion(noted: Noted | None, found: Found, boot_id: str) -> str | None:
 class UncleanRebootDetector:
     """Whether this broker is suspect.
 
-    In: ``begin`` once at the start, ``on_bytes`` when the log has some, ``settle`` when the log is known to
-    be whole. Holds: a suspicion ends by ``settle`` only, however often the process or the machine dies.
+    In: ``begin`` once at the start, ``on_bytes`` when the log has some, ``on_loss`` before it is put aside,
+    ``on_whole`` when it is known to be whole. Holds: a suspicion ends by ``on_whole`` only, however often the
+    process or the machine dies.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
@@ -112,7 +113,12 @@ class UncleanRebootDetector:
                 msgspec.structs.replace(self._noted, written=True), "an empty log would not be noticed"
             )
 
-    def settle(self) -> None:
+    def on_loss(self) -> None:
+        """The log is about to go, and what it acknowledged with it. Blocks on syncs. Raises OSError."""
+        self.suspect = True
+        self._write(msgspec.structs.replace(self._noted, suspect=True, written=True))
+
+    def on_whole(self) -> None:
         """The log has all that it acknowledged, or its group goes on without that. Blocks on syncs."""
         if self.suspect:
             self.suspect = False
@@ -134,7 +140,7 @@ class UncleanRebootDetector:
             raise DiskError(f"{self._path} cannot be read: {error}") from error
         except msgspec.DecodeError:
             # Whatever damaged it, the log may be short as well.
-            log.warning("%s is not what was written there", self._path)
+            log.warning("%s is corrupt: this broker is suspect", self._path)
             return Noted(suspect=True, written=True)
 
     def _write(self, noted: Noted) -> None:

@@ -5,6 +5,10 @@ letters: ``remoting/headers.SEND_NAMES`` has the names. A JSON header goes throu
 ROCKETMQ header most bytes are those of the message before: what stands around its two fields that change
 (``bornTimestamp`` and ``properties``) is parsed once, by the ordinary codec, and known again by its bytes.
 What does not look like a fast send comes back without ``ext``: the ordinary way decides about it.
+
+The JSON decoder forgives three things that no client sends and the ordinary one refuses: a field given twice
+(the last one counts), a number in quotes with a fraction of 0 or an exponent, and bytes that are not UTF-8 in
+what it passes over.
 """
 
 from __future__ import annotations

@@ -39,7 +39,14 @@ from broker.state.stats import Stats
 from broker.tables.topics import Topics
 from model.config import BrokerConfig
 from model.errors import DiskError, PeerError
-from model.message import LMQ_PREFIX, PROPERTIES_BYTES_MAX, RETRY_PREFIX, encode_host, java_hash
+from model.message import (
+    DLQ_PREFIX,
+    LMQ_PREFIX,
+    PROPERTIES_BYTES_MAX,
+    RETRY_PREFIX,
+    encode_host,
+    java_hash,
+)
 from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE
 from remoting import codec
 from remoting.service import Connection
@@ -96,7 +103,7 @@ class _Routes:
             or not self._config.broker_permission & PERM_WRITE
             or not config.perm & PERM_WRITE
             or topic in NOT_FOR_CLIENT_SENDS
-            or topic.startswith((RETRY_PREFIX, LMQ_PREFIX))
+            or topic.startswith((RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX))
             or len(topic.encode()) > TOPIC_BYTES_MAX
             or config.attributes
         ):

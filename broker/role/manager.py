@@ -107,6 +107,7 @@ class RoleManager:
             await self._start_classic()
             return
         await self._membership.start()
+        self._replica.ha.before_reseed = self._membership.before_reseed
         self._tasks.spawn(self._live(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.
         timeout_ms = self._replica.config.controller_heartbeat_timeout_ms
@@ -307,8 +308,8 @@ class RoleManager:
             raise
         broker_id = await membership.id()
         await self._become(broker_id, view)
-        if self.role == "slave" and broker_id in view.members - view.suspects:
-            await membership.whole()
+        if self.role == "slave":
+            await membership.on_view(view)
         await membership.on_look()
         if self.role == "slave" and self.machine.ha_address is None:
             for hook in self.on_no_ha_address:

@@ -10,14 +10,14 @@ from unittest import mock
 
 import msgspec
 
-from chaos.model import controllers, slaves
+from chaos.model.parts import controllers, slaves
 from chaos.model.rules import AS_KEELMQ, Rules
-from chaos.model.world import Budget, Setting
+from chaos.model.world import Budget, Mode, Setting
 from controller.groups import elect
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
-from ha.master.ack_policy import AckPolicy
+from ha.master.ack_policy import AckPolicy, Copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Plant:
 
 def forget() -> None:
     """What was remembered of the real code's answers: it changes when a bug is planted."""
-    for remembered in (controllers._applied, controllers._chosen, slaves.agreed):
+    for remembered in (controllers._applied, controllers._outcomes, slaves.agreed):
         remembered.cache_clear()
 
 
@@ -69,8 +69,8 @@ def _epoch_believed(original: Any) -> Any:
 
 
 def _one_copy(original: Any) -> Any:
-    def copies(self: AckPolicy, known: int) -> int:
-        return 1
+    def copies(self: AckPolicy, replicas_known: int) -> Copies:
+        return Copies(1, 1)
 
     return copies
 
@@ -122,6 +122,22 @@ def _suspicion_kept_quiet(original: Any) -> Any:
         return answer
 
     return register
+
+
+def _largest_registered(original: Any) -> Any:
+    def majority_of(self: Group) -> int:
+        registered = max((replica.majority_of for replica in self.replicas.values()), default=0)
+        return max(registered, len(self.voters)) if registered else 0
+
+    return property(majority_of)
+
+
+def _majority_at_once(original: Any) -> Any:
+    def elected(self: Group, chosen: int, had_all: list[int]) -> None:
+        original(self, chosen, had_all)
+        self.rule, self.majority_next = self.replicas[chosen].rule, 0
+
+    return elected
 
 
 PLANTS: Final[Mapping[str, Plant]] = {
@@ -228,6 +244,67 @@ PLANTS: Final[Mapping[str, Plant]] = {
         owner=slaves,
         name="consistent_point",
         replacement=_one_too_many,
+    ),
+    "old_view_adopted": Plant(
+        "a master takes an older SyncStateSet for the newest one",
+        Setting(start="two", budget=Budget(1, 1, proposals=1, views=1)),
+        Rules(old_views_are_ignored=False),
+    ),
+    "new_leader_elects_at_once": Plant(
+        "a new Controllers' leader does not wait for leases of a former one",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1, leaders=1)),
+        Rules(new_leader_waits=False),
+    ),
+    "deposed_leader_grants": Plant(
+        "a Controllers' leader that was deposed grants a lease",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
+        Rules(lease_needs_a_majority=False),
+    ),
+    "uncommitted_answer": Plant(
+        "the Controllers answer before a majority of them has it, and their leader dies",
+        Setting(budget=Budget(1, 1, proposals=1, leaders=1)),
+        Rules(answers_are_committed=False),
+    ),
+    "lease_by_wall_clock": Plant(
+        "a lease is counted by a clock that is set back",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1, clocks=1)),
+        Rules(clocks_never_step=False),
+    ),
+    "unclean_members_vouch": Plant(
+        "where outsiders may be elected, a master goes on by the word of its members",
+        Setting(unclean=True, start="two", budget=Budget(1, 1)),
+        Rules(unclean_needs_lease=False),
+    ),
+    "removed_master_forgotten": Plant(
+        "nobody waits for the lease of a master that an operator removed",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1, forgets=1)),
+        Rules(forgotten_is_waited_for=False),
+    ),
+    "outsider_without_tables": Plant(
+        "in majority mode a new master serves with the tables it happens to have",
+        Setting(wait="majority", start="two", budget=Budget(0, 1, leases=1, changes=1)),
+        Rules(majority_merges_tables=False),
+    ),
+    "registration_changes_rule": Plant(
+        "one broker that is restarted with majorityAck changes how its group elects",
+        Setting(start="alone", then=Mode("majority"), budget=Budget(1, 1, kills=1, modes=1, leases=1)),
+        owner=Group,
+        name="majority_of",
+        replacement=_largest_registered,
+    ),
+    "majority_at_once": Plant(
+        "a majority elects before a majority is in the set of the first master in majority mode",
+        Setting(start="alone", then=Mode("majority"), budget=Budget(1, 2, kills=1, modes=1, leases=1)),
+        owner=Group,
+        name="elected",
+        replacement=_majority_at_once,
+    ),
+    "repeated_set_applied": Plant(
+        "a proposal that arrives a second time is applied a second time",
+        Setting(budget=Budget(1, 1, proposals=2, twice=1)),
+        owner=ReplicaTable,
+        name="_alter",
+        replacement=_any_set_epoch,
     ),
     "registration_raises_no_epoch": Plant(
         "a proposal made before a power failure takes the broker in that came back",

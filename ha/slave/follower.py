@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ha.slave.follow import Master
@@ -58,6 +58,8 @@ class Reseeds:
     def __init__(self, env: Env, store: MessageStore, config: BrokerConfig) -> None:
         self.aside: list[str] = []
         """Where logs went that could not be continued, in the life of this process."""
+        self.before: Callable[[], Awaitable[None]] = _nothing_before
+        """Returns when a log may be put aside. Raises MqError, OSError: not now."""
         self._env = env
         self._store = store
         self._config = config
@@ -87,11 +89,12 @@ class Reseeds:
             return "put aside later: the last copy could not be continued either"
         return None
 
-    def put_aside(self, error: NeedsReseedError) -> bool:
-        """Begin with an empty log if ``autoReseed`` is set; whether that was done. Raises DiskError,
-        OSError."""
-        if not self._config.auto_reseed:
-            return False
+    @property
+    def on(self) -> bool:
+        return self._config.auto_reseed
+
+    def put_aside(self, error: NeedsReseedError) -> None:
+        """Begin with an empty log. Raises DiskError, OSError."""
         end = self._store.log.end
         aside = self._store.quarantine()
         log.warning("the log up to %d was put aside in %s; copying the master's: %s", end, aside, error)
@@ -99,7 +102,10 @@ class Reseeds:
         self.aside.append(aside)
         self._row += 1
         self._from_ms = self._torn_ms + self._wait.next_s() * 1000
-        return True
+
+
+async def _nothing_before() -> None:
+    """Nobody else has to know of a log that is put aside."""
 
 
 class Follower:
@@ -261,7 +267,7 @@ class Follower:
             try:
                 await self._session(address)
             except NeedsReseedError as error:
-                if self._reseed(error):
+                if await self._reseed(error):
                     continue
             except UnprovenError as error:
                 self._note(State.UNPROVEN, error)
@@ -281,17 +287,23 @@ class Follower:
             except TimeoutError:
                 continue
 
-    def _reseed(self, error: NeedsReseedError) -> bool:
+    async def _reseed(self, error: NeedsReseedError) -> bool:
         """Whether there is an empty log to go on with."""
         kept = self.reseeds.kept(error)
         if error.lacks_confirmed and self.state is not State.NEEDS_RESEED:
             self._env.events.add("cut_refused", reason=str(error))
         self._note(State.NEEDS_RESEED, MqError(f"{error}; {kept}") if kept else error)
-        if kept or self._halted:
+        if kept or self._halted or not self.reseeds.on:
             return False
         try:
-            if not self.reseeds.put_aside(error):
-                return False
+            await self.reseeds.before()
+        except (MqError, OSError) as problem:
+            self._note(State.NEEDS_RESEED, MqError(f"{error}; not put aside yet: {problem}"))
+            return False
+        if self._halted:
+            return False
+        try:
+            self.reseeds.put_aside(error)
         except (DiskError, OSError) as problem:
             self._note(State.BROKEN, problem)
             return False

@@ -305,6 +305,34 @@ async def test_with_auto_reseed_a_foreign_log_is_put_aside_and_the_masters_is_co
         assert [event.name for event in slave.env.events] == ["reseeding"]
 
 
+async def test_a_log_is_put_aside_only_when_the_group_knows_of_it() -> None:
+    """In majority mode an election counts logs: one that went must not count as if it were here."""
+    foreign = FakeStore()
+    foreign.log.data += b"something " * 3
+    foreign.epochs.append(7, 0)
+    foreign.confirmed = 20
+    told: list[int] = []
+    async with Group(Node(1), Node(2, foreign, auto_reseed=True)) as group:
+        slave = group.nodes[2]
+
+        async def tell() -> None:
+            told.append(len(foreign.log.data))
+            if len(told) < 3:
+                raise ConnectionError("no Controller answers")
+
+        slave.ha.before_reseed = tell
+        group.epoch = 7
+        group.master_id = 1
+        group.nodes[1].store.grow(b"0123456789" * 9)
+        group.nodes[1].store.epochs.append(1, 0)
+        await group.elect(1)
+        await until(lambda: "no Controller answers" in (slave.ha.needs_reseed or ""))
+        assert bytes(foreign.log.data) == b"something " * 3
+        await group.full()
+        assert told == [30, 30, 30]
+        assert foreign.put_asides == [b"something " * 3]
+
+
 async def test_auto_reseed_puts_nothing_aside_that_its_master_lacks() -> None:
     """An empty broker elected uncleanly must not make the others give up what they confirmed."""
 

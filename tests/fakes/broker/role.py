@@ -151,6 +151,7 @@ class FakeControllers:
                         broker_id=int(ext["brokerId"]),
                         address=ext["brokerAddress"],
                         ha_address=ext["haServerAddr"],
+                        suspect=ext.get("doubtful") == "true",
                     )
                 )
             case Request.CONTROLLER_ELECT_MASTER:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from chaos.model.controllers import group_of
+from collections.abc import Iterator
+from itertools import combinations
+
+from chaos.model.parts.controllers import group_of, incarnations
 from chaos.model.rules import Rules
-from chaos.model.world import Lead, Open, Phase, Request, Setting, World, put
+from chaos.model.world import Lead, Mode, Open, Phase, Request, Setting, World, put
 from ha.master.ack_policy import AckPolicy, Wait
 
 NOTHING = -1
 
 
-def policy_of(setting: Setting) -> AckPolicy:
+def policy_of(setting: Setting, mode: Mode) -> AckPolicy:
     waits = {"all": Wait.ALL, "count": Wait.COUNT, "majority": Wait.MAJORITY}
     return AckPolicy(
-        waits[setting.wait],
-        count=setting.acks if setting.wait == "count" else 1,
-        replicas=setting.brokers if setting.majority else 0,
-        copies_min=setting.copies_min,
+        waits[mode.wait],
+        acks_min=mode.acks if mode.wait == "count" else 1,
+        replicas=setting.brokers if mode.majority else 0,
+        copies_min=mode.copies_min,
     )
 
 
@@ -42,19 +45,22 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     lead = broker.lead
     if broker.phase is not Phase.MASTER or lead is None:
         return world
-    others = counted(broker_id, lead, rules)
+    mode, others = setting.mode_of(broker), counted(broker_id, lead, rules)
+    vouched = mode.all_ack and bool(others) and not (setting.unclean and rules.unclean_needs_lease)
     holds_lease = broker.lease == broker.epoch or not rules.lease_at_broker
-    if not (setting.all_ack and others) and not holds_lease:
+    if not vouched and not holds_lease:
         return world
     end = len(broker.log)
     slowest = min([end, *(lead.acked[i - 1] for i in others)])
-    ends = _votes(setting, rules, broker_id, lead)
-    confirmed, replicated = policy_of(setting).watermarks(end, slowest, ends, setting.brokers)
+    ends = _votes(setting, rules, broker_id, lead, majority=mode.majority)
+    policy = policy_of(setting, mode)
+    confirmed, replicated = policy.watermarks(end, slowest, ends, policy.copies(setting.brokers))
     if not rules.confirmed_bounds_reads:
         confirmed = end
     confirmed = max(broker.confirmed, min(confirmed, end))
     places = list(enumerate(broker.log))
-    changes = _answered_changes(rules, world, broker_id, others)
+    enough = not (mode.majority and rules.majority_merges_tables) or len(lead.members) > setting.brokers // 2
+    changes = _answered_changes(rules, world, broker_id, others) if enough else frozenset()
     return world.with_broker(broker_id, broker._replace(confirmed=confirmed))._replace(
         acked=world.acked.union(places[: max(replicated, 0)]),
         read=world.read.union(places[:confirmed]),
@@ -62,10 +68,10 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     )
 
 
-def _votes(setting: Setting, rules: Rules, broker_id: int, lead: Lead) -> list[int]:
+def _votes(setting: Setting, rules: Rules, broker_id: int, lead: Lead, *, majority: bool) -> list[int]:
     """The acknowledged ends that count for an answer."""
     votes = certain(broker_id, lead) if rules.ends_count_by_member else set(setting.ids) - {broker_id}
-    if setting.majority and rules.epoch_is_noted:
+    if majority and rules.epoch_is_noted:
         votes = {i for i in votes if lead.noted[i - 1]}
     return [lead.acked[i - 1] for i in sorted(votes)]
 
@@ -125,9 +131,23 @@ def forgotten(rules: Rules, world: World, broker_id: int, proposal: Open) -> Wor
     return world._replace(requests=rest).with_broker(broker_id, broker._replace(lead=lead))
 
 
-def took_over(setting: Setting, world: World, broker_id: int) -> World:
-    """The elected broker begins its epoch: what it has is what the group has."""
-    group, broker = group_of(world.table), world.broker(broker_id)
+def merged(
+    setting: Setting, rules: Rules, world: World, broker_id: int
+) -> Iterator[tuple[tuple[int, ...], frozenset[int]]]:
+    """From whom a new master takes tables before it serves, and what it has then: in majority mode from each
+    majority that lives, itself included; else it has what is needed, as a member of the set."""
+    mine = world.broker(broker_id)
+    if mine.phase is Phase.MASTER or not (setting.mode_of(mine).majority and rules.majority_merges_tables):
+        yield (), mine.tables
+        return
+    living = [i for i in setting.ids if i != broker_id and world.broker(i).up]
+    for others in combinations(living, setting.brokers // 2):
+        yield others, mine.tables.union(*(world.broker(i).tables for i in others))
+
+
+def took_over(setting: Setting, world: World, broker_id: int, view: bytes) -> World:
+    """The broker elected by ``view`` begins its epoch: what it has is what the group has."""
+    group, broker = group_of(view), world.broker(broker_id)
     epochs = broker.epochs
     if not epochs or epochs[-1][0] < group.epoch:
         if epochs and epochs[-1][1] == len(broker.log):
@@ -135,8 +155,9 @@ def took_over(setting: Setting, world: World, broker_id: int) -> World:
         epochs = (*epochs, (group.epoch, len(broker.log)))
     nobody = (NOTHING,) * setting.brokers
     acked, flying, began = nobody, nobody, (0,) * setting.brokers
-    forgot = tuple(group.replicas[i].incarnation for i in setting.ids)
-    if broker.phase is Phase.MASTER and broker.lead is not None and not setting.majority:
+    forgot = incarnations(setting, group)
+    again = broker.phase is Phase.MASTER and not setting.mode_of(broker).majority
+    if again and broker.lead is not None:
         acked, flying, began = (
             broker.lead.acked,
             broker.lead.flying,
@@ -165,13 +186,13 @@ def took_over(setting: Setting, world: World, broker_id: int) -> World:
     return world.with_broker(broker_id, leads)
 
 
-def heard_set(world: World, broker_id: int) -> World:
+def heard_set(setting: Setting, world: World, broker_id: int, view: bytes) -> World:
     """The master learns of the Controllers' newer SyncStateSet, and of who forgot what it had said."""
-    group, broker = group_of(world.table), world.broker(broker_id)
+    group, broker = group_of(view), world.broker(broker_id)
     lead = broker.lead
     assert lead is not None
     still = tuple(p for p in lead.open if p.base >= group.members_epoch)
-    forgot = tuple(group.replicas[i].incarnation for i in range(1, len(world.brokers) + 1))
+    forgot = incarnations(setting, group)
     lead = lead._replace(
         members=tuple(group.members), set_epoch=group.members_epoch, open=still, forgot=forgot
     )
