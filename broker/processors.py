@@ -14,6 +14,7 @@ from broker.requests.table import handlers
 from broker.requests.tables import TableProcessor
 from broker.requests.transactions import Transactions
 from broker.upkeep.delay import DelayOffsets, DelayService
+from broker.upkeep.services import Upkeep
 from remoting.service import Handler
 
 
@@ -27,16 +28,24 @@ class Processors:
         self.admin = AdminProcessor(context, delays)
         self.delay = DelayService(context, delays, self.sender)
         self.transactions = Transactions(context, self.sender)
-        self.handlers: dict[int, Handler] = dict(
-            handlers(
-                send=self.sender,
-                pull=self.pulls,
-                offsets=OffsetProcessor(context),
-                query=QueryProcessor(context),
-                clients=self.clients,
-                locks=LockProcessor(context),
-                tables=TableProcessor(context),
-                admin=self.admin,
-                transactions=self.transactions,
-            )
+        self.handlers: dict[int, Handler] = {}
+        self._context = context
+
+    def answer(self, upkeep: Upkeep, role_changed: Handler) -> None:
+        """From now on ``handlers`` has every code that a broker answers."""
+        context = self._context
+        self.handlers = handlers(
+            send=self.sender,
+            pull=self.pulls,
+            offsets=OffsetProcessor(context),
+            query=QueryProcessor(context),
+            clients=self.clients,
+            locks=LockProcessor(context),
+            tables=TableProcessor(context),
+            admin=self.admin,
+            transactions=self.transactions,
+            copies=context.copies,
+            repair=upkeep.repair,
+            compare=upkeep.compare,
+            role_changed=role_changed,
         )
