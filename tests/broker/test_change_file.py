@@ -260,8 +260,9 @@ async def test_what_a_start_adds_to_a_large_table_is_written(
 ) -> None:
     monkeypatch.setattr(module, "WHOLE_BYTES", 100)
     async with running(tmp_path) as broker:
-        broker.topics.put(TopicConfig("A"))
-        await broker.tables.files["topics"].flush()
+        for name in ("A", "B"):
+            broker.topics.put(TopicConfig(name))
+            await broker.tables.files["topics"].flush()
     path = tmp_path / "config" / "topics.json"
     assert UP_TO.encode() in path.read_bytes()
     async with running(tmp_path, brokerClusterName="renamed") as broker:
