@@ -54,7 +54,7 @@ def test_systemd_takes_it(unit: Path, tmp_path: Path) -> None:
 @analyze
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_it_gives_the_server_little(unit: Path, tmp_path: Path) -> None:
-    asked = ["systemd-analyze", "security", "--offline=yes", "--no-pager", here(unit, tmp_path)]
+    asked = ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(here(unit, tmp_path))]
     told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     found = re.search(r"Overall exposure level for .*: ([\d.]+)", told)
     assert found is not None
