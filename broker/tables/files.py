@@ -28,7 +28,7 @@ class ConfigFile:
 
     ``content`` gives the table as JSON values at the moment of writing; before, ``prepare`` does what takes
     long in slices, one of those that share ``turns`` at a time. A write that fails is logged and
-    tried again after ``retry_s``: the table in memory stays the truth.
+    tried again after ``retry_s``; the table in memory is the newest.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class ConfigFile:
             self.lost = str(error)
             return None
         if found is not None and not whole:
-            log.warning("%s was damaged and is written anew", self.path)
+            log.warning("%s was damaged: restored from its other copy", self.path)
             self.changed()
         return None if found is None else _parse(found)
 
     def found(self) -> None:
-        """The table is complete again: it was copied, or is to begin empty."""
+        """The table is complete again: it was copied, or begins empty by order of the configuration."""
         if self.lost is not None:
             self.lost = None
             self.changed()
