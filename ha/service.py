@@ -227,9 +227,9 @@ class HaService:
         return self.links.on_connected
 
     @property
-    def members_needed(self) -> int:
+    def members_to_write(self) -> int:
         """Copies without which this master answers no change; 1 while it is none."""
-        return self.sync.members_needed if self.sync is not None else 1
+        return self.sync.members_to_write if self.sync is not None else 1
 
     @property
     def candidates(self) -> frozenset[int]:
@@ -310,7 +310,7 @@ class HaService:
             return Refused(f"service not available now: {self.broken}", 14)
         if not self.holds_lease() and not self.acked_by_all_recently():
             return Refused(NO_LEASE, 14)
-        needed = sync.members_needed
+        needed = sync.members_to_write
         if len(sync.members) < needed:
             return Refused(f"in-sync replicas not enough: {len(sync.members)} of {needed}", 1)
         return None

@@ -33,6 +33,7 @@ class OffsetTable:
         self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
         self.mark = 0
         """Counts the changes since this process began; ``changed_since`` takes one of its values."""
+        self._first = 0  # before this mark nothing is known of what changed
         self.version = DataVersion()
         self.on_change: list[Callable[[], None]] = []
 
@@ -134,6 +135,7 @@ class OffsetTable:
             table = {key: queues for key, queues in table.items() if queues != self._table.get(key, {})}
         if not table if part else table == self._table:
             return False
+        self.mark += 1
         if part:
             for key, queues in table.items():
                 if queues:
@@ -141,10 +143,9 @@ class OffsetTable:
                 else:
                     self._table.pop(key, None)
                 self._note(key)
+                self._move(key)
         else:
             self._replace(table)
-        # Slaves of ours, should we become master, begin with the whole table.
-        self._moved.clear()
         self.version = DataVersion.from_json(wrapper.get("dataVersion"))
         for hook in self.on_change:
             hook()
@@ -152,7 +153,7 @@ class OffsetTable:
 
     def changed_since(self, mark: int | None) -> dict[str, Any]:
         """What ``adopt`` of a table as of ``mark`` needs to become this one; None: the whole table."""
-        if mark is None or mark > self.mark:
+        if mark is None or not self._first <= mark <= self.mark:
             return self.to_text()
         changed: dict[str, dict[int, int]] = {}
         for key in reversed(self._moved):
@@ -185,6 +186,8 @@ class OffsetTable:
 
     def _replace(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
         self._table = table
+        self._first = self.mark
+        self._moved.clear()
         self._topics = {}
         for topic, group in table:
             self._topics.setdefault(group, {})[topic] = None
@@ -208,6 +211,10 @@ class OffsetTable:
         self.text.changed(SEPARATOR.join(key), here)
         self._topics_text.changed(group, group in self._topics)
 
+    def _move(self, key: tuple[str, str]) -> None:
+        self._moved.pop(key, None)  # to the end, so that the newest are found without a search
+        self._moved[key] = self.mark
+
     def check_invariants(self) -> None:
         pairs = {(topic, group) for group, topics in self._topics.items() for topic in topics}
         assert pairs == set(self._table), "the topics of each group are those it has offsets of"
@@ -218,8 +225,7 @@ class OffsetTable:
         self.mark += 1
         for key in keys:
             self._note(key)
-            self._moved.pop(key, None)  # to the end, so that the newest are found without a search
-            self._moved[key] = self.mark
+            self._move(key)
         self.version = self.version.next(self._now_ms())
         for hook in self.on_change:
             hook()

@@ -17,7 +17,7 @@ from controller.groups import elect
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
-from ha.master.ack_policy import AckPolicy
+from ha.master.ack_policy import AckPolicy, Copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def _epoch_believed(original: Any) -> Any:
 
 
 def _one_copy(original: Any) -> Any:
-    def copies(self: AckPolicy, known: int) -> int:
-        return 1
+    def copies(self: AckPolicy, replicas_known: int) -> Copies:
+        return Copies(1, 1)
 
     return copies
 

@@ -105,6 +105,11 @@ class RocketMQWorld:
             made.name = name
         return found
 
+    @property
+    def brokers(self) -> list[rocketmq.Node]:
+        """The processes of the brokers, without those of the NameServers."""
+        return [self._nodes[node.name] for node in self._layout.broker_nodes]
+
     async def start(self, tell: Callable[[str], object]) -> None:
         """Start the JVMs, NameServers first. Raises ClusterNotReady."""
         tell("fetching RocketMQ, if need be")

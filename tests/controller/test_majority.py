@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.groups.commands import ApplyBrokerId, ElectMaster, RegisterBroker
-from controller.groups.elect import Ballot, End, choose, enough, furthest
+from controller.groups.elect import Ballot, End, choose, is_majority, with_longest_log
 from controller.groups.table import ReplicaTable
 
 G = "broker-a"
@@ -34,9 +34,9 @@ def test_the_furthest_of_a_majority_has_what_any_majority_acknowledged(
     ends = {b: End(data.draw(st.integers(1, 3)), data.draw(st.integers(0, 9))) for b in brokers}
     for count in range(1, size + 1):
         for answered in combinations(brokers, count):
-            if not enough(answered, size):
+            if not is_majority(answered, size):
                 continue
-            best = furthest(answered, ends)[0]
+            best = with_longest_log(answered, ends)[0]
             reach = (ends[best].epoch, ends[best].max_offset)
             # The newest point that some majority reached is not beyond the one elected.
             everyone = sorted(((e.epoch, e.max_offset) for e in ends.values()), reverse=True)

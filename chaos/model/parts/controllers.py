@@ -64,6 +64,7 @@ def new_table(
         members=list(members),
         members_epoch=1,
         suspect=list(suspects),
+        holders=list(registered) if rule.majority_of else [],
     )
     return encoded(group)
 

@@ -17,7 +17,7 @@ def policy_of(setting: Setting, mode: Mode) -> AckPolicy:
     waits = {"all": Wait.ALL, "count": Wait.COUNT, "majority": Wait.MAJORITY}
     return AckPolicy(
         waits[mode.wait],
-        count=mode.acks if mode.wait == "count" else 1,
+        acks_min=mode.acks if mode.wait == "count" else 1,
         replicas=setting.brokers if mode.majority else 0,
         copies_min=mode.copies_min,
     )
@@ -53,7 +53,8 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     end = len(broker.log)
     slowest = min([end, *(lead.acked[i - 1] for i in others)])
     ends = _votes(setting, rules, broker_id, lead, majority=mode.majority)
-    confirmed, replicated = policy_of(setting, mode).watermarks(end, slowest, ends, setting.brokers)
+    policy = policy_of(setting, mode)
+    confirmed, replicated = policy.watermarks(end, slowest, ends, policy.copies(setting.brokers))
     if not rules.confirmed_bounds_reads:
         confirmed = end
     confirmed = max(broker.confirmed, min(confirmed, end))
