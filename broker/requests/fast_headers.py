@@ -50,8 +50,8 @@ class SendExt(msgspec.Struct, gc=False, rename=SEND_V2_NAMES):
     flag: _I32
     properties: str = ""
     reconsume_times: _I32 = 0
-    max_reconsume_times: _I32 | None = None
     batch: str = ""
+    max_reconsume_times: _I32 | None = None
 
 
 class SendHead(msgspec.Struct, gc=False):
@@ -185,7 +185,6 @@ class BinaryHeads:
                 known.flag,
                 properties,
                 known.reconsume_times,
-                known.max_reconsume_times,
                 known.batch,
             ),
         )
@@ -218,7 +217,6 @@ class BinaryHeads:
             found.flag,
             "",
             found.reconsume_times,
-            found.max_reconsume_times,
             ext.get(names["batch"], ""),
         )
         if len(self._known) >= KNOWN_MAX:

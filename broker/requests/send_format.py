@@ -56,18 +56,6 @@ def is_special(properties: str) -> bool:
     )
 
 
-def is_special_beside_key(properties: str) -> bool:
-    """``is_special`` of a text that has a UNIQ_KEY, in fewer steps: names with an underscore need a second
-    one."""
-    return (
-        "DELAY\x01" in properties
-        or "WAIT\x01f" in properties
-        or "WAIT\x01F" in properties
-        or "CLUSTER\x01" in properties
-        or (properties.count("_") > 1 and is_special(properties))
-    )
-
-
 BROKERS_OWN: Final = (CRC32, REAL_TOPIC, REAL_QID, INNER_NUM, INNER_BASE)
 """Properties by which brokers tell each other what to do with a record: a client's are taken out."""
 
@@ -174,6 +162,13 @@ class BinaryAnswer:
     ) -> bytes:
         """The whole answer to a send of the messages at ``offsets``."""
         ids = b",".join([b"%b%016X" % (self._host, offset) for offset in offsets])
+        return self._with(queue_id, uniq_key, ids, queue_offset, opaque)
+
+    def one(self, queue_id: int, uniq_key: bytes, offset: int, queue_offset: int, opaque: int) -> bytes:
+        """``frame`` of one message."""
+        return self._with(queue_id, uniq_key, b"%b%016X" % (self._host, offset), queue_offset, opaque)
+
+    def _with(self, queue_id: int, uniq_key: bytes, ids: bytes, queue_offset: int, opaque: int) -> bytes:
         queue, place = b"%d" % queue_id, b"%d" % queue_offset
         ext_bytes = self._ext_bytes + len(queue) + len(uniq_key) + len(ids) + len(place)
         header_bytes = codec.BINARY_BYTES + 4 + ext_bytes
