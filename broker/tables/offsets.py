@@ -28,6 +28,7 @@ class OffsetTable:
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._kept: dict[tuple[str, str], dict[int, int]] = {}
         self._topics: dict[str, dict[str, None]] = {}  # group -> its topics
+        self._groups: dict[str, dict[str, None]] = {}  # topic -> its groups
         self.text = TableText(lambda: map(SEPARATOR.join, self._table), lambda name: self._table[_key(name)])
         self._topics_text = TableText(lambda: self._topics, lambda group: list(self._topics[group]))
         self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
@@ -85,17 +86,17 @@ class OffsetTable:
         return sorted(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        return sorted(group for name, group in self._table if name == topic)
+        return sorted(self._groups.get(topic, ()))
 
     def entries(self) -> list[tuple[str, str, int, int]]:
         """(topic, group, queue, offset) of every entry, in order of creation."""
         return [(t, g, q, offset) for (t, g), queues in self._table.items() for q, offset in queues.items()]
 
     def drop_group(self, group: str) -> None:
-        self._drop([key for key in self._table if key[1] == group])
+        self._drop([(topic, group) for topic in self._topics.get(group, ())])
 
     def drop_topic(self, topic: str) -> None:
-        self._drop([key for key in self._table if key[0] == topic])
+        self._drop([(topic, group) for group in self._groups.get(topic, ())])
 
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
@@ -188,9 +189,10 @@ class OffsetTable:
         self._table = table
         self._first = self.mark
         self._moved.clear()
-        self._topics = {}
+        self._topics, self._groups = {}, {}
         for topic, group in table:
             self._topics.setdefault(group, {})[topic] = None
+            self._groups.setdefault(topic, {})[group] = None
         self.text.clear()
         self._topics_text.clear()
 
@@ -202,12 +204,16 @@ class OffsetTable:
         if here and topic in topics:
             self.text.touched(SEPARATOR.join(key))
             return
+        groups = self._groups.setdefault(topic, {})
         if here:
-            topics[topic] = None
+            topics[topic] = groups[group] = None
         else:
             topics.pop(topic, None)
+            groups.pop(group, None)
             if not topics:
                 del self._topics[group]
+            if not groups:
+                del self._groups[topic]
         self.text.changed(SEPARATOR.join(key), here)
         self._topics_text.changed(group, group in self._topics)
 
@@ -218,6 +224,8 @@ class OffsetTable:
     def check_invariants(self) -> None:
         pairs = {(topic, group) for group, topics in self._topics.items() for topic in topics}
         assert pairs == set(self._table), "the topics of each group are those it has offsets of"
+        turned = {(topic, group) for topic, groups in self._groups.items() for group in groups}
+        assert turned == pairs, "the groups of each topic are those that have offsets of it"
         self.text.check_invariants()
         self._topics_text.check_invariants()
 

@@ -130,7 +130,7 @@ class TableFiles:
         context, copies = self._context, self._context.copies
         offsets, delays = context.offsets, self.delays
         copies.write = self.write
-        context.ha.eligible = copies.ready
+        context.ha.conditions.eligible = copies.ready
         context.ha.on_connected.append(copies.on_connected)
         copies.add("topics", context.topics.changed_since)
         copies.add("groups", context.groups.changed_since)
