@@ -14,8 +14,8 @@ from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration
 from broker.processors import Processors
+from broker.requests.consumers.pull import CHECK_S
 from broker.requests.fast_path import FastPath
-from broker.requests.pull import CHECK_S
 from broker.role.host import Elected
 from broker.role.manager import RoleManager
 from broker.role.replica import Replica
@@ -66,13 +66,14 @@ class Broker:
             self.client,
             self.topics.to_text,
             lambda: self.role.registration_id,
-            entitled=lambda: self._sure(needs_role=True),
+            is_sole_master=lambda: self._is_sole_master(needs_role=True),
             listening=lambda: self.group_address.listening,
         )
         delays = DelayOffsets(env.now_ms)
         self.processors = Processors(self.context, delays)
         self.tables = TableFiles(self.context, delays)
         self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
+        self.processors.answer(self.upkeep, self._role_changed)
 
         def make_server(server_name: str) -> RemotingServer:
             return RemotingServer(
@@ -96,7 +97,7 @@ class Broker:
             config,
             make_server,
             refuses=self._refuse_fast,
-            sure=self._sure,
+            is_sole_master=self._is_sole_master,
             on_change=self.registration.soon,
         )
         self.roles = RoleChanges(context, self.processors, self.upkeep, self.tables, self.group_address)
@@ -186,11 +187,6 @@ class Broker:
         role.on_no_ha_address.append(registration.soon)
         self.topics.on_change.append(lambda names: registration.soon())
         registration.on_master.append(role.ha_address_of)
-        handlers = self.processors.handlers
-        handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
-        handlers[int(Request.READ_LOG_RANGE)] = upkeep.repair.read
-        handlers[int(Request.KEELMQ_LOG_DIGESTS)] = upkeep.compare.digests
-        handlers[int(Request.KEELMQ_COPY_TABLES)] = self.context.copies.question
 
     # What the role manager asks (``broker.role.host.RoleHost``)
 
@@ -242,9 +238,9 @@ class Broker:
         self.role.lost(connection.address)
         self.registration.lost(connection.address)
 
-    def _sure(self, *, needs_role: bool = False) -> bool:
-        """Whether no other master can be there now. ``needs_role``: without a lease this broker must also
-        take writes."""
+    def _is_sole_master(self, *, needs_role: bool = False) -> bool:
+        """Whether no other master can be there now: it has a lease, or every member acknowledged a moment
+        ago. ``needs_role``: the latter counts only while this broker takes writes."""
         if self.role.lease.holds():
             return True
         return not (needs_role and self.role_state.refuse()) and self.ha.acked_by_all_recently()
@@ -260,7 +256,7 @@ class Broker:
 
     def _broken(self, error: BaseException) -> None:
         """The disk failed for good: what waits may not be there."""
-        log.error("the store is broken: %s", error)
+        log.error("%s: the store is broken: %s", self.config.broker_name, error)
         self.pending_acks.drop()
 
     def _closed(self, connection: Connection) -> None:

@@ -25,7 +25,7 @@ async def stop(broker: BrokerParts) -> None:
     # Slaves too slow to wait for: the sender shall know that its message is stored here, and only that.
     broker.context.pending_acks.give_up()
     await broker.registration.stop()
-    broker.processors.pulls.release_all()
+    await broker.processors.pulls.release_all()
     await broker.roles.stop()
     await broker.tasks.cancel()
     if broker.started:

@@ -161,10 +161,10 @@ def _power_loss_forgiven(original: Any) -> Any:
 
 
 def _any_answer_is_enough(original: Any) -> Any:
-    def enough(answered: Any, replicas: int) -> bool:
+    def has_every_record(ballot: Any, answered: Any) -> bool:
         return bool(answered)
 
-    return enough
+    return has_every_record
 
 
 def _epoch_stays(original: Any) -> Any:
@@ -209,7 +209,7 @@ def _excuses_nobody(original: Any) -> Any:
 
 def _no_standing_still(original: Any) -> Any:
     def on_tick(self: SyncSet, now_ms: float) -> None:
-        self._tick_ms = now_ms
+        self._time.tick_ms = now_ms
         original(self, now_ms)
 
     return on_tick
@@ -361,7 +361,7 @@ BUGS: Final[dict[str, Bug]] = {
         "in majority mode whoever answers is enough for an election",
         ONE_OF_THREE,
         elect,
-        "enough",
+        "has_every_record",
         _any_answer_is_enough,
     ),
     "epoch_not_raised": Bug(

@@ -107,7 +107,7 @@ class RoleManager:
             await self._start_classic()
             return
         await self._membership.start()
-        self._replica.ha.before_reseed = self._membership.before_reseed
+        self._replica.ha.conditions.before_reseed = self._membership.before_reseed
         self._tasks.spawn(self._live(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.
         timeout_ms = self._replica.config.controller_heartbeat_timeout_ms
@@ -400,9 +400,9 @@ class RoleManager:
 
     async def _lead_now(self, broker_id: int, view: View) -> None:
         self._beats.begin(view.epoch)
-        self._replica.ha.holds_lease = self.lease.holds
+        self._replica.ha.conditions.holds_lease = self.lease.holds
         # A broker outside of the set may be elected: its members would go on acknowledging to this master.
-        self._replica.ha.members_vouch = lambda: not self._controllers.elects_outsiders
+        self._replica.ha.conditions.members_vouch = lambda: not self._controllers.elects_outsiders
         self._replica.ha.links.on_incarnations(view.incarnations)
         # Before it serves, so that no write is refused for want of a lease; without an answer it serves all
         # the same, and asks again with every heartbeat.

@@ -174,7 +174,7 @@ class Copies:
         if behind:
             return f"not confirmed by in-sync slaves {behind}"
         # The set may have shrunk meanwhile. Without Controllers the wire of the slaves says no names.
-        needed = self._ha.members_needed if self._role_state.epoch > 0 else 1
+        needed = self._ha.members_to_write if self._role_state.epoch > 0 else 1
         others = self._ha.members - {self._role_state.broker_id}
         copies = 1 + sum(self.has(b, wanted) for b in others)
         return f"there are {copies} of {needed} copies" if copies < needed else None

@@ -113,10 +113,11 @@ class Groups:
                 else:
                     self.table.pop(name, None)
                 self.text.changed(name, name in table)
+            self._moved.add(names)
         else:
             self.table = table
             self.text.clear()
-        self._moved.forget()
+            self._moved.forget()
         self._forbidden = forbidden
         self.version = version
         for hook in self.on_change:
@@ -134,6 +135,11 @@ class Groups:
         """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
         mark of now."""
         return changed_since(mark, self._moved, self.text, self.table, self._wrapped)
+
+    @property
+    def mark(self) -> int:
+        """Counts the changes; ``changed_since`` takes one of its values."""
+        return self._moved.mark
 
     def _wrapped(self, table: Any) -> dict[str, Any]:
         return {

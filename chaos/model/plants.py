@@ -17,7 +17,7 @@ from controller.groups import elect
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
-from ha.master.ack_policy import AckPolicy
+from ha.master.ack_policy import AckPolicy, Copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ def _epoch_believed(original: Any) -> Any:
 
 
 def _one_copy(original: Any) -> Any:
-    def copies(self: AckPolicy, known: int) -> int:
-        return 1
+    def copies(self: AckPolicy, replicas_known: int) -> Copies:
+        return Copies(1, 1)
 
     return copies
 
@@ -101,6 +101,14 @@ def _anyone(original: Any) -> Any:
         return ballot.best([b for b in ballot.voters if b in ballot.alive])
 
     return by_membership
+
+
+def _furthest_of_all(original: Any) -> Any:
+    def by_majority(ballot: Ballot) -> int | None:
+        chosen: int | None = original(msgspec.structs.replace(ballot, quorum_members=()))
+        return chosen
+
+    return by_majority
 
 
 def _one_too_many(original: Any) -> Any:
@@ -281,9 +289,21 @@ PLANTS: Final[Mapping[str, Plant]] = {
         Rules(forgotten_is_waited_for=False),
     ),
     "outsider_without_tables": Plant(
-        "in majority mode a new master serves with the tables it happens to have",
+        "in majority mode the furthest of all leads, though it was no member and lacks a table",
         Setting(wait="majority", start="two", budget=Budget(0, 1, leases=1, changes=1)),
-        Rules(majority_merges_tables=False),
+        owner=elect,
+        name="_by_majority",
+        replacement=_furthest_of_all,
+    ),
+    "leaves_before_laggards": Plant(
+        "in majority mode a member leaves the set that alone has what was answered",
+        Setting(wait="majority", budget=Budget(1, 1, proposals=1, leases=1)),
+        Rules(laggards_hold_leavers=False),
+    ),
+    "change_answered_by_minority": Plant(
+        "in majority mode a change of the tables is answered while the set is no majority",
+        Setting(wait="majority", start="alone", budget=Budget(0, 1, leases=1, changes=1)),
+        Rules(changes_need_a_majority=False),
     ),
     "registration_changes_rule": Plant(
         "one broker that is restarted with majorityAck changes how its group elects",

@@ -326,6 +326,8 @@ class Story:
         for send in self.history.sends():
             found[f"send.{send.outcome}"] += 1
         found["read"] = len(self.history.reads(final=False))
+        forgiven = self.evidence.forgiven
+        found["promised_away"] = len(forgiven.gone | forgiven.left)
         found["epochs"] = max((len(log.epochs) for log in self.evidence.logs), default=0)
         return dict(found)
 

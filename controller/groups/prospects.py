@@ -16,7 +16,7 @@ from controller.groups.commands import (
     NOBODY,
     ElectMaster,
 )
-from controller.groups.elect import PRIORITY_LAST, End, further
+from controller.groups.elect import PRIORITY_LAST, End, longer_than
 from controller.groups.group import Group
 from controller.groups.lease import Leases, matters
 from controller.groups.liveness import Liveness
@@ -167,7 +167,7 @@ class Prospects:
         for member in (target, *others):
             if member not in answered and member != group.master:
                 return f"broker {member} of {name} does not say how far its log is; no master handed over"
-        other = further(target, [m for m in others if m in answered], wanted.ends)
+        other = longer_than(target, [m for m in others if m in answered], wanted.ends)
         if other is None:
             return None
         mine, its = (wanted.ends.get(i, End()) for i in (target, other))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ha.master.ack_policy import AckPolicy
+from ha.master.ack_policy import AckPolicy, Copies
 from ha.master.replicas import check_ack
 
 
@@ -27,10 +27,11 @@ class ConnectedSet:
     replicated: int = 0
     _ends: dict[int, int] = field(default_factory=dict)
     _acknowledged: dict[int, int] = field(default_factory=dict)  # the furthest, on any connection
-    _copies: int = 1  # what the policy asked for when ``replicated`` moved last
+    _checked: int = 1  # copies that the policy asked for when ``replicated`` moved last
     members: frozenset[int] = field(init=False)
-    members_needed: int = field(init=False)
+    members_to_write: int = field(init=False)
     """Members without which no write is taken."""
+    _copies: Copies = field(init=False)
     _own_decides: bool = field(init=False)  # the policy asks for one copy, and none is ahead of our own
 
     def __post_init__(self) -> None:
@@ -44,8 +45,9 @@ class ConnectedSet:
         """Who is connected changed. What follows from it is asked for at each append: it is kept."""
         self.members = frozenset({self.self_id, *self._ends})
         known = len(self.members)
-        self.members_needed = self.policy.members_needed(known)
-        self._own_decides = self.policy.copies(known) == 1 and (known == 1 or not self.policy.synced)
+        self.members_to_write = self.policy.members_to_write(known)
+        self._copies = self.policy.copies(known)
+        self._own_decides = self._copies.to_ack == 1 and (known == 1 or not self.policy.synced)
         self._advance()
 
     def on_append(self, end: int) -> None:
@@ -93,8 +95,8 @@ class ConnectedSet:
         having = 1
         for end in self._acknowledged.values():
             having += end >= self.replicated
-        assert having >= self._copies or not self.replicated, (
-            f"{having} brokers have what is answered up to {self.replicated}, {self._copies} must"
+        assert having >= self._checked or not self.replicated, (
+            f"{having} brokers have what is answered up to {self.replicated}, {self._checked} must"
         )
 
     def _advance(self) -> None:
@@ -104,9 +106,8 @@ class ConnectedSet:
             self.confirmed = own
         if self._own_decides:  # the same as below, in fewer steps
             if own > self.replicated:
-                self.replicated, self._copies = own, 1
+                self.replicated, self._checked = own, 1
             return
-        known = len(self.members)
-        _, replicated = policy.watermarks(own, own, list(self._ends.values()), known)
+        _, replicated = policy.watermarks(own, own, list(self._ends.values()), self._copies)
         if replicated > self.replicated:
-            self.replicated, self._copies = replicated, policy.copies(known)
+            self.replicated, self._checked = replicated, self._copies.to_ack

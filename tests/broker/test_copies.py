@@ -156,7 +156,8 @@ async def test_a_real_slave_joins_without_asking_for_the_tables(
     """Also where a keelmq broker had its id before: it copies whole tables, as of any master."""
     async with copied(tmp_path) as (one, _, client):
         copies = one.context.copies
-        monkeypatch.setattr(one.ha.links.by_id[2], "answers_heartbeats", False)
+        link = one.ha.links.by_id[2]
+        monkeypatch.setattr(link, "slave", link.slave._replace(answers_heartbeats=False))
         one.ha.on_connected[0](2, False)
         assert copies.ready(2)
         assert copies.has(2, copies.revision + 1)

@@ -15,7 +15,7 @@ from broker.context import BrokerContext
 from broker.requests.fast_headers import SendExt
 from broker.requests.fast_path import FastPath, is_fast
 from broker.requests.send import SendProcessor
-from broker.requests.send_format import is_special, is_special_beside_key
+from broker.requests.send_format import is_special
 from broker.state.current_role import CurrentRole
 from broker.state.pending_acks import PendingAcks
 from broker.state.role_state import RoleState
@@ -407,7 +407,8 @@ NAMES_AND_VALUES = st.lists(
 def test_beside_a_unique_key_the_short_test_says_the_same(pairs: list[tuple[str, str]], at: int) -> None:
     pairs.insert(at, ("UNIQ_KEY", "A1"))
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
-    assert is_special_beside_key(text) == is_special(text)
+    ext = msgspec.structs.replace(FAST, properties=text)
+    assert is_fast(310, ext, text, 4, b"A1") is not is_special(text)
 
 
 FAST = SendExt("pg", "T", "TBW102", 8, 3, 0, 1, 0, UNIQ)
@@ -442,4 +443,4 @@ def test_a_send_is_fast_when_it_needs_no_rule_but_the_format(
     code: int, changes: dict[str, Any], unique: str, expected: bool
 ) -> None:
     ext = msgspec.structs.replace(FAST, **changes)
-    assert is_fast(code, ext, ext.properties, 4, unique) is expected
+    assert is_fast(code, ext, ext.properties, 4, unique.encode()) is expected

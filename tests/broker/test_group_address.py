@@ -182,7 +182,7 @@ async def test_a_stale_master_takes_no_write_on_the_group_address(tmp_path: Path
         assert (await it.send()).code == 0
         old = it.master
         end = old.store.log.end
-        old.ha.holds_lease = lambda: False  # no lease any more
+        old.ha.conditions.holds_lease = lambda: False  # no lease any more
         await old.ha.become_fenced()  # nor slaves
         answer = await it.send(timeout_s=20)
         assert answer.code != 0

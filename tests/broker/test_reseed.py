@@ -26,7 +26,7 @@ async def test_the_controllers_and_the_disk_know_before_the_log_goes(tmp_path: P
         await first.host.propose(frozenset({1, 2}), controllers.group.members_epoch)
         assert controllers.group.members == [1, 2]
         assert not second.role._membership.suspect
-        before = second.ha.before_reseed
+        before = second.ha.conditions.before_reseed
         assert before is not None
 
         await before()

@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.requests.offsets import need_own_group
+from broker.requests.consumers.offsets import need_own_group
 from broker.tables.topics import QUEUES_MAX
 from model.codes import Response
 from model.errors import Refused
