@@ -1,8 +1,8 @@
 """The promise of Raft's commit rule: only an entry of the leader's own term is committed by counting members.
 
 Figure 8 of the Raft paper: an entry of a former term may be on a majority and still be overwritten, by a
-leader that has an entry of a later term in its place. It counts once an entry of the leader's term, behind it,
-is on a majority.
+leader that has an entry of a later term in its place. It counts once an entry of the leader's term, behind
+it, is on a majority.
 """
 
 from __future__ import annotations
