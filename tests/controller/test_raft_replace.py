@@ -168,7 +168,7 @@ def test_an_admitted_member_has_voted_for_its_leader() -> None:
 
 
 def test_a_new_machine_is_not_elected_before_the_change_is_committed_and_then_in_its_incarnation() -> None:
-    """All members vote for it, so an empty past is no obstacle; that the former one is out must be certain."""
+    """All vote for it, so an empty past does not matter; that the former one is out must be certain."""
 
     async def main() -> None:
         lab = Lab(admitted=False)
