@@ -14,8 +14,8 @@ from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration
 from broker.processors import Processors
+from broker.requests.consumers.pull import CHECK_S
 from broker.requests.fast_path import FastPath
-from broker.requests.pull import CHECK_S
 from broker.role.host import Elected
 from broker.role.manager import RoleManager
 from broker.role.replica import Replica

@@ -103,6 +103,14 @@ def _anyone(original: Any) -> Any:
     return by_membership
 
 
+def _furthest_of_all(original: Any) -> Any:
+    def by_majority(ballot: Ballot) -> int | None:
+        chosen: int | None = original(msgspec.structs.replace(ballot, quorum_members=()))
+        return chosen
+
+    return by_majority
+
+
 def _one_too_many(original: Any) -> Any:
     def point(master: Any, slave: Any, master_end: int, slave_end: int) -> int | None:
         found = original(master, slave, master_end, slave_end)
@@ -281,9 +289,21 @@ PLANTS: Final[Mapping[str, Plant]] = {
         Rules(forgotten_is_waited_for=False),
     ),
     "outsider_without_tables": Plant(
-        "in majority mode a new master serves with the tables it happens to have",
+        "in majority mode the furthest of all leads, though it was no member and lacks a table",
         Setting(wait="majority", start="two", budget=Budget(0, 1, leases=1, changes=1)),
-        Rules(majority_merges_tables=False),
+        owner=elect,
+        name="_by_majority",
+        replacement=_furthest_of_all,
+    ),
+    "leaves_before_laggards": Plant(
+        "in majority mode a member leaves the set that alone has what was answered",
+        Setting(wait="majority", budget=Budget(1, 1, proposals=1, leases=1)),
+        Rules(laggards_hold_leavers=False),
+    ),
+    "change_answered_by_minority": Plant(
+        "in majority mode a change of the tables is answered while the set is no majority",
+        Setting(wait="majority", start="alone", budget=Budget(0, 1, leases=1, changes=1)),
+        Rules(changes_need_a_majority=False),
     ),
     "registration_changes_rule": Plant(
         "one broker that is restarted with majorityAck changes how its group elects",

@@ -52,8 +52,10 @@ class Rules(NamedTuple):
     """Where outsiders may be elected, a master's members do not vouch for it: it needs a lease."""
     forgotten_is_waited_for: bool = True
     """The Controllers wait for the lease of a master that an operator removed."""
-    majority_merges_tables: bool = True
-    """In majority mode a new master takes the newest tables of a majority before it serves."""
+    laggards_hold_leavers: bool = True
+    """In majority mode a member leaves the set only when those that stay have all that was answered."""
+    changes_need_a_majority: bool = True
+    """In majority mode a change of the tables is answered only while the set is a majority."""
 
 
 AS_KEELMQ: Final = Rules()

@@ -37,6 +37,8 @@ def _orders(world: World) -> Iterator[Names]:
                 i in group.members,
                 i in group.suspect,
                 i in group.before,
+                i in group.holders,
+                i in group.quorum_members,
                 None if replica is None else replica.incarnation,
             )
         )

@@ -39,7 +39,8 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     ``holders``: where an acknowledged record of majority mode may be; it is on ``copies`` of them at least.
     ``master``: the current master, or None. ``preferred``: the only broker that may be chosen, or None.
     ``all_ack``: an answer to a producer needed every member. ``majority_of``: in majority mode, of how many
-    replicas a majority has every acknowledged record; 0 = the members decide.
+    replicas a majority has every acknowledged record; 0 = the members decide. ``quorum_members``: the last
+    SyncStateSet that was such a majority: nothing is acknowledged under a smaller one. Empty = not known.
     ``unclean``: rather lose acknowledged messages than have no master.
     """
 
@@ -54,6 +55,7 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     preferred: int | None = None
     all_ack: bool = False
     majority_of: int = 0
+    quorum_members: Collection[int] = ()
     holders: Collection[int] = ()
     copies: int = 1
     unclean: bool = False
@@ -127,12 +129,19 @@ def _by_membership(ballot: Ballot) -> int | None:
 
 
 def _by_majority(ballot: Ballot) -> int | None:
-    """The longest log of those that answered and forgot nothing, when one of them has every acknowledged
-    record: then the longest has, too."""
+    """Of those that answered and forgot nothing, when one of them has every acknowledged record: the longest
+    log of a member of the last set that was a majority. It has all of that, and every change of a table that
+    was answered.
+
+    A replica outside of that set may have a longer log, and lack a topic that every member has. Nobody leaves
+    the set before those that stay have all that was acknowledged (``SyncSet.desired_members``): so either
+    every member has a record, or a majority that is among the members, and one of that was heard.
+    """
     sound = [b for b in _heard(ballot) if b not in ballot.suspect]
-    if not has_every_record(ballot, sound):
+    able = [b for b in sound if b in ballot.quorum_members] if ballot.quorum_members else sound
+    if not able or not has_every_record(ballot, sound):
         return _among_survivors(ballot)
-    return ballot.best(with_longest_log(sound, ballot.ends))
+    return ballot.best(with_longest_log(able, ballot.ends))
 
 
 def _among_survivors(ballot: Ballot) -> int | None:

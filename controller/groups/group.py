@@ -50,7 +50,8 @@ class Group(msgspec.Struct):
     ``holders``: in majority mode the brokers that an acknowledged record may be on, those forgotten since
     included; a replica that registered later is none until it was in the set. Each acknowledged record is on
     a majority of ``rule.majority_of`` at least. Empty = nothing was acknowledged by a majority yet.
-    ``renews``: a master was elected since one of them was forgotten."""
+    ``renews``: a master was elected since one of them was forgotten.
+    ``quorum_members``: the last SyncStateSet that was a majority, in majority mode; empty = none was yet."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -66,6 +67,7 @@ class Group(msgspec.Struct):
     removed: list[int] = []
     rule: Rule | None = None
     majority_next: int = 0
+    quorum_members: list[int] = []
     holders: list[int] = []
     renews: bool = False
 
@@ -109,6 +111,7 @@ class Group(msgspec.Struct):
             preferred=asks if command.designate and asks != NOBODY else None,
             all_ack=command.all_ack if said is None else said,
             majority_of=self.majority_of,
+            quorum_members=self.quorum_members,
             holders=self.holders,
             copies=self._copies,
             unclean=command.unclean,
@@ -172,7 +175,11 @@ class Group(msgspec.Struct):
         self.master, self.epoch, self.virgin = chosen, self.epoch + 1, False
         self.members, self.members_epoch = [chosen], self.members_epoch + 1
         self.removed = []
-        self.holders = self.holders if self.rule.majority_of else []
+        if not self.rule.majority_of:
+            self.holders, self.quorum_members = (
+                [],
+                [],
+            )  # members decide; the next majority begins with its set
         self.renews = any(holder not in self.replicas for holder in self.holders)
         self._note_holders()
         if chosen in self.suspect:
@@ -196,6 +203,8 @@ class Group(msgspec.Struct):
         if self.rule is None or not self.rule.majority_of:
             return
         majority = len(set(self.members) & set(self.voters)) >= self._copies
+        if majority:
+            self.quorum_members = list(self.members)
         if not self.holders:
             # The first majority: until now nothing was acknowledged by one.
             self.holders = sorted({*self.voters, *self.members}) if majority else []
@@ -218,6 +227,7 @@ class Group(msgspec.Struct):
         for broker_id in sorted(gone & set(self.replicas)):
             del self.replicas[broker_id]
         self.suspect = [broker_id for broker_id in self.suspect if broker_id not in gone]
+        self.quorum_members = [broker_id for broker_id in self.quorum_members if broker_id not in gone]
         if gone & set(self.members):
             if self.master is None or self.master in gone:
                 led = gone & set(self.members if self.master is None else (self.master,))

@@ -341,6 +341,8 @@ class SyncSet:
         if now_ms - self._time.since_ms <= self._time.not_catchup_ms:
             # Right after this broker became master its members are still on their way to it.
             desired |= self._membership.awaited & self.members
+        if self._policy.wait is Wait.MAJORITY and self._leave_too_early(desired):
+            desired |= self.members
         return frozenset(desired)
 
     def acked_by_all_recently(self, now_ms: float, within_ms: float) -> bool:
@@ -387,6 +389,14 @@ class SyncSet:
         joins = not slave.learner and slave.end >= self._leads.epoch_start and self._eligible(broker_id)
         if joins and self._membership.begin_joining(broker_id, now_ms):
             self._recount()
+
+    def _leave_too_early(self, desired: set[int]) -> bool:
+        """Whether a member would leave that has what was answered, while one that stays still lacks it: an
+        election asks the members of the set for what a majority of them has."""
+        if self.members <= desired:
+            return False
+        stay = desired - {self.self_id}
+        return any(b not in self._slaves or self._slaves[b].end < self.replicated for b in stay)
 
     def _may_be_proposed(self, broker_id: int, slave: _Slave) -> bool:
         """Whether a joining slave has all that a member must have."""

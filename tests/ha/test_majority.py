@@ -20,6 +20,27 @@ def test_in_majority_mode_an_answer_needs_a_majority_of_all_replicas_whatever_th
     assert sync.copies_to_read == 2
 
 
+def test_in_majority_mode_nobody_leaves_before_those_that_stay_have_what_was_answered() -> None:
+    """3 stays and lacks what 2 has: without 2 an election could ask 3 alone of the last set."""
+    sync = with_slaves(2, 3, majority_of=3)
+    sync.on_append(200)
+    sync.on_ack(2, 200, 1)
+    assert sync.replicated == 200
+    sync.on_disconnect(2)
+    assert sync.desired_members(2) == {SELF, 2, 3}
+    sync.on_ack(3, 200, 3)
+    assert sync.desired_members(3) == {SELF, 3}
+    sync.on_disconnect(3)
+    assert sync.desired_members(4) == {SELF}, "the master has all of it itself"
+
+
+def test_in_mode_all_members_leave_at_once() -> None:
+    sync = with_slaves(2, 3)
+    sync.on_append(200)
+    sync.on_disconnect(2)
+    assert sync.desired_members(2) == {SELF, 3}
+
+
 def test_in_majority_mode_records_of_former_epochs_count_only_with_the_current_one() -> None:
     sync = sync_set({SELF, 2, 3}, end=100, epoch_start=100, majority_of=3)
     sync.on_connect(2, 0)

@@ -64,6 +64,7 @@ def new_table(
         members=list(members),
         members_epoch=1,
         suspect=list(suspects),
+        quorum_members=list(members) if rule.majority_of and len(members) > rule.majority_of // 2 else [],
         holders=list(registered) if rule.majority_of else [],
     )
     return encoded(group)
@@ -73,13 +74,24 @@ def rule_of(setting: Setting, mode: Mode) -> Rule:
     return Rule(mode.all_ack, setting.brokers if mode.majority else 0, TIMEOUT_MS)
 
 
+def _ids_of(group: Group) -> tuple[list[int], ...]:
+    """Every list of brokers in it."""
+    return (
+        group.members,
+        group.before,
+        group.suspect,
+        group.removed,
+        group.holders,
+        group.quorum_members,
+    )
+
+
 def encoded(group: Group) -> bytes:
     """The group as bytes; the count of unclean elections decides nothing and would only part equal states."""
     group.unclean_elections = 0
     group.replicas = dict(sorted(group.replicas.items()))
-    group.members = sorted(group.members)
-    group.before, group.suspect = sorted(group.before), sorted(group.suspect)
-    group.removed = sorted(group.removed)
+    for ids in _ids_of(group):
+        ids.sort()
     return _ENCODE(group)
 
 
@@ -108,7 +120,7 @@ def _renamed(table: bytes, names: tuple[int, ...]) -> bytes:
         replica.address, replica.check_code = f"h{new[i]}", f"h{new[i]};1"
     group.replicas = {new[i]: replica for i, replica in group.replicas.items()}
     group.master = None if group.master is None else new[group.master]
-    for ids in (group.members, group.before, group.suspect, group.removed):
+    for ids in _ids_of(group):
         ids[:] = [new[i] for i in ids]
     return encoded(group)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import combinations
-
 from chaos.model.parts.controllers import group_of, incarnations
 from chaos.model.rules import Rules
 from chaos.model.world import Lead, Mode, Open, Phase, Request, Setting, World, put
@@ -59,7 +56,7 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
         confirmed = end
     confirmed = max(broker.confirmed, min(confirmed, end))
     places = list(enumerate(broker.log))
-    enough = not (mode.majority and rules.majority_merges_tables) or len(lead.members) > setting.brokers // 2
+    enough = not (mode.majority and rules.changes_need_a_majority) or len(lead.members) > setting.brokers // 2
     changes = _answered_changes(rules, world, broker_id, others) if enough else frozenset()
     return world.with_broker(broker_id, broker._replace(confirmed=confirmed))._replace(
         acked=world.acked.union(places[: max(replicated, 0)]),
@@ -82,18 +79,32 @@ def _answered_changes(rules: Rules, world: World, broker_id: int, others: set[in
     return frozenset(change for change in mine if all(change in tables for tables in holders))
 
 
-def proposals(rules: Rules, world: World, broker_id: int) -> list[Open]:
+def _lacking(setting: Setting, rules: Rules, broker_id: int, lead: Lead, members: tuple[int, ...]) -> bool:
+    """Whether one of these lacks what was answered under the set there is."""
+    ends = _votes(setting, rules, broker_id, lead, majority=True)
+    answered = sorted(ends, reverse=True)[setting.brokers // 2 - 1 :][:1]
+    return any(lead.acked[m - 1] < end for m in members if m != broker_id for end in answered)
+
+
+def proposals(setting: Setting, rules: Rules, world: World, broker_id: int) -> list[Open]:
     """The sets this master may ask for now: with one member less, or with one that has all it confirmed."""
     broker = world.broker(broker_id)
     lead = broker.lead
     if lead is None:
         return []
+    majority = setting.mode_of(broker).majority
     found = []
     for other in range(1, len(world.brokers) + 1):
         if other == broker_id:
             continue
         if other in lead.members:
             members = tuple(m for m in lead.members if m != other)
+            if (
+                majority
+                and rules.laggards_hold_leavers
+                and _lacking(setting, rules, broker_id, lead, members)
+            ):
+                continue
         elif lead.acked[other - 1] >= max(broker.confirmed, broker.epochs[-1][1]):
             if rules.tables_before_membership and not world.broker(other).tables >= broker.tables:
                 continue
@@ -129,20 +140,6 @@ def forgotten(rules: Rules, world: World, broker_id: int, proposal: Open) -> Wor
         rest = tuple(r for r in rest if r != Request(broker_id, broker.epoch, proposal))
     lead = lead._replace(open=tuple(p for p in lead.open if p != proposal))
     return world._replace(requests=rest).with_broker(broker_id, broker._replace(lead=lead))
-
-
-def merged(
-    setting: Setting, rules: Rules, world: World, broker_id: int
-) -> Iterator[tuple[tuple[int, ...], frozenset[int]]]:
-    """From whom a new master takes tables before it serves, and what it has then: in majority mode from each
-    majority that lives, itself included; else it has what is needed, as a member of the set."""
-    mine = world.broker(broker_id)
-    if mine.phase is Phase.MASTER or not (setting.mode_of(mine).majority and rules.majority_merges_tables):
-        yield (), mine.tables
-        return
-    living = [i for i in setting.ids if i != broker_id and world.broker(i).up]
-    for others in combinations(living, setting.brokers // 2):
-        yield others, mine.tables.union(*(world.broker(i).tables for i in others))
 
 
 def took_over(setting: Setting, world: World, broker_id: int, view: bytes) -> World:

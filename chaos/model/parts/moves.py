@@ -87,11 +87,8 @@ def _told_to_lead(
     elif broker.phase is not Phase.MASTER and not broker.asked and rules.restarted_asks_anew:
         yield from _asks_anew(setting, world, broker_id, broker, view)
     else:
-        for others, tables in masters.merged(setting, rules, world, broker_id):
-            ready = world.with_broker(broker_id, broker._replace(tables=tables))
-            after = masters.took_over(setting, ready, broker_id, view)
-            by = f" with the tables of {others}" if others else ""
-            yield Move(f"{broker_id} leads epoch {group.epoch}{by}", after, broker_id)
+        after = masters.took_over(setting, world, broker_id, view)
+        yield Move(f"{broker_id} leads epoch {group.epoch}", after, broker_id)
 
 
 def _asks_anew(setting: Setting, world: World, broker_id: int, broker: Broker, view: bytes) -> Iterator[Move]:
@@ -159,7 +156,7 @@ def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
             text = f"{broker_id} hears {slave} acknowledge {lead.flying[slave - 1]}"
             yield Move(text, masters.heard_ack(world, broker_id, slave), broker_id)
     if left.proposals:
-        for proposal in masters.proposals(rules, world, broker_id):
+        for proposal in masters.proposals(setting, rules, world, broker_id):
             after = masters.proposed(world.spending(proposals=1), broker_id, proposal)
             yield Move(
                 f"{broker_id} proposes {proposal.members} on set epoch {proposal.base}", after, broker_id
