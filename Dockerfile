@@ -4,7 +4,8 @@
 FROM python:3.11-slim AS build
 ARG EXTRAS=""
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
+COPY keelmq keelmq
 COPY model model
 COPY runtime runtime
 COPY remoting remoting

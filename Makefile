@@ -8,7 +8,9 @@ BENCH ?= send
 # a closed directory.
 SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
-.PHONY: setup demo test quick check format bench facts secrets clean
+TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
+
+.PHONY: setup demo test quick check format bench facts toxiproxy secrets clean
 
 setup: $(VENV)/.ready
 
@@ -44,6 +46,14 @@ bench: setup
 
 facts: setup
 	$(BIN)/python bench/facts.py
+
+# The real proxy for faults on links; without it drills and tests use the relay (chaos/links).
+toxiproxy: .tools/toxiproxy-server
+
+.tools/toxiproxy-server:
+	@mkdir -p .tools
+	@GOBIN=$(CURDIR)/.tools/gobin go install $(TOXIPROXY)
+	@mv .tools/gobin/server $@ && rmdir .tools/gobin
 
 secrets: $(SECRETS)
 

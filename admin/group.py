@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from model.installed import module_name as full_name
+
 
 class LazyGroup(click.Group):
     """A group whose subcommands are named ``module:attribute``, beside the line ``--help`` shows for them."""
@@ -28,7 +30,7 @@ class LazyGroup(click.Group):
             return super().get_command(ctx, cmd_name)
         module_name, _, attribute = where[0].partition(":")
         try:
-            module = importlib.import_module(module_name)
+            module = importlib.import_module(full_name(module_name))
         except ModuleNotFoundError as error:
             missing = error.name or module_name
             raise click.ClickException(

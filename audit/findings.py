@@ -26,6 +26,7 @@ KINDS: Final = {
     "unreadable_region": "no record can be read here although the log goes on behind",
     "phys_offset_mismatch": "a record names another place than where it stands",
     "missing_segment": "a file is missing between the first and the last one",
+    "cq_missing": "the log has records and no queues: consumers find nothing until they are made again",
     "divergent_suffix": "from here to its end the log is another one than the others'",
     "short_tail": "the log ends before the others'",
     "extra_tail": "whole records stand behind the others' end; they come back at the next start",

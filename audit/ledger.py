@@ -23,11 +23,16 @@ _OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
 
 
 def read_ledger(path: str) -> pa.Table:
-    """A LEDGER table. Raises ConfigError naming the line that cannot be right, OSError when unreadable."""
+    """A LEDGER table. Raises ConfigError naming the line that cannot be right, or when there is none: a wrong
+    file would prove anything. Raises OSError when unreadable."""
     if os.path.isdir(path) or path.endswith(".parquet"):
-        return _from_parquet(path)
-    with open(path, "rb") as file:
-        return from_rows(_json_lines(path, file))
+        table = _from_parquet(path)
+    else:
+        with open(path, "rb") as file:
+            table = from_rows(_json_lines(path, file))
+    if not len(table):
+        raise ConfigError(f"{path}: no message is listed in this ledger")
+    return table
 
 
 def _json_lines(path: str, lines: Iterable[bytes]) -> Iterable[tuple[str, dict[str, Any]]]:

@@ -139,6 +139,31 @@ def views(replicas: list[Replica], reference: int, ranges: Ranges) -> dict[int, 
     return out
 
 
+def unions(replicas: list[Replica], reference: int) -> list[View]:
+    """The reference's log, longer by what only others still hold of it: retention is each replica's own.
+
+    One view for each replica that adds stretches which end where the reference's log, or a stretch added
+    before, begins; the reference alone when none does.
+    """
+    base = replicas[reference]
+    mine = covered(base)
+    behind = (base.end, 1 << 62)  # what is longer there is another history, or not confirmed yet
+    known = mine
+    out: list[View] = []
+    others = [at for at, r in enumerate(replicas) if at != reference and not r.empty and not base.empty]
+    for at in sorted(others, key=lambda at: (-len(_added(replicas[at], known)), replicas[at].start, at)):
+        if _added(replicas[at], known):
+            out.append(View(reference, at, tuple(joined([*mine, behind]))))
+            known = joined([*known, *covered(replicas[at])])
+    return out or [View(reference, reference, tuple(mine))]
+
+
+def _added(replica: Replica, known: list[Interval]) -> list[Interval]:
+    """What ``replica`` holds before or between ``known``, right up to where it begins."""
+    begins = {begin for begin, _ in known}
+    return [part for held in covered(replica) for part in without(held, known) if part[1] in begins]
+
+
 def own_parts(replica: Replica, view: View) -> list[Interval]:
     """What must be read of the replica itself."""
     if view.base == view.replica:

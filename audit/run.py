@@ -185,8 +185,9 @@ def _audit(
     try:
         progress("asking the questions")
         report.records = scanned.record_count()
-        whole = replicas[reference].start == 0 and not report.trusted
-        questions = _Questions(facts, scanned, views, ledger, whole=whole)
+        # What is trusted was not read: then only the reference's log is there, without that.
+        unions = [views[reference]] if report.trusted else plan.unions(replicas, reference)
+        questions = _Questions(facts, scanned, views, unions, ledger, whole=not report.trusted)
         report.findings = questions.ask()
         report.expired = questions.expired
     finally:
@@ -226,12 +227,14 @@ class _Questions:
         facts: Facts,
         scanned: ScannedLog,
         views: dict[int, View],
+        unions: list[View],
         ledger: pa.Table | None,
         *,
         whole: bool,
     ) -> None:
         self.facts, self.scanned, self.views, self.ledger = facts, scanned, views, ledger
-        self.whole = whole  # the reference's log is there from its first byte, and all of it was read
+        self.unions = unions  # the log, as far back as any replica holds it
+        self.whole = whole  # all of it was read
         self.expired = 0
 
     def ask(self) -> list[Finding]:
@@ -239,11 +242,18 @@ class _Questions:
         found = files(facts) + epochs(facts) + damage(facts, self.scanned.damage())
         found += self._differences(found)
         found += self._tails(found)
-        broken = queues.places(self.scanned.broken_queues(self.views[facts.reference], whole=self.whole))
-        found += queues.queues(facts, broken, facts.reference, whole=self.whole)
-        found += queues.duplicates(
-            facts, self.scanned.duplicates(self.views[facts.reference]), facts.reference
-        )
+        broken: queues.Queues = {}
+        asked: dict[tuple[object, ...], Finding] = {}
+        for view in self.unions:
+            begin = min(self.facts.replicas[at].start for at in (view.base, view.replica))
+            whole = begin == 0 and self.whole
+            broken_here = queues.places(self.scanned.broken_queues(view, whole=whole))
+            rows = queues.queues(facts, broken_here, view, whole=whole)
+            rows += queues.duplicates(facts, self.scanned.duplicates(view), view)
+            for row in rows:
+                asked.setdefault((row.kind, row.phys_offset, row.topic, row.queue_id, row.queue_offset), row)
+            broken = broken_here | broken
+        found += asked.values()
         found += self._acked(broken)
         linked = causes.link(causes.gaps_of_missing(found), [r.name for r in facts.replicas])
         return causes.fold(linked)
@@ -297,7 +307,7 @@ class _Questions:
         again = tuple((*queue, at) for queue, places in sorted(broken.items()) for at in begins_again(places))
         result = acked.check(self.facts, self.scanned, self.ledger, self.views, again)
         self.expired = result.expired
-        return result.findings
+        return result.findings + acked.mostly_expired(result.expired, len(self.ledger))
 
 
 def _crc_lookup(ledger: pa.Table | None) -> Callable[[str], int | None]:

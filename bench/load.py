@@ -1,8 +1,7 @@
-"""The load program of ``bench/send.py``: one connection, N sends in flight, against any RocketMQ broker.
+"""The load program of ``bench/send.py``: sends over one connection or many, against any RocketMQ broker.
 
-Sends SEND_MESSAGE_V2 frames with JSON headers made from one template (only opaque, queue id and UNIQ_KEY
-change, all of fixed width), counts every answer of the whole run, and refuses to call an answer good unless
-its code is 0. Run as a program it prints one JSON line.
+Frames are made from one template, of which only opaque, queue id and UNIQ_KEY change, all of fixed width. All
+answers are counted, and none is called good unless its code is 0. Run as a program it prints one JSON line.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import selectors
 import socket
 import struct
 import sys
@@ -17,15 +17,38 @@ import time
 from dataclasses import asdict, dataclass
 
 from model.codes import Request
+from remoting import codec
+from remoting.codec import Command
+from remoting.headers import SendHeader
 
+DIALECTS = {"json": codec.JSON, "binary": codec.ROCKETMQ}
 _OPAQUE_BASE = 1_000_000_000
 _OPAQUE = re.compile(rb'"opaque":(\d+)')
 _UNIQUE = "7F0000010001{:020d}"
+_BINARY_OPAQUE_AT = 8 + 5  # behind code, language and version
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is sent: ``in_flight`` sends on each of ``connections``, of ``batch`` messages each."""
+
+    body_bytes: int = 1024
+    in_flight: int = 64
+    connections: int = 1
+    batch: int = 1
+    dialect: str = "json"
+    burst: bool = True
+    """All sends that have room leave in one write; else each in one of its own, as from many threads."""
+
+    def __str__(self) -> str:
+        what = f"{self.batch} x {self.body_bytes} B" if self.batch > 1 else f"{self.body_bytes} B"
+        how = "" if self.burst or self.in_flight == 1 else ", a write each"
+        return f"{self.dialect}, {what}, {self.connections} x {self.in_flight}{how}"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run: answers by outcome, wall seconds, and how long an answer took (microseconds)."""
+    """One run: sends and answers by outcome, wall seconds, and how long an answer took (microseconds)."""
 
     sent: int
     ok: int
@@ -36,104 +59,132 @@ class Outcome:
     first_failure: str
 
 
-def template(topic: str, body_bytes: int) -> tuple[bytearray, int, int, int]:
-    """A whole frame and the positions of queue id, UNIQ_KEY number and opaque in it."""
-    properties = f"UNIQ_KEY\x01{_UNIQUE.format(0)}\x02WAIT\x01true\x02TAGS\x01t\x02"
-    ext = {
-        "a": "bench",
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": "0",
-        "f": "0",
-        "g": str(int(time.time() * 1000)),
-        "h": "0",
-        "i": properties,
-        "j": "0",
-        "k": "false",
-        "m": "false",
-        "n": "broker-a",
-    }
-    header = json.dumps(
-        {
-            "code": int(Request.SEND_MESSAGE_V2),
-            "extFields": ext,
-            "flag": 0,
-            "language": "JAVA",
-            "opaque": _OPAQUE_BASE,
-            "serializeTypeCurrentRPC": "JSON",
-            "version": 479,
-        },
-        separators=(",", ":"),
-    ).encode()
-    frame = bytearray(
-        struct.pack(">II", 4 + len(header) + body_bytes, len(header)) + header + b"x" * body_bytes
-    )
-    queue_at = frame.index(b'"e":"') + 5
-    unique_at = frame.index(_UNIQUE[:12].encode()) + 12
-    opaque_at = frame.index(b'"opaque":') + 9
-    return frame, queue_at, unique_at, opaque_at
+class Template:
+    """A whole frame, and where to write what changes in it."""
+
+    def __init__(self, topic: str, work: Work) -> None:
+        properties = f"UNIQ_KEY\x01{_UNIQUE.format(0)}\x02WAIT\x01true\x02TAGS\x01t\x02"
+        header = SendHeader(
+            "bench", topic, 0, int(time.time() * 1000), "TBW102", 4, properties=properties,
+            batch=work.batch > 1, broker_name="broker-a",
+        )  # fmt: skip
+        body = b"x" * work.body_bytes
+        if work.batch > 1:
+            raw = properties.encode()
+            size = 22 + len(body) + len(raw)
+            body = struct.pack(">iiiii", size, 0, 0, 0, len(body)) + body + struct.pack(">h", len(raw)) + raw
+        code = Request.SEND_BATCH_MESSAGE if work.batch > 1 else Request.SEND_MESSAGE_V2
+        command = Command(int(code), header.to_ext(), body * work.batch, _OPAQUE_BASE)
+        command.serialize = DIALECTS[work.dialect]
+        self._frame = frame = bytearray(codec.encode(command))
+        self._binary = work.dialect == "binary"
+        queue = b"\0\1e\0\0\0\1" if self._binary else b'"e":"'
+        self._queue_at = frame.index(queue) + len(queue)
+        self._opaque_at = _BINARY_OPAQUE_AT if self._binary else frame.index(b'"opaque":') + 9
+        self._unique_at = [found.end() for found in re.finditer(_UNIQUE[:12].encode(), frame)]
+
+    def fill(self, number: int, queue_id: int) -> bytearray:
+        """The frame of send ``number``; the same object at each call."""
+        frame, opaque = self._frame, _OPAQUE_BASE + number
+        frame[self._queue_at] = 48 + queue_id
+        if self._binary:
+            struct.pack_into(">i", frame, self._opaque_at, opaque)
+        else:
+            frame[self._opaque_at : self._opaque_at + 10] = b"%010d" % opaque
+        for place, at in enumerate(self._unique_at):
+            frame[at : at + 20] = b"%020d" % (number * len(self._unique_at) + place)
+        return frame
 
 
-def run(address: str, topic: str, queues: int, body_bytes: int, in_flight: int, seconds: float) -> Outcome:
-    """Keep ``in_flight`` sends open for ``seconds``, then wait for the last answers."""
-    host, _, port = address.rpartition(":")
-    frame, queue_at, unique_at, opaque_at = template(topic, body_bytes)
+class Link:
+    """One connection: what it has in flight, and the begin of an answer."""
+
+    def __init__(self, address: str, in_flight: int) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), 5)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.settimeout(10)
+        self.room = in_flight
+        self.begun = b""
+
+    def answers(self) -> list[tuple[int, bytes]]:
+        """(number of the send, header; empty when it is an OK) of each whole answer of one read."""
+        data = self.socket.recv(1 << 18)
+        if not data:
+            raise ConnectionError("the broker closed a connection with sends unanswered")
+        data = self.begun + data
+        found = []
+        at = 0
+        while len(data) - at >= 8:
+            total, mark = struct.unpack_from(">II", data, at)
+            if len(data) - at < 4 + total:
+                break
+            header = data[at + 8 : at + 8 + (mark & 0xFFFFFF)]
+            if mark >> 24 == codec.ROCKETMQ:
+                code, opaque = struct.unpack_from(">hxxxi", header)
+                good = code == 0
+            else:
+                opaque_text = _OPAQUE.search(header)
+                if opaque_text is None:
+                    raise ValueError(f"answer without opaque: {header!r}")
+                opaque, good = int(opaque_text[1]), header.startswith(b'{"code":0,')
+            found.append((opaque - _OPAQUE_BASE, b"" if good else header))
+            at += 4 + total
+        self.begun = data[at:]
+        self.room += len(found)
+        return found
+
+
+def run(address: str, topic: str, queues: int, work: Work, seconds: float) -> Outcome:
+    """Keep the sends of ``work`` open for ``seconds``, then wait for the last answers."""
+    template = Template(topic, work)
     started: dict[int, float] = {}
     took_us: list[float] = []
-    ok = failed = sent = 0
-    first_failure = ""
-    with socket.create_connection((host, int(port)), 5) as link:
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link.settimeout(10)
-        begin = time.perf_counter()
+    failures: list[bytes] = []
+    sent = 0
+    ready = selectors.DefaultSelector()
+    links = [Link(address, work.in_flight) for _ in range(work.connections)]
+    try:
+        for link in links:
+            ready.register(link.socket, selectors.EVENT_READ, link)
+        begin = now = time.perf_counter()
         end = begin + seconds
-        pending = b""
-        room = in_flight
-        while True:
-            now = time.perf_counter()
-            if now < end and room:
+        woken = links
+        while now < end or started:
+            for link in woken if now < end else ():
                 burst = bytearray()
-                for _ in range(room):
-                    frame[queue_at] = 48 + sent % queues
-                    frame[unique_at : unique_at + 20] = b"%020d" % sent
-                    frame[opaque_at : opaque_at + 10] = b"%010d" % (_OPAQUE_BASE + sent)
-                    started[_OPAQUE_BASE + sent] = now
-                    burst += frame
+                for _ in range(link.room):
+                    frame = template.fill(sent, sent % queues)
+                    started[sent] = now
                     sent += 1
-                room = 0
-                link.sendall(burst)
-            if not started:
-                break
-            data = link.recv(1 << 18)
-            if not data:
-                raise ConnectionError(f"{address} closed with {len(started)} sends unanswered")
-            now = time.perf_counter()
-            pending += data
-            at = 0
-            while len(pending) - at >= 8:
-                total, header_bytes = struct.unpack_from(">II", pending, at)
-                if len(pending) - at < 4 + total:
-                    break
-                header = pending[at + 8 : at + 8 + (header_bytes & 0xFFFFFF)]
-                found = _OPAQUE.search(header)
-                if found is None:
-                    raise ValueError(f"answer without opaque: {header!r}")
-                took_us.append((now - started.pop(int(found[1]))) * 1e6)
-                if header.startswith(b'{"code":0,'):
-                    ok += 1
-                else:
-                    failed += 1
-                    first_failure = first_failure or header.decode(errors="replace")[:300]
-                room += 1
-                at += 4 + total
-            pending = pending[at:]
+                    if work.burst:
+                        burst += frame
+                    else:
+                        link.socket.sendall(frame)
+                link.room = 0
+                if burst:
+                    link.socket.sendall(burst)
+            events = ready.select(10)
+            if not events:
+                raise TimeoutError(f"{address} left {len(started)} sends unanswered for 10 s")
+            woken = [key.data for key, _ in events]
+            for link in woken:
+                found = link.answers()
+                now = time.perf_counter()
+                for number, failure in found:
+                    took_us.append((now - started.pop(number)) * 1e6)
+                    if failure:
+                        failures.append(failure)
         wall = time.perf_counter() - begin
+    finally:
+        ready.close()
+        for link in links:
+            link.socket.close()
     took_us.sort()
     count = len(took_us)
-    return Outcome(
-        sent, ok, failed, wall, took_us[count // 2], took_us[min(count - 1, count * 99 // 100)], first_failure
-    )
+    first = failures[0].decode(errors="replace")[:300] if failures else ""
+    p50_us, p99_us = took_us[count // 2], took_us[min(count - 1, count * 99 // 100)]
+    return Outcome(sent, count - len(failures), len(failures), wall, p50_us, p99_us, first)
 
 
 def main() -> int:
@@ -143,16 +194,21 @@ def main() -> int:
     parser.add_argument("--queues", type=int, default=4)
     parser.add_argument("--body-bytes", type=int, default=1024)
     parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--connections", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--dialect", choices=sorted(DIALECTS), default="json")
+    parser.add_argument("--a-write-each", action="store_true")
     parser.add_argument("--seconds", type=float, default=5.0)
-    arguments = parser.parse_args()
-    outcome = run(
-        arguments.address,
-        arguments.topic,
-        arguments.queues,
-        arguments.body_bytes,
-        arguments.in_flight,
-        arguments.seconds,
+    given = parser.parse_args()
+    work = Work(
+        given.body_bytes,
+        given.in_flight,
+        given.connections,
+        given.batch,
+        given.dialect,
+        not given.a_write_each,
     )
+    outcome = run(given.address, given.topic, given.queues, work, given.seconds)
     print(json.dumps(asdict(outcome)))
     return 0 if outcome.failed == 0 else 2
 

@@ -101,7 +101,7 @@ def fill(store: Path, gib: float, port: int, scratch: Path) -> int:
         rocketmq.call(address, 17, topic)
         written = 0.0
         while written < gib * (1 << 30):
-            written += load.run(address, TOPIC, QUEUES, 8192, 64, 2.0).ok * 8500
+            written += load.run(address, TOPIC, QUEUES, load.Work(8192), 2.0).ok * 8500
         return max_offset(address)
     finally:
         process.send_signal(signal.SIGKILL)

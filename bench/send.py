@@ -1,22 +1,31 @@
-"""What a send costs the broker: CPU per message and messages per second, keelmq beside the real RocketMQ.
+"""What a send costs the broker: CPU per message and messages per second, both header dialects.
 
-    python bench/send.py [--peer rocketmq|none] [--seconds 6] [--json OUT]
+    python bench/send.py [--peer rocketmq] [--before DIR] [--brokers 1 3] [--only TEXT] [--json OUT]
 
-One load program (``bench/load.py``) drives both brokers in turn, row by row, on this machine: single broker,
-ASYNC_FLUSH, 1 GiB segments, one connection. CPU is what the operating system accounts to the broker process
-(user + system). The JVM gets a warm-up of ``--warm-up`` seconds before anything is counted, keelmq a tenth.
+One load program (``bench/load.py``) drives each side in turn, row by row, on this machine: single broker,
+ASYNC_FLUSH, 1 GiB segments; with ``3`` a group of three brokers that waits for all of them, whose CPU is
+summed up. ``--peer rocketmq`` measures the real RocketMQ beside, ``--before`` another checkout of keelmq (one
+broker). CPU is what the operating system accounts to the broker processes (user + system). Each row is the
+median of ``--repeat`` runs of ``--seconds``, the sides in turn; ``spread`` is the lowest and the highest. The
+JVM gets ``--warm-up`` seconds of load first, keelmq a tenth. ``fast``: the share of keelmq's messages that
+took its fast path, by its own counter.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
+import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,51 +34,72 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from admin.local.cluster import LocalCluster  # noqa: E402
+from bench import load  # noqa: E402
+from bench.load import Work  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from chaos.worlds import rocketmq  # noqa: E402
+from chaos.worlds.rocketmq_live import RocketMQWorld  # noqa: E402
+from runtime.os_env import OsEnv  # noqa: E402
 
 TOPIC = "Bench"
 QUEUES = 4
-ROWS = [(body, window) for body in (1024, 128) for window in (1, 16, 64)]
+WORKS = (
+    *(Work(body, in_flight) for body in (1024, 128) for in_flight in (1, 16, 64)),
+    Work(in_flight=64, burst=False),
+    Work(in_flight=1, connections=64),
+    Work(in_flight=4, batch=16),
+    Work(in_flight=1, dialect="binary"),
+    Work(in_flight=64, dialect="binary"),
+    Work(in_flight=64, dialect="binary", burst=False),
+    Work(in_flight=1, connections=64, dialect="binary"),
+    Work(in_flight=4, batch=16, dialect="binary"),
+)
+GROUP_WORKS = (
+    Work(in_flight=1),
+    Work(in_flight=64),
+    Work(in_flight=1, connections=64),
+    Work(in_flight=64, dialect="binary"),
+)
 
 
 class Side:
-    """One running broker and how to measure it."""
+    """The brokers of one side, and how to measure them. ``status``: where its master tells what it did."""
 
-    def __init__(self, name: str, address: str, pid: int) -> None:
+    def __init__(self, name: str, address: str, pids: list[int], status: str | None = None) -> None:
         self.name = name
         self.address = address
-        self.process = psutil.Process(pid)
+        self._processes = [psutil.Process(pid) for pid in pids]
+        self._status = status
 
-    def cpu_s(self) -> float:
-        times = self.process.cpu_times()
-        return times.user + times.system
+    def _cpu_s(self) -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in self._processes)
 
-    def load(self, body: int, window: int, seconds: float) -> dict[str, Any]:
-        before = self.cpu_s()
-        command = [
-            sys.executable,
-            "-m",
-            "bench.load",
-            self.address,
-            TOPIC,
-            f"--queues={QUEUES}",
-            f"--body-bytes={body}",
-            f"--in-flight={window}",
-            f"--seconds={seconds}",
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + 60)
-        if done.returncode != 0:
-            raise RuntimeError(f"load against {self.name} failed:\n{done.stdout}{done.stderr}")
-        outcome = json.loads(done.stdout)
-        cpu = self.cpu_s() - before
-        return {
-            "messages": outcome["ok"],
-            "messages_per_s": round(outcome["ok"] / outcome["seconds"], 1),
-            "broker_cpu_us_per_message": round(cpu * 1e6 / outcome["ok"], 2),
-            "p50_us": round(outcome["p50_us"], 1),
-            "p99_us": round(outcome["p99_us"], 1),
+    def _stored(self) -> tuple[int, int] | None:
+        """Messages stored, and those that took the fast path; None where nothing tells."""
+        if self._status is None:
+            return None
+        with urllib.request.urlopen(self._status, timeout=5) as answer:
+            view = json.load(answer)
+        return (view["putTotal"], view["putFastTotal"]) if "putFastTotal" in view else None
+
+    def load(self, work: Work, seconds: float) -> dict[str, Any]:
+        before, cpu_s = self._stored(), self._cpu_s()
+        outcome = load.run(self.address, TOPIC, QUEUES, work, seconds)
+        if outcome.failed:
+            raise RuntimeError(f"{self.name} refused {outcome.failed} sends: {outcome.first_failure}")
+        cpu_s = self._cpu_s() - cpu_s
+        after = self._stored()
+        messages = outcome.ok * work.batch
+        found = {
+            "cpu_us": cpu_s * 1e6 / messages,
+            "per_s": messages / outcome.seconds,
+            "p50_us": outcome.p50_us,
+            "p99_us": outcome.p99_us,
         }
+        if before is not None and after is not None:
+            found["fast"] = (after[1] - before[1]) / max(after[0] - before[0], 1)
+        return found
 
 
 def create_topic(address: str) -> None:
@@ -89,26 +119,31 @@ def create_topic(address: str) -> None:
 
 
 @contextmanager
-def keelmq_broker(directory: Path, port: int) -> Iterator[Side]:
+def keelmq_broker(directory: Path, port: int, root: Path = ROOT, name: str = "keelmq") -> Iterator[Side]:
+    """A broker of the checkout at ``root``."""
     settings = {
         "listenPort": port,
+        "adminPort": port + 5,
         "brokerId": 0,
         "brokerRole": "ASYNC_MASTER",
         "storePathRootDir": directory / "store",
         "flushDiskType": "ASYNC_FLUSH",
     }
     command = [sys.executable, "-m", "cli.main", "broker"]
-    for name, value in settings.items():
-        command += ["--set", f"{name}={value}"]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
     directory.mkdir(parents=True)
+    env = os.environ | {"PYTHONPATH": str(root)}
     with (directory / "err").open("w") as errors:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = subprocess.Popen(
+            command, cwd=root, env=env, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith("ready "):
-            raise RuntimeError(f"keelmq broker did not start: {(directory / 'err').read_text()[-2000:]}")
-        yield Side("keelmq", f"127.0.0.1:{port}", process.pid)
+            raise RuntimeError(f"{name} did not start: {(directory / 'err').read_text()[-2000:]}")
+        yield Side(name, f"127.0.0.1:{port}", [process.pid], f"http://127.0.0.1:{port + 5}/status")
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
@@ -125,68 +160,134 @@ def rocketmq_broker(directory: Path, port: int) -> Iterator[Side]:
         broker.start()
         rocketmq.wait_until("the real broker", lambda: "0" in rocketmq.routed_brokers(address), 90)
         assert broker.process is not None
-        yield Side("rocketmq", f"127.0.0.1:{port}", broker.process.pid)
+        yield Side("rocketmq", f"127.0.0.1:{port}", [broker.process.pid])
     finally:
         broker.stop()
         namesrv.stop()
 
 
-def measure(sides: list[Side], seconds: float, warm_up_s: float) -> list[dict[str, Any]]:
+@asynccontextmanager
+async def keelmq_group(directory: Path) -> AsyncIterator[Side]:
+    """Three brokers that all acknowledge, and three Controllers."""
+    cluster = LocalCluster.create(directory)
+    try:
+        group = (await cluster.up())["groups"][0]
+        master = next(one for one in group["brokers"] if one["role"] == "master")
+        pids = [one["pid"] for one in group["brokers"]]
+        yield Side("keelmq", master["address"], pids, master["status"])
+    finally:
+        cluster.down()
+
+
+@asynccontextmanager
+async def rocketmq_group(directory: Path) -> AsyncIterator[Side]:
+    world = RocketMQWorld(OsEnv(), directory)
+    try:
+        await world.start(lambda text: None)
+        address = rocketmq.routed_brokers(world.namesrv[0], world.group)["0"]
+        pids = [node.process.pid for node in world.brokers if node.process is not None]
+        yield Side("rocketmq", address, pids)
+    finally:
+        await world.stop()
+
+
+def measure(
+    sides: list[Side], works: list[Work], given: argparse.Namespace, what: str
+) -> list[dict[str, Any]]:
     for side in sides:
         create_topic(side.address)
         # The JIT needs load to compile what it will measure; Python has nothing to warm but its caches.
-        side.load(1024, 64, warm_up_s if side.name == "rocketmq" else max(1.0, warm_up_s / 10))
+        side.load(Work(), given.warm_up if side.name == "rocketmq" else max(1.0, given.warm_up / 10))
     rows = []
-    for body, window in ROWS:
-        row: dict[str, Any] = {"work": f"{body} B, {window} in flight"}
-        for side in sides:
-            row[side.name] = side.load(body, window, seconds)
-        if "rocketmq" in row:
-            ours, theirs = row["keelmq"], row["rocketmq"]
-            row["ratio"] = round(ours["broker_cpu_us_per_message"] / theirs["broker_cpu_us_per_message"], 3)
+    for work in works:
+        runs: dict[str, list[dict[str, Any]]] = {side.name: [] for side in sides}
+        for turn in range(given.repeat):
+            for side in sides if turn % 2 == 0 else reversed(sides):
+                runs[side.name].append(side.load(work, given.seconds))
+        row: dict[str, Any] = {"work": f"{what}: {work}", **asdict(work)}
+        row |= {name: summary(found) for name, found in runs.items()}
+        for other in row.keys() & {"rocketmq", "before"}:
+            row[f"ratio_to_{other}"] = round(row["keelmq"]["cpu_us"] / row[other]["cpu_us"], 3)
         rows.append(row)
-        print(_line(row), flush=True)
+        print(line_of(row), flush=True)
     return rows
 
 
-def _line(row: dict[str, Any]) -> str:
-    text = f"{row['work']:>22}"
-    for name in ("keelmq", "rocketmq"):
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians, and how far the runs lie apart."""
+    found: dict[str, Any] = {
+        name: round(statistics.median(run[name] for run in runs), 2)
+        for name in ("cpu_us", "per_s", "p50_us", "p99_us")
+    }
+    found["spread"] = [round(pick(run["cpu_us"] for run in runs), 2) for pick in (min, max)]
+    if all("fast" in run for run in runs):
+        found["fast"] = round(min(run["fast"] for run in runs), 4)
+    return found
+
+
+def line_of(row: dict[str, Any]) -> str:
+    text = f"{row['work']:>46}"
+    for name in ("keelmq", "before", "rocketmq"):
         if name in row:
             side = row[name]
+            low, high = side["spread"]
             text += (
-                f" | {name}: {side['broker_cpu_us_per_message']:7.2f} us CPU/message,"
-                f" {side['messages_per_s']:9.0f}/s, p50 {side['p50_us']:7.0f} us"
+                f" | {name}: {side['cpu_us']:6.2f} us CPU ({low:.2f} to {high:.2f}), {side['per_s']:7.0f}/s"
             )
-    return text + (f" | CPU ratio {row['ratio']:.2f}" if "ratio" in row else "")
+        if "fast" in row.get(name, {}):
+            text += f", fast {100 * row[name]['fast']:.0f} %"
+        if f"ratio_to_{name}" in row:
+            text += f", ratio {row[f'ratio_to_{name}']:.2f}"
+    return text
+
+
+async def bench(given: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
+    rows = []
+    if 1 in given.brokers:
+        works = [work for work in WORKS if given.only in str(work)]
+        async with AsyncExitStack() as stack:
+            sides = [stack.enter_context(keelmq_broker(scratch / "keelmq", given.base_port))]
+            if given.before is not None:
+                before = keelmq_broker(scratch / "before", given.base_port + 100, given.before, "before")
+                sides.append(stack.enter_context(before))
+            if given.peer == "rocketmq":
+                sides.append(stack.enter_context(rocketmq_broker(scratch / "r", given.base_port + 200)))
+            rows += measure(sides, works, given, "1 broker")
+    if 3 in given.brokers:
+        works = [work for work in GROUP_WORKS if given.only in str(work)]
+        async with AsyncExitStack() as stack:
+            sides = [await stack.enter_async_context(keelmq_group(scratch / "group"))]
+            if given.peer == "rocketmq":
+                sides.append(await stack.enter_async_context(rocketmq_group(scratch / "r-group")))
+            rows += measure(sides, works, given, "3 brokers")
+    return rows
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--peer", choices=["rocketmq", "none"], default="rocketmq")
-    parser.add_argument("--seconds", type=float, default=6.0, help="per row and broker")
+    parser.add_argument("--peer", choices=["rocketmq", "none"], default="none")
+    parser.add_argument("--before", type=Path, metavar="DIR", help="a checkout of keelmq to measure beside")
+    parser.add_argument("--brokers", type=int, nargs="+", choices=[1, 3], default=[1, 3])
+    parser.add_argument("--only", default="", metavar="TEXT", help="works whose name holds it")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a run")
     parser.add_argument(
         "--warm-up", type=float, default=20.0, help="seconds of load before the JVM is measured"
     )
     parser.add_argument("--base-port", type=int, default=27400)
     parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    missing = rocketmq.unavailable() if arguments.peer == "rocketmq" else None
+    given = parser.parse_args()
+    missing = rocketmq.unavailable() if given.peer == "rocketmq" else None
     if missing:
         print(f"without the real RocketMQ: {missing}", file=sys.stderr)
+        given.peer = "none"
     with tempfile.TemporaryDirectory(prefix="keelmq-bench-") as scratch:
-        base = Path(scratch)
-        with keelmq_broker(base / "keelmq", arguments.base_port) as ours:
-            if arguments.peer == "rocketmq" and not missing:
-                with rocketmq_broker(base / "rocketmq", arguments.base_port + 200) as theirs:
-                    rows = measure([ours, theirs], arguments.seconds, arguments.warm_up)
-            else:
-                rows = measure([ours], arguments.seconds, arguments.warm_up)
+        rows = asyncio.run(bench(given, Path(scratch)))
     report = {"name": "send", "rows": rows, "machine": machine()}
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+    if given.json:
+        given.json.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 
 

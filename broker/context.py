@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from functools import cached_property
 
 from broker.state.clients import Clients
 from broker.state.current_role import CurrentRole
@@ -25,9 +25,6 @@ from remoting.service import Connection
 from runtime.env import Env
 from runtime.turns import Turns
 from store.message_store import MessageStore
-
-HOLD_S: Final = 2.5  # below the 3 s after which a client of RocketMQ gives up a send (sendMsgTimeout)
-HELD_BYTES_MAX: Final = 64 << 20
 
 
 def not_available(reason: str) -> str:
@@ -55,11 +52,14 @@ class BrokerContext:
     credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
-        self.store_host = encode_host(self.config.address)
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)
         self.locks = QueueLocks(self.config.locks_max)
         self.turns = Turns(self.env.monotonic_ms)
-        self._held_bytes = 0
+
+    @cached_property
+    def store_host(self) -> bytes:
+        """This broker's address, as records hold it."""
+        return encode_host(self.config.address)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first offset of a queue that is there to be read."""
@@ -68,18 +68,11 @@ class BrokerContext:
     async def admit(self, connection: Connection, request: Command) -> None:
         """Return when a write can be taken. Raises Refused.
 
-        During a handover it waits for the outcome, ``HOLD_S`` at most: refused at once, a client of RocketMQ
-        is through with its tries within a few ms. Only so much is kept in memory meanwhile.
+        During a handover it waits for the outcome: refused at once, a client of RocketMQ is through with its
+        tries within a few ms.
         """
-        size = len(request.body)
-        if self.role_state.handing_over and self._held_bytes + size <= HELD_BYTES_MAX:
-            self._held_bytes += size
-            try:
-                await self.role_state.handed_over(HOLD_S)
-            finally:
-                self._held_bytes -= size
-            if connection.closed:
-                raise Refused("its sender left", Response.SERVICE_NOT_AVAILABLE)  # and may have sent it anew
+        if await self.role_state.handed_over(len(request.body)) and connection.closed:
+            raise Refused("its sender left", Response.SERVICE_NOT_AVAILABLE)  # and may have sent it anew
         refused = self.refuse_write()
         if refused is not None:
             raise refused

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from broker.context import BrokerContext
-from broker.requests.admin import AdminProcessor
-from broker.requests.heartbeats import ClientProcessor
-from broker.requests.locks import LockProcessor
-from broker.requests.offsets import OffsetProcessor
-from broker.requests.pull import PullProcessor
-from broker.requests.query import QueryProcessor
+from broker.requests.consumers.heartbeats import ClientProcessor
+from broker.requests.consumers.locks import LockProcessor
+from broker.requests.consumers.offsets import OffsetProcessor
+from broker.requests.consumers.pull import PullProcessor
+from broker.requests.operators.admin import AdminProcessor
+from broker.requests.operators.query import QueryProcessor
+from broker.requests.operators.tables import TableProcessor
 from broker.requests.send import SendProcessor
 from broker.requests.table import handlers
-from broker.requests.tables import TableProcessor
 from broker.requests.transactions import Transactions
 from broker.upkeep.delay import DelayOffsets, DelayService
+from broker.upkeep.services import Upkeep
 from remoting.service import Handler
 
 
@@ -27,16 +28,24 @@ class Processors:
         self.admin = AdminProcessor(context, delays)
         self.delay = DelayService(context, delays, self.sender)
         self.transactions = Transactions(context, self.sender)
-        self.handlers: dict[int, Handler] = dict(
-            handlers(
-                send=self.sender,
-                pull=self.pulls,
-                offsets=OffsetProcessor(context),
-                query=QueryProcessor(context),
-                clients=self.clients,
-                locks=LockProcessor(context),
-                tables=TableProcessor(context),
-                admin=self.admin,
-                transactions=self.transactions,
-            )
+        self.handlers: dict[int, Handler] = {}
+        self._context = context
+
+    def answer(self, upkeep: Upkeep, role_changed: Handler) -> None:
+        """From now on ``handlers`` has every code that a broker answers."""
+        context = self._context
+        self.handlers = handlers(
+            send=self.sender,
+            pull=self.pulls,
+            offsets=OffsetProcessor(context),
+            query=QueryProcessor(context),
+            clients=self.clients,
+            locks=LockProcessor(context),
+            tables=TableProcessor(context),
+            admin=self.admin,
+            transactions=self.transactions,
+            copies=context.copies,
+            repair=upkeep.repair,
+            compare=upkeep.compare,
+            role_changed=role_changed,
         )

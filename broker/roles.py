@@ -12,11 +12,11 @@ from typing import Final
 from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
 from broker.processors import Processors
+from broker.role.host import Elected
 from broker.state.role_state import Role, RoleState
 from broker.tables.table_files import TableFiles
 from broker.upkeep.services import Upkeep
 from broker.upkeep.topic_repair import TopicRepair
-from ha.master.proposals import Propose
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -48,18 +48,9 @@ class RoleChanges:
     async def stop(self) -> None:
         await self._tasks.cancel()
 
-    async def lead(
-        self,
-        broker_id: int,
-        epoch: int,
-        members: frozenset[int],
-        set_epoch: int,
-        propose: Propose | None,
-    ) -> None:
-        """Become master of ``epoch``, or learn that we stay master in a new one.
-
-        Without a Controller ``epoch`` is 0 and the log gets no epochs. Raises DiskError.
-        """
+    async def lead(self, elected: Elected) -> None:
+        """Become master of its epoch, or learn that we stay master in a new one. Raises DiskError."""
+        broker_id, epoch = elected.broker_id, elected.epoch
         if self.stopping:
             return
         again = self._context.role_state.is_master
@@ -69,7 +60,9 @@ class RoleChanges:
         last = self._context.store.epochs.last
         if epoch > 0 and (last is None or last.epoch < epoch):
             self._context.store.epochs.append(epoch, self._context.store.log.end)
-        await self._context.ha.become_master(broker_id, epoch, members, set_epoch, propose)
+        await self._context.ha.become_master(
+            broker_id, epoch, elected.members, elected.set_epoch, elected.propose
+        )
         if self.stopping:
             return
         self._topic_repair.widen()

@@ -14,9 +14,11 @@ from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration
 from broker.processors import Processors
+from broker.requests.consumers.pull import CHECK_S
 from broker.requests.fast_path import FastPath
-from broker.requests.pull import CHECK_S
+from broker.role.host import Elected
 from broker.role.manager import RoleManager
+from broker.role.replica import Replica
 from broker.roles import RoleChanges
 from broker.state.current_role import CurrentRole
 from broker.state.pending_acks import PendingAcks
@@ -27,13 +29,12 @@ from broker.tables.table_files import TableFiles
 from broker.tables.topics import Topics
 from broker.upkeep.delay import DelayOffsets
 from broker.upkeep.services import Upkeep
-from ha.master.proposals import Propose
 from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
 from remoting.auth import read_credentials
 from remoting.codec import Command
-from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 from store.message_store import MessageStore
@@ -54,23 +55,25 @@ class Broker:
         credentials = read_credentials(env.disk, config.peer_credentials_file)
         self.context.credentials = credentials
         name = f"broker {config.broker_name}"
+        guard = Guard(name, Limits.of(config), env.monotonic_ms)
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=credentials
         )
-        self.role = RoleManager(env, config, self.store, self.ha, self.client, self)
+        self.role = RoleManager(Replica(env, config, self.store, self.ha, self.role_state), self.client, self)
         self.registration = Registration(
             env,
             config,
             self.client,
             self.topics.to_text,
             lambda: self.role.registration_id,
-            entitled=lambda: self._sure(needs_role=True),
+            is_sole_master=lambda: self._is_sole_master(needs_role=True),
             listening=lambda: self.group_address.listening,
         )
         delays = DelayOffsets(env.now_ms)
         self.processors = Processors(self.context, delays)
-        self.upkeep = Upkeep(self.context, delays, self.client, self.registration)
         self.tables = TableFiles(self.context, delays)
+        self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
+        self.processors.answer(self.upkeep, self._role_changed)
 
         def make_server(server_name: str) -> RemotingServer:
             return RemotingServer(
@@ -80,8 +83,7 @@ class Broker:
                 fast=fast,
                 on_close=self._closed,
                 credentials=credentials,
-                frame_bytes_max=config.frame_bytes_max,
-                idle_s=config.server_channel_max_idle_s,
+                guard=guard,
             )
 
         context = self.context
@@ -95,7 +97,7 @@ class Broker:
             config,
             make_server,
             refuses=self._refuse_fast,
-            sure=self._sure,
+            is_sole_master=self._is_sole_master,
             on_change=self.registration.soon,
         )
         self.roles = RoleChanges(context, self.processors, self.upkeep, self.tables, self.group_address)
@@ -177,32 +179,19 @@ class Broker:
 
     def _wire(self) -> None:
         upkeep, registration, role = self.upkeep, self.registration, self.role
-        self.ha.on_replicated.append(self.pending_acks.replicated)
-        self.store.on_flush.append(self.pending_acks.flushed)
+        self.ha.on_replicated.append(self.pending_acks.on_replicated)
+        self.store.on_flush.append(self.pending_acks.on_flushed)
         self.store.on_broken.append(self._broken)
         role.on_change.append(registration.soon)
         role.on_change.append(upkeep.acting.soon)
         role.on_no_ha_address.append(registration.soon)
         self.topics.on_change.append(lambda names: registration.soon())
         registration.on_master.append(role.ha_address_of)
-        upkeep.metadata.on_copied.append(self.tables.on_copied)
-        handlers = self.processors.handlers
-        handlers[int(Request.NOTIFY_BROKER_ROLE_CHANGED)] = self._role_changed
-        handlers[int(Request.READ_LOG_RANGE)] = upkeep.repair.read
-        handlers[int(Request.KEELMQ_LOG_DIGESTS)] = upkeep.compare.digests
-        handlers[int(Request.KEELMQ_COPY_TABLES)] = self.context.copies.question
 
     # What the role manager asks (``broker.role.host.RoleHost``)
 
-    async def lead(
-        self,
-        broker_id: int,
-        epoch: int,
-        members: frozenset[int],
-        set_epoch: int,
-        propose: Propose | None,
-    ) -> None:
-        await self.roles.lead(broker_id, epoch, members, set_epoch, propose)
+    async def lead(self, elected: Elected) -> None:
+        await self.roles.lead(elected)
         self.check_invariants()
 
     def announce(self, epoch: int) -> None:
@@ -249,24 +238,25 @@ class Broker:
         self.role.lost(connection.address)
         self.registration.lost(connection.address)
 
-    def _sure(self, *, needs_role: bool = False) -> bool:
-        """Whether no other master can be there now. ``needs_role``: without a lease this broker must also
-        take writes."""
+    def _is_sole_master(self, *, needs_role: bool = False) -> bool:
+        """Whether no other master can be there now: it has a lease, or every member acknowledged a moment
+        ago. ``needs_role``: the latter counts only while this broker takes writes."""
         if self.role.lease.holds():
             return True
         return not (needs_role and self.role_state.refuse()) and self.ha.acked_by_all_recently()
 
     def _refuse_fast(self) -> bool:
+        context = self.context  # asked for each read: no property on the way
         return (
-            self.role_state.refuse() is not None
+            context.role_state.refuse() is not None
             or self.roles.stopping
-            or self.store.writable is not None
-            or self.ha.refuse() is not None
+            or context.store.writable is not None
+            or context.ha.refuse() is not None
         )
 
     def _broken(self, error: BaseException) -> None:
         """The disk failed for good: what waits may not be there."""
-        log.error("the store is broken: %s", error)
+        log.error("%s: the store is broken: %s", self.config.broker_name, error)
         self.pending_acks.drop()
 
     def _closed(self, connection: Connection) -> None:

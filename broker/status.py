@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from broker.service import Broker
+from broker.parts import BrokerParts
 
 
-def status_of(broker: Broker) -> dict[str, Any]:
-    role_state, store, ha = broker.role_state, broker.store, broker.ha
+def status_of(broker: BrokerParts) -> dict[str, Any]:
+    role_state, store, ha = broker.context.role_state, broker.context.store, broker.context.ha
     return {
         "role": role_state.role,
         "brokerId": role_state.broker_id,
-        "group": broker.config.broker_name,
-        "cluster": broker.config.cluster_name,
-        "address": broker.config.address,
+        "group": broker.context.config.broker_name,
+        "cluster": broker.context.config.cluster_name,
+        "address": broker.context.config.address,
         "groupAddress": broker.group_address.status(),
-        "haAddress": broker.config.ha_address,
+        "haAddress": broker.context.config.ha_address,
         "epoch": role_state.epoch,
         "syncStateSet": sorted(ha.members),
         "syncStateSetEpoch": ha.set_epoch,
@@ -32,10 +31,12 @@ def status_of(broker: Broker) -> dict[str, Any]:
         "master": role_state.master_address,
         "acting": role_state.acting,
         "putTotal": broker.context.stats.put_total,
+        "putFastTotal": broker.context.stats.put_fast_total,
         "getTotal": broker.context.stats.get_total,
-        "parked": len(broker.pending_acks),
+        "parked": len(broker.context.pending_acks),
         "heldPulls": broker.processors.pulls.held,
         "connections": len(broker.server.connections),
+        "ports": broker.server.guard.status(),
         "writable": store.writable,
         "damaged": [item.to_json() | {"lost": len(item.lost)} for item in store.damage.ranges],
         "repaired": store.repairer.repaired,
@@ -48,6 +49,6 @@ def status_of(broker: Broker) -> dict[str, Any]:
         },
         "life": broker.role.status(),
         "registered": broker.registration.status(),
-        "events": broker.env.events.to_json(),
-        "eventTotals": dict(broker.env.events.totals),
+        "events": broker.context.env.events.to_json(),
+        "eventTotals": dict(broker.context.env.events.totals),
     }

@@ -9,39 +9,39 @@ close       tables and log are written, files closed
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from broker.service import Broker
+from broker.parts import BrokerParts
 
 DRAIN_S: Final = 1.0  # time for answers that wait for slaves or the disk
 QUIET_S: Final = 0.5  # drain time for clients after GO_AWAY: a busy one sends what it began before it knew
 QUIET_AT_MOST_S: Final = 3.0
 
 
-async def stop(broker: Broker) -> None:
+async def stop(broker: BrokerParts) -> None:
     """The whole sequence, once."""
     await _drain_and_step_down(broker)
     await broker.role.stop()
     # Slaves too slow to wait for: the sender shall know that its message is stored here, and only that.
-    broker.pending_acks.give_up()
+    broker.context.pending_acks.give_up()
     await broker.registration.stop()
-    broker.processors.pulls.release_all()
+    await broker.processors.pulls.release_all()
     await broker.roles.stop()
     await broker.tasks.cancel()
     if broker.started:
         await broker.server.dismiss(QUIET_S, QUIET_AT_MOST_S)
     await broker.server.stop()
     await broker.group_address.stop()
-    broker.pending_acks.drop()
+    broker.context.pending_acks.drop()
     await broker.client.close()
-    await broker.ha.stop()
+    await broker.context.ha.stop()
     await broker.tables.stop()
-    await broker.store.close()
+    await broker.context.store.close()
 
 
-async def _drain_and_step_down(broker: Broker) -> None:
-    roles, role_state = broker.roles, broker.role_state
+async def _drain_and_step_down(broker: BrokerParts) -> None:
+    roles, role_state = broker.roles, broker.context.role_state
+    broker.role.on_stopping()
     target = roles.transfer_target() if role_state.is_master else None
     # No more writes, while replication goes on until the answers under way have left: the successor then has
     # all of them, and is elected as soon as the Controllers see this broker hang up.
@@ -54,8 +54,9 @@ async def _drain_and_step_down(broker: Broker) -> None:
     # on it.
     broker.server.stop_accepting()
     broker.server.go_away()
+    broker.role.machine.on_change()
     role_state.set(replace(role_state.state, role="fenced", master_address=None))
     # One that lacks what was answered must not be named: an election asks which log is longest.
-    if target is not None and (roles.end_of(target) or 0) >= broker.ha.replicated:
+    if target is not None and (roles.end_of(target) or 0) >= broker.context.ha.replicated:
         await broker.role.step_down_for(target)
     broker.group_address.leave()

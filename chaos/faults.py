@@ -7,9 +7,9 @@ the fault a no-op. A step may ``bind`` what it hit to a name; ``=name`` is that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,56 @@ class ClockJump(Fault):
 
 
 @dataclass(frozen=True, slots=True)
+class Partition(Fault):
+    """Cut the network in a shape. ``clients``, ``controllers``, ``slaves``: the target from these, in a
+    direction. ``halves``: two rooms. ``bridge``: two rooms and the target, which hears both. ``ring``: each
+    server hears two others."""
+
+    name: ClassVar[str] = "partition"
+    shape: str = "halves"
+    direction: str = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class LyingSync(Fault):
+    """Syncs return as if done and write nothing, until ``lying=False``."""
+
+    name: ClassVar[str] = "lying_sync"
+    lying: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Wipe(Fault):
+    """An empty disk takes the place of a dead node's; nothing happens to one that runs."""
+
+    name: ClassVar[str] = "wipe"
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfigure(Fault):
+    """Change keys of a broker's configuration; they count from its next start on."""
+
+    name: ClassVar[str] = "reconfigure"
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RollingChange(Fault):
+    """Restart the brokers with other ``values``, slaves first, each when all are members again; an operator
+    who waits in vain stops there."""
+
+    name: ClassVar[str] = "rolling_change"
+    values: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver(Fault):
+    """An operator asks for another master; a refusal is no fault of the cluster."""
+
+    name: ClassVar[str] = "hand_over"
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A fault at a time, ms since the load began. ``bind`` names the node it hits for later steps."""
 
@@ -162,6 +212,19 @@ class Step:
 
     def to_json(self) -> dict[str, Any]:
         return {"at_ms": self.at_ms, **self.fault.to_json(), **({"bind": self.bind} if self.bind else {})}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Step:
+        """Raises ValueError that says what is wrong."""
+        fields = dict(data)
+        try:
+            at_ms, bind = int(fields.pop("at_ms")), str(fields.pop("bind", ""))
+            return cls(at_ms, FAULTS[str(fields.pop("fault"))](**fields), bind)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{dict(data)!r} is no step of a schedule: {error}") from None
+
+
+FAULTS: Final[dict[str, type[Fault]]] = {kind.name: kind for kind in Fault.__subclasses__()}
 
 
 def ordered(*parts: Sequence[Step]) -> list[Step]:

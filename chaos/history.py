@@ -9,7 +9,7 @@ never ask the cluster.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar, Final, Literal
 
@@ -154,9 +154,17 @@ class History:
 
     def __init__(self, events: Iterable[HistoryEvent] = ()) -> None:
         self.events: list[HistoryEvent] = list(events)
+        self._watchers: list[Callable[[Happened], None]] = []
 
     def add(self, event: HistoryEvent) -> None:
         self.events.append(event)
+        if self._watchers and isinstance(event, Happened):
+            for watcher in self._watchers:
+                watcher(event)
+
+    def watch(self, watcher: Callable[[Happened], None]) -> None:
+        """Tell ``watcher`` of everything that happens to a node, as it is noted."""
+        self._watchers.append(watcher)
 
     def __len__(self) -> int:
         return len(self.events)

@@ -28,6 +28,10 @@ COMMANDS: Final = {
     "broker": ("admin.commands.server:broker", "Run a broker."),
     "cluster": ("admin.commands.cluster:cluster", "A cluster of real processes on this machine."),
     "group": ("admin.commands.group:group", "One broker group: show it, hand it over, forget dead brokers."),
+    "topic": ("admin.commands.topic:topic", "Topics: list, describe, create, delete."),
+    "consumer": ("admin.commands.consumer:consumer", "Consumer groups: list, describe their lag, reset."),
+    "send": ("admin.commands.message:send", "Send messages from the shell."),
+    "tail": ("admin.commands.message:tail", "Show messages of a topic as they come."),
     "store": ("admin.commands.store:store", "Look into a store directory, ours or RocketMQ's."),
     "drill": (
         "chaos.drills.commands:drill",

@@ -177,7 +177,7 @@ class AdminClient(Lifecycle):
             for key, value in self._table(response, "offsetTable").items():
                 found.append(
                     QueueStats(
-                        self._queue(key),
+                        queue_of(key),
                         int(value["minOffset"]),
                         int(value["maxOffset"]),
                     )
@@ -192,7 +192,7 @@ class AdminClient(Lifecycle):
             response = await self.session.call(address, Request.GET_CONSUME_STATS, ext)
             for key, value in self._table(response, "offsetTable").items():
                 found.append(
-                    ConsumeStats(self._queue(key), int(value["brokerOffset"]), int(value["consumerOffset"]))
+                    ConsumeStats(queue_of(key), int(value["brokerOffset"]), int(value["consumerOffset"]))
                 )
         return sorted(found, key=lambda stats: stats.queue)
 
@@ -330,14 +330,6 @@ class AdminClient(Lifecycle):
         return table
 
     @staticmethod
-    def _queue(key: object) -> Queue:
-        # fastjson writes an object as a key; strict JSON can only carry it as text.
-        members = (
-            key.to_dict() if isinstance(key, bodies.ObjectKey) else bodies.loads_object(str(key).encode())
-        )
-        return Queue(str(members["topic"]), str(members["brokerName"]), int(members["queueId"]))
-
-    @staticmethod
     def _sync_state(group: str, value: Mapping[str, Any]) -> SyncState:
         def members(name: str) -> dict[int, str]:
             return {int(r["brokerId"]): str(r.get("brokerAddress") or "") for r in value.get(name) or []}
@@ -360,3 +352,9 @@ class AdminClient(Lifecycle):
             },
             {int(r["brokerId"]): int(r["electionPriority"]) for r in replicas if "electionPriority" in r},
         )
+
+
+def queue_of(key: object) -> Queue:
+    """The queue that is a key of a JSON table: fastjson writes an object there, strict JSON its text."""
+    members = key.to_dict() if isinstance(key, bodies.ObjectKey) else bodies.loads_object(str(key).encode())
+    return Queue(str(members["topic"]), str(members["brokerName"]), int(members["queueId"]))

@@ -46,7 +46,7 @@ from remoting import codec
 from remoting.auth import Credentials, read_credentials
 from remoting.bodies import dumps, loads, loads_object
 from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int
-from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.secret import read_secret
 
@@ -130,17 +130,17 @@ class Controller:
 
     def _make_server(self, credentials: Credentials | None) -> RemotingServer:
         config = self._config
-        return RemotingServer(
+        server = RemotingServer(
             self._env,
             f"controller.{config.self_id}",
             self._handle,
             on_open=self._brokers.opened,
             on_close=self._on_close,
             credentials=credentials,
-            signs=True,  # it calls brokers only, on the connections they beat on
-            frame_bytes_max=config.frame_bytes_max,
-            idle_s=config.server_channel_max_idle_s,
+            guard=Guard(f"controller.{config.self_id}", Limits.of(config), self._env.monotonic_ms),
         )
+        server.sign_calls()  # it calls brokers only, on the connections they beat on
+        return server
 
     async def start(self) -> None:
         """Take part and listen. Raises DiskError on a damaged directory, OSError for a taken port."""
@@ -203,6 +203,7 @@ class Controller:
                 }
                 for name, group in sorted(self._table.groups.items())
             },
+            "ports": self._server.guard.status(),
             "events": self._env.events.to_json(),
             "eventTotals": dict(self._env.events.totals),
         }

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ha.master.ack_policy import AckPolicy, Wait
@@ -19,6 +20,7 @@ from ha.master.replicas import Replicas
 from ha.master.sync_set import Leadership, LogEnds, SyncSet
 from ha.slave.follow import Master
 from ha.slave.follower import Follower, State
+from ha.slave.parts import Parts
 from model.config import BrokerConfig
 from model.errors import MqError, Refused
 from runtime.env import Env, Listener
@@ -38,6 +40,25 @@ class Role(enum.StrEnum):
     SLAVE = "slave"
 
 
+async def _nothing_before() -> None:
+    """Nobody else has to know of a log that is put aside."""
+
+
+@dataclass(slots=True)
+class Conditions:
+    """What the rest of the broker decides for replication. Asked each time, so each may be replaced."""
+
+    holds_lease: Callable[[], bool] = lambda: True
+    """Whether no other master can be there now: ``broker.role.lease``; without Controllers always."""
+    acks_replace_lease: Callable[[], bool] = lambda: True
+    """Whether no other master can be there while every member acknowledges to this one: not where
+    Controllers may elect a broker outside of the set."""
+    eligible: Callable[[int], bool] = lambda broker_id: True
+    """Whether a slave has all that a member of the SyncStateSet must have besides the log."""
+    before_reseed: Callable[[], Awaitable[None]] = _nothing_before
+    """Awaited before a log is put aside (``autoReseed``). Raises MqError, OSError: not now."""
+
+
 class HaService:
     """Replication of one broker's log. Roles change by ``become_master``, ``become_slave``,
     ``become_fenced``."""
@@ -49,13 +70,7 @@ class HaService:
         self.on_replicated: list[Callable[[int], None]] = []
         self.on_agreed: list[Callable[[], None]] = []
         """Hear that this slave's log is found to go on in its master's."""
-        self.holds_lease: Callable[[], bool] = lambda: True
-        """Whether no other master can be there now: ``broker.role.lease``; without Controllers always."""
-        self.members_vouch: Callable[[], bool] = lambda: True
-        """Whether no other master can be there while every member acknowledges to this one: not where
-        Controllers may elect a broker outside of the set."""
-        self.eligible: Callable[[int], bool] = lambda broker_id: True
-        """Whether a slave has all that a member of the SyncStateSet must have besides the log."""
+        self.conditions = Conditions()
         self.broken: str | None = None
         """The promise that was found broken: nothing is confirmed or answered any more until a restart."""
         self.on_broken: list[Callable[[BaseException], None]] = []
@@ -151,8 +166,10 @@ class HaService:
             policy,
             not_catchup_ms=self._config.ha_not_catchup_ms,
             now_ms=now_ms,
-            may_confirm=lambda by_all: (by_all and self.members_vouch()) or self.holds_lease(),
-            eligible=lambda broker_id: self.eligible(broker_id),
+            may_confirm=lambda by_all: (
+                (by_all and self.conditions.acks_replace_lease()) or self.conditions.holds_lease()
+            ),
+            eligible=lambda broker_id: self.conditions.eligible(broker_id),
         )
 
     def expect_master(self, *, rocketmq_peer: bool) -> None:
@@ -172,12 +189,14 @@ class HaService:
         follower = self._follower
         if follower is None or (follower.broker_id, follower.classic) != (self_id, classic):
             await self._leave()
-            follower = Follower(
-                self._env, self._store, self._config, self_id, self.links.credentials, classic=classic
-            )
+            parts = Parts(self._env, self._store, self._config)
+            follower = Follower(parts, self_id, self.links.credentials, self._before_reseed, classic=classic)
             follower.on_agree = self.on_agreed
             self._follower = follower
         follower.follow(master_ha_address, self.next_master._replace(epoch=epoch))
+
+    async def _before_reseed(self) -> None:
+        await self.conditions.before_reseed()
 
     async def become_fenced(self) -> None:
         """Neither master nor slave: no acks, no appends, answers waiting for replication stay unanswered."""
@@ -223,6 +242,11 @@ class HaService:
         return self.links.on_connected
 
     @property
+    def members_to_write(self) -> int:
+        """Copies without which this master answers no change; 1 while it is none."""
+        return self.sync.members_to_write if self.sync is not None else 1
+
+    @property
     def candidates(self) -> frozenset[int]:
         """Every other broker that the Controllers may elect, as far as this master knows: members, and slaves
         that join or are proposed."""
@@ -231,7 +255,7 @@ class HaService:
     @property
     def rocketmq_slaves(self) -> frozenset[int]:
         """Connected slaves that are real RocketMQ brokers: they never ask for this master's tables."""
-        return frozenset(b for b, link in self.links.by_id.items() if not link.answers_heartbeats)
+        return frozenset(b for b, link in self.links.by_id.items() if not link.slave.answers_heartbeats)
 
     @property
     def set_epoch(self) -> int:
@@ -282,7 +306,7 @@ class HaService:
     def acked_by_all_recently(self) -> bool:
         """Whether this is a master to which every member acknowledged all there was a moment ago. That says
         what a lease says, also while no Controller is there to grant one (docs/decisions/0005-lease.md)."""
-        if not self.members_vouch():
+        if not self.conditions.acks_replace_lease():
             return False
         config = self._config
         within_ms = max(config.controller_heartbeat_timeout_ms * 0.8, config.ha_heartbeat_ms * 1.5)
@@ -294,14 +318,14 @@ class HaService:
         Either a promise was found broken, or the lease ended and not every member is there, or fewer members
         than minInSyncReplicas, or than a majority in majority mode, are in sync.
         """
-        sync = self.sync
+        sync = self.links.replicas
         if sync is None:
             return None
         if self.broken is not None:
             return Refused(f"service not available now: {self.broken}", 14)
-        if not self.holds_lease() and not self.acked_by_all_recently():
+        if not self.conditions.holds_lease() and not self.acked_by_all_recently():
             return Refused(NO_LEASE, 14)
-        needed = sync.members_needed
+        needed = sync.members_to_write
         if len(sync.members) < needed:
             return Refused(f"in-sync replicas not enough: {len(sync.members)} of {needed}", 1)
         return None
@@ -333,9 +357,10 @@ class HaService:
     # What happens
 
     def _appended(self, end: int) -> None:
-        if self.sync is None:
+        sync = self.links.replicas
+        if sync is None:
             return
-        self.sync.on_append(end)
+        sync.on_append(end)
         self._publish()
         if self._config.flush_disk_type == "SYNC_FLUSH":
             self._store.sync_to(end)
@@ -353,10 +378,12 @@ class HaService:
 
     def _publish(self) -> None:
         """Tell the store, the waiting answers, and soon the slaves, what is new."""
-        sync = self.sync
+        sync, store = self.links.replicas, self._store
         if sync is None or self.broken is not None:
             return
-        if sync.confirmed <= self._store.confirmed and sync.replicated <= self.replicated:
+        confirmed, replicated = sync.confirmed, sync.replicated
+        more = confirmed > store.confirmed
+        if not more and replicated <= self.replicated:
             self.links.on_confirm()
             return
         try:
@@ -369,12 +396,12 @@ class HaService:
             for broke in self.on_broken:
                 broke(MqError(self.broken))
             return
-        if sync.confirmed > self._store.confirmed:
-            self._store.confirm(sync.confirmed)
-        if sync.replicated > self.replicated:
-            self.replicated = sync.replicated
+        if more:
+            store.confirm(confirmed)
+        if replicated > self.replicated:
+            self.replicated = replicated
             for hook in self.on_replicated:
-                hook(sync.replicated)
+                hook(replicated)
         self.links.on_confirm()
 
     # Time

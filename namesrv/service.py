@@ -18,7 +18,7 @@ from remoting.auth import read_credentials
 from remoting.bodies import dumps, dumps_dialect, loads_object
 from remoting.codec import Command
 from remoting.headers import BrokerHeader, flag, need, opt_bool
-from remoting.service import Connection, RemotingClient, RemotingServer, unsupported
+from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env, read_file, write_file
 from runtime.tasks import Tasks, every
 
@@ -74,8 +74,7 @@ class NameServer:
             on_open=self._opened,
             on_close=self._closed,
             credentials=credentials,
-            frame_bytes_max=config.frame_bytes_max,
-            idle_s=config.server_channel_max_idle_s,
+            guard=Guard("namesrv", Limits.of(config), env.monotonic_ms),
         )
         self._answers = self._requests()
 
@@ -109,6 +108,7 @@ class NameServer:
             "brokers": self._table.brokers(),
             "topics": self._table.topic_count(),
             "connections": len(self._server.connections),
+            "ports": self._server.guard.status(),
             **{name: companion.status() for name, companion in self.companions.items()},
             "events": self._env.events.to_json(),
             "eventTotals": dict(self._env.events.totals),
@@ -361,6 +361,8 @@ class NameServer:
         path = self._config.kv_config_path
         if not path or not self._env.disk.exists(path):
             return KvTable()
+        # What is read counts from now on: the sync of its name may be what the last process ended with.
+        self._env.disk.sync_dir(path.rpartition("/")[0] or ".")
         try:
             table = loads_object(read_file(self._env.disk, path)).get("configTable", {})
         except PeerError as error:

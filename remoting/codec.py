@@ -55,7 +55,11 @@ _LENGTHS: Final = struct.Struct(">iI")
 _BINARY: Final = struct.Struct(">hBhiii")
 _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
-assert _BINARY.size == 17, "code, language, version, opaque, flag, remark length"
+_short_at: Final = _SHORT.unpack_from
+_int_at: Final = _INT.unpack_from
+BINARY_BYTES: Final = _BINARY.size
+"""Of a ROCKETMQ header up to its remark."""
+assert BINARY_BYTES == 17, "code, language, version, opaque, flag, remark length"
 
 _Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -318,19 +322,7 @@ def _from_binary(header: bytes) -> Command:
         stop = at + ext_length
         if ext_length < 0 or stop > len(header):
             raise PeerError(f"ext fields of {ext_length} bytes in a header of {len(header)}")
-        ext: dict[str, str] = {}
-        seen = 0
-        while at < stop:
-            key, at = _text(header, at + 2, _SHORT.unpack_from(header, at)[0], stop)
-            value, at = _text(header, at + 4, _INT.unpack_from(header, at)[0], stop)
-            # The original writes the fields of its frequent headers twice when they are signed as well.
-            if ext.get(key, value) != value:
-                raise PeerError("a key of the header is given twice, with two values")
-            if seen == EXT_FIELDS_MAX:
-                raise PeerError(f"more than {EXT_FIELDS_MAX} ext fields")
-            seen += 1
-            if key and value:
-                ext[key] = value
+        ext = binary_ext(header, binary_fields(header, at, stop))
     except struct.error:
         raise PeerError(f"binary header of {len(header)} bytes ends too early") from None
     except UnicodeDecodeError as error:
@@ -339,9 +331,47 @@ def _from_binary(header: bytes) -> Command:
     return Command(code, ext, b"", opaque, flag, remark or None, name, version, ROCKETMQ)
 
 
+def binary_fields(header: bytes, at: int, stop: int) -> list[tuple[str, int, int]]:
+    """Name, begin and end of the value of each field in ``header[at:stop]``.
+
+    Raises PeerError, struct.error (it ends too early), UnicodeDecodeError.
+    """
+    found: list[tuple[str, int, int]] = []
+    while at < stop:
+        key_at = at + 2
+        key_end = key_at + _short_at(header, at)[0]
+        if not key_at <= key_end <= stop:
+            raise _no_text(key_at, key_end, stop)
+        value_at = key_end + 4
+        at = value_at + _int_at(header, key_end)[0]
+        if not value_at <= at <= stop:
+            raise _no_text(value_at, at, stop)
+        if len(found) == EXT_FIELDS_MAX:
+            raise PeerError(f"more than {EXT_FIELDS_MAX} ext fields")
+        found.append((header[key_at:key_end].decode(), value_at, at))
+    return found
+
+
+def binary_ext(header: bytes, fields: list[tuple[str, int, int]]) -> dict[str, str]:
+    """The values of ``fields``; empty ones are none. Raises PeerError, UnicodeDecodeError."""
+    ext: dict[str, str] = {}
+    for key, at, end in fields:
+        value = header[at:end].decode()
+        # The original writes the fields of its frequent headers twice when they are signed as well.
+        if ext.get(key, value) != value:
+            raise PeerError("a key of the header is given twice, with two values")
+        if key and value:
+            ext[key] = value
+    return ext
+
+
+def _no_text(at: int, end: int, stop: int) -> PeerError:
+    return PeerError(f"binary header holds a text of {end - at} bytes where {stop - at} are left")
+
+
 def _text(header: bytes, at: int, length: int, stop: int) -> tuple[str, int]:
     if length < 0 or at + length > stop:
-        raise PeerError(f"binary header holds a text of {length} bytes where {stop - at} are left")
+        raise _no_text(at, at + length, stop)
     return header[at : at + length].decode(), at + length
 
 

@@ -5,8 +5,8 @@ Both ends use the same class: a client calls servers, and a server calls its cli
 - All frames of one read are handled in one go, and everything written in one turn of the loop leaves in one
   ``transport.write``.
 - Bytes that cannot be a frame end the connection with one line in the log; other connections go on.
-- While the peer does not read what it is sent, nothing more is read from it; beyond ``UNSENT_BYTES_MAX`` it
-  is dropped.
+- While the peer does not read what it is sent, nothing more is read from it, and no further request of it
+  begins; beyond the limit of its server it is dropped (``remoting/guard``).
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from typing import Any, Final, Protocol, cast
 from model.codes import Response, name_of
 from model.errors import PeerError, Refused, Unknown
 from remoting.auth import Credentials
+from remoting.calls import Calls, Flush, Outbox
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
-from remoting.inbox import Inbox, ReadGate
-from runtime.complaints import Complaints
+from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, PROBATION_S, Guard, Share, Standing
+from remoting.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from runtime.reset import reset
+from runtime.slow_turns import SLOW_MS
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 UNSENT_BYTES_HIGH: Final = 1024 * 1024
-UNSENT_BYTES_MAX: Final = 64 * 1024 * 1024
-REQUESTS_MAX: Final = 4096  # requests of one connection being handled at the same time
 CLOSING_S: Final = 5.0  # after close(): time for the last bytes to leave
 GO_AWAY_VERSION: Final = 475  # clients up to this one (5.3.1) do not know GO_AWAY
-_OPAQUE_MAX: Final = 2**31 - 1
 
 Handler = Callable[["Connection", Command], Awaitable[Command | None]]
 
@@ -47,15 +46,8 @@ class State(enum.Enum):
     CLOSED = "nothing can be sent any more"
 
 
-class Flush(enum.Enum):
-    """When does what is written leave?"""
-
-    NOT_DUE = enum.auto()  # nothing is written
-    AT_TURN = enum.auto()  # with all else of this turn of the loop
-    AFTER_READ = enum.auto()  # with all answers to what was just read
-
-
 _CLOSED: Final = State.CLOSED  # looked at for each answer
+_PROBATION: Final = Standing.PROBATION
 _NOT_DUE, _AT_TURN, _AFTER_READ = Flush.NOT_DUE, Flush.AT_TURN, Flush.AFTER_READ
 
 
@@ -68,52 +60,50 @@ class BufferHandler(Protocol):
         """Handle the whole frames in ``buffer[start:end]``.
 
         Returns where the first frame that is not whole begins, and copies of the frames left to the handler,
-        in order. ``buffer`` is the connection's own and is overwritten after the call: keep copies, no views.
+        in order. ``buffer`` is the server's own and is overwritten after the call: keep copies, no views.
         Answers go through ``connection.write``, now or later. Raises PeerError to end the connection.
         """
 
 
 class Owner:
-    """What the connections of one server or client share: who handles, limits, and the tasks."""
+    """What the connections of one port or client share: who handles, the guard, and the tasks."""
 
     def __init__(
         self,
         name: str,
         handler: Handler | None,
+        guard: Guard,
         *,
         fast: BufferHandler | None = None,
         on_open: Callable[[Connection], object] | None = None,
         on_close: Callable[[Connection], object] | None = None,
         credentials: Credentials | None = None,
-        signs: bool = False,
-        frame_bytes_max: int,
-        idle_s: float,
     ) -> None:
         self.name = name
         self.handler = handler
+        self.guard = guard
         self.fast = fast
         self.on_open = on_open
         self.on_close = on_close
         self.credentials = credentials
-        self._sign = credentials.signed if signs and credentials is not None else None
-        self.frame_bytes_max = frame_bytes_max
-        self.idle_s = idle_s
+        self.signs = False  # what this side asks for
         self.going_away = False
         self.held = False
         self.stopped = False
         self.tasks = Tasks(name)
+        self.scratch = scratch()
         self.connections: dict[Connection, None] = {}  # in order of arrival
         self.emptied = asyncio.Event()
-        self.complaints = Complaints(log, lambda: asyncio.get_running_loop().time())
 
     def outgoing(self, request: Command) -> Command:
         """``request`` as it is sent: signed, where this side signs."""
-        return request if self._sign is None else self._sign(request)
+        return self.credentials.signed(request) if self.signs and self.credentials else request
 
     def sweep(self, now: float) -> None:
         """Close what has been silent, half a frame, or closing for too long. ``now``: the loop's clock."""
         for connection in list(self.connections):
             connection.check(now)
+        self.guard.recount()
 
     def hold(self, held: bool) -> None:
         """Read nothing more from any connection while ``held``."""
@@ -157,20 +147,17 @@ class Connection(asyncio.BufferedProtocol):
         self.address = address  # what a client dialled; empty at a server
         self.remote = address
         self.attributes: dict[str, Any] = {}
+        self.share = Share()
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._inbox = Inbox()
-        self._out: list[bytes] = []
-        self._flush_when = Flush.NOT_DUE
-        self._calls: dict[int, asyncio.Future[Command]] = {}
-        self._opaque = 0
-        self._handling = 0
-        self._state = State.CONNECTING
+        self._inbox = Inbox(owner.scratch)
+        self._outbox = Outbox()
+        self._calls = Calls()
         self._gate = ReadGate()
+        self._state = State.CONNECTING
         self._on_close: Callable[[Connection], object] | None = None  # set once it is open
         self._closed_at = 0.0
-        self._told_unsigned = False
         self._last_io = self._loop.time()
 
     # for those who use it
@@ -183,7 +170,13 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def handling(self) -> int:
         """Requests of the peer that have no answer yet."""
-        return self._handling
+        return self._gate.handling
+
+    @property
+    def unread(self) -> int:
+        """Bytes written for the peer that the system has not taken yet."""
+        transport = self._transport
+        return self._outbox.size + (transport.get_write_buffer_size() if transport is not None else 0)
 
     @property
     def last_io(self) -> float:
@@ -198,15 +191,17 @@ class Connection(asyncio.BufferedProtocol):
         """Send whole frames already encoded. Nothing happens on a closed connection."""
         if self._state is _CLOSED:
             return
-        self._out.append(data)
-        if self._flush_when is _NOT_DUE:
-            self._flush_when = _AT_TURN
+        outbox = self._outbox
+        outbox.frames.append(data)
+        outbox.size += len(data)
+        if outbox.flush is _NOT_DUE:
+            outbox.flush = _AT_TURN
             self._loop.call_soon(self._flush)
 
     def oneway(self, command: Command) -> None:
         """Send a request nobody answers. Raises ConnectionError on a closed connection."""
         self._need_open()
-        self.send(self._owner.outgoing(command).numbered(self._next_opaque(), FLAG_ONEWAY))
+        self.send(self._owner.outgoing(command).numbered(self._calls.next_opaque(), FLAG_ONEWAY))
 
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
         """Send a request and return its answer, whatever its code.
@@ -215,9 +210,7 @@ class Connection(asyncio.BufferedProtocol):
         ended first.
         """
         self._need_open()
-        opaque = self._next_opaque()
-        answer: asyncio.Future[Command] = self._loop.create_future()
-        self._calls[opaque] = answer
+        opaque, answer = self._calls.begin()
         try:
             self.send(self._owner.outgoing(command).numbered(opaque))
             async with asyncio.timeout(timeout_s):
@@ -226,11 +219,9 @@ class Connection(asyncio.BufferedProtocol):
             what = name_of(command.code)
             raise Unknown(f"{self.remote} did not answer {what} within {timeout_s} s") from None
         finally:
-            self._calls.pop(opaque, None)
-            if self._state is State.FINISHING and not self._calls:
+            self._calls.end(opaque)
+            if self._state is State.FINISHING and not len(self._calls):
                 self.close()
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # seen: a caller cancelled just now will not ask for it
 
     def close(self) -> None:
         """End the connection once what was written has left (at most ``CLOSING_S`` later)."""
@@ -245,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close once the calls under way have their answers, or after ``grace_s``."""
         if self._state is not State.CLOSED:
             self._state = State.FINISHING
-        if self._calls:
+        if len(self._calls):
             self._loop.call_later(grace_s, self.close)
         else:
             self.close()
@@ -272,25 +263,25 @@ class Connection(asyncio.BufferedProtocol):
         if self._state is _CLOSED:
             raise ConnectionError(f"the connection to {self.remote} is closed")
 
-    def _next_opaque(self) -> int:
-        self._opaque = self._opaque + 1 if self._opaque < _OPAQUE_MAX else 1
-        return self._opaque
-
     def _shut(self) -> None:
         if self._state is not State.CLOSED:
             self._state = State.CLOSED
             self._closed_at = self._loop.time()
-            self._out.clear()
+            self._outbox.take()
+            self._outbox.on_emptied()
+            self._owner.guard.on_end(self)
 
-    def _fail(self, why: object) -> None:
-        """The one line a broken peer gets in the log."""
+    def fail(self, why: object) -> None:
+        """End it with the one line a broken peer gets in the log."""
         if self._state is _CLOSED:
             return
-        self._owner.complaints.warn("%s: closing connection of %s: %s", self._owner.name, self.remote, why)
+        self._owner.guard.complaints.warn(
+            "%s: closing connection of %s: %s", self._owner.name, self.remote, why
+        )
         # One try to hand over the answers to what came before; the rest of the peer's bytes is not looked at.
-        out, self._out = self._out, []
+        out = self._outbox.take()
         if out and self._transport is not None:
-            self._transport.write(b"".join(out))
+            self._transport.write(out)
         self.abort()
 
     def check(self, now: float) -> None:
@@ -301,13 +292,15 @@ class Connection(asyncio.BufferedProtocol):
             return
         begun_at = self._inbox.begun_at
         if begun_at is not None and not self._gate.paused and self._inbox.overdue(now):
-            self._fail(f"a frame is still not whole after {now - begun_at:.0f} s")
-        elif now - self._last_io > self._owner.idle_s:
+            self.fail(f"a frame is still not whole after {now - begun_at:.0f} s")
+        elif now - self._last_io > self._owner.guard.limits.idle_s:
             if self._gate.unread or begun_at is not None:
-                self._fail(f"no progress for {self._owner.idle_s:.0f} s")
+                self.fail(f"no progress for {self._owner.guard.limits.idle_s:.0f} s")
             else:
                 log.debug("%s: closing idle connection of %s", self._owner.name, self.remote)
                 self.close()
+        elif self.share.standing is Standing.PROBATION and now - self._last_io > PROBATION_S:
+            self.close()
 
     # asyncio's protocol
 
@@ -315,7 +308,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self.remote = _address(transport.get_extra_info("peername")) or self.address
         self._owner.connections[self] = None
-        if self._owner.stopped:
+        if self._owner.stopped or (not self.address and not self._owner.guard.admit(self)):
             self.abort()
             return
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH)
@@ -327,29 +320,34 @@ class Connection(asyncio.BufferedProtocol):
             self._owner.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        inbox = self._inbox
-        if len(inbox.buffer) - inbox.end < inbox.room_bytes_min:
-            inbox.make_room(self._owner.frame_bytes_max)
-        return memoryview(inbox.buffer)[inbox.end :]
+        return self._inbox.room(self._owner.guard.limits.frame_bytes_max)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._inbox.end += nbytes
-        self._last_io = self._loop.time()
+        inbox = self._inbox
+        inbox.end += nbytes
+        began = self._last_io = self._loop.time()
         if self._state is _CLOSED:
-            self._inbox.drop()
+            inbox.drop()
             return
-        self._flush_when = _AFTER_READ
+        self._outbox.flush = _AFTER_READ
         try:
             self._frames()
         except PeerError as error:
-            self._fail(error)
+            self.fail(error)
         except Exception as error:
             # A mistake of our own: the state of this connection is unknown, the others go on.
             log.exception("%s: handling what %s sent failed", self._owner.name, self.remote)
-            self._fail(f"{type(error).__name__}: {error}")
+            self.fail(f"{type(error).__name__}: {error}")
         self._flush()
-        if self._handling >= REQUESTS_MAX:
+        guard = self._owner.guard
+        if inbox.owned != inbox.counted:
+            inbox.counted = inbox.owned
+            guard.on_begun(self, inbox.counted)
+        if self._gate.handling >= REQUESTS_MAX:
             self.regulate()
+        took_ms = (self._loop.time() - began) * 1000
+        if took_ms >= SLOW_MS:
+            guard.slow.note(took_ms, "one read", self.remote)
 
     def eof_received(self) -> bool:
         return False  # the transport closes itself
@@ -361,6 +359,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._last_io = self._loop.time()
         self._gate.unread = False
+        self._outbox.on_emptied()
         self.regulate()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -370,11 +369,8 @@ class Connection(asyncio.BufferedProtocol):
         self._owner.connections.pop(self, None)
         if not self._owner.connections:
             self._owner.emptied.set()
-        calls, self._calls = self._calls, {}
-        for answer in calls.values():
-            if not answer.done():
-                answer.set_exception(Unknown(f"the connection to {self.remote} ended before the answer"))
-        self._inbox.free()
+        self._calls.fail(f"the connection to {self.remote} ended before the answer")
+        self._inbox.drop()
         if self._on_close is not None:
             self._on_close(self)
 
@@ -384,13 +380,13 @@ class Connection(asyncio.BufferedProtocol):
         inbox = self._inbox
         buffer, start, end = inbox.buffer, inbox.start, inbox.end
         fast = self._owner.fast
-        if fast is not None and not self._owner.going_away:
+        if fast is not None and not self._owner.going_away and self.share.standing is not _PROBATION:
             start, slow = fast.process(self, buffer, start, end)
             inbox.took(start, self._last_io)
             for frame in slow:
                 self._dispatch(decode(frame))
             return
-        limit = self._owner.frame_bytes_max
+        limit = self._owner.guard.limits.frame_bytes_max
         with memoryview(buffer) as view:
             while stop := frame_end(view, start, end, limit):
                 self._dispatch(decode(view[start:stop]))
@@ -399,23 +395,33 @@ class Connection(asyncio.BufferedProtocol):
 
     def _dispatch(self, command: Command) -> None:
         if command.flag & FLAG_RESPONSE:
-            answer = self._calls.get(command.opaque)
-            # No such call: its time was over. The caller was told Unknown.
-            if answer is not None and not answer.done():
-                answer.set_result(command)
+            self._calls.on_answer(command)
             return
-        self._handling += 1
+        self._gate.handling += 1
         self._owner.tasks.spawn(self._handle(command), name=f"request.{command.code}")
 
     async def _handle(self, request: Command) -> None:
         try:
-            answer = await self._answer(request)
+            while self.unread > UNSENT_BYTES_HIGH:
+                # What it asks for is not made before it has read what it asked for earlier.
+                await self._outbox.emptied()
+                if self._state is _CLOSED:
+                    return
+            guard = self._owner.guard
+            if guard.made > MADE_BYTES_MAX:
+                await guard.next_turn()
+            what = name_of(request.code)
+            answer = await guard.slow.steps(self._answer(request), what, self.remote)
             if answer is not None and not request.flag & FLAG_ONEWAY:
                 answer.opaque = request.opaque
                 answer.flag |= FLAG_RESPONSE
                 self.send(answer)
+                if len(answer.body) >= LONG_ANSWER_BYTES:
+                    guard.on_made(len(answer.body), self._loop)
+            if self.share.standing is _PROBATION:
+                self.close()
         finally:
-            self._handling -= 1
+            self._gate.handling -= 1
             if self._gate.paused:
                 self.regulate()
 
@@ -428,13 +434,14 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if owner.credentials is not None:
                 self._check(owner.credentials, request)
+            owner.guard.on_request(self, request, owner.credentials)
             return await owner.handler(self, request)
         except Refused as refused:
             return request.reply(refused.code, remark=refused.remark)
         except PeerError as error:
             # A body that is not what the request needs; the frames are whole, so the peer may go on.
             what = name_of(request.code)
-            owner.complaints.warn("%s: %s from %s: %s", owner.name, what, self.remote, error)
+            owner.guard.complaints.warn("%s: %s from %s: %s", owner.name, what, self.remote, error)
             return request.reply(Response.SYSTEM_ERROR, remark=str(error))
         except Exception as error:
             log.exception("%s: %s from %s failed", owner.name, name_of(request.code), self.remote)
@@ -445,30 +452,31 @@ class Connection(asyncio.BufferedProtocol):
             credentials.check(request)
         except Refused as refused:
             # Once a connection: an unsigned heartbeat hears no answer (oneway), and comes twice a second.
-            level = logging.DEBUG if self._told_unsigned else logging.WARNING
-            self._told_unsigned = True
+            level = logging.DEBUG if self.share.told_unsigned else logging.WARNING
+            self.share.told_unsigned = True
             log.log(level, "%s: refused %s: %s", self._owner.name, self.remote, refused)
             raise
 
     # writing
 
     def _flush(self) -> None:
-        self._flush_when = _NOT_DUE
-        out = self._out
-        if not out or self._state is _CLOSED or self._transport is None:
+        outbox = self._outbox
+        outbox.flush = _NOT_DUE
+        if not outbox.frames or self._state is _CLOSED or self._transport is None:
             return
-        self._out = []
         self._last_io = self._loop.time()
-        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if self._gate.unread and self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-            self._fail(f"it left {self._transport.get_write_buffer_size()} bytes unread")
+        self._transport.write(outbox.take())
+        unread = self._transport.get_write_buffer_size()
+        if unread:
+            self._owner.guard.on_unread(self, unread)
+        if not self._gate.unread:
+            outbox.on_emptied()
 
     def regulate(self) -> None:
         """Read from the peer only while it reads what it is sent and has not too much under way."""
         if self._state is State.CLOSED or self._transport is None:
             return
-        busy = self._owner.held or self._handling >= REQUESTS_MAX
-        if self._gate.move(self._transport, busy=busy):
+        if self._gate.move(self._transport, all_held=self._owner.held):
             self._inbox.begin_anew(self._loop.time())
 
 

@@ -94,65 +94,69 @@ class SendHeader:
     def parse(cls, code: int, ext: Ext) -> "SendHeader":
         """Raises Refused."""
         v1 = code in (Request.SEND_MESSAGE, Request.SEND_REPLY_MESSAGE)
-        name = _V1 if v1 else _V2
-        maximum = ext.get(name["maxReconsumeTimes"])
+        name = SEND_V1_NAMES if v1 else SEND_V2_NAMES
+        maximum = ext.get(name["max_reconsume_times"])
         return cls(
-            producer_group=need(ext, name["producerGroup"]),
+            producer_group=need(ext, name["producer_group"]),
             topic=need(ext, name["topic"]),
-            queue_id=_int32(ext, name["queueId"]),
-            born_timestamp_ms=need_int(ext, name["bornTimestamp"]),
-            default_topic=need(ext, name["defaultTopic"]),
-            default_topic_queues=_int32(ext, name["defaultTopicQueueNums"]),
-            sys_flag=_int32(ext, name["sysFlag"]),
+            queue_id=_int32(ext, name["queue_id"]),
+            born_timestamp_ms=need_int(ext, name["born_timestamp_ms"]),
+            default_topic=need(ext, name["default_topic"]),
+            default_topic_queues=_int32(ext, name["default_topic_queues"]),
+            sys_flag=_int32(ext, name["sys_flag"]),
             flag=_int32(ext, name["flag"]),
             properties=ext.get(name["properties"], ""),
-            reconsume_times=_opt_int32(ext, name["reconsumeTimes"], 0),
-            unit_mode=opt_bool(ext, name["unitMode"]),
+            reconsume_times=_opt_int32(ext, name["reconsume_times"], 0),
+            unit_mode=opt_bool(ext, name["unit_mode"]),
             batch=opt_bool(ext, name["batch"]) or code == Request.SEND_BATCH_MESSAGE,
-            max_reconsume_times=_opt_int32(ext, name["maxReconsumeTimes"], 0) if maximum else None,
-            broker_name=ext.get("bname" if v1 else "n", ""),
+            max_reconsume_times=_opt_int32(ext, name["max_reconsume_times"], 0) if maximum else None,
+            broker_name=ext.get(name["broker_name"], ""),
         )
 
-    def to_ext(self) -> dict[str, str]:
-        """The letters of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+    def to_ext(self, *, full_names: bool = False) -> dict[str, str]:
+        """The letters of SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE, or the full names of SEND_MESSAGE."""
+        name = SEND_V1_NAMES if full_names else SEND_V2_NAMES
         ext = {
-            "a": self.producer_group,
-            "b": self.topic,
-            "c": self.default_topic,
-            "d": str(self.default_topic_queues),
-            "e": str(self.queue_id),
-            "f": str(self.sys_flag),
-            "g": str(self.born_timestamp_ms),
-            "h": str(self.flag),
-            "i": self.properties,
-            "j": str(self.reconsume_times),
-            "k": flag(self.unit_mode),
-            "m": flag(self.batch),
+            name["producer_group"]: self.producer_group,
+            name["topic"]: self.topic,
+            name["default_topic"]: self.default_topic,
+            name["default_topic_queues"]: str(self.default_topic_queues),
+            name["queue_id"]: str(self.queue_id),
+            name["sys_flag"]: str(self.sys_flag),
+            name["born_timestamp_ms"]: str(self.born_timestamp_ms),
+            name["flag"]: str(self.flag),
+            name["properties"]: self.properties,
+            name["reconsume_times"]: str(self.reconsume_times),
+            name["unit_mode"]: flag(self.unit_mode),
+            name["batch"]: flag(self.batch),
         }
         if self.max_reconsume_times is not None:
-            ext["l"] = str(self.max_reconsume_times)
+            ext[name["max_reconsume_times"]] = str(self.max_reconsume_times)
         if self.broker_name:
-            ext["n"] = self.broker_name
+            ext[name["broker_name"]] = self.broker_name
         return ext
 
 
-_LETTERS: Final = {
-    "producerGroup": "a",
-    "topic": "b",
-    "defaultTopic": "c",
-    "defaultTopicQueueNums": "d",
-    "queueId": "e",
-    "sysFlag": "f",
-    "bornTimestamp": "g",
-    "flag": "h",
-    "properties": "i",
-    "reconsumeTimes": "j",
-    "unitMode": "k",
-    "maxReconsumeTimes": "l",
-    "batch": "m",
+SEND_NAMES: Final = {
+    "producer_group": ("producerGroup", "a"),
+    "topic": ("topic", "b"),
+    "default_topic": ("defaultTopic", "c"),
+    "default_topic_queues": ("defaultTopicQueueNums", "d"),
+    "queue_id": ("queueId", "e"),
+    "sys_flag": ("sysFlag", "f"),
+    "born_timestamp_ms": ("bornTimestamp", "g"),
+    "flag": ("flag", "h"),
+    "properties": ("properties", "i"),
+    "reconsume_times": ("reconsumeTimes", "j"),
+    "unit_mode": ("unitMode", "k"),
+    "max_reconsume_times": ("maxReconsumeTimes", "l"),
+    "batch": ("batch", "m"),
+    "broker_name": ("bname", "n"),
 }
-_V2: Final = _LETTERS
-_V1: Final = {name: name for name in _LETTERS}
+"""Of ``SendHeader``: the names on the wire, of SEND_MESSAGE and of SEND_MESSAGE_V2, in the order the original
+writes them in a ROCKETMQ header."""
+SEND_V1_NAMES: Final = {name: full for name, (full, _) in SEND_NAMES.items()}
+SEND_V2_NAMES: Final = {name: letter for name, (_, letter) in SEND_NAMES.items()}
 
 
 @dataclass(slots=True)

@@ -8,15 +8,24 @@ from typing import Final
 
 from model.settings import split_address
 from remoting.auth import Credentials
-from remoting.codec import FRAME_BYTES_MAX, Command
+from remoting.codec import Command
 from remoting.connection import BufferHandler, Connection, Handler, Owner, unsupported
+from remoting.guard import Guard, Limits
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 
-__all__ = ["Connection", "BufferHandler", "Handler", "RemotingClient", "RemotingServer", "unsupported"]
+__all__ = [
+    "Connection",
+    "BufferHandler",
+    "Guard",
+    "Handler",
+    "Limits",
+    "RemotingClient",
+    "RemotingServer",
+    "unsupported",
+]
 
 SWEEP_S: Final = 1.0
-IDLE_S: Final = 120.0
 CALL_S: Final = 3.0
 
 
@@ -25,8 +34,7 @@ class RemotingServer:
 
     Each request is a task of its own: those of one connection begin in the order they came, run side by side
     and are answered in any order. With ``credentials``, requests of ``remoting.auth.PEER_CODES`` reach it
-    only when they are signed; ``fast`` must handle none of these. ``signs``: what is sent to the connected is
-    signed as well; none of them may be a client.
+    only when they are signed; ``fast`` must handle none of these. ``guard``: of all ports of one server.
     """
 
     def __init__(
@@ -39,21 +47,17 @@ class RemotingServer:
         on_open: Callable[[Connection], object] | None = None,
         on_close: Callable[[Connection], object] | None = None,
         credentials: Credentials | None = None,
-        signs: bool = False,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        idle_s: float = IDLE_S,
+        guard: Guard | None = None,
     ) -> None:
         self._env = env
         self._owner = Owner(
             name,
             handler,
+            guard or Guard(name, Limits(), env.monotonic_ms),
             fast=fast,
             on_open=on_open,
             on_close=on_close,
             credentials=credentials,
-            signs=signs,
-            frame_bytes_max=frame_bytes_max,
-            idle_s=idle_s,
         )
         self._listeners: list[Listener] = []
         self._timers = Tasks(name)
@@ -63,6 +67,15 @@ class RemotingServer:
     def connections(self) -> KeysView[Connection]:
         """Those open now, in the order they came."""
         return self._owner.connections.keys()
+
+    @property
+    def guard(self) -> Guard:
+        """Of this port, and of all others of its server."""
+        return self._owner.guard
+
+    def sign_calls(self) -> None:
+        """Sign what is sent to the connected from now on; none of them may be a client."""
+        self._owner.signs = True
 
     async def start(self, host: str, port: int, *, shared: bool = False) -> int:
         """Listen and return the port (0 picks one). May be called again for one more port. Raises OSError.
@@ -131,22 +144,15 @@ class RemotingClient:
         handler: Handler | None = None,
         on_close: Callable[[Connection], object] | None = None,
         credentials: Credentials | None = None,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        idle_s: float = IDLE_S,
+        limits: Limits | None = None,
         connect_timeout_s: float = CALL_S,
     ) -> None:
         self._env = env
         self._on_close = on_close
         self._connect_timeout_s = connect_timeout_s
-        self._owner = Owner(
-            name,
-            handler,
-            on_close=self._lost,
-            credentials=credentials,
-            signs=True,
-            frame_bytes_max=frame_bytes_max,
-            idle_s=idle_s,
-        )
+        guard = Guard(name, limits or Limits(), env.monotonic_ms)
+        self._owner = Owner(name, handler, guard, on_close=self._lost, credentials=credentials)
+        self._owner.signs = True
         self._timers = Tasks(name)
         self._sweeping = False
         self._closed = False

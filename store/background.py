@@ -72,7 +72,7 @@ class Background:
         self._tasks = Tasks("store", self._task_died)
         self._running: list[asyncio.Task[None]] = []
         files.health.on_full.append(self.reserve.release)
-        files.log.on_grown = self.housekeeping.soon
+        files.log.growth.on_grown = self.housekeeping.soon
         flow.indexer.on_level = self.housekeeping.level
 
     def start(self) -> None:
@@ -91,7 +91,7 @@ class Background:
         self._stopping.set()
         self.flusher.stop()
         self.housekeeping.stop()
-        self._files.log.stop_allocating()
+        self._files.log.ahead.look()
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def flush_all(self) -> None:

@@ -46,6 +46,7 @@ class _StatusCollector(Collector):
         healthy = 1.0 if self._server.health() is None else 0.0
         yield GaugeMetricFamily("keelmq_healthy", "1 while /healthz says ok", value=healthy)
         yield _events(status.get("eventTotals") or {})
+        yield from _ports(status.get("ports") or {})
         if self._role == "broker":
             yield from _broker(status)
         elif self._role == "controller":
@@ -62,6 +63,36 @@ def _events(totals: Mapping[str, int]) -> Metric:
     for kind, total in sorted(totals.items()):
         family.add_metric([kind], total)
     return family
+
+
+_PORT_GAUGES: Final = {
+    "clients": ("keelmq_client_connections", "open connections of clients"),
+    "peers": ("keelmq_peer_connections", "open connections of peers and operators"),
+    "begunBytes": ("keelmq_begun_frame_bytes", "memory of frames that clients began and did not end"),
+    "unreadBytes": ("keelmq_unread_answer_bytes", "bytes of answers that clients leave unread"),
+}
+
+
+def _ports(ports: Mapping[str, Any]) -> Iterator[Metric]:
+    """What clients take of the server, and what held its event loop."""
+    for key, (name, text) in _PORT_GAUGES.items():
+        if isinstance(value := ports.get(key), int):
+            yield GaugeMetricFamily(name, text, value=value)
+    refused = CounterMetricFamily(
+        "keelmq_refused", "connections refused or ended because of a cap", labels=["cap"]
+    )
+    for cap, total in sorted((ports.get("refused") or {}).items()):
+        refused.add_metric([cap], total)
+    yield refused
+    if isinstance(slow := ports.get("slowTurns"), dict):
+        turns = CounterMetricFamily(
+            "keelmq_slow_turns", "times that the event loop was held for 20 ms or more", labels=["what"]
+        )
+        for what, total in sorted(slow["byWhat"].items()):
+            turns.add_metric([what], total)
+        yield turns
+        worst_s = slow["worstMs"] / 1000
+        yield GaugeMetricFamily("keelmq_slow_turn_worst_seconds", "the longest of them", value=worst_s)
 
 
 _BROKER_GAUGES: Final = {

@@ -66,6 +66,10 @@ class Node:
         return f"{HOST}:{self.base_port + 2}"
 
     @property
+    def ha_port(self) -> int:
+        return self.base_port + 3
+
+    @property
     def admin_port(self) -> int:
         return self.base_port + (4 if self.role == "broker" else 3)
 
@@ -157,7 +161,7 @@ class Layout:
             "bindAddress": HOST,
             "brokerIP1": HOST,
             "listenPort": str(node.base_port + 2),
-            "haListenPort": str(node.base_port + 3),
+            "haListenPort": str(node.ha_port),
             "adminPort": str(node.admin_port),
             "brokerClusterName": CLUSTER,
             "brokerName": node.group,

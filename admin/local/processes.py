@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from admin import ending
+from model.installed import IMPORTED_FROM, module_name
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-"""Where the packages lie: a child started from another directory must find them too."""
 POLL_S: Final = 0.05
 
 _children: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
@@ -26,10 +25,10 @@ _children: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
 
 def start_server(role: str, conf: Path, log: Path) -> int:
     """Start ``keelmq ROLE -c conf`` in its own session, output appended to ``log``; returns the pid."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(IMPORTED_FROM), os.environ.get("PYTHONPATH", "")]))
     with log.open("ab") as out:
         child = subprocess.Popen(
-            [sys.executable, "-m", "admin", role, "-c", str(conf)],
+            [sys.executable, "-P", "-m", module_name("admin"), role, "-c", str(conf)],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

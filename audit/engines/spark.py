@@ -43,6 +43,7 @@ from audit.tables import (
     run_digests,
     run_scan,
 )
+from model.installed import IMPORTED_FROM, PACKAGES, PREFIX
 
 SOURCE: Final = "keelmq_log"
 SHARED_PACKAGES: Final = ("audit", "model")
@@ -172,12 +173,13 @@ def start_session(master: str, java: Java) -> SparkSession:
 
 def _packages(directory: Path) -> Path:
     """A zip of the packages a worker imports."""
-    root = Path(__file__).resolve().parents[2]
     target = directory / "keelmq_audit.zip"
     with zipfile.ZipFile(target, "w") as archive:
+        if PREFIX:
+            archive.write(PACKAGES / "__init__.py", (PACKAGES / "__init__.py").relative_to(IMPORTED_FROM))
         for package in SHARED_PACKAGES:
-            for source in sorted((root / package).rglob("*.py")):
-                archive.write(source, source.relative_to(root))
+            for source in sorted((PACKAGES / package).rglob("*.py")):
+                archive.write(source, source.relative_to(IMPORTED_FROM))
     return target
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from audit.findings import ERROR, Finding
+from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.plan import own_parts
 from audit.reading.layout import Replica
@@ -150,6 +150,14 @@ def _swapped(findings: list[Finding]) -> list[Finding]:
         moved = f.kind == "acked_mismatch" and same_body
         out.append(f.follows(cause) if cause is not None and moved else f)
     return out
+
+
+def mostly_expired(expired: int, lines: int) -> list[Finding]:
+    """A warning when most of a ledger is older than any log: what is asked of so little is no answer."""
+    if expired * 2 <= lines:
+        return []
+    text = f"{expired} of {lines} messages are older than any log"
+    return [Finding("acked_missing", WARN, "*", expected="most of the ledger", found=text, records=expired)]
 
 
 def adds_nothing(replica: Replica, view: View) -> bool:

@@ -1,8 +1,8 @@
-"""Files that are missing or too short: ``missing_segment``, ``unreadable_region``."""
+"""Files that are missing or too short: ``missing_segment``, ``unreadable_region``, ``cq_missing``."""
 
 from __future__ import annotations
 
-from audit.findings import ERROR, Finding
+from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 
 
@@ -10,6 +10,12 @@ def files(facts: Facts) -> list[Finding]:
     """Files that are missing between others, or shorter than the others."""
     found = []
     for at, r in enumerate(facts.replicas):
+        if not r.queues and not r.empty:
+            found.append(
+                facts.at(
+                    "cq_missing", WARN, at, r.start, r.end, expected="consumequeue", found="no such folder"
+                )
+            )
         for begin, end in r.holes:
             found.append(
                 facts.at("missing_segment", ERROR, at, begin, end, copies=len(facts.holders(begin, end)))

@@ -10,6 +10,7 @@ import pyarrow as pa
 from audit.findings import ERROR, WARN, Finding
 from audit.kinds.facts import Facts
 from audit.queues import Place, explain
+from audit.tables import View
 
 Queues = dict[tuple[str, int], list[Place]]
 
@@ -24,8 +25,8 @@ def places(table: pa.Table) -> Queues:
     return by_queue
 
 
-def queues(facts: Facts, by_queue: Queues, replica: int, *, whole: bool) -> list[Finding]:
-    """Places of queues that are skipped, taken twice or out of order along one replica's log."""
+def queues(facts: Facts, by_queue: Queues, view: View, *, whole: bool) -> list[Finding]:
+    """Places of queues that are skipped, taken twice or out of order along one log."""
     found = []
     for (topic, queue_id), places in sorted(by_queue.items()):
         for fault in explain(places, whole=whole):
@@ -33,7 +34,7 @@ def queues(facts: Facts, by_queue: Queues, replica: int, *, whole: bool) -> list
                 facts.at(
                     fault.kind,
                     WARN if fault.doubtful else ERROR,
-                    replica,
+                    _holder(facts, view, fault.offset),
                     fault.offset,
                     fault.until,
                     topic=topic,
@@ -48,7 +49,12 @@ def queues(facts: Facts, by_queue: Queues, replica: int, *, whole: bool) -> list
     return found
 
 
-def duplicates(facts: Facts, table: pa.Table, replica: int) -> list[Finding]:
+def _holder(facts: Facts, view: View, offset: int) -> int:
+    """The replica whose record at ``offset`` was looked at."""
+    return view.base if facts.replicas[view.base].covers(offset, offset + 1) else view.replica
+
+
+def duplicates(facts: Facts, table: pa.Table, view: View) -> list[Finding]:
     """One row for each further copy of a message: at-least-once senders make them, so a warning."""
     first: dict[tuple[str, str], int] = {}
     found = []
@@ -61,7 +67,7 @@ def duplicates(facts: Facts, table: pa.Table, replica: int) -> list[Finding]:
             facts.at(
                 "dup_message",
                 WARN,
-                replica,
+                _holder(facts, view, row["offset"]),
                 row["offset"],
                 row["until"],
                 topic=row["topic"],

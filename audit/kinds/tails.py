@@ -72,6 +72,9 @@ def _short_severity(replicas: Sequence[Replica], r: Replica, acked: Tail) -> str
         return WARN
     if not r.empty and longer and all(other.start >= r.end for other in longer):
         return WARN  # they share nothing: no byte of it was compared
+    reached = max((other.end for other in longer), default=r.end)
+    if reached - r.end >= r.segment_bytes or (r.empty and reached > r.end):
+        return WARN  # a whole segment behind, or nothing at all: that is no lag of a moment
     return INFO if _running(replicas) else WARN
 
 

@@ -47,6 +47,7 @@ class Replica:
     torn: tuple[int, int] | None = None  # half a record behind the end, as a crash or a live writer leaves it
     skipped: list[tuple[int, int]] = field(default_factory=list)  # unreadable stretches the end lies behind
     holes: list[tuple[int, int]] = field(default_factory=list)  # ranges no file covers
+    queues: bool = True  # there is a ``consumequeue``
 
     @property
     def empty(self) -> bool:
@@ -100,6 +101,7 @@ def load(spec: StoreSpec) -> Replica:
             Segment(int(name), f"commitlog/{name}", storage.size(f"commitlog/{name}")) for name in names
         ]
         replica.clean = not storage.exists("abort")
+        replica.queues = storage.exists("consumequeue")
         _read_checkpoint(storage, replica)
         _read_epochs(storage, replica)
         if replica.segments:

@@ -2,9 +2,9 @@
 
 REGISTER_BROKER (103) goes to every NameServer at start, on each change of role or topics, when a connection
 was lost, and each ``registerNameServerPeriod``; UNREGISTER_BROKER (104) when the broker stops or is fenced.
-A master that listens at its ``groupAddress`` registers that one. It is never unregistered, for it may be the
-successor's by now: the end of the connection it was registered on takes it back, which a NameServer ignores
-when another broker has registered the same address since.
+A master that listens at its ``groupAddress`` registers that address. It is never unregistered, as it may be
+the successor's by now. Instead the connection it was registered on ends: then a NameServer forgets it, unless
+another broker has registered the same address since.
 Each NameServer has a task of its own, so a dead one delays no other. Source of the body: Apache RocketMQ 5.x,
 ``remoting/protocol/body/RegisterBrokerBody``.
 """
@@ -40,16 +40,17 @@ CALL_S: Final = 3.0
 GOODBYE_S: Final = 1.0
 FIRST_ID: Final = 1  # the smallest that a Controller gives; a master is 0
 FENCED: Final = -1
-"""What ``broker_id`` returns while the broker has no role: it is registered nowhere then."""
+"""The id of a broker without a role: it is registered nowhere."""
 
 
 class Registration:
     """Keeps every NameServer's entry of this broker as it should be, for ever.
 
     ``topics`` gives the topic table (``{"dataVersion": .., "topicConfigTable": ..}``, stateVersion = the
-    master's epoch); ``broker_id`` the id to register with: 0 while master, the Controller's id while slave,
-    ``FENCED``; ``entitled`` whether a master may still believe that it is the only one; ``listening`` whether
-    it is there at the group's address: where it is not (the port is taken), clients find it at its own.
+    master's epoch). ``broker_id`` gives the id to register with: 0 while master, the Controller's id while
+    slave, else ``FENCED``. ``is_sole_master``: whether no other master can be there now. ``listening``:
+    whether this master is at the group's address; where it is not (the port is taken), clients find it at its
+    own.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Registration:
         client: RemotingClient,
         topics: Callable[[], dict[str, Any]],
         broker_id: Callable[[], int],
-        entitled: Callable[[], bool] = lambda: True,
+        is_sole_master: Callable[[], bool] = lambda: True,
         listening: Callable[[], bool] = lambda: True,
     ) -> None:
         self.on_master: list[Callable[[str, str], None]] = []
@@ -68,7 +69,7 @@ class Registration:
         self._client = client
         self._topics = topics
         self._broker_id = broker_id
-        self._entitled = entitled
+        self._is_sole_master = is_sole_master
         self._listening = listening
         self._tasks = Tasks("registration")
         self._servers = [_Server(address, env) for address in addresses(config.namesrv_addr)]
@@ -146,21 +147,36 @@ class Registration:
         await level_triggered(step, server.wake, period_s, server.backoff, what)
 
     async def _register(self, server: _Server) -> None:
-        # First of all: what follows is true when it is sent, not when a connection was asked for.
+        # First the connection: what follows is true when it is sent, not when a connection was asked for.
         await self._client.connection(server.address, CALL_S)
         broker_id = self._broker_id()
         if broker_id == FENCED:
             return
-        in_route = broker_id == MASTER_ID and self._listening()
-        address = self._config.route_address if in_route else self._config.address
-        former, former_id = server.registered_address, server.registered_id
-        if address == self._config.group_address and not self._entitled():
-            # Frozen or cut off, and perhaps replaced: registering would take the successor's entry over. A
-            # new lease, or another role, comes with a call of ``soon``; slaves are asked each period.
+        address = self._address(broker_id)
+        if address == self._config.group_address and not self._is_sole_master():
+            # There may be a successor, and registering would take its entry over. A new lease, or another
+            # role, comes with a call of ``soon``.
             return
+        former, former_id = server.registered_address, server.registered_id
         if former == self._config.group_address != address:
             self._hang_up(server)
             former = None
+        answer = await self._client.call(server.address, self._request(broker_id, address), CALL_S)
+        if answer.code != Response.SUCCESS:
+            raise Refused(f"registration refused: {answer.code} {answer.remark or ''}".strip(), answer.code)
+        server.registered_id, server.registered_address = broker_id, address
+        if former not in (None, address):
+            # Not under 0: a NameServer would take that for the smallest id of the group leaving, and tell the
+            # others. The address of a former master was replaced under 0, so any other id will do.
+            await self._unregister_address(server, former_id or FIRST_ID, former)
+        self._hear_master(broker_id, answer)
+
+    def _address(self, broker_id: int) -> str:
+        """Where clients are to find this broker."""
+        in_route = broker_id == MASTER_ID and self._listening()
+        return self._config.route_address if in_route else self._config.address
+
+    def _request(self, broker_id: int, address: str) -> Command:
         body = self._body()
         ext = self._ext(broker_id, address) | {
             "haServerAddr": self._config.ha_address,
@@ -170,18 +186,13 @@ class Registration:
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
         }
         if self._config.slave_acting_master:
-            # Nobody acts for a master that NameServers still believe in: two minutes, unless we say less.
+            # No slave acts while NameServers still believe in the master: for two minutes, if we say nothing.
             ext["heartbeatTimeoutMillis"] = str(self._config.register_namesrv_ms * 3)
-        answer = await self._client.call(server.address, Command(Request.REGISTER_BROKER, ext, body), CALL_S)
-        if answer.code != Response.SUCCESS:
-            raise Refused(f"registration refused: {answer.code} {answer.remark or ''}".strip(), answer.code)
-        server.registered_id, server.registered_address = broker_id, address
-        if former not in (None, address):
-            # Not under 0: a NameServer would take that for the smallest id of the group that leaves, and tell
-            # the others. A master's own address was replaced under 0 and is under no id: any other will do.
-            await self._unregister_address(server, former_id or FIRST_ID, former)
+        return Command(Request.REGISTER_BROKER, ext, body)
+
+    def _hear_master(self, broker_id: int, answer: Command) -> None:
         master, ha_address = answer.ext.get("masterAddr"), answer.ext.get("haServerAddr")
-        if broker_id != 0 and master and ha_address:
+        if broker_id != MASTER_ID and master and ha_address:
             for hook in self.on_master:
                 hook(master, ha_address)
 
@@ -189,8 +200,11 @@ class Registration:
         try:
             await self._unregister(server)
         except (OSError, MqError) as error:
-            # It notices by the end of our connection, or is gone itself.
-            log.info("NameServer %s was not told of our end: %s", server.address, error)
+            log.info(
+                "NameServer %s: not unregistered, it will notice the lost connection: %s",
+                server.address,
+                error,
+            )
 
     async def _unregister(self, server: _Server) -> None:
         address = server.registered_address

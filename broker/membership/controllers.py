@@ -69,9 +69,11 @@ class Controllers:
         return [*self._known, *extra]
 
     def heard_of_election(self, address: str) -> None:
-        """A notice of an election came on the connection made to ``address``. If that is a Controller of the
-        configuration it is asked first from now on, also for a view that another one owes: a leader that died
-        without a word would be waited for. Nothing of the notice is believed; one that does not lead says so.
+        """A notice of an election came on the connection made to ``address``.
+
+        If that is a configured Controller, it is asked first from now on. A read that waits for another one's
+        answer is asked again there: that leader may have died without closing its connection. The notice
+        itself is not believed, and a Controller that does not lead says so.
         """
         if address not in self._known or address == self.leader:
             return
@@ -97,7 +99,7 @@ class Controllers:
                 self._forget(leader)
                 raise
             if answer.code == Response.CONTROLLER_NOT_LEADER and attempt == 1:
-                # It did nothing, so asking another one is harmless.
+                # It did nothing, so another one may be asked.
                 self.leader = None
                 continue
             if answer.code == Response.CONTROLLER_NOT_LEADER:
@@ -109,12 +111,12 @@ class Controllers:
         raise AssertionError("the second attempt returns or raises")
 
     def _forget(self, leader: str) -> None:
-        # A request that timed out must not be carried out much later, when a broken link is back.
+        # A request that timed out must not arrive much later, when a broken link is back.
         self._client.reset(leader)
         self.leader = None
 
     async def _find(self) -> str:
-        """Ask all of them at once who leads; the first that knows wins. Raises ConnectionError."""
+        """Ask all of them at once which one leads; the first answer counts. Raises ConnectionError."""
         tasks = [
             self._tasks.spawn(self._ask_leader(address), name=f"find.{address}") for address in self._known
         ]
@@ -157,27 +159,26 @@ class Controllers:
         return need_int(answer.ext, "nextBrokerId", 1)
 
     async def apply_id(self, broker_id: int, check_code: str) -> bool:
-        """Whether the id is this broker's now; False when another one has it."""
+        """Whether the id is this broker's now; False: another broker has it."""
         ext = self._group(appliedBrokerId=broker_id, registerCheckCode=check_code)
         refused = Response.CONTROLLER_BROKER_ID_INVALID
         answer = await self.call(Command(Request.CONTROLLER_APPLY_BROKER_ID, ext), also=[refused])
         return answer.code == Response.SUCCESS
 
-    async def register(self, broker_id: int, *, unclean: bool = False, doubtful: bool = False) -> View:
-        """``unclean``: this broker was not shut down in order; ``doubtful``: its machine lost its memory
-        since the log was written. It is no member of the SyncStateSet, or none to elect, until it caught up.
-        Controllers that do not know the fields ignore them."""
+    async def register(self, broker_id: int, *, unclean: bool = False, suspect: bool = False) -> View:
+        """``unclean``: this broker was not shut down in order; ``suspect``: its log may lack its end. Such a
+        one leaves the SyncStateSet, or is not elected, until it caught up. A real Controller ignores both."""
         ext = self._group(
             brokerId=broker_id,
             brokerAddress=self._config.address,
             haServerAddr=self._config.ha_address,
         )
-        said = {"unclean": unclean, "doubtful": doubtful, "learner": self._config.async_learner}
+        said = {"unclean": unclean, "doubtful": suspect, "learner": self._config.async_learner}
         ext |= {name: "true" for name, value in said.items() if value}
         if self._config.majority_ack:
             ext["majorityOf"] = str(self._config.total_replicas)
-        # The rule by which this broker acknowledges as master, and the length of its leases: elections go by
-        # what was registered, not by a heartbeat that a broker with another configuration sent before.
+        # How this broker acknowledges as master, and how long its leases are. Elections go by what was
+        # registered, not by a heartbeat that was sent before under another configuration.
         ext["allAckInSyncStateSet"] = flag(self._config.waits_for_every_member)
         ext["heartbeatTimeoutMills"] = str(self._config.controller_heartbeat_timeout_ms)
         asked_ms = self._env.monotonic_ms()
@@ -194,7 +195,7 @@ class Controllers:
             except TimeoutError:
                 if not reading.expired():
                     raise
-                # Another Controller leads by now. A read that is given up changes nothing.
+                # Another Controller leads by now. A read may be given up: it changes nothing.
             finally:
                 self._reading = None
 
@@ -216,16 +217,16 @@ class Controllers:
         *,
         restarted: bool = False,
         log_epoch: int = 0,
-        doubtful: bool = False,
+        suspect: bool = False,
         yields: int | None = None,
         epoch: int = -1,
     ) -> View:
         """Ask for this broker to become master; a master that is there already is an answer, too.
 
-        ``restarted``: this broker is the master, but came back from a restart, with a log whose last epoch is
-        ``log_epoch`` and which, if ``doubtful``, may lack its end; it asks for a new epoch, or for another
-        master. Controllers that do not know the field
-        answer as always. ``yields``: the master with this id is drained and makes way for ``broker_id``.
+        ``restarted``: this broker is the master, and came back from a restart, with a log whose last epoch is
+        ``log_epoch`` and which, if ``suspect``, may lack its end. It asks for a new epoch, or for another
+        master; a real Controller ignores the field. ``yields``: the master with this id is drained and steps
+        down for ``broker_id``.
         ``epoch``: the master's, as this broker knows it: with ``restarted`` or ``yields`` the request is for
         that one only, and refused with FENCED_MASTER_EPOCH in another.
         """
@@ -238,7 +239,7 @@ class Controllers:
         if restarted:
             ext["restarted"] = "true"
             ext["logEpoch"] = str(log_epoch)
-            ext["doubtful"] = str(doubtful).lower()
+            ext["doubtful"] = str(suspect).lower()
         asked_ms = self._env.monotonic_ms()
         still = Response.CONTROLLER_MASTER_STILL_EXIST
         return view_of(await self.call(Command(Request.CONTROLLER_ELECT_MASTER, ext), also=[still]), asked_ms)
@@ -251,9 +252,9 @@ class Controllers:
         set_epoch: int,
         incarnations: Mapping[int, int] | None = None,
     ) -> tuple[frozenset[int], int] | None:
-        """Propose a SyncStateSet: the one in force now, or None after a definite no. Raises Unknown
-        otherwise. ``incarnations``: of the members, as they were when their links began; one that forgot
-        since is not taken in."""
+        """Propose a SyncStateSet. Returns the one in force now, or None after a definite no; raises Unknown
+        otherwise. ``incarnations``: of the members, as of when their links began. A member with a newer one
+        lost something since, and is not taken in."""
         ext = self._group(masterBrokerId=broker_id, masterEpoch=epoch)
         if incarnations:
             ext["incarnations"] = ";".join(f"{i}:{times}" for i, times in sorted(incarnations.items()))
@@ -275,8 +276,8 @@ class Controllers:
     # Heartbeats
 
     def beat(self, ext: dict[str, str], *, skip: str | None = None) -> None:
-        """Send one heartbeat to every Controller but ``skip``, oneway; one that cannot be reached delays
-        none of the others."""
+        """Send one heartbeat to every Controller but ``skip``, oneway. One that cannot be reached delays no
+        other."""
         command = Command(Request.BROKER_HEARTBEAT, ext)
         for address in self.all():
             if address not in self._beating and address != skip and not self._hung_up:
@@ -328,7 +329,7 @@ class Controllers:
             self._beating.discard(address)
 
     def hang_up(self) -> None:
-        """Close the connections and make no more: for the Controllers this broker is dead from now on."""
+        """Close the connections and make no more: the Controllers take this broker for dead from now on."""
         self._hung_up = True
         for address in self.all():
             self._client.drop(address)
@@ -353,12 +354,12 @@ def view_of(answer: Command, asked_ms: float) -> View:
         members=frozenset(members),
         set_epoch=set_epoch,
         asked_ms=asked_ms,
-        doubtful=frozenset(int(i) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
+        suspects=frozenset(int(i) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
         incarnations=_incarnations(ext.get("incarnations", "")),
     )
 
 
 def _incarnations(text: str) -> dict[int, int]:
-    """Of ``2:1;3:4``; what is none of it is passed over."""
+    """Of ``2:1;3:4``; anything else is ignored."""
     pairs = (pair.partition(":") for pair in text.split(";"))
     return {int(i): int(times) for i, _, times in pairs if i.isdecimal() and times.isdecimal()}

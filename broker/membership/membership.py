@@ -45,6 +45,7 @@ class Membership:
         self._allocator = BrokerIdAllocator(env, config, self._identity, controllers)
         self._reboot = UncleanRebootDetector(env, config.store_path)
         self._was_registered = False
+        self._suspect_since_ms = float("-inf")
 
     async def start(self) -> None:
         """Read what the store says of this broker. Raises ConfigError, DiskError."""
@@ -64,27 +65,48 @@ class Membership:
         try:
             was_longer.forget()  # bootId.json says it now
         except OSError as error:
-            log.warning("%s: it stays noted that the log was longer: %s", self._config.broker_name, error)
+            log.warning(
+                "%s: cannot remove the note that the log was longer: %s", self._config.broker_name, error
+            )
 
     @property
     def suspect(self) -> bool:
-        """The log may lack its end, and no master has seen it since."""
+        """The log may lack its end, and no master has taken this broker into its set since."""
         return self._reboot.suspect
 
     @property
     def unclean(self) -> bool:
-        """Whether this process began without an orderly end before it, and acknowledges what is not synced:
-        what a power failure took was counted on by the master."""
+        """Whether the stop before this start was not an orderly one, and this broker acknowledges before a
+        sync. Then a power failure may have taken what it had acknowledged."""
         recovered = self._store.recovered
         unclean = recovered is not None and not recovered.clean
         return unclean and self._config.flush_disk_type != "SYNC_FLUSH"
 
     async def whole(self) -> None:
-        """The log has all that it acknowledged, or its group goes on without that."""
-        await self._env.offload(self._reboot.settle)
+        """The log has all that it acknowledged, or the group has decided to go on without."""
+        await self._env.offload(self._reboot.on_whole)
+
+    async def on_view(self, view: View) -> None:
+        """This broker is a slave. A master that took it into its set had all that is confirmed copied to it;
+        a view that was asked for before the suspicion began says nothing."""
+        trusted = self.broker_id in view.members - view.suspects
+        if trusted and view.asked_ms > self._suspect_since_ms:
+            await self.whole()
+
+    async def before_reseed(self) -> None:
+        """The log is about to be put aside (``autoReseed``): until it is copied anew, what it acknowledged is
+        not here. The Controllers hear that first, or an election could count this broker as one that has it.
+
+        Raises OSError, and what registering raises: then the log must stay.
+        """
+        if not self.suspect:
+            await self._env.offload(self._reboot.on_loss)
+        self._suspect_since_ms = self._env.monotonic_ms()
+        await self._register(await self.id())
+        self._suspect_since_ms = self._env.monotonic_ms()
 
     async def on_look(self) -> None:
-        """Note the first bytes of a log that had none."""
+        """Note that the log has its first bytes."""
         if self._reboot.owes_bytes and self._store.log.end > 0:
             await self._env.offload(self._reboot.on_bytes)
 
@@ -100,26 +122,26 @@ class Membership:
         if not self.registered:
             return await self._register(broker_id), True
         view = await self._controllers.replica_info()
-        if slave and self.suspect and broker_id in view.members & view.doubtful:
-            # It stayed a member because no other could; now a master can tell what its log lacks.
+        if slave and self.suspect and broker_id in view.members & view.suspects:
+            # It stayed a member while no other could lead. Now there is a master to compare its log with.
             return await self._register(broker_id), True
         return view, False
 
     async def _register(self, broker_id: int) -> View:
         unclean = self.unclean and not self._was_registered
-        view = await self._controllers.register(broker_id, unclean=unclean, doubtful=self.suspect)
+        view = await self._controllers.register(broker_id, unclean=unclean, suspect=self.suspect)
         self.registered = self._was_registered = True
         return view
 
     async def on_refused(self, refused: Refused) -> bool:
-        """A Controller said no. If it does not know this broker, register or apply for the id anew; whether
-        that can be done at once."""
+        """A Controller refused. If it does not know this broker, register or apply for the id again; whether
+        to try at once."""
         if refused.code not in UNKNOWN_TO_CONTROLLER:
             return False
         if self.registered:
             self.registered = False
             return True
-        # It lost its memory of this broker, or never had it: apply for the same id anew.
+        # It never knew this broker, or forgot it: apply for the same id again.
         empty = self._store.log.end == self._store.log.min_offset
         self.broker_id = await self._allocator.apply_anew(await self.id(), empty=empty)
         return False

@@ -48,11 +48,13 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suspicion(noted: Noted | None, found: Found, boot_id: str) -> str | None:
-    """Why the log may lack its end, or None. ``noted`` None: the store was never opened by this program, or
-    the file is gone with the disk it was on. ``boot_id`` empty: the machine does not tell, and may have been
-    reset."""
+    """Why the log may lack its end, or None.
+
+    ``noted`` None: this program never opened the store, or the file is gone with its disk. ``boot_id`` empty:
+    the machine does not tell its boot, so it may have been reset.
+    """
     if noted is not None and noted.suspect:
-        return "no master has vouched for the log since it became suspect"
+        return "no master has taken it into its SyncStateSet since it became suspect"
     if found.was_longer is not None:
         return f"the log ends at {found.end}, other files of the store say it reached {found.was_longer}"
     had_bytes = noted is None or bool(noted.written)
@@ -68,8 +70,9 @@ def suspicion(noted: Noted | None, found: Found, boot_id: str) -> str | None:
 class UncleanRebootDetector:
     """Whether this broker is suspect.
 
-    In: ``begin`` once at the start, ``on_bytes`` when the log has some, ``settle`` when the log is known to
-    be whole. Holds: a suspicion ends by ``settle`` only, however often the process or the machine dies.
+    In: ``begin`` once at the start, ``on_bytes`` when the log has some, ``on_loss`` before it is put aside,
+    ``on_whole`` when it is known to be whole. Holds: a suspicion ends by ``on_whole`` only, however often the
+    process or the machine dies.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
@@ -95,24 +98,29 @@ class UncleanRebootDetector:
                 Noted(boot_id=boot_id, suspect=self.suspect, synced=found.synced, written=written or None)
             )
         except OSError as error:
-            # What the file says now can only make the next start suspect more.
+            # The old content can only make the next start more suspicious.
             if self.suspect:
                 raise DiskError(f"{self._path} cannot be written: {error}") from error
             log.warning("%s cannot be written: %s", self._path, error)
 
     @property
     def owes_bytes(self) -> bool:
-        """Whether ``on_bytes`` has something to note once the log has bytes."""
+        """Whether the log had no bytes yet when this was last noted."""
         return not self._noted.written
 
     def on_bytes(self) -> None:
-        """The log has bytes: from now on an empty one is short. Blocks on syncs, once in a store's life."""
+        """The log has bytes: from now on an empty one is evidence of a loss. Blocks on syncs."""
         if self.owes_bytes:
             self._note(
                 msgspec.structs.replace(self._noted, written=True), "an empty log would not be noticed"
             )
 
-    def settle(self) -> None:
+    def on_loss(self) -> None:
+        """The log is about to go, and what it acknowledged with it. Blocks on syncs. Raises OSError."""
+        self.suspect = True
+        self._write(msgspec.structs.replace(self._noted, suspect=True, written=True))
+
+    def on_whole(self) -> None:
         """The log has all that it acknowledged, or its group goes on without that. Blocks on syncs."""
         if self.suspect:
             self.suspect = False
@@ -134,7 +142,7 @@ class UncleanRebootDetector:
             raise DiskError(f"{self._path} cannot be read: {error}") from error
         except msgspec.DecodeError:
             # Whatever damaged it, the log may be short as well.
-            log.warning("%s is not what was written there", self._path)
+            log.warning("%s is corrupt: this broker is suspect", self._path)
             return Noted(suspect=True, written=True)
 
     def _write(self, noted: Noted) -> None:

@@ -17,5 +17,5 @@ class View:
     members: frozenset[int]
     set_epoch: int
     asked_ms: float  # when it was asked for, Env.monotonic_ms
-    doubtful: frozenset[int] = frozenset()  # whose log may lack its end
-    incarnations: Mapping[int, int] = field(default_factory=dict)  # how often each has forgotten; 0 = unsaid
+    suspects: frozenset[int] = frozenset()  # replicas whose log may lack its end
+    incarnations: Mapping[int, int] = field(default_factory=dict)  # of each replica; 0 = not said

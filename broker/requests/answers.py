@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from remoting import bodies
 from runtime.turns import Turn
+
+T = TypeVar("T")
+
+
+async def gathered(turn: Turn, items: Iterable[T], make: Callable[[T], Any]) -> list[Any]:
+    """What ``make`` gives of each item. Raises PeerLeft."""
+    found = []
+    for item in list(items):
+        found.append(make(item))
+        await turn.breathe()
+    return found
 
 
 async def strict(turn: Turn, value: Any) -> bytes:

@@ -1,18 +1,19 @@
-"""Which request code is answered by which processor?"""
+"""What answers which request code? All codes that a broker answers on its own ports."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from broker.requests.admin import AdminProcessor
-from broker.requests.heartbeats import ClientProcessor
-from broker.requests.locks import LockProcessor
-from broker.requests.offsets import OffsetProcessor
-from broker.requests.pull import PullProcessor
-from broker.requests.query import QueryProcessor
+from broker.requests.consumers.heartbeats import ClientProcessor
+from broker.requests.consumers.locks import LockProcessor
+from broker.requests.consumers.offsets import OffsetProcessor
+from broker.requests.consumers.pull import PullProcessor
+from broker.requests.operators.admin import AdminProcessor
+from broker.requests.operators.query import QueryProcessor
+from broker.requests.operators.tables import TableProcessor
 from broker.requests.send import SendProcessor
-from broker.requests.tables import TableProcessor
 from broker.requests.transactions import Transactions
+from broker.tables.copies import Copies
+from broker.upkeep.log_compare import LogCompare
+from broker.upkeep.log_repair import LogRepair
 from model.codes import Request
 from remoting.service import Handler
 
@@ -28,7 +29,11 @@ def handlers(
     tables: TableProcessor,
     admin: AdminProcessor,
     transactions: Transactions,
-) -> Mapping[int, Handler]:
+    copies: Copies,
+    repair: LogRepair,
+    compare: LogCompare,
+    role_changed: Handler,
+) -> dict[int, Handler]:
     """Request code -> what answers it."""
     found: dict[Request, Handler] = {
         Request.SEND_MESSAGE: send.send,
@@ -85,5 +90,9 @@ def handlers(
         Request.GET_BROKER_HA_STATUS: admin.ha_status,
         Request.EXCHANGE_BROKER_HA_INFO: admin.exchange_ha_info,
         Request.GET_BROKER_EPOCH_CACHE: admin.epochs,
+        Request.NOTIFY_BROKER_ROLE_CHANGED: role_changed,
+        Request.READ_LOG_RANGE: repair.read,
+        Request.KEELMQ_LOG_DIGESTS: compare.digests,
+        Request.KEELMQ_COPY_TABLES: copies.question,
     }
     return {int(code): handler for code, handler in found.items()}

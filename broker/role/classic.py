@@ -1,7 +1,7 @@
 """Which role does a broker have without Controllers?
 
     brokerRole, but SLAVE   master of epoch 0, alone until classic slaves come
-    brokerRole=SLAVE        slave with its configured id, of haMasterAddress or of whom a NameServer names
+    brokerRole=SLAVE        slave with its configured id, of haMasterAddress or the master a NameServer names
 
 Neither ever changes into the other. ``broker.role.manager`` says when; keys as in Apache RocketMQ 4.x and
 5.x.
@@ -9,7 +9,7 @@ Neither ever changes into the other. ``broker.role.manager`` says when; keys as 
 
 from __future__ import annotations
 
-from broker.role.host import RoleHost
+from broker.role.host import Elected, RoleHost
 from broker.state.role_state import Role
 from model.config import BrokerConfig
 from model.ids import MASTER_ID
@@ -29,7 +29,7 @@ class ClassicRole:
         """Lead; or follow the configured address. The master's own one, from which tables are copied, is
         known from a NameServer only."""
         if self.role == "master":
-            await self._host.lead(MASTER_ID, 0, frozenset({MASTER_ID}), 0, None)
+            await self._host.lead(Elected(MASTER_ID, 0, frozenset({MASTER_ID}), 0))
         else:
             await self._follow(None, self._configured)
 

@@ -1,13 +1,26 @@
-"""What must a broker be able to do when its role changes?
+"""What does a broker do when its role changes?
 
-``broker.role.manager`` decides when, ``broker.service`` knows how: this is what the first asks of the second.
+``broker.role.manager`` decides when; the host carries it out.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from ha.master.proposals import Propose
+
+
+@dataclass(frozen=True, slots=True)
+class Elected:
+    """A master's place: of ``epoch``, with the SyncStateSet as the Controllers gave it. Without Controllers
+    ``epoch`` is 0, and nothing is proposed."""
+
+    broker_id: int
+    epoch: int
+    members: frozenset[int]
+    set_epoch: int
+    propose: Propose | None = None
 
 
 class RoleHost(Protocol):
@@ -16,17 +29,10 @@ class RoleHost(Protocol):
     Never two calls at once. A call may raise DiskError or OSError: then it is made again.
     """
 
-    async def lead(
-        self,
-        broker_id: int,
-        epoch: int,
-        members: frozenset[int],
-        set_epoch: int,
-        propose: Propose | None,
-    ) -> None:
-        """Become master of ``epoch``, or stay it in a newer one.
+    async def lead(self, elected: Elected) -> None:
+        """Become master of its epoch, or stay master in a newer one.
 
-        In this order: half a record at the log's end is cut; ``epoch`` is recorded from the end on, unless it
+        In this order: half a record at the log's end is cut; the epoch is recorded from the end on, unless it
         is the last one recorded; queue offsets are rebuilt; the HA service serves slaves; writes are taken,
         while dispatch may still catch up. When called, nothing is copied from a former master any more.
         """

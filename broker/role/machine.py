@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.membership.view import View
-from broker.state.role_state import Role, RoleState
+from broker.state.role_state import Role, RoleHolder, RoleState
 
 
 class State(enum.StrEnum):
@@ -69,15 +69,24 @@ MASTER: Final = frozenset({State.LEADING, State.HANDING_OVER})
 FINAL: Final = frozenset({State.BROKEN, State.STOPPED})
 
 
+class IllegalEventError(Exception):
+    """An event came in a state that cannot have it: a mistake of ours, and the broker fences itself."""
+
+    def __init__(self, state: State, event: Event) -> None:
+        super().__init__(f"a broker that is {state} cannot have the event: {event}")
+        self.state = state
+        self.event = event
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What the machine does not know by itself when a view comes."""
 
     broker_id: int
-    recorded: int  # the last epoch in the own log
-    unsure: bool = False  # the log's end may be missing
-    lacks: str | None = None  # what was lost here and must be copied from a master
-    leases: bool = False  # the Controllers grant leases: they are ours, and their views are current
+    last_epoch: int  # the last one in the own log
+    suspect: bool = False  # the log's end may be missing
+    must_copy: str | None = None  # what was lost here; a master has to have it first
+    leases_supported: bool = False  # the Controllers are keelmq's: their views are current
     group_address: str | None = None
 
 
@@ -87,8 +96,8 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """The view cannot be followed now."""
+class CannotFollow:
+    """This broker cannot become what the view says."""
 
     reason: str
 
@@ -126,22 +135,27 @@ class Fence:
     reason: str
 
 
-Action = Stay | Wait | Adopt | AskAnew | Lead | Follow | Fence
+Action = Stay | CannotFollow | Adopt | AskAnew | Lead | Follow | Fence
 
 
 class RoleMachine:
-    """In: the ``on_`` methods and ``decide``. Out: ``state``, ``current``, and the action that is due.
+    """In: the ``on_`` methods and ``decide``. Out: ``state``, and the action that is due.
+
+    ``holder`` has the broker's one ``RoleState``. The host sets it in the middle of a change: first of all
+    when a broker ceases to be master, last when it becomes one. ``on_change`` begins a change; ``on_lead``,
+    ``on_follow`` or ``on_fence`` ends it. A change that failed in between is made again.
 
     Holds: the epoch never goes back; a broker whose store broke never has a role again; writes are taken in
-    LEADING only.
+    LEADING only; outside of a change the ``RoleState`` shows the state.
     """
 
-    def __init__(self, lost_hint: str = "") -> None:
+    def __init__(self, holder: RoleHolder, lost_hint: str = "") -> None:
         self.state = State.UNREGISTERED
-        self.current = RoleState()
-        self.announced = False  # the NameServers name this broker as master although it does not serve yet
         self.ha_address: str | None = None  # where the master's log is copied from
-        self.examined = False  # the Controllers know what this log holds, or it was copied since
+        self._holder = holder
+        self._before: RoleState | None = None  # during a change: what was shown before
+        self._announced = False
+        self._examined = False  # the Controllers know what this log holds, or it was copied since
         self._lost_hint = lost_hint
         self._ha_hints: dict[str, str] = {}  # master's address -> HA address, as a NameServer tells
         self._set_known = (0, 0, 0.0)  # epoch, newest set epoch of it, known since (ms)
@@ -153,8 +167,17 @@ class RoleMachine:
         return "slave" if self.state is State.FOLLOWING else "fenced"
 
     @property
+    def current(self) -> RoleState:
+        return self._holder.state
+
+    @property
     def epoch(self) -> int:
         return self.current.epoch
+
+    @property
+    def announced(self) -> bool:
+        """The NameServers name this broker as master although it does not serve yet."""
+        return self._announced
 
     @property
     def leads(self) -> bool:
@@ -168,15 +191,29 @@ class RoleMachine:
     # What happened
 
     def on(self, event: Event) -> None:
+        """Raises IllegalEventError, and nothing changed."""
         after = TRANSITIONS.get((self.state, event))
-        assert after is not None, f"a broker that is {self.state} cannot have: {event}"
+        if after is None:
+            raise IllegalEventError(self.state, event)
         self.state = after
-        self.current = replace(self.current, role=self.role)
         if not self.leads:
-            self.announced = False
+            self._announced = False
         if self.state is not State.FOLLOWING:
             self.ha_address = None
         self.check_invariants()
+
+    def on_change(self) -> None:
+        """The host begins to change the role."""
+        if self._before is None:
+            self._before = self.current
+
+    def on_announced(self, announced: bool) -> None:
+        """The NameServers are told now that this broker is master; or that came to nothing, or is over."""
+        self._announced = announced
+
+    def on_examined(self) -> None:
+        """The Controllers were asked with what this log holds."""
+        self._examined = True
 
     def on_lead(self, broker_id: int, epoch: int, address: str) -> bool:
         """This broker serves as master of ``epoch``; whether role, epoch or master are new."""
@@ -186,7 +223,7 @@ class RoleMachine:
         """This broker is slave of ``master``; whether role, epoch or master are new."""
         new = self._became(Event.FOLLOW, RoleState("slave", broker_id, epoch, master))
         self.ha_address = ha_address
-        self.examined = True  # the log was agreed with a master's, or will be
+        self._examined = True  # the log was agreed with a master's, or will be
         return new
 
     def on_fence(self) -> None:
@@ -208,9 +245,10 @@ class RoleMachine:
 
     def _became(self, event: Event, state: RoleState) -> bool:
         assert state.epoch >= self.epoch, f"the epoch goes back from {self.epoch} to {state.epoch}"
-        before = self.current
+        before, self._before = self._before or self.current, self.current
         self.on(event)
-        self.current = state
+        self._holder.set(state)
+        self._before = None
         self.check_invariants()
         return before != state
 
@@ -222,21 +260,21 @@ class RoleMachine:
             return Stay()
         gone_back = self._gone_back(view, facts)
         if gone_back is not None:
-            return Fence(gone_back) if self.leads else Wait(gone_back)
+            return Fence(gone_back) if self.leads else CannotFollow(gone_back)
         if view.master_id != facts.broker_id:
             return self._follow(view, facts)
-        if self.leads and view.epoch == self.epoch:
+        if self.leads and view.epoch == self.epoch and self._before is None:
             # A real Controller answers from what it has applied itself, though another may lead by now: its
             # view says nothing of a proposal without an answer. Ours answer when a majority has confirmed
             # that they lead.
-            return Adopt(view.asked_ms if facts.leases else None)
+            return Adopt(view.asked_ms if facts.leases_supported else None)
         return self._lead(view, facts)
 
     def _gone_back(self, view: View, facts: Facts) -> str | None:
         """Why the Controllers seem to have lost a decision of this epoch, or None."""
         epoch, set_epoch, since_ms = self._set_known
         older = view.epoch == epoch and view.set_epoch < set_epoch
-        if not (facts.leases and older and view.asked_ms > since_ms):
+        if not (facts.leases_supported and older and view.asked_ms > since_ms):
             return None
         return (
             f"the Controllers went back: epoch {epoch} has SyncStateSet {view.set_epoch}, it had {set_epoch}."
@@ -244,47 +282,49 @@ class RoleMachine:
         )
 
     def _lead(self, view: View, facts: Facts) -> Action:
-        if facts.lacks is not None:
+        if facts.must_copy is not None:
             # No heartbeats are sent meanwhile: the Controllers elect another one, if there is one.
-            return Wait(f"cannot lead before it is copied from a master: {facts.lacks}")
+            return CannotFollow(f"cannot lead before it is copied from a master: {facts.must_copy}")
         if not self.leads:
-            if view.epoch < facts.recorded:
-                return Wait(
+            if view.epoch < facts.last_epoch:
+                return CannotFollow(
                     f"the Controller wants us to lead epoch {view.epoch}, but our log has epoch"
-                    f" {facts.recorded}; {self._lost_hint}"
+                    f" {facts.last_epoch}; {self._lost_hint}"
                 )
             # We led this epoch before a restart, or were elected while we were down. If the machine lost the
             # end of the log, another replica may hold other bytes there, acknowledged and under the same
             # epoch: a Controller that understands gives a new epoch, or another master.
-            if not self.examined and (view.epoch == facts.recorded or facts.unsure):
+            if not self._examined and (view.epoch == facts.last_epoch or facts.suspect):
                 return AskAnew()
-        # Controllers that do not tell where slaves replicate from leave that to the NameServers, and a real
-        # slave stays with the first master they name: they hear of us before anything that takes time. Writes
-        # are refused until ``lead``. With Controllers of ours clients would come too early, for nothing.
+        # A real Controller does not say where slaves replicate from, only NameServers do; and a real slave
+        # stays with the first master they name. So they hear of us before anything that takes time. Writes
+        # are refused until ``lead``. With keelmq's Controllers clients would only come too early.
         return Lead(announce=view.master_ha_address is None and not self.leads)
 
     def _follow(self, view: View, facts: Facts) -> Action:
         address, ha_address = view.master_address, view.master_ha_address
         if ha_address is None and address is not None:
-            # Under a group address a NameServer does not say which broker the hint is of: one that is late is
-            # refused there, and the next registration brings another.
+            # Under a group address a NameServer does not say which broker its hint is about. A late hint
+            # leads to a broker that refuses this slave, and the next registration brings another hint.
             ha_address = self._ha_hints.get(address) or self._ha_hints.get(facts.group_address or "")
         following = self.state is State.FOLLOWING
         if ha_address is None and following and address == self.current.master_address:
             ha_address = self.ha_address
         same = (view.epoch, address) == (self.epoch, self.current.master_address)
-        if following and same and ha_address == self.ha_address:
+        if following and same and ha_address == self.ha_address and self._before is None:
             return Stay()
         # Only keelmq brokers tell the Controllers where slaves replicate from.
         return Follow(ha_address, rocketmq_peer=view.master_ha_address is None)
 
     def check_invariants(self) -> None:
         """Raise if a promise of the machine is broken."""
-        assert self.current.role == self.role, f"{self.state} is shown as {self.current.role}"
+        assert self._before is not None or self.over or self.current.role == self.role, (
+            f"outside of a change {self.state} is shown as {self.current.role}"
+        )
         assert self.ha_address is None or self.state is State.FOLLOWING, (
             "only a slave has a master to copy from"
         )
-        assert not (self.announced and self.over), "a broker that is done is announced as master"
+        assert not (self._announced and self.over), "a broker that is done is announced as master"
 
 
 def mermaid() -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -24,23 +25,33 @@ from broker.role.classic import ClassicRole
 from broker.role.epochs import label_log, recorded_epoch
 from broker.role.handover import Handover
 from broker.role.heartbeats import Heartbeats
-from broker.role.host import RoleHost
+from broker.role.host import Elected, RoleHost
 from broker.role.lease import Lease
 from broker.role.link_watch import LOOK_S, LinkWatch
-from broker.role.machine import Adopt, AskAnew, Event, Facts, Fence, Follow, Lead, RoleMachine, State, Wait
+from broker.role.machine import (
+    Adopt,
+    AskAnew,
+    CannotFollow,
+    Event,
+    Facts,
+    Fence,
+    Follow,
+    IllegalEventError,
+    Lead,
+    RoleMachine,
+    State,
+)
+from broker.role.replica import Replica
 from broker.state.role_state import Role
-from ha.service import HaService
-from model.config import BrokerConfig
+from model.codes import Response
 from model.errors import MqError, Refused, Unknown
 from model.ids import MASTER_ID
 from remoting.codec import Command
 from remoting.headers import opt_int
 from remoting.service import RemotingClient
 from runtime.backoff import Backoff
-from runtime.env import Env
 from runtime.loops import level_triggered
 from runtime.tasks import Tasks, every
-from store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -60,28 +71,24 @@ class RoleManager:
 
     def __init__(
         self,
-        env: Env,
-        config: BrokerConfig,
-        store: MessageStore,
-        ha: HaService,
+        replica: Replica,
         client: RemotingClient,
         host: RoleHost,
     ) -> None:
+        env, config = replica.env, replica.config
         self.reason: str | None = "no word from a Controller yet"
         self.on_change: list[Callable[[], None]] = []
         self.on_no_ha_address: list[Callable[[], None]] = []
-        self.machine = RoleMachine(LOST)
-        self._env = env
-        self._config = config
-        self._store = store
-        self._ha = ha
+        self.machine = RoleMachine(replica.current, LOST)
+        self._replica = replica
         self._host = host
         self._tasks = Tasks("role")
+        self._stopping = False
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
         self._controllers = Controllers(env, config, client)
-        self._membership = Membership(env, config, store, self._controllers)
-        self._beats = Heartbeats(env, config, store, ha, self.machine, self._controllers, self._tasks)
+        self._membership = Membership(env, config, replica.store, self._controllers)
+        self._beats = Heartbeats(replica, self.machine, self._controllers, self._tasks)
         self._handover = Handover(
             config.broker_name, self.machine, host, self._beats.lease, self._tasks, self._beat
         )
@@ -94,31 +101,36 @@ class RoleManager:
 
         Raises ConfigError when the store's identity cannot be right, DiskError.
         """
-        self._store.on_broken.append(self._store_broke)
-        self._ha.on_broken.append(self._ha_broke)
-        if not self._config.enable_controller_mode:
+        self._replica.store.on_broken.append(self._store_broke)
+        self._replica.ha.on_broken.append(self._ha_broke)
+        if not self._replica.config.enable_controller_mode:
             await self._start_classic()
             return
         await self._membership.start()
+        self._replica.ha.conditions.before_reseed = self._membership.before_reseed
         self._tasks.spawn(self._live(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.
-        timeout_ms = self._config.controller_heartbeat_timeout_ms
-        period_s = min(self._config.broker_heartbeat_ms, timeout_ms / 5) / 1000
+        timeout_ms = self._replica.config.controller_heartbeat_timeout_ms
+        period_s = min(self._replica.config.broker_heartbeat_ms, timeout_ms / 5) / 1000
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
-        watch = LinkWatch(self._env.monotonic_ms, self._controllers.alive, self._linked)
+        watch = LinkWatch(self._replica.env.monotonic_ms, self._controllers.alive, self._linked)
         self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
+
+    def on_stopping(self) -> None:
+        """The broker begins to stop: it takes up no role any more. The Controllers still see it as it was."""
+        self._stopping = True
 
     async def stop(self) -> None:
         """No more heartbeats, no more changes of role; the Controllers see the connection end. Idempotent."""
         self.machine.on(Event.STOP)
-        if self._store_broke in self._store.on_broken:
-            self._store.on_broken.remove(self._store_broke)
-            self._ha.on_broken.remove(self._ha_broke)
+        if self._store_broke in self._replica.store.on_broken:
+            self._replica.store.on_broken.remove(self._store_broke)
+            self._replica.ha.on_broken.remove(self._ha_broke)
         self._beats.stop()
         self._handover.forget()
         await self._tasks.cancel()
         await self._controllers.stop()
-        if self._config.enable_controller_mode:
+        if self._replica.config.enable_controller_mode:
             self._controllers.hang_up()
 
     # What others ask and tell
@@ -131,6 +143,10 @@ class RoleManager:
     def broker_id(self) -> int | None:
         """The permanent id, None while there is none."""
         return self._membership.broker_id
+
+    @property
+    def _over(self) -> bool:
+        return self._stopping or self.machine.over
 
     @property
     def epoch(self) -> int:
@@ -168,20 +184,26 @@ class RoleManager:
     async def hand_over_to(self, command: Command) -> int:
         """The Controllers' leader asks this master to step down (ELECT_MASTER): our log's end, all of it at
         the transfer target, bytes. Raises Refused."""
-        await self._handover.begin(command)
-        return self._store.log.end
+        with self._fence_on_mistake():
+            await self._handover.begin(command)
+            return self._replica.store.log.end
+        raise Refused("this broker fenced itself", Response.CONTROLLER_INVALID_MASTER)
 
     async def step_down_for(self, transfer_target: int) -> None:
         """Have ``transfer_target`` elected: this broker is drained and about to stop. Best effort: on failure
         the closed connection triggers an election."""
-        if not self._config.enable_controller_mode or self.broker_id is None or not self.machine.leads:
+        if (
+            not self._replica.config.enable_controller_mode
+            or self.broker_id is None
+            or not self.machine.leads
+        ):
             return
         self.lease.give_up()
         try:
             async with asyncio.timeout(STEP_DOWN_S):
                 await self._controllers.elect(transfer_target, yields=self.broker_id, epoch=self.epoch)
         except (MqError, OSError) as error:
-            log.info("%s stops without a handover: %s", self._config.broker_name, error)
+            log.info("%s stops without a handover: %s", self._replica.name, error)
 
     def lost(self, address: str) -> None:
         """The connection to ``address`` ended; if the Controllers' leader was there, look for another one."""
@@ -194,12 +216,12 @@ class RoleManager:
 
     def ha_address_of(self, master_address: str, ha_address: str) -> None:
         """A NameServer told the HA address of a master; Controllers of the real RocketMQ do not."""
-        if not self._config.enable_controller_mode:
+        if not self._replica.config.enable_controller_mode:
             self._tasks.spawn(self._follow_named(master_address, ha_address), name="classic master")
             return
         if self.machine.on_ha_hint(master_address, ha_address) and self.role == "slave":
             unknown = self.machine.ha_address is None and self.master_address == master_address
-            if unknown or master_address == self._config.group_address:
+            if unknown or master_address == self._replica.config.group_address:
                 self._wake.set()
 
     def status(self) -> dict[str, Any]:
@@ -211,21 +233,22 @@ class RoleManager:
             "master": self.master_address,
             "controller": self._controllers.leader,
             "registered": self._membership.registered,
-            "reason": self.reason or self._ha.needs_reseed,
+            "reason": self.reason or self._replica.ha.needs_reseed,
             "lease": self._beats.status(),
-            "following": self._ha.status()["following"],
+            "following": self._replica.ha.status()["following"],
         }
 
     # Without Controllers
 
     async def _start_classic(self) -> None:
-        self._classic = classic = ClassicRole(self._config, self._host)
+        self._classic = classic = ClassicRole(self._replica.config, self._host)
         # Before the first byte that no epoch will tell from others at its place.
-        self._store.epochs.leave(self._store.truncate_partial_tail())
+        self._replica.store.epochs.leave(self._replica.store.truncate_partial_tail())
         self._membership.broker_id = classic.broker_id
+        self.machine.on_change()
         await classic.take_up()
         if classic.role == "master":
-            self._changed(self.machine.on_lead(classic.broker_id, 0, self._config.address))
+            self._changed(self.machine.on_lead(classic.broker_id, 0, self._replica.config.address))
         else:
             self._changed(self.machine.on_follow(classic.broker_id, 0, None, None))
 
@@ -233,9 +256,9 @@ class RoleManager:
         async with self._changing:
             if self.machine.state is not State.FOLLOWING:
                 return
-            if self._ha.follows and not self._classic.replicates_from(ha_address):
+            if self._replica.ha.follows and not self._classic.replicates_from(ha_address):
                 return  # NameServers may disagree: a working link is not left because another one says so
-            if await self._classic.named(master_address, ha_address) and not self.machine.over:
+            if await self._classic.named(master_address, ha_address) and not self._over:
                 # Not ``on_change``: there is nothing to register, and an answer may name another master.
                 self.machine.on_follow(self._classic.broker_id, 0, master_address, ha_address)
 
@@ -244,24 +267,28 @@ class RoleManager:
     def _linked(self) -> set[int] | None:
         if not self.machine.leads or self.broker_id is None:
             return None
-        return {self.broker_id, *(slave["id"] for slave in self._ha.slaves())}
+        return {self.broker_id, *(slave["id"] for slave in self._replica.ha.slaves())}
 
     async def _live(self) -> None:
-        period_ms = self._config.sync_broker_metadata_ms
+        period_ms = self._replica.config.sync_broker_metadata_ms
         await level_triggered(
-            self._look,
+            self._look_or_fence,
             self._wake,
             period_ms / 1000,
-            Backoff(self._env.random, RETRY_FIRST_MS, period_ms),
-            f"{self._config.broker_name}: looking at the Controllers' view",
+            Backoff(self._replica.env.random, RETRY_FIRST_MS, period_ms),
+            f"{self._replica.name}: looking at the Controllers' view",
             on_error=lambda error: self._note(str(error) or type(error).__name__),
             ended=lambda: self.machine.over,
         )
 
     def _note(self, reason: str) -> None:
         if reason != self.reason:
-            log.warning("%s: %s", self._config.broker_name, reason)
+            log.warning("%s: %s", self._replica.name, reason)
         self.reason = reason
+
+    async def _look_or_fence(self) -> None:
+        with self._fence_on_mistake():
+            await self._look()
 
     async def _look(self) -> None:
         """Read the Controllers' view and become what it says."""
@@ -281,8 +308,8 @@ class RoleManager:
             raise
         broker_id = await membership.id()
         await self._become(broker_id, view)
-        if self.role == "slave" and broker_id in view.members - view.doubtful:
-            await membership.whole()
+        if self.role == "slave":
+            await membership.on_view(view)
         await membership.on_look()
         if self.role == "slave" and self.machine.ha_address is None:
             for hook in self.on_no_ha_address:
@@ -308,82 +335,86 @@ class RoleManager:
 
     async def _become(self, broker_id: int, view: View) -> None:
         async with self._changing:
-            if view.epoch > self.epoch and not self.machine.over:
-                self._store.throttle.postpone()
+            if view.epoch > self.epoch and not self._over:
+                self._replica.store.throttle.postpone()
             action = self.machine.decide(view, self._facts(broker_id))
+            if self._stopping and not isinstance(action, Adopt | Fence):
+                return
             if isinstance(action, AskAnew):
                 view = await self._controllers.elect(
                     broker_id,
                     restarted=True,
-                    log_epoch=recorded_epoch(self._store),
-                    doubtful=self._membership.suspect,
+                    log_epoch=recorded_epoch(self._replica.store),
+                    suspect=self._membership.suspect,
                     epoch=view.epoch,
                 )
-                self.machine.examined = True
+                self.machine.on_examined()
                 action = self.machine.decide(view, self._facts(broker_id))
             match action:
-                case Wait(reason):
+                case CannotFollow(reason):
                     raise MqError(reason)
                 case Fence(reason):
-                    log.error("%s fences itself: %s", self._config.broker_name, reason)
+                    log.error("%s fences itself: %s", self._replica.name, reason)
                     self.reason = reason
                     await self._fence_now()
                     return
                 case Adopt(asked_ms):
-                    self.machine.on_set(view.epoch, view.set_epoch, self._env.monotonic_ms())
-                    self._ha.links.on_incarnations(view.incarnations)
-                    self._ha.adopt(view.members, view.set_epoch, asked_ms)
+                    self.machine.on_set(view.epoch, view.set_epoch, self._replica.env.monotonic_ms())
+                    self._replica.ha.links.on_incarnations(view.incarnations)
+                    self._replica.ha.adopt(view.members, view.set_epoch, asked_ms)
                 case Lead(announce):
                     await self._lead(broker_id, view, announce=announce)
                 case Follow(ha_address, rocketmq_peer):
-                    self._ha.expect_master(rocketmq_peer=rocketmq_peer)
+                    self._replica.ha.expect_master(rocketmq_peer=rocketmq_peer)
                     address = view.master_address
+                    self.machine.on_change()
                     await self._host.follow(broker_id, view.epoch, address, ha_address)
-                    if not self.machine.over:
+                    if not self._over:
                         self._changed(self.machine.on_follow(broker_id, view.epoch, address, ha_address))
-            if view.epoch == self.epoch and not self.machine.over:
+            if view.epoch == self.epoch and not self._over:
                 self.reason = None
 
     def _facts(self, broker_id: int) -> Facts:
         return Facts(
             broker_id,
-            recorded_epoch(self._store),
-            unsure=self._membership.unclean or self._membership.suspect,
-            lacks=self._host.lacks(),
-            leases=bool(self.lease.supported),
-            group_address=self._config.group_address,
+            recorded_epoch(self._replica.store),
+            suspect=self._membership.unclean or self._membership.suspect,
+            must_copy=self._host.lacks(),
+            leases_supported=bool(self.lease.supported),
+            group_address=self._replica.config.group_address,
         )
 
     async def _lead(self, broker_id: int, view: View, *, announce: bool) -> None:
         if not self.machine.leads:
-            await self._ha.become_fenced()
-        label_log(self._store, view.epoch)
-        self.machine.announced = announce
+            await self._replica.ha.become_fenced()
+        label_log(self._replica.store, view.epoch)
+        self.machine.on_announced(announce)
         try:
             if announce:
                 self._host.announce(view.epoch)
             await self._lead_now(broker_id, view)
         finally:
-            self.machine.announced = False
+            self.machine.on_announced(False)
             if announce and not self.machine.leads:
                 self._tell_change()  # it came to nothing: the NameServers are to know
 
     async def _lead_now(self, broker_id: int, view: View) -> None:
         self._beats.begin(view.epoch)
-        self._ha.holds_lease = self.lease.holds
-        # A broker outside of the set may be elected: its members would go on acknowledging to this master.
-        self._ha.members_vouch = lambda: not self._controllers.elects_outsiders
-        self._ha.links.on_incarnations(view.incarnations)
-        # Before it serves, so that no write is refused for want of a lease; without an answer it serves all
-        # the same, and asks again with every heartbeat.
+        self._replica.ha.conditions.holds_lease = self.lease.holds
+        # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
+        self._replica.ha.conditions.acks_replace_lease = lambda: not self._controllers.elects_outsiders
+        self._replica.ha.links.on_incarnations(view.incarnations)
+        # Before it serves, so that no write is refused for want of a lease. Without an answer it serves all
+        # the same, and asks again with each heartbeat.
         await self._beats.renew(broker_id, LEASE_FIRST_S)
         propose = partial(self._propose, broker_id, view.epoch)
-        # Elected by Controllers that knew of the doubt: what this log has is what the group has.
+        # Elected by Controllers that knew of the suspicion: what this log has is what the group has.
         await self._membership.whole()
-        await self._host.lead(broker_id, view.epoch, view.members, view.set_epoch, propose)
-        if not self.machine.over:
-            self.machine.on_set(view.epoch, view.set_epoch, self._env.monotonic_ms())
-            self._changed(self.machine.on_lead(broker_id, view.epoch, self._config.address))
+        self.machine.on_change()
+        await self._host.lead(Elected(broker_id, view.epoch, view.members, view.set_epoch, propose))
+        if not self._over:
+            self.machine.on_set(view.epoch, view.set_epoch, self._replica.env.monotonic_ms())
+            self._changed(self.machine.on_lead(broker_id, view.epoch, self._replica.config.address))
 
     def _changed(self, new: bool) -> None:
         """The machine noted a role."""
@@ -395,7 +426,7 @@ class RoleManager:
             return
         log.info(
             "%s is %s in epoch %d, master %s",
-            self._config.broker_name,
+            self._replica.name,
             current.role,
             current.epoch,
             current.master_address,
@@ -412,7 +443,7 @@ class RoleManager:
         self, broker_id: int, epoch: int, members: frozenset[int], set_epoch: int
     ) -> tuple[frozenset[int], int] | None:
         try:
-            incarnations = self._ha.links.incarnations_of(members)
+            incarnations = self._replica.ha.links.incarnations_of(members)
             answer = await self._controllers.alter(broker_id, epoch, members, set_epoch, incarnations)
         except Unknown:
             self._wake.set()  # the view tells what became of it
@@ -420,11 +451,11 @@ class RoleManager:
         if answer is None:
             self._wake.set()  # perhaps our set, epoch or role is not what it was
         else:
-            self.machine.on_set(epoch, answer[1], self._env.monotonic_ms())
+            self.machine.on_set(epoch, answer[1], self._replica.env.monotonic_ms())
         return answer
 
     def _beat(self) -> None:
-        # A broker that lacks something sends none: only a living one is elected.
+        # A broker that must copy something first sends none: only a living one is elected.
         known = self._membership.registered and self.broker_id is not None
         if known and not self.machine.over and self._host.lacks() is None:
             assert self.broker_id is not None
@@ -435,7 +466,15 @@ class RoleManager:
         if term is not None:
             self._handover.on_lease(epoch)
 
-    # The end of a store
+    # The end of a store, or of a broker that is wrong about itself
+
+    @contextmanager
+    def _fence_on_mistake(self) -> Iterator[None]:
+        """A wrong answer is worse than none: a move that no state allows ends this broker's roles."""
+        try:
+            yield
+        except (IllegalEventError, AssertionError) as mistake:
+            self._broke("fenced for good by a mistake of its own", mistake)
 
     def _store_broke(self, error: BaseException) -> None:
         self._broke("the store is broken", error)
@@ -458,6 +497,7 @@ class RoleManager:
             await self._fence_now()
 
     async def _fence_now(self) -> None:
+        self.machine.on_change()
         await self._host.fence()
         if self.machine.state is not State.STOPPED:
             self.machine.on_fence()

@@ -6,6 +6,7 @@ Heartbeats (34) build the table, closed connections and silence take clients out
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -98,9 +99,15 @@ class Clients:
     def __init__(self) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, Client]] = {}
+        # The groups that each connection is in: as a producer, as a consumer.
+        self._in: dict[Connection, tuple[dict[str, None], dict[str, None]]] = {}
 
     def producer(self, group: str, client: Client) -> None:
         self.producers.setdefault(group, {})[client.connection] = client
+        self._groups_of(client.connection)[0][group] = None
+
+    def _groups_of(self, connection: Connection) -> tuple[dict[str, None], dict[str, None]]:
+        return self._in.setdefault(connection, ({}, {}))
 
     def told_by_another(self, name: str, fingerprint: int) -> bool:
         """Note a heartbeat that names a group; whether another one, of other content, named it since."""
@@ -121,6 +128,7 @@ class Clients:
         known = group.members.get(client.connection)
         changed = known is None or known.client_id != client.client_id
         group.members[client.connection] = client
+        self._groups_of(client.connection)[1][name] = None
         group.consume_type = str(data.get("consumeType") or group.consume_type)
         group.message_model = str(data.get("messageModel") or group.message_model)
         group.from_where = str(data.get("consumeFromWhere") or group.from_where)
@@ -150,16 +158,24 @@ class Clients:
 
     def closed(self, connection: Connection) -> list[str]:
         """Take the connection out of every group; returns the consumer groups it was in."""
-        for name in [name for name, members in self.producers.items() if connection in members]:
+        producers, consumers = self._in.pop(connection, ({}, {}))
+        for name in list(producers):
             self._remove_producer(name, connection)
-        names = [name for name, group in self.consumers.items() if connection in group.members]
-        return [name for name in names if self._remove_consumer(name, connection)]
+        return [name for name in list(consumers) if self._remove_consumer(name, connection)]
 
     def expire(self, silent_since_ms: float) -> list[Connection]:
         """Connections whose last heartbeat is older than ``silent_since_ms``; the caller closes them."""
-        old = [c for group in self.consumers.values() for c in group.members.values()]
-        old += [c for members in self.producers.values() for c in members.values()]
-        return list(dict.fromkeys(c.connection for c in old if c.seen_ms < silent_since_ms))
+        return [
+            connection
+            for connection in list(self._in)
+            if any(client.seen_ms < silent_since_ms for client in self.entries(connection))
+        ]
+
+    def entries(self, connection: Connection) -> Iterator[Client]:
+        """Each entry of a connection: one a group it is in."""
+        producers, consumers = self._in.get(connection, ({}, {}))
+        yield from (self.producers[name][connection] for name in producers)
+        yield from (self.consumers[name].members[connection] for name in consumers)
 
     def subscription(self, group: str, topic: str) -> Subscription | None:
         found = self.consumers.get(group)
@@ -175,14 +191,34 @@ class Clients:
         return next((c for c in found.members.values() if c.client_id == client_id), None)
 
     def _remove_producer(self, group: str, connection: Connection) -> None:
+        self._left(connection, 0, group)
         members = self.producers.get(group)
         if members is not None and members.pop(connection, None) is not None and not members:
             del self.producers[group]
 
     def _remove_consumer(self, name: str, connection: Connection) -> bool:
+        self._left(connection, 1, name)
         group = self.consumers.get(name)
         if group is None or group.members.pop(connection, None) is None:
             return False
         if not group.members:
             del self.consumers[name]
         return True
+
+    def _left(self, connection: Connection, kind: int, name: str) -> None:
+        groups = self._in.get(connection)
+        if groups is not None:
+            groups[kind].pop(name, None)
+            if not groups[0] and not groups[1]:
+                del self._in[connection]
+
+    def check_invariants(self) -> None:
+        found: dict[Connection, tuple[set[str], set[str]]] = {}
+        for name, members in self.producers.items():
+            for connection in members:
+                found.setdefault(connection, (set(), set()))[0].add(name)
+        for name, group in self.consumers.items():
+            for connection in group.members:
+                found.setdefault(connection, (set(), set()))[1].add(name)
+        known = {connection: (set(groups[0]), set(groups[1])) for connection, groups in self._in.items()}
+        assert found == known, "each connection is known to be in the groups it is in"

@@ -1,7 +1,7 @@
 """Which role has this broker right now, and may it take a write?
 
-Holds the one ``RoleState`` that every processor reads. ``broker/roles`` sets it: with Controllers as
-``broker/role/manager`` decides, without them as the configuration says.
+Holds the one ``RoleState`` of a broker. Processors read it, the role machine decides by it
+(``broker/role/machine``), and ``broker/roles`` sets it in the middle of a change.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from model.codes import Response
 from model.errors import Refused
 
 HANDING_OVER: Final = "service not available now: this master hands over to another broker"
+HOLD_S: Final = 2.5  # below the 3 s after which a client of RocketMQ gives up a send (sendMsgTimeout)
+HELD_BYTES_MAX: Final = 64 << 20
 
 
 class CurrentRole:
@@ -26,6 +28,7 @@ class CurrentRole:
         self.on_change: list[Callable[[], None]] = []
         self._taking = asyncio.Event()
         self._taking.set()
+        self._held_bytes = 0
 
     @property
     def role(self) -> Role:
@@ -59,13 +62,22 @@ class CurrentRole:
         else:
             self._taking.set()
 
-    async def handed_over(self, timeout_s: float) -> None:
-        """Return when no handover is under way any more, or after ``timeout_s``."""
+    async def handed_over(self, size_bytes: int) -> bool:
+        """Wait until no handover is under way any more, ``HOLD_S`` at most; whether there was a wait.
+
+        ``size_bytes``: what the caller keeps in memory meanwhile. Beyond ``HELD_BYTES_MAX`` nobody waits.
+        """
+        if not self.handing_over or self._held_bytes + size_bytes > HELD_BYTES_MAX:
+            return False
+        self._held_bytes += size_bytes
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(HOLD_S):
                 await self._taking.wait()
         except TimeoutError:
-            pass
+            return True
+        finally:
+            self._held_bytes -= size_bytes
+        return True
 
     @property
     def keeps_offsets(self) -> bool:
@@ -83,9 +95,12 @@ class CurrentRole:
 
     def refuse(self) -> Refused | None:
         """Why a write cannot be taken, in the words the original uses, or None."""
-        if self.role == "master":
-            return Refused(HANDING_OVER, Response.SERVICE_NOT_AVAILABLE) if self.handing_over else None
-        if self.role == "slave":
+        role = self.state.role
+        if role == "master":
+            if self._taking.is_set():
+                return None
+            return Refused(HANDING_OVER, Response.SERVICE_NOT_AVAILABLE)
+        if role == "slave":
             where = f" of {self.master_address}" if self.master_address else ""
             text = f"[REJECTREQUEST]this broker is a slave{where}: send to the master"
             return Refused(text, Response.SYSTEM_BUSY)

@@ -48,7 +48,7 @@ class _PendingAck:
 class PendingAcks:
     """Holds answers back; never lets one out whose record is not where the configuration wants it.
 
-    In: ``add``, and the two watermarks through ``replicated`` and ``flushed``. Out: writes to connections.
+    In: ``add``, and the watermarks through ``on_replicated`` and ``on_flushed``. Out: writes to connections.
     Holds: an OK leaves only with ``end <= replicated`` and, when flushes count, ``end <= flushed``; after
     ``drop`` nothing pending before it ever leaves as OK.
     """
@@ -110,7 +110,7 @@ class PendingAcks:
         if self._timer is None:
             self._arm(now_ms)
 
-    def replicated(self, offset: int) -> None:
+    def on_replicated(self, offset: int) -> None:
         """The slaves have the log up to ``offset``."""
         slaves = self._slaves
         if not slaves or slaves[0].end > offset:
@@ -118,7 +118,7 @@ class PendingAcks:
         if self._wait_flush:
             while slaves and slaves[0].end <= offset:
                 self._disk.append(slaves.popleft())
-            self.flushed(self._flushed())
+            self.on_flushed(self._flushed())
             return
         out: dict[Connection, list[bytes]] = {}
         while slaves and slaves[0].end <= offset:
@@ -126,7 +126,7 @@ class PendingAcks:
             out.setdefault(pending.connection, []).append(pending.answers)
         self._write(out)
 
-    def flushed(self, offset: int) -> None:
+    def on_flushed(self, offset: int) -> None:
         """Our own disk has the log up to ``offset``."""
         disk = self._disk
         out: dict[Connection, list[bytes]] = {}

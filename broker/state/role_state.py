@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 Role = Literal["master", "slave", "fenced"]
 
@@ -20,3 +20,13 @@ class RoleState:
     @property
     def is_master(self) -> bool:
         return self.role == "master"
+
+
+class RoleHolder(Protocol):
+    """Where a broker's one ``RoleState`` is held: ``broker/state/current_role``."""
+
+    @property
+    def state(self) -> RoleState: ...
+
+    def set(self, state: RoleState) -> None:
+        """From now on this is the role; whatever reads it sees it at once."""

@@ -13,12 +13,19 @@ class Stats:
 
     def __init__(self) -> None:
         self.put_total = 0
+        self.put_fast_total = 0
         self.put_bytes_total = 0
         self.get_total = 0
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=16)
 
     def put(self, messages: int, size_bytes: int) -> None:
         self.put_total += messages
+        self.put_bytes_total += size_bytes
+
+    def put_fast(self, messages: int, size_bytes: int) -> None:
+        """``put`` by the fast path."""
+        self.put_total += messages
+        self.put_fast_total += messages
         self.put_bytes_total += size_bytes
 
     def got(self, messages: int) -> None:

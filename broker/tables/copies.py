@@ -6,20 +6,23 @@ something new:
 
     request   ext: brokerId, run, seen (revision the slave has; -1 = nothing), waitMs, parts (true: it takes
               parts of topics and groups, too, not only of offsets)
-    answer    ext: run, revision      body: {"topics", "groups", "offsets", "delays"}, those that changed
+    answer    ext: run, revision, synced (true: to be on the slave's disk before the receipt)
+              body: {"topics", "groups", "offsets", "delays"}, those that changed
 
-``seen`` of the next question is the slave's receipt. Topics and groups leave at once; a change of them is
-answered when every broker that could be elected has sent its receipt (``settle``). Offsets, which change with
-every batch a consumer reads, are gathered for ``GATHER_MS``.
+``seen`` of the next question is the slave's receipt. Topics and groups leave at once, and are on the slave's
+disk before the receipt. A change of them is answered when it is on this broker's disk and every broker that
+could be elected has sent its receipt (``wait_for_copies``). It outlives the kill, or the loss of power, of
+all of them. Offsets change with every batch a consumer reads: they are gathered for ``GATHER_MS``, and
+written now and then. What an operator sets is treated as topics are.
 
 Tables first, then membership: a slave joins the SyncStateSet only when it has the tables (``ready``). A
-receipt counts for one HA link only: a slave that was killed may have lost what it confirmed before.
+receipt counts for one HA link only: a slave that was killed may have lost gathered offsets since.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,7 +30,7 @@ from broker.state.current_role import CurrentRole
 from ha.service import HaService
 from model.codes import Response
 from model.config import BrokerConfig
-from model.errors import Refused
+from model.errors import DiskError, Refused
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import need, need_int, opt_bool
@@ -91,7 +94,10 @@ class Copies:
         self._run = _new_run(env)
         self._tables: dict[str, _Table] = {}
         self._slaves: dict[int, _Slave] = {}
+        self.write: Callable[[Collection[str]], Awaitable[None]] = _write_nothing
+        """Writes these tables to this broker's disk. Raises OSError."""
         self._urgent = 0  # up to this revision nothing is gathered
+        self._synced = 0  # up to this revision a receipt says that it is on the slave's disk
         self._receipt = asyncio.Event()
         role_state.on_change.append(self._role_changed)
 
@@ -105,26 +111,50 @@ class Copies:
         table = self._tables[name]
         table.revision = self.revision
         if not table.gathered:
-            self._urgent = self.revision
+            self._urgent = self._synced = self.revision
         now_ms = self._env.monotonic_ms()
         for slave in self._slaves.values():
             if slave.behind_ms is None:
                 slave.behind_ms = now_ms
         self._wake()
 
-    async def settle(self) -> None:
-        """Wait until every broker that could be elected, and copies, has all that changed so far.
+    def refuse(self) -> Refused | None:
+        """Why no table can be changed now, as no message can be sent: no master, no lease, too few copies."""
+        if not self._role_state.is_master:
+            return Refused(
+                "this broker is not the master of its group: its tables come from there",
+                Response.SYSTEM_ERROR,
+            )
+        return self._ha.refuse()
+
+    async def wait_for_copies(self, *changed: str) -> None:
+        """Wait until this broker, and every one that could be elected and copies, has on its disk what
+        changed so far in these tables, and so many have it as an answer promises.
 
         Raises Refused after ``slaveTimeout``: the change stands here, and asking again does no harm.
         """
+        self._synced = self.revision
         wanted = self.hurry()
         limit_ms = self._config.slave_timeout_ms
         deadline_ms = self._env.monotonic_ms() + limit_ms
-        while behind := [b for b in self._awaited() if self._seen(b) < wanted]:
+        try:
+            await self.write(changed)
+        except (OSError, DiskError) as error:
+            text = f"done on this broker, but not written: {error}; repeat the request"
+            raise Refused(text, Response.SYSTEM_ERROR) from None
+        while True:
+            if not self._role_state.is_master:
+                raise Refused(
+                    "this broker ceased to be master before its slaves had the change: ask the new master",
+                    Response.SYSTEM_ERROR,
+                )
+            lacking = self._lacking(wanted)
+            if lacking is None:
+                return
             left_ms = deadline_ms - self._env.monotonic_ms()
             if left_ms <= 0:
                 raise Refused(
-                    f"done on this broker, but not confirmed by in-sync slaves {behind} within {limit_ms} ms:"
+                    f"done on this broker, but {lacking} within {limit_ms} ms:"
                     " a failover now could undo it; repeat the request",
                     Response.SYSTEM_ERROR,
                 )
@@ -135,11 +165,17 @@ class Copies:
                     await self._receipt.wait()
             except TimeoutError:
                 continue
-            if not self._role_state.is_master:
-                raise Refused(
-                    "this broker ceased to be master before its slaves had the change: ask the new master",
-                    Response.SYSTEM_ERROR,
-                )
+
+    def _lacking(self, wanted: int) -> str | None:
+        """What is missing until the change up to ``wanted`` is safe, or None."""
+        behind = [b for b in self._awaited() if self._seen(b) < wanted]
+        if behind:
+            return f"not confirmed by in-sync slaves {behind}"
+        # The set may have shrunk meanwhile. Without Controllers the wire of the slaves says no names.
+        needed = self._ha.members_to_write if self._role_state.epoch > 0 else 1
+        others = self._ha.members - {self._role_state.broker_id}
+        copies = 1 + sum(self.has(b, wanted) for b in others)
+        return f"there are {copies} of {needed} copies" if copies < needed else None
 
     def hurry(self) -> int:
         """Let nothing that changed so far wait for more; the revision that slaves are to have then."""
@@ -245,9 +281,10 @@ class Copies:
                 marks[name] = known
         slave.told, slave.marks, slave.told_ms = self.revision, marks, self._env.monotonic_ms()
         slave.told_on = connection
-        return request.reply(
-            ext={"run": self._run, "revision": str(self.revision)}, body=bodies.dumps_dialect(body)
-        )
+        ext = {"run": self._run, "revision": str(self.revision)}
+        if slave.seen < self._synced:
+            ext["synced"] = "true"
+        return request.reply(ext=ext, body=bodies.dumps_dialect(body))
 
     def _seen(self, broker_id: int) -> int:
         slave = self._slaves.get(broker_id)
@@ -277,6 +314,10 @@ class Copies:
             # What comes from the next master's tables is not a change of ours: nobody may add to it.
             self._slaves.clear()
             self._run = _new_run(self._env)
+
+
+async def _write_nothing(names: Collection[str]) -> None:
+    """Before the tables are loaded there is nothing to write."""
 
 
 def _new_run(env: Env) -> str:

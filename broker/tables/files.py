@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
+from broker.tables.change_file import UP_TO, ChangeFile
 from model.errors import DiskError, PeerError
 from remoting import bodies
 from runtime.env import Env
@@ -21,101 +23,224 @@ from store.files.sealed import CRC_KEY, read_copies, seal, unseal, write_copies
 log = logging.getLogger(__name__)
 
 WRITE_DELAY_S: Final = 0.05  # changes that come together are written together
+WHOLE_BYTES: Final = 64 << 10
+"""A table of fewer bytes is written as a whole at each change."""
+MERGE_S: Final = 60.0
+MERGE_BYTES: Final = 1 << 20
+"""Changes stand beside the table for so long, or until they have so many bytes, or a quarter of its own."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the content of a file comes from.
+
+    ``content`` gives the table as JSON values; before, ``prepare`` does what takes long in slices. ``mark``
+    counts the table's changes, and ``since`` gives those after a mark, None when that cannot be told.
+    """
+
+    content: Callable[[], dict[str, Any]]
+    prepare: Callable[[Slice], Awaitable[None]] | None = None
+    mark: Callable[[], int] = lambda: 0
+    since: Callable[[int], dict[str, Any] | None] = lambda mark: None
 
 
 class ConfigFile:
     """One ``config/*.json``: loaded once, then written soon after each ``changed``.
 
-    ``content`` gives the table as JSON values at the moment of writing; before, ``prepare`` does what takes
-    long in slices, one of those that share ``turns`` at a time. A write that fails is logged and
-    tried again after ``retry_s``: the table in memory stays the truth.
+    A small table is written as a whole. Of a large one the changes go to the change file; the table itself
+    is written after ``MERGE_S`` or ``MERGE_BYTES`` of them, and at the stop, one of those that share
+    ``turns`` at a time. A write that fails is logged and tried again after ``retry_s``: the table in memory
+    stays the truth.
     """
 
     def __init__(
         self,
         env: Env,
         path: str,
-        content: Callable[[], dict[str, Any]],
+        source: Source,
         tasks: Tasks,
         *,
         delay_s: float = WRITE_DELAY_S,
         retry_s: float = 1.0,
-        prepare: Callable[[Slice], Awaitable[None]] | None = None,
         turns: Turns | None = None,
     ) -> None:
         self._env = env
         self.path = path
-        self._content = content
+        self._source = source
         self._tasks = tasks
         self._delay_s = delay_s
         self._retry_s = retry_s
-        self._prepare = prepare
         self._turns = Turns(env.monotonic_ms) if turns is None else turns
         self.lost: str | None = None
         """Why no copy could be read; nothing is written then until ``found`` is called."""
+        self.later: list[dict[str, Any]] = []
+        """Changes on disk that ``load`` found beside the table, in order."""
         self._dirty = False
+        self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
+        self._changes = ChangeFile(env.disk, path)
+        self._on_disk = _OnDisk()
 
     @property
     def closed(self) -> bool:
         return False
 
     def load(self) -> dict[str, Any] | None:
-        """The table on disk, from ``.bak`` when the file is absent or damaged; None when there is neither,
-        or (``lost``) when none of them can be read. Raises OSError."""
+        """The table on disk, from ``.bak`` when the file is absent or damaged; ``later`` has its changes
+        since. None when there is neither, or (``lost``) when none of them can be read. Raises OSError."""
         try:
             found, whole = read_copies(self._env.disk, self.path, _mend)
+            table = None if found is None else _parse(found)
+            number = None if table is None else table.pop(UP_TO, None)
+            self.later = self._changes.load(number)
         except DiskError as error:
             self.lost = str(error)
             return None
+        self._on_disk = _OnDisk(self._source.mark(), len(found or b""), number is not None)
+        if self.later:
+            self._on_disk.unmerged_ms = self._env.monotonic_ms()
         if found is not None and not whole:
-            log.warning("%s was damaged and is written anew", self.path)
-            self.changed()
-        return None if found is None else _parse(found)
+            log.warning("%s was damaged: written anew from its other copy", self.path)
+            self.write_anew()
+        return table
+
+    def loaded(self) -> None:
+        """What ``load`` gave, and what came later, is in the table."""
+        self.later = []
+        if self._on_disk.mark is not None:
+            self._on_disk.mark = self._source.mark()
 
     def found(self) -> None:
-        """The table is complete again: it was copied, or is to begin empty."""
+        """The table is complete again: it was copied, or begins empty by order of the configuration."""
         if self.lost is not None:
             self.lost = None
-            self.changed()
+            self.write_anew()
+
+    def write_anew(self) -> None:
+        """Write all of the table soon: what changed is not known."""
+        self._on_disk.mark = None
+        self.changed()
 
     def changed(self) -> None:
-        """Write the table soon; several changes within the delay make one write."""
+        """Write the change soon; several within the delay make one write."""
         self._dirty = True
+        self._wake.set()
         if self._writer is None or self._writer.done():
             self._writer = self._tasks.spawn(self._write_soon(), name=f"write {self.path.rpartition('/')[2]}")
 
     async def _write_soon(self) -> None:
-        while self._dirty and self.lost is None:
-            await asyncio.sleep(self._delay_s)
+        while self.lost is None and (self._dirty or self._on_disk.unmerged_ms is not None):
             try:
-                await self.flush()
+                if self._dirty:
+                    await asyncio.sleep(self._delay_s)
+                    await self.flush()
+                else:
+                    await self._merge_in_time()
             except OSError as error:
                 log.error("cannot write %s, trying again: %s", self.path, error)
                 await asyncio.sleep(self._retry_s)
+
+    async def _merge_in_time(self) -> None:
+        since_ms = self._on_disk.unmerged_ms
+        assert since_ms is not None, "there are changes beside the table"
+        self._wake.clear()
+        left_s = MERGE_S - (self._env.monotonic_ms() - since_ms) / 1000
+        try:
+            async with asyncio.timeout(max(left_s, 0)):
+                await self._wake.wait()
+        except TimeoutError:
+            await self.merge()
 
     async def flush(self) -> None:
         """Write now if anything changed since the last write. Raises OSError; the change stays noted then."""
         async with self._writing:
             if not self._dirty or self.lost is not None:
                 return
-            async with self._turns.take(self) as turn:
-                if self._prepare is not None:
-                    await self._prepare(turn)
-                self._dirty = False
-                content = self._content()
-                await asyncio.sleep(0)
-                text = bodies.dumps_dialect(content, indent=True)
+            if not await self._append():
+                await self._write_whole()
+
+    async def merge(self) -> None:
+        """Write the table if its changes stand beside it, or are not written. Raises OSError."""
+        async with self._writing:
+            if self.lost is not None or not (self._dirty or self._on_disk.unmerged_ms is not None):
+                return
+            await self._write_whole()
+
+    async def _append(self) -> bool:
+        """Write the changes alone; False when the table is to be written."""
+        on_disk = self._on_disk
+        if on_disk.mark is None or on_disk.size < WHOLE_BYTES:
+            return False
+        if self._changes.size > max(MERGE_BYTES, on_disk.size // 4) or not on_disk.numbered:
+            return False
+        mark = self._source.mark()
+        change = self._source.since(on_disk.mark)
+        if change is None:
+            return False
+        self._dirty = False
+        await self._offload(lambda: self._changes.append(change))
+        on_disk.mark = mark
+        if on_disk.unmerged_ms is None:
+            on_disk.unmerged_ms = self._env.monotonic_ms()
+        return True
+
+    async def _write_whole(self) -> None:
+        async with self._turns.take(self) as turn:
+            if self._source.prepare is not None:
+                await self._source.prepare(turn)
+            mark, content = self._source.mark(), self._source.content()
+            self._dirty = False
+            await asyncio.sleep(0)
+            number = self._changes.covered()
+            numbered = number > 0 or self._on_disk.size >= WHOLE_BYTES  # others stay as RocketMQ writes them
+            if numbered:
+                content = {**content, UP_TO: number}
+            text = bodies.dumps_dialect(content, indent=True)
+        await self._offload(lambda: self._write(seal(text)))
+        self._on_disk = _OnDisk(mark=mark, size=len(text), numbered=numbered)
+
+    async def _offload(self, write: Callable[[], None]) -> None:
+        try:
+            await self._env.offload(write)
+        except OSError:
+            self._dirty = True
+            raise
+
+    async def write_now(self) -> None:
+        """``flush``, which goes on when the caller is cancelled: two writes would mix. Raises OSError,
+        and DiskError while the table is lost: then nothing is written."""
+        if self.lost is not None:
+            raise DiskError(self.lost)
+
+        async def write() -> OSError | None:
             try:
-                await self._env.offload(lambda: self._write(seal(text)))
-            except OSError:
-                self._dirty = True
-                raise
+                await self.flush()
+            except OSError as error:
+                return error
+            return None
+
+        writing = self._tasks.spawn(write(), name=f"write {self.path.rpartition('/')[2]} now")
+        await asyncio.wait((writing,))
+        error = writing.result()
+        if error is not None:
+            raise error
 
     def _write(self, data: bytes) -> None:
         self._env.disk.makedirs(self.path.rpartition("/")[0])
         write_copies(self._env.disk, self.path, data)
+        self._changes.clear()
+
+
+@dataclass
+class _OnDisk:
+    """What is on disk: everything up to ``mark`` of the table (None: that is not known), ``size`` bytes of it
+    in the JSON, which tells its number of changes if ``numbered``; since when there are changes beside it."""
+
+    mark: int | None = None
+    size: int = 0
+    numbered: bool = False
+    unmerged_ms: float | None = None
 
 
 def _mend(data: bytes) -> bytes:

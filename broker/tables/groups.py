@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.tables.moved import Moved
+from broker.tables.moved import Moved, changed_since
 from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
 from model.config import BrokerConfig
@@ -113,10 +113,11 @@ class Groups:
                 else:
                     self.table.pop(name, None)
                 self.text.changed(name, name in table)
+            self._moved.add(names)
         else:
             self.table = table
             self.text.clear()
-        self._moved.forget()
+            self._moved.forget()
         self._forbidden = forbidden
         self.version = version
         for hook in self.on_change:
@@ -131,12 +132,14 @@ class Groups:
         return self._wrapped(self.text.whole(indent))
 
     def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
-        """As of the topics."""
-        names = self._moved.since(mark)
-        if names is None:
-            return self.to_text(), self._moved.mark
-        part = self.text.part(name for name in names if name in self.table)
-        return self._wrapped(part) | {"part": sorted(names)}, self._moved.mark
+        """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
+        mark of now."""
+        return changed_since(mark, self._moved, self.text, self.table, self._wrapped)
+
+    @property
+    def mark(self) -> int:
+        """Counts the changes; ``changed_since`` takes one of its values."""
+        return self._moved.mark
 
     def _wrapped(self, table: Any) -> dict[str, Any]:
         return {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
+from typing import Any
+
+from broker.tables.table_text import TableText
 
 
 class Moved:
     """When each key last changed, as a count of changes; pure.
 
-    Holds: keys stand in the order of their last change, so that the newest are found without a search.
+    Holds: keys stand in the order of their last change. So the newest are found without a search.
     """
 
     def __init__(self) -> None:
@@ -24,13 +27,13 @@ class Moved:
             self._marks[key] = self.mark
 
     def forget(self) -> None:
-        """The table was replaced: no copy of before can be added to."""
+        """The table was replaced: copies made before are of no use."""
         self.mark += 1
         self._first = self.mark
         self._marks.clear()
 
     def since(self, mark: int | None) -> list[str] | None:
-        """The keys changed after ``mark``; None when that cannot be told."""
+        """The keys that changed after ``mark``; None when that is not known."""
         if mark is None or not self._first <= mark <= self.mark:
             return None
         found = []
@@ -43,4 +46,20 @@ class Moved:
     def check_invariants(self) -> None:
         marks = list(self._marks.values())
         assert marks == sorted(marks), "keys stand in the order of their last change"
-        assert not marks or self._first < marks[0] <= marks[-1] <= self.mark, "no change is from elsewhere"
+        assert not marks or self._first < marks[0] <= marks[-1] <= self.mark, "each change was counted here"
+
+
+def changed_since(
+    mark: int | None,
+    moved: Moved,
+    text: TableText,
+    present: Container[str],
+    wrapped: Callable[[Any], dict[str, Any]],
+) -> tuple[dict[str, Any], int]:
+    """The table, or the part of it that changed after ``mark``; and the mark of now. A name in ``part``
+    without an entry was deleted."""
+    names = moved.since(mark)
+    if names is None:
+        return wrapped(text.whole()), moved.mark
+    part = text.part(name for name in names if name in present)
+    return wrapped(part) | {"part": sorted(names)}, moved.mark

@@ -28,11 +28,13 @@ class OffsetTable:
         self._table: dict[tuple[str, str], dict[int, int]] = {}
         self._kept: dict[tuple[str, str], dict[int, int]] = {}
         self._topics: dict[str, dict[str, None]] = {}  # group -> its topics
+        self._groups: dict[str, dict[str, None]] = {}  # topic -> its groups
         self.text = TableText(lambda: map(SEPARATOR.join, self._table), lambda name: self._table[_key(name)])
         self._topics_text = TableText(lambda: self._topics, lambda group: list(self._topics[group]))
         self._moved: dict[tuple[str, str], int] = {}  # when an entry last changed, oldest first
         self.mark = 0
         """Counts the changes since this process began; ``changed_since`` takes one of its values."""
+        self._first = 0  # before this mark nothing is known of what changed
         self.version = DataVersion()
         self.on_change: list[Callable[[], None]] = []
 
@@ -84,17 +86,17 @@ class OffsetTable:
         return sorted(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> list[str]:
-        return sorted(group for name, group in self._table if name == topic)
+        return sorted(self._groups.get(topic, ()))
 
     def entries(self) -> list[tuple[str, str, int, int]]:
         """(topic, group, queue, offset) of every entry, in order of creation."""
         return [(t, g, q, offset) for (t, g), queues in self._table.items() for q, offset in queues.items()]
 
     def drop_group(self, group: str) -> None:
-        self._drop([key for key in self._table if key[1] == group])
+        self._drop([(topic, group) for topic in self._topics.get(group, ())])
 
     def drop_topic(self, topic: str) -> None:
-        self._drop([key for key in self._table if key[0] == topic])
+        self._drop([(topic, group) for group in self._groups.get(topic, ())])
 
     def _drop(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
@@ -134,6 +136,7 @@ class OffsetTable:
             table = {key: queues for key, queues in table.items() if queues != self._table.get(key, {})}
         if not table if part else table == self._table:
             return False
+        self.mark += 1
         if part:
             for key, queues in table.items():
                 if queues:
@@ -141,10 +144,9 @@ class OffsetTable:
                 else:
                     self._table.pop(key, None)
                 self._note(key)
+                self._move(key)
         else:
             self._replace(table)
-        # Slaves of ours, should we become master, begin with the whole table.
-        self._moved.clear()
         self.version = DataVersion.from_json(wrapper.get("dataVersion"))
         for hook in self.on_change:
             hook()
@@ -152,7 +154,7 @@ class OffsetTable:
 
     def changed_since(self, mark: int | None) -> dict[str, Any]:
         """What ``adopt`` of a table as of ``mark`` needs to become this one; None: the whole table."""
-        if mark is None or mark > self.mark:
+        if mark is None or not self._first <= mark <= self.mark:
             return self.to_text()
         changed: dict[str, dict[int, int]] = {}
         for key in reversed(self._moved):
@@ -185,9 +187,12 @@ class OffsetTable:
 
     def _replace(self, table: dict[tuple[str, str], dict[int, int]]) -> None:
         self._table = table
-        self._topics = {}
+        self._first = self.mark
+        self._moved.clear()
+        self._topics, self._groups = {}, {}
         for topic, group in table:
             self._topics.setdefault(group, {})[topic] = None
+            self._groups.setdefault(topic, {})[group] = None
         self.text.clear()
         self._topics_text.clear()
 
@@ -199,18 +204,28 @@ class OffsetTable:
         if here and topic in topics:
             self.text.touched(SEPARATOR.join(key))
             return
+        groups = self._groups.setdefault(topic, {})
         if here:
-            topics[topic] = None
+            topics[topic] = groups[group] = None
         else:
             topics.pop(topic, None)
+            groups.pop(group, None)
             if not topics:
                 del self._topics[group]
+            if not groups:
+                del self._groups[topic]
         self.text.changed(SEPARATOR.join(key), here)
         self._topics_text.changed(group, group in self._topics)
+
+    def _move(self, key: tuple[str, str]) -> None:
+        self._moved.pop(key, None)  # to the end, so that the newest are found without a search
+        self._moved[key] = self.mark
 
     def check_invariants(self) -> None:
         pairs = {(topic, group) for group, topics in self._topics.items() for topic in topics}
         assert pairs == set(self._table), "the topics of each group are those it has offsets of"
+        turned = {(topic, group) for topic, groups in self._groups.items() for group in groups}
+        assert turned == pairs, "the groups of each topic are those that have offsets of it"
         self.text.check_invariants()
         self._topics_text.check_invariants()
 
@@ -218,8 +233,7 @@ class OffsetTable:
         self.mark += 1
         for key in keys:
             self._note(key)
-            self._moved.pop(key, None)  # to the end, so that the newest are found without a search
-            self._moved[key] = self.mark
+            self._move(key)
         self.version = self.version.next(self._now_ms())
         for hook in self.on_change:
             hook()

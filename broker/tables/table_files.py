@@ -6,10 +6,11 @@ Each table is a file in ``config/``, and is copied to the slaves (``broker/table
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Collection
+from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.tables.files import ConfigFile
+from broker.tables.files import ConfigFile, Source
 from broker.upkeep.delay import DelayOffsets
 from model.errors import DiskError
 from runtime.tasks import Tasks
@@ -36,32 +37,44 @@ class TableFiles:
             "topics": ConfigFile(
                 env,
                 f"{directory}/topics.json",
-                lambda: topics.to_text(indent=True),
+                Source(
+                    lambda: topics.to_text(indent=True),
+                    lambda slice_: topics.text.prepare(slice_, indent=True),
+                    lambda: topics.mark,
+                    topics.since,
+                ),
                 self._tasks,
-                prepare=lambda slice_: topics.text.prepare(slice_, indent=True),
                 turns=writing,
             ),
             "groups": ConfigFile(
                 env,
                 f"{directory}/subscriptionGroup.json",
-                lambda: groups.to_text(indent=True),
+                Source(
+                    lambda: groups.to_text(indent=True),
+                    lambda slice_: groups.text.prepare(slice_, indent=True),
+                    lambda: groups.mark,
+                    lambda mark: _part(groups.changed_since(mark)[0]),
+                ),
                 self._tasks,
-                prepare=lambda slice_: groups.text.prepare(slice_, indent=True),
                 turns=writing,
             ),
             "offsets": ConfigFile(
                 env,
                 f"{directory}/consumerOffset.json",
-                lambda: offsets.to_text(indent=True),
+                Source(
+                    lambda: offsets.to_text(indent=True),
+                    lambda slice_: offsets.prepare(slice_, indent=True),
+                    lambda: offsets.mark,
+                    lambda mark: _part(offsets.changed_since(mark)),
+                ),
                 self._tasks,
                 delay_s=config.flush_offsets_ms / 1000,
-                prepare=lambda slice_: offsets.prepare(slice_, indent=True),
                 turns=writing,
             ),
             "delays": ConfigFile(
                 env,
                 f"{directory}/delayOffset.json",
-                delays.to_json,
+                Source(delays.to_json),
                 self._tasks,
                 delay_s=DELAY_OFFSETS_WRITE_S,
             ),
@@ -77,6 +90,14 @@ class TableFiles:
             fresh_groups = groups.boot(files["groups"].load())
             offsets.load(files["offsets"].load())
             delays.load(files["delays"].load())
+            for name, apply in (
+                ("topics", topics.apply),
+                ("groups", groups.adopt),
+                ("offsets", offsets.adopt),
+            ):
+                for change in files[name].later:
+                    apply(change)
+                files[name].loaded()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             path = f"{context.config.store_path}/config"
             raise DiskError(f"a table in {path} is not one: {error!r}") from error
@@ -87,9 +108,9 @@ class TableFiles:
         offsets.on_change.append(files["offsets"].changed)
         delays.on_change.append(files["delays"].changed)
         if fresh_topics:
-            files["topics"].changed()
+            files["topics"].write_anew()
         if fresh_groups:
-            files["groups"].changed()
+            files["groups"].write_anew()
         self._copy()
 
     def _need_all(self) -> None:
@@ -108,7 +129,8 @@ class TableFiles:
     def _copy(self) -> None:
         context, copies = self._context, self._context.copies
         offsets, delays = context.offsets, self.delays
-        context.ha.eligible = copies.ready
+        copies.write = self.write
+        context.ha.conditions.eligible = copies.ready
         context.ha.on_connected.append(copies.on_connected)
         copies.add("topics", context.topics.changed_since)
         copies.add("groups", context.groups.changed_since)
@@ -118,6 +140,12 @@ class TableFiles:
         context.groups.on_change.append(lambda: copies.changed("groups"))
         offsets.on_change.append(lambda: copies.changed("offsets"))
         delays.on_change.append(lambda: copies.changed("delays"))
+
+    async def write(self, names: Collection[str]) -> None:
+        """Return when the changes of these tables are on the disk. Raises OSError; DiskError where the table
+        itself is lost, and nothing is written."""
+        for name in names:
+            await self.files[name].write_now()
 
     def lost(self) -> list[str]:
         """Which tables could be read from no copy, and why."""
@@ -132,7 +160,12 @@ class TableFiles:
         """Write what changed."""
         for file in self.files.values() if self._loaded else ():
             try:
-                await file.flush()
+                await file.merge()
             except OSError as error:
                 log.error("cannot write %s at the stop: %s", file.path, error)
         await self._tasks.cancel()
+
+
+def _part(content: dict[str, Any]) -> dict[str, Any] | None:
+    """None for a table as a whole."""
+    return content if "part" in content else None

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from broker.tables.moved import Moved
+from broker.tables.moved import Moved, changed_since
 from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
 from model.config import BrokerConfig
@@ -126,7 +126,7 @@ class Topics:
         if end > self._unconfirmed.get(name, {}).get(queue_id, -1):
             return False
         self._deleted.setdefault(name, {})[queue_id] = end
-        self._changed([])
+        self._changed([name])
         return True
 
     def first_offset(self, name: str, queue_id: int) -> int:
@@ -226,7 +226,7 @@ class Topics:
             else:
                 self.table.pop(name, None)
             self.text.changed(name, name in table)
-        self._moved.forget()
+        self._moved.add(names)
         self._deleted, self._unconfirmed = _parse_deleted(wrapper), {}
         self.version = version
         for hook in self.on_change:
@@ -244,16 +244,40 @@ class Topics:
     def changed_since(self, mark: int | None) -> tuple[dict[str, Any], int]:
         """What ``adopt`` of a table as of ``mark`` needs to become this one (None: the whole table), and the
         mark of now."""
+        return changed_since(mark, self._moved, self.text, self.table, self._wrapped)
+
+    @property
+    def mark(self) -> int:
+        """Counts the changes; ``since`` and ``changed_since`` take one of its values."""
+        return self._moved.mark
+
+    def since(self, mark: int) -> dict[str, Any] | None:
+        """What ``apply`` to a table as of ``mark`` needs to make it this one; None when that cannot be told.
+        Of the deleted topics it has those that changed."""
         names = self._moved.since(mark)
         if names is None:
-            return self.to_text(), self._moved.mark
-        part = self.text.part(name for name in names if name in self.table)
-        return self._wrapped(part) | {"part": sorted(names)}, self._moved.mark
+            return None
+        return {
+            "dataVersion": self.version.to_json(),
+            "topicConfigTable": self.text.part(name for name in names if name in self.table),
+            "part": sorted(names),
+            DELETED: {name: _ends(self._deleted[name]) for name in names if name in self._deleted},
+        }
+
+    def apply(self, change: dict[str, Any]) -> None:
+        """Take a change that ``since`` gave. Raises KeyError, TypeError, ValueError for one that is none."""
+        deleted = dict(self._deleted)
+        for name in map(str, change["part"]):
+            deleted.pop(name, None)
+        deleted |= _parse_deleted(change)
+        while len(deleted) > DELETED_MAX:
+            del deleted[next(iter(deleted))]
+        self.adopt({**change, DELETED: {name: _ends(ends) for name, ends in deleted.items()}})
 
     def _wrapped(self, table: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"dataVersion": self.version.to_json(), "topicConfigTable": table}
         if self._deleted:
-            found[DELETED] = {n: {str(q): end for q, end in e.items()} for n, e in self._deleted.items()}
+            found[DELETED] = {name: _ends(ends) for name, ends in self._deleted.items()}
         return found
 
     def _changed(self, names: Iterable[str]) -> None:
@@ -268,6 +292,10 @@ class Topics:
 
 def _parse(table: dict[str, Any]) -> dict[str, TopicConfig]:
     return {name: TopicConfig.from_json({"topicName": name, **raw}) for name, raw in table.items()}
+
+
+def _ends(ends: Mapping[int, int]) -> dict[str, int]:
+    return {str(queue_id): end for queue_id, end in ends.items()}
 
 
 def _parse_deleted(stored: dict[str, Any]) -> dict[str, dict[int, int]]:

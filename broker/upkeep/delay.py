@@ -4,9 +4,9 @@ Each delay level is a queue of SCHEDULE_TOPIC_XXXX whose entries carry the due t
 master a task looks at every level, puts what is due back into its topic and remembers how far it got in
 ``config/delayOffset.json``: ``{"dataVersion", "offsetTable": {level: next queue offset}}``.
 
-A message is never lost, because the note moves only when the delivered copy is confirmed; and it is delivered
-once, because the copy says which entry it is of (property ``DELAYED_AS``): a broker that takes over, or comes
-back with an old note, looks for copies in its log before it delivers.
+A message is never lost: the note moves only when the delivered copy is confirmed. It is delivered once: the
+copy says which entry it is of (property ``DELAYED_AS``), and a broker that takes over, or comes back with an
+old note, looks for copies in its log before it delivers.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from model.message import (
 )
 from model.topic import DataVersion
 from remoting.headers import INT_MAX
+from runtime.backoff import Backoff
+from runtime.loops import level_triggered
 from store.files.consume_queue import is_queue_name
 from store.files.record import NewMessage, Record, delay_levels_ms, records_in
 from store.flow.reading import GetStatus
@@ -42,6 +44,8 @@ from store.flow.writing import CLOCK_BACK_MAX_MS
 log = logging.getLogger(__name__)
 
 STEP_S: Final = 0.1
+RETRY_FIRST_MS: Final = 100
+RETRY_MAX_MS: Final = 1000
 BATCH: Final = 32
 BATCH_BYTES: Final = 1 << 20
 UNCONFIRMED_MAX: Final = 1024  # deliveries of one level waiting for confirmation
@@ -96,38 +100,47 @@ class DelayService:
         self._sender = sender
         self._levels_ms = delay_levels_ms(context.config.delay_levels)
         self._next: dict[int, int] = {}
+        self._begun: set[int] = set()  # levels whose copies in the log were looked for
+        self._begins_at = 0  # where the log ended at the promotion
         self._unconfirmed: dict[int, deque[tuple[int, int]]] = {}
 
     async def run(self) -> None:
         """Deliver what is due, for ever. Started on promotion, cancelled on demotion."""
         self._unconfirmed = {}
-        end = self._context.store.log.end
-        begun: set[int] = set()
-        while True:
-            if not begun and self._context.store.dispatched >= end:
-                self._next = dict(self._offsets.table)
-            for level in range(1, len(self._levels_ms)) if self._context.store.dispatched >= end else ():
-                try:
-                    if level not in begun:
-                        # The former master may have delivered more than it could tell us. That stands in the
-                        # log we took over, and is in the queues once it is confirmed.
-                        self._skip_delivered(level)
-                        begun.add(level)
-                    for _ in range(UNCONFIRMED_MAX // BATCH):
-                        before = self._next.get(level)
-                        more = self.step(level)
-                        if self._next.get(level) != before:
-                            # After a standstill much is due, and others serve on this loop.
-                            await asyncio.sleep(0)
-                        if not more:
-                            break
-                except (MqError, OSError, ValueError, struct.error) as error:
-                    # Whatever is wrong with one message or its page of the disk: the other levels go on.
-                    log.warning("delivering delay level %d failed, trying again: %s", level, error)
-                except Exception:
-                    # Not foreseen; but a master that delivers no more looks well, and holds all of them back.
-                    log.exception("delivering delay level %d failed, trying again", level)
-            await asyncio.sleep(STEP_S)
+        self._begun.clear()
+        self._begins_at = self._context.store.log.end
+        rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        await level_triggered(self._turn, asyncio.Event(), STEP_S, rest, "delivering delayed messages")
+
+    async def _turn(self) -> None:
+        if self._context.store.dispatched < self._begins_at:
+            return  # the log that was taken over is not in the queues yet
+        if not self._begun:
+            self._next = dict(self._offsets.table)
+        for level in range(1, len(self._levels_ms)):
+            try:
+                await self._level(level)
+            except (MqError, OSError, ValueError, struct.error) as error:
+                # Whatever is wrong with one message or its page of the disk: the other levels go on.
+                log.warning("delay level %d: cannot deliver, trying again: %s", level, error)
+            except Exception:
+                # A mistake of ours. A master that delivered no more would look well, and hold all of them.
+                log.exception("delay level %d: cannot deliver, trying again", level)
+
+    async def _level(self, level: int) -> None:
+        """All that is due of one level. Raises what ``step`` raises."""
+        if level not in self._begun:
+            # The former master may have delivered more than it could tell us. That stands in the log that was
+            # taken over, and is in the queues once it is confirmed.
+            self._skip_delivered(level)
+            self._begun.add(level)
+        for _ in range(UNCONFIRMED_MAX // BATCH):
+            before = self._next.get(level)
+            more = self.step(level)
+            if self._next.get(level) != before:
+                await asyncio.sleep(0)  # after a standstill much is due, and others serve on this loop
+            if not more:
+                return
 
     def step(self, level: int) -> bool:
         """Deliver up to ``BATCH`` messages that are due of one level; whether there may be more.
@@ -160,9 +173,11 @@ class DelayService:
         return True
 
     def _skip_delivered(self, level: int) -> None:
-        """Move the note behind every message whose copy is in the log. Copies of a level come in its order,
-        so the first one without a copy ends the search; whether it is due is no question: the clock of the
-        former master may have been ahead of ours."""
+        """Move the note behind every message whose copy is in the log.
+
+        Copies of a level come in its order, so the first message without a copy ends the search. Due times do
+        not matter here: the clock of the former master may have been ahead of ours.
+        """
         copies: dict[tuple[str, int], set[str]] = {}
         while True:
             offset = self._next.get(level, 0)
@@ -208,8 +223,8 @@ class DelayService:
 
     def _due(self, record: Record, level: int) -> bool:
         now_ms = self._context.env.now_ms()
-        # Store times run ahead of a successor's clock by at most so much; one that is further ahead was
-        # written by a clock that was wrong, and must not hold its message until then.
+        # A store time is ahead of a successor's clock by at most so much. One that is further ahead comes
+        # from a wrong clock, and must not hold its message until then.
         if record.store_timestamp_ms > now_ms + CLOCK_BACK_MAX_MS:
             return True
         return record.store_timestamp_ms + self._levels_ms[level] <= now_ms
@@ -219,7 +234,7 @@ class DelayService:
         properties = record.properties
         queue = _destination(record)
         if queue is None:
-            log.error("delayed message at %d belongs nowhere: dropped", record.physical_offset)
+            log.error("delayed message at %d names no queue: dropped", record.physical_offset)
             return record.physical_offset + record.size
         host = self._context.store_host
         message = NewMessage(
@@ -241,8 +256,8 @@ class DelayService:
 
 def _of_copy(properties: str, source: str) -> str:
     own = changed(properties, {WAIT: "false"}, (DELAY, *_TIMERS))
-    # With no room for its source a copy may come twice, which is better than never: for it, and for all that
-    # wait behind it. Without its level alone it is shorter than what the log holds.
+    # Without room for its source a copy may come twice. That is better than never, for it and for all that
+    # wait behind it. Without its level it always fits: it is shorter than what the log holds.
     fitting = (text for text in (changed(own, {DELAYED_AS: source}), own) if _fits(text))
     return next(fitting, changed(properties, {}, (DELAY, *_TIMERS)))
 
@@ -252,7 +267,7 @@ def _fits(properties: str) -> bool:
 
 
 def _destination(record: Record) -> tuple[str, int] | None:
-    """The topic and queue a delayed message is for, None when it does not say, or names what cannot be."""
+    """The topic and queue a delayed message is for; None when it names none, or an impossible one."""
     topic = property_of(record.properties, REAL_TOPIC)
     queue = property_of(record.properties, REAL_QID)
     if topic is None or queue is None or not (queue.isascii() and queue.isdigit()):

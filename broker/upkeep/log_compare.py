@@ -1,10 +1,10 @@
 """Does this broker's log say what the other replicas' logs say, where no CRC can tell?
 
-KEELMQ_LOG_DIGESTS (7703, ours alone; docs/formats/store.md) asks a replica for digests of a stretch of its
-log. Where they differ from ours, the records there are fetched (READ_LOG_RANGE) from all replicas,
-``store/heal/agreement`` decides, and what is wrong here is replaced. What is wrong there, the other one
-finds the same way. One pass follows each start, at ``checkOnStartMegabytesPerSecond``; with
-``scrubMegabytesPerSecond`` one follows the other.
+KEELMQ_LOG_DIGESTS (7703, ours alone; docs/formats/store.md) asks a replica for digests of a part of its log.
+Where they differ from ours, the records there are fetched (READ_LOG_RANGE) from all replicas,
+``store/heal/agreement`` decides, and what is wrong here is replaced. What is wrong there, the other replica
+finds in the same way. There is one pass after each start, at ``checkOnStartMegabytesPerSecond``; with
+``scrubMegabytesPerSecond`` passes follow each other.
 
     request   ext: brokerName, offset, size (at most 1 MiB)
     answer    ext: offset, confirmOffset, epoch (as in ``broker/upkeep/log_repair``)   body: 8 bytes for each
@@ -18,10 +18,10 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.context import BrokerContext
-from broker.upkeep.log_repair import CALL_S, PIECE_BYTES, LogRepair, need_same, settled
+from broker.upkeep.log_repair import CALL_S, PIECE_BYTES, LogRepair, need_same, verified
 from model.codes import Request, Response
 from model.errors import DiskError, MqError, Refused
 from remoting.codec import Command
@@ -40,16 +40,24 @@ DIGEST_BYTES: Final = 8
 ASK_BYTES: Final = 256 * 1024
 """Compared at once: half a millisecond of both brokers' loops."""
 LOOK_BACK_BYTES: Final = 256 * 1024
-"""So far before a difference the record it lies in is looked for, at first."""
+"""The record of a difference is looked for from so far before it, at first."""
 RETRY_FIRST_MS: Final = 1000
 RETRY_MAX_MS: Final = 60_000
 PASS_PAUSE_S: Final = 10.0
 UNKNOWN: Final = bytes(DIGEST_BYTES)
 
 
+class _Told(NamedTuple):
+    """What a replica answered: digests of [``begin``, ``end``), as far as both confirmed it."""
+
+    begin: int
+    end: int
+    digests: list[bytes]
+
+
 class LogCompare:
-    """``run`` is one task for the life of the broker. ``passes`` counts whole readings, ``undecided`` the
-    records of the last one that replicas disagree about and nobody can judge."""
+    """``run`` is one task for the life of the broker. ``passes`` counts whole readings. ``undecided`` counts
+    the records of the last one that differ between replicas without a way to tell which is right."""
 
     def __init__(self, context: BrokerContext, client: RemotingClient, repair: LogRepair) -> None:
         self.passes = 0
@@ -63,7 +71,7 @@ class LogCompare:
         self._backoff = Backoff(context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
 
     def soon(self) -> None:
-        """There is another role or master: ask again at once whom nobody answered."""
+        """There is another role or master: try again at once what nobody answered."""
         self._backoff.reset()
         self._wake.set()
 
@@ -74,7 +82,7 @@ class LogCompare:
         context = self._context
         if need(request.ext, "brokerName") != context.config.broker_name:
             raise Refused(f"this broker is of the group {context.config.broker_name}")
-        epoch = settled(context)
+        epoch = verified(context)
         offset, size = need_int(request.ext, "offset", 0), need_int(request.ext, "size", 1, PIECE_BYTES)
         begin = max(offset, self._log.min_offset)
         end = max(min(offset + size, context.store.confirmed), begin)
@@ -91,7 +99,7 @@ class LogCompare:
                 yield blake2b(self._read(at, stop), digest_size=DIGEST_BYTES).digest()
 
     def _read(self, begin: int, end: int) -> bytes:
-        """Bytes that may cross segments."""
+        """Bytes of the log, also across segments."""
         context: list[bytes] = []
         while begin < end and (data := self._log.read(begin, end - begin)):
             context.append(data)
@@ -119,15 +127,16 @@ class LogCompare:
         return PASS_PAUSE_S if self._context.config.scrub_megabytes_per_s else UNTIL_WOKEN
 
     async def once(self) -> bool:
-        """Compare all that is confirmed with one replica; False when there was none, or not all of it could
-        be compared or judged. Raises MqError, OSError."""
+        """Compare all that is confirmed now with one replica; False when there was none, or not all of it
+        could be compared or judged. Raises MqError, OSError."""
         peers = await self._repair.peers()
         if peers and self._context.ha.verified_epoch is None:
             return False
+        until: int = self._context.store.confirmed  # a log that grows faster than this reads has no end
         for peer in peers:
             self.undecided = self._unanswered = 0
             at: int = self._log.min_offset
-            while at < self._context.store.confirmed:
+            while at < min(until, self._context.store.confirmed):
                 stop = await self._piece(peer, at, peers)
                 if stop <= at:
                     break  # this replica does not know that yet, or does not answer
@@ -136,7 +145,7 @@ class LogCompare:
                 await asyncio.sleep(rest_s)
                 at = stop
             if at > self._log.min_offset:
-                whole_log = at >= self._context.store.confirmed - STEP_BYTES and not self._unanswered
+                whole_log = at >= until - STEP_BYTES and not self._unanswered
                 self.passes += whole_log
                 return whole_log and not self.undecided
         return not peers and not self._context.config.enable_controller_mode
@@ -147,41 +156,53 @@ class LogCompare:
 
     async def _piece(self, peer: str, at: int, peers: list[str]) -> int:
         """Compare the log from ``at`` on with ``peer``'s; returns how far that was possible."""
-        store = self._context.store
         generation = self._log.generation
-        end = min(at + ASK_BYTES, store.confirmed)
-        ext = {"brokerName": self._context.config.broker_name, "offset": str(at), "size": str(end - at)}
         try:
-            answer = await self._client.call(peer, Command(int(Request.KEELMQ_LOG_DIGESTS), ext), CALL_S)
-            if answer.code != Response.SUCCESS:
-                raise Refused(f"{answer.code} {answer.remark or ''}", answer.code)
-            need_same(self._context, answer)
-            begin = need_int(answer.ext, "offset", at)
-            end = min(end, need_int(answer.ext, "confirmOffset", 0))
+            told = await self._ask(peer, at, min(at + ASK_BYTES, self._context.store.confirmed))
         except (MqError, OSError) as error:
-            log.info("%s does not tell digests from %d on: %s", peer, at, error)
+            log.info("no digests of %s from %d on: %s", peer, at, error)
             return at
         if generation != self._log.generation:
             return at  # cut or put aside while we asked: there may be nothing left here to compare
-        theirs = [answer.body[i : i + DIGEST_BYTES] for i in range(0, len(answer.body), DIGEST_BYTES)]
+        begin, end, _ = told
         if begin >= end or begin < self._log.min_offset:
-            return max(begin, at, self._log.min_offset) if begin < store.confirmed else at
-        differing = [
-            begin + number * STEP_BYTES
-            for number, (mine, other) in enumerate(zip(self._digests(begin, end), theirs, strict=False))
-            # A step that is damaged here may hold more that no CRC tells, next to it even: then nothing would
-            # mend the one, for want of a neighbour that is the same everywhere.
-            if mine != other and other != UNKNOWN
-        ]
-        for step in differing:
+            # Its log begins later than ours, or ours lost that part meanwhile.
+            return max(begin, at, self._log.min_offset) if begin < self._context.store.confirmed else at
+        for step in self._differing(told):
             if self._is_there(generation, step):
                 others = [peer, *(p for p in peers if p != peer)]
-                await self._settle(step, min(step + STEP_BYTES, end), others)
+                await self._judge(step, min(step + STEP_BYTES, end), others)
         if generation != self._log.generation:
             return at
-        return min(begin + len(theirs) * STEP_BYTES, end)
+        return min(begin + len(told.digests) * STEP_BYTES, end)
 
-    async def _settle(self, begin: int, end: int, peers: list[str]) -> None:
+    async def _ask(self, peer: str, at: int, end: int) -> _Told:
+        """The digests that ``peer`` has of [``at``, ``end``). Raises MqError, OSError."""
+        ext = {"brokerName": self._context.config.broker_name, "offset": str(at), "size": str(end - at)}
+        answer = await self._client.call(peer, Command(int(Request.KEELMQ_LOG_DIGESTS), ext), CALL_S)
+        if answer.code != Response.SUCCESS:
+            raise Refused(f"{answer.code} {answer.remark or ''}", answer.code)
+        need_same(self._context, answer)
+        return _Told(
+            need_int(answer.ext, "offset", at),
+            min(end, need_int(answer.ext, "confirmOffset", 0)),
+            [answer.body[i : i + DIGEST_BYTES] for i in range(0, len(answer.body), DIGEST_BYTES)],
+        )
+
+    def _differing(self, told: _Told) -> list[int]:
+        """Where the steps begin that the other replica has otherwise.
+
+        A step that is damaged here is one of them: it may hold more that no CRC tells, beside the damage.
+        That would never be mended, for want of a neighbour that is the same everywhere.
+        """
+        ours = self._digests(told.begin, told.end)
+        return [
+            told.begin + number * STEP_BYTES
+            for number, (mine, other) in enumerate(zip(ours, told.digests, strict=False))
+            if mine != other and other != UNKNOWN
+        ]
+
+    async def _judge(self, begin: int, end: int, peers: list[str]) -> None:
         """Judge the records that differ in [``begin``, ``end``). Raises DiskError."""
         segment_bytes = self._log.segment_bytes
         while begin < end:
@@ -209,11 +230,11 @@ class LogCompare:
         """Judge the record byte ``at`` lies in; returns where it ends."""
         place = self._place(at)
         if place is None:
-            return at + RECORD_BYTES_MIN  # damaged, as the scrub will say; the next one may be whole
+            return at + RECORD_BYTES_MIN  # damaged, the scrub will note it; the next one may be whole
         begin, until = place
         generation, epoch = self._log.generation, self._context.ha.verified_epoch
         others = await self._copies(begin, until, peers)
-        # One vote of the former epoch, one of this: another master wrote between the two.
+        # Answers of two epochs are not compared: another master may have written in between.
         if not others or epoch != self._context.ha.verified_epoch or not self._is_there(generation, begin):
             self._unanswered += 1
             return until
@@ -223,7 +244,9 @@ class LogCompare:
         winner = decide([self._copy(begin, data) for data in (mine, *others)])
         if winner is None:
             self.undecided += 1
-            log.error("replicas differ in [%d, %d), and nothing tells which is right", begin, until)
+            log.error(
+                "record [%d, %d) differs between replicas, and no evidence says which is right", begin, until
+            )
         elif winner != mine:
             try:
                 await self._context.store.repairer.replace(begin, winner)
@@ -232,7 +255,7 @@ class LogCompare:
         return until
 
     def _place(self, at: int) -> tuple[int, int] | None:
-        """The record, or blank, that byte ``at`` lies in; None when it cannot be told, or the scrub will."""
+        """The record or blank with byte ``at`` in it; None when it cannot be found, or is damaged."""
         segment_bytes = self._log.segment_bytes
         base = at - at % segment_bytes
         limit = min(base + segment_bytes, self._context.store.confirmed)
@@ -246,7 +269,7 @@ class LogCompare:
             while found is not None and found <= at:
                 size = self._size(found, limit)
                 if size == 0:
-                    # Damaged: the scrub's. Good records may go on before ``at``.
+                    # Damaged, the scrub notes it. Good records may begin again before ``at``.
                     near = resync(
                         lambda size, p: self._log.read(base + p, size), base, found - base, limit - base
                     )
@@ -277,7 +300,7 @@ class LogCompare:
         return Copy(data, is_whole, is_whole and self._context.store.repairer.names(offset, data))
 
     async def _copies(self, begin: int, until: int, peers: list[str]) -> list[bytes]:
-        """What those of ``peers`` that answer have in [``begin``, ``until``)."""
+        """The bytes [``begin``, ``until``) of each of ``peers`` that answers."""
         found: list[bytes] = []
         for peer in peers:
             try:
@@ -285,7 +308,7 @@ class LogCompare:
             except DiskError:
                 raise
             except (MqError, OSError) as error:
-                log.info("%s does not give [%d, %d): %s", peer, begin, until, error)
+                log.info("no bytes of %s in [%d, %d): %s", peer, begin, until, error)
                 continue
             if len(data) == until - begin:
                 found.append(data)

@@ -1,11 +1,11 @@
-"""How does a damaged range of this broker's log come back from another replica, and what do we give others?
+"""How is a damaged range of this broker's log copied from another replica, and what do others get of ours?
 
 READ_LOG_RANGE (7701, ours alone; docs/formats/store.md) asks a broker of the same group for bytes of its log.
-It answers only for bytes that are confirmed and not damaged there, and while its log is settled: a master's,
-or that of a slave whose link to the master of its epoch works. Before, other records may stand there that
-will be cut. The answer tells the epoch, and counts only where that is the asking one's own. A slave asks its
-master first, then the other members; a master asks its slaves, by the addresses the NameServers have. What
-comes is checked by ``store/heal/repair`` before it is written.
+It answers only for bytes that are confirmed and not damaged there, and only while its log is verified: it is
+a master, or a slave with a working link to the master of its epoch. Any other log may hold records that will
+be cut. The answer tells the epoch, and counts only where both brokers are in the same one. A slave asks its
+master first, then the other members; a master asks its slaves, by the addresses the NameServers have.
+``store/heal/repair`` checks the bytes before they are written.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ RETRY_FIRST_MS: Final = 500
 RETRY_MAX_MS: Final = 30_000
 
 
-def settled(context: BrokerContext) -> int:
-    """The epoch our log is settled in. Raises Refused: what is here may still be cut."""
+def verified(context: BrokerContext) -> int:
+    """The epoch our log is verified in. Raises Refused: what is here may still be cut."""
     epoch = context.ha.verified_epoch
     if epoch is None:
         raise Refused("this broker's log may still be cut: it follows no master yet")
@@ -43,8 +43,8 @@ def settled(context: BrokerContext) -> int:
 
 
 def need_same(context: BrokerContext, answer: Command) -> None:
-    """Raise Refused unless who answers has his log of the same master as we, in the same epoch."""
-    theirs, ours = need_int(answer.ext, "epoch"), settled(context)
+    """Raise Refused unless the answering broker is in our epoch: then both logs follow one master."""
+    theirs, ours = need_int(answer.ext, "epoch"), verified(context)
     if theirs != ours:
         raise Refused(f"that is of epoch {theirs}, we are in {ours}")
 
@@ -77,7 +77,7 @@ class LogRepair:
         context, store = self._context, self._context.store
         if need(request.ext, "brokerName") != context.config.broker_name:
             raise Refused(f"this broker is of the group {context.config.broker_name}")
-        epoch = settled(context)
+        epoch = verified(context)
         offset, size = need_int(request.ext, "offset"), need_int(request.ext, "size")
         if not 0 < size <= PIECE_BYTES:
             raise Refused(f"size={size}: expected 1 to {PIECE_BYTES}")
@@ -143,7 +143,7 @@ class LogRepair:
         return [address for address in dict.fromkeys(found) if address not in ours]
 
     async def fetch(self, address: str, begin: int, until: int) -> bytes:
-        """Bytes [``begin``, ``until``) of the log of the broker at ``address``, which is settled in our
+        """Bytes [``begin``, ``until``) of the log of the broker at ``address``, which is verified in our
         epoch. Raises MqError, OSError."""
         pieces: list[bytes] = []
         at = begin

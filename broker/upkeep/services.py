@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.context import BrokerContext
 from broker.discovery.registration import Registration
-from broker.requests.acting import Acting
-from broker.upkeep.delay import DelayOffsets
+from broker.requests.consumers.acting import Acting
+from broker.tables.table_files import TableFiles
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
 from broker.upkeep.table_sync import MetadataSync
@@ -19,12 +19,12 @@ class Upkeep:
     def __init__(
         self,
         context: BrokerContext,
-        delays: DelayOffsets,
+        tables: TableFiles,
         client: RemotingClient,
         registration: Registration,
     ) -> None:
         ha = context.ha
-        self.metadata = MetadataSync(context, delays, client)
+        self.metadata = MetadataSync(context, tables, client)
         self.acting = Acting(context, client, registration.member_ids, lambda: ha.follows)
         self.repair = LogRepair(context, client, registration.members)
         self.compare = LogCompare(context, client, self.repair)

@@ -27,8 +27,8 @@ class TopicRepair:
         """A record was dispatched. One the former master stored may be of a topic it never handed on."""
         known = self._context.topics.get(topic)
         if (
-            self._context.role_state.is_master
-            and (known is None or queue_id >= max(known.read_queues, known.write_queues))
+            (known is None or queue_id >= max(known.read_queues, known.write_queues))
+            and self._context.role_state.is_master
             and not self._context.topics.was_deleted(topic, queue_id, max_offset)
         ):
             self._context.topics.widen([(topic, queue_id)])

@@ -28,6 +28,7 @@ from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill
 from chaos.drills.screen import show_campaign, show_drill, show_summary
 from chaos.history import History
+from chaos.links.cluster import LINK_FAULTS, ClusterLinks
 from chaos.worlds.live import FAULTS, LiveWorld, World
 from chaos.worlds.rocketmq_live import RocketMQWorld
 from model.errors import ConfigError, MqError
@@ -43,6 +44,11 @@ TEXTS: Final = {
     "kill-controller-leader": "SIGKILL the Controllers' leader: the data path must not notice.",
     "kill-leader-and-master": "SIGKILL the Controllers' leader and the master at once.",
     "kill-namesrv": "SIGKILL a NameServer that is not the Controllers' leader.",
+    "cut-replication": "Cut the links between the master and its slaves; all others still hear it.",
+    "silence-replication": "Swallow what the master and its slaves say to each other.",
+    "slow-replication": "Delay replication by 30 ms (10 to 50) each way.",
+    "reset-replication": "Reset the links between the master and its slaves.",
+    "slice-replication": "Cut replication into pieces of some bytes.",
 }
 RECOVER_S: Final = {"keelmq": 30.0, "rocketmq": 75.0}
 """RocketMQ's own timers add up to more: 10 s to notice a frozen master, 5 s between two looks."""
@@ -58,6 +64,8 @@ class Site:
     target: str
     directory: Path | None
     settings: Sequence[str]
+    proxied: bool = False
+    """Whether the links of a cluster made for the drills go through proxies."""
 
     @asynccontextmanager
     async def world(self, env: OsEnv, tell: Callable[[str], object]) -> AsyncIterator[World]:
@@ -78,11 +86,16 @@ class Site:
                     await theirs.stop()
             else:
                 cluster = LocalCluster.create(own, settings=self.settings)
+                links = await ClusterLinks.lay(cluster.layout, own / "links.log") if self.proxied else None
                 try:
+                    if links is not None:
+                        tell(f"links go through {links.means}")
                     await cluster.up(tell=tell)
-                    yield LiveWorld(env, cluster)
+                    yield LiveWorld(env, cluster, links)
                 finally:
                     cluster.down()
+                    if links is not None:
+                        links.stop()
         finally:
             shutil.rmtree(own, ignore_errors=True)
 
@@ -129,7 +142,7 @@ class Asked:
         )
 
     def site(self) -> Site:
-        return Site(self.target, self.directory, self.settings)
+        return Site(self.target, self.directory, self.settings, self.scenario in LINK_FAULTS)
 
     async def carry_out(self, console: Console) -> tuple[dict[str, Any], list[Drill]]:
         plan = self.plan()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +15,33 @@ import click
 
 from admin import ending
 from admin.outfile import OutFile
-from chaos.bugs import BUGS
-from chaos.drills.sim_run import Result, quietly, run_seed, run_seeds, shrink, summary
-from chaos.scenarios import SCENARIOS, find
+from chaos.bugs import BUGS, planted
+from chaos.drills.sim_run import Result, quietly, run_plan, run_seed, run_seeds, shrink, summary
+from chaos.drills.sim_shrink import readable
+from chaos.drills.swarm_report import SwarmReport
+from chaos.scenarios import SCENARIOS, Plan, find
+from chaos.scenarios.swarm import SWARM
 from chaos.worlds.sim_story import Story
 
 VIOLATED = 2
 UNFINISHED = 3
 WRONG_USAGE = 64
+WRITE_EVERY_S = 20
 
 
 @click.command("sim")
 @click.option("--scenario", "scenarios", multiple=True, help="Run this scenario only; may be repeated.")
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="How many seeds.")
-@click.option("--from", "first", type=int, default=0, show_default=True, help="The first seed.")
+@click.option(
+    "--from", "--seed-from", "first", type=int, default=0, show_default=True, help="The first seed."
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes at once.")
 @click.option("--json", "out", type=OutFile(), help="Write the result to this file (- = stdout).")
-@click.option("--replay", type=int, help="Run this one seed and show what happened.")
+@click.option("--swarm", is_flag=True, help="Draw faults freely, each seed others; --json FILE grows.")
+@click.option("--replay", metavar="SEED|FILE", help="Run this seed, or this schedule; show what happened.")
 @click.option("--history", type=OutFile(), help="With --replay: write the history (JSON lines).")
-@click.option("--shrink", "smaller", is_flag=True, help="With --replay: leave out faults it does not need.")
+@click.option("--shrink", "smaller", is_flag=True, help="With --replay: leave out what it does not need.")
+@click.option("--schedule", type=OutFile(), help="With --replay: write the schedule (JSON), to be replayed.")
 @click.option("--plant", metavar="BUG", help="Plant a bug the checks must find; alone: in its scenario.")
 @click.option("--list-bugs", is_flag=True, help="Show the bugs that can be planted.")
 @click.option("--list", "list_scenarios", is_flag=True, help="Show the scenarios.")
@@ -41,9 +51,11 @@ def sim(
     first: int,
     jobs: int,
     out: Path | None,
-    replay: int | None,
+    swarm: bool,
+    replay: str | None,
     history: Path | None,
     smaller: bool,
+    schedule: Path | None,
     plant: str | None,
     list_bugs: bool,
     list_scenarios: bool,
@@ -55,20 +67,29 @@ def sim(
     \b
     Example:
       keelmq drill sim --seeds 200 --jobs 2 --json sim.json
-      keelmq drill sim --replay 17 --scenario kill_the_master_under_load
+      keelmq drill sim --swarm --seeds 20000 --jobs 2 --json swarm.json    # again: goes on where it ended
+      keelmq drill sim --replay 17 --scenario swarm --shrink --schedule small.json
+      keelmq drill sim --replay small.json
     """
     if list_bugs or list_scenarios:
         _list(list_bugs)
         return
+    if swarm:
+        scenarios = (SWARM.name,)
     _known(scenarios, plant)
     if plant is not None and not scenarios:
         scenarios = (BUGS[plant].scenario.name,)
-    if replay is None:
-        _run(scenarios or tuple(SCENARIOS), range(first, first + seeds), jobs, plant, out)
-    elif smaller:
-        _shrink(scenarios, replay, plant)
+    numbers = range(first, first + seeds)
+    if replay is not None:
+        given = _given(scenarios, replay, plant)
+        if smaller:
+            _shrink(given, schedule)
+        else:
+            _replay(given, schedule, history, out)
+    elif swarm and plant is None:
+        _swarm(numbers, jobs, out)
     else:
-        _replay(scenarios, replay, plant, history, out)
+        _run(scenarios or tuple(SCENARIOS), numbers, jobs, plant, out)
 
 
 def _list(bugs: bool) -> None:
@@ -85,10 +106,7 @@ def _run(scenarios: tuple[str, ...], numbers: range, jobs: int, plant: str | Non
         with ending.in_order():
             for result in run_seeds(scenarios, numbers, jobs=jobs, bug=plant):
                 results.append(result)
-                for violation in result.violations:
-                    click.echo(f"{violation.checker}: {violation.text}", err=True)
-                if result.violations:
-                    click.echo(f"    {result.replay}", err=True)
+                _tell(result)
     except BrokenProcessPool as error:
         click.echo(f"keelmq drill sim: a process died after {len(results)} schedules: {error}", err=True)
         sys.exit(UNFINISHED)
@@ -114,29 +132,101 @@ def _known(scenarios: tuple[str, ...], plant: str | None) -> None:
         sys.exit(WRONG_USAGE)
 
 
-def _only(scenarios: tuple[str, ...]) -> str:
-    if len(scenarios) != 1:
-        click.echo("keelmq drill sim: --replay needs one --scenario", err=True)
+def _swarm(numbers: range, jobs: int, out: Path | None) -> None:
+    """One part of a long run; a report that is there already is added to."""
+    path = None if out is None or str(out) == "-" else out
+    try:
+        report = SwarmReport() if path is None else SwarmReport.load(path)
+    except ValueError as error:
+        click.echo(f"keelmq drill sim: {error}", err=True)
         sys.exit(WRONG_USAGE)
-    return scenarios[0]
+    last_s = begun_s = time.perf_counter()
+    with ending.in_order():
+        for result in run_seeds((SWARM.name,), report.missing(numbers), jobs=jobs):
+            report.add(result)
+            _tell(result)
+            now_s = time.perf_counter()
+            if path is not None and now_s - begun_s > WRITE_EVERY_S:
+                report.wall_s += now_s - last_s
+                begun_s = last_s = now_s
+                report.write(path)
+    report.wall_s += time.perf_counter() - last_s
+    if path is not None:
+        report.write(path)
+    else:
+        _write(report.to_json(), out)
+    found = report.to_json()
+    broken = len({violation["seed"] for violation in found["violations"]})
+    speed, cpu = found["schedules_per_second"], found["schedules_per_cpu_second"]
+    text = f"{found['seeds']} schedules, {broken} with violations, {speed:.2f} a second, {cpu:.2f} a CPU s"
+    click.echo(f"{text}; not met: {', '.join(found['not_met']) or 'nothing'}", err=True)
+    if broken:
+        sys.exit(VIOLATED)
 
 
-def _shrink(scenarios: tuple[str, ...], seed: int, plant: str | None) -> None:
+def _tell(result: Result) -> None:
+    for violation in result.violations:
+        click.echo(f"{violation.checker}: {violation.text}", err=True)
+    if result.violations:
+        click.echo(f"    {result.replay}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What is to be run again. ``plan`` None: what the seed draws."""
+
+    scenario: str
+    seed: int
+    bug: str | None
+    plan: Plan | None = None
+
+    def run(self, keep: Callable[[Story], object] | None = None) -> Result:
+        if self.plan is None:
+            return run_seed(self.scenario, self.seed, self.bug, keep=keep)
+        with planted(self.bug):
+            return run_plan(self.scenario, self.seed, self.plan, self.bug, keep)
+
+
+def _given(scenarios: tuple[str, ...], replay: str, plant: str | None) -> _Given:
+    """A seed, or the schedule in a file."""
+    if replay.isdecimal():
+        if len(scenarios) != 1:
+            click.echo("keelmq drill sim: --replay needs one --scenario", err=True)
+            sys.exit(WRONG_USAGE)
+        return _Given(scenarios[0], int(replay), plant)
+    try:
+        data = json.loads(Path(replay).read_text())
+        plan = Plan.from_json(data["plan"])
+        return _Given(str(data["scenario"]), int(data["seed"]), plant or data.get("bug"), plan)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        click.echo(f"keelmq drill sim: {replay} is neither a seed nor a schedule: {error}", err=True)
+        sys.exit(WRONG_USAGE)
+
+
+def _shrink(given: _Given, schedule: Path | None) -> None:
     with quietly():
-        plan, result = shrink(_only(scenarios), seed, plant, tell=lambda line: click.echo(line, err=True))
-    for step in plan.steps:
-        click.echo(json.dumps(step.to_json()))
+        plan, result = shrink(
+            given.scenario,
+            given.seed,
+            given.bug,
+            plan=given.plan,
+            tell=lambda line: click.echo(line, err=True),
+        )
+    for line in readable(plan.steps):
+        click.echo(line)
     for violation in result.violations:
         click.echo(f"{violation.checker}: {violation.text}")
+    _save(result, schedule)
     if result.violations:
         sys.exit(VIOLATED)
 
 
-def _replay(
-    scenarios: tuple[str, ...], seed: int, plant: str | None, history: Path | None, out: Path | None
-) -> None:
-    scenario = _only(scenarios)
+def _save(result: Result, schedule: Path | None) -> None:
+    found = {"scenario": result.scenario, "seed": result.seed, "bug": result.bug, "plan": result.plan}
+    _write(found, schedule)
 
+
+def _replay(given: _Given, schedule: Path | None, history: Path | None, out: Path | None) -> None:
     def keep(run: Story) -> None:
         for event in run.history.happened():
             click.echo(event.line())
@@ -145,10 +235,11 @@ def _replay(
                 run.history.write(lines)
 
     with quietly():
-        result = run_seed(scenario, seed, plant, keep=keep)
+        result = given.run(keep)
     for violation in result.violations:
         click.echo(f"{violation.checker}: {violation.text}")
     click.echo(f"trace {result.trace}, {result.virtual_s:.1f} virtual s in {result.wall_s:.2f} s")
+    _save(result, schedule)
     if out is not None:
         _write(summary([result], result.wall_s), out)
     if result.violations:

@@ -19,11 +19,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaos.bugs import planted
 from chaos.checks import Violation, check_all
+from chaos.drills.sim_shrink import Shrinking
 from chaos.history import Happened, History
 from chaos.scenarios import Plan, find
 from chaos.worlds.sim import SimCluster
@@ -51,6 +52,20 @@ class Result:
     virtual_s: float
     wall_s: float
     plan: dict[str, Any] = field(default_factory=dict)
+    cpu_s: float = 0.0
+
+    def told(self) -> list[dict[str, Any]]:
+        """Each violation, with the command that repeats it."""
+        return [
+            {
+                "seed": self.seed,
+                "scenario": self.scenario,
+                "checker": violation.checker,
+                "replay": self.replay,
+                "text": violation.text,
+            }
+            for violation in self.violations
+        ]
 
     @property
     def replay(self) -> str:
@@ -83,34 +98,31 @@ def run_seed(
 
 
 def shrink(
-    scenario: str, seed: int, bug: str | None = None, *, tell: Callable[[str], object] = print
+    scenario: str,
+    seed: int,
+    bug: str | None = None,
+    *,
+    plan: Plan | None = None,
+    tell: Callable[[str], object] = print,
 ) -> tuple[Plan, Result]:
-    """Leave out faults as long as one of the same checkers still complains: the plan that is left, and its
-    result. A seed without violations comes back as it is."""
-    plan = find(scenario).plan(random.Random(f"{scenario}:{seed}"))
+    """The smallest schedule found of which one of the same checkers complains, and its result; begins with
+    ``plan``, or with what the seed draws. A seed without violations comes back as it is."""
+    begin = plan or find(scenario).plan(random.Random(f"{scenario}:{seed}"))
+
+    def checkers(attempt: Plan) -> set[str]:
+        result = run_plan(scenario, seed, attempt, bug, None)
+        return {violation.checker for violation in result.violations}
+
     with planted(bug):
-        result = run_plan(scenario, seed, plan, bug, None)
-        wanted = {violation.checker for violation in result.violations}
-        at = 0
-        while wanted and at < len(plan.steps):
-            fewer = replace(plan, steps=[*plan.steps[:at], *plan.steps[at + 1 :]])
-            attempt = run_plan(scenario, seed, fewer, bug, None)
-            found = wanted & {violation.checker for violation in attempt.violations}
-            step = plan.steps[at].to_json()
-            if found:
-                plan, result = fewer, attempt
-                tell(f"not needed: {step}")
-            else:
-                at += 1
-                tell(f"needed: {step}")
-    return plan, result
+        left = Shrinking(checkers, begin, tell=tell).shrink()
+        return left, run_plan(scenario, seed, left, bug, None)
 
 
 def run_plan(
     scenario: str, seed: int, plan: Plan, bug: str | None, keep: Callable[[Story], object] | None
 ) -> Result:
     """Run one plan; ``scenario`` and ``bug`` only name it. ``keep`` as in ``run_seed``."""
-    begun_s = time.perf_counter()
+    begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
     # Nothing may be collected at a moment that depends on what ran before in this process.
     collecting = gc.isenabled()
     gc.disable()
@@ -139,9 +151,12 @@ def run_plan(
             run.found.append(Violation("crashed", text))
             run.evidence.complete = False
         virtual_s = loop.time() - START_S
-        run.evidence.errors = [*run.cluster.errors, *loop.errors]
+        starts = [error for error in run.cluster.errors if not (plan.errors_expected and _by_its_disk(error))]
+        run.evidence.errors = [*starts, *loop.errors]
         if not plan.errors_expected:
             run.evidence.errors = [*run.evidence.errors, *errors.lines]
+        if plan.swarm:
+            run.account()
         violations = _few([*run.found, *check_all(run.evidence)])
         if keep is not None:
             keep(run)
@@ -155,6 +170,7 @@ def run_plan(
             virtual_s,
             time.perf_counter() - begun_s,
             plan.to_json(),
+            time.process_time() - begun_cpu_s,
         )
     finally:
         root.removeHandler(errors)
@@ -163,6 +179,11 @@ def run_plan(
         if collecting:
             gc.enable()
         gc.collect()
+
+
+def _by_its_disk(error: str) -> bool:
+    """A start that failed because the disk is broken, as planned: it says so, and is tried again."""
+    return "sync failed" in error or "no space left" in error
 
 
 def _last_events(history: History) -> list[str]:
@@ -246,16 +267,7 @@ def summary(results: Iterable[Result], wall_s: float) -> dict[str, Any]:
     for result in results:
         count += 1
         coverage.update(result.coverage)
-        violations += [
-            {
-                "seed": result.seed,
-                "scenario": result.scenario,
-                "checker": violation.checker,
-                "replay": result.replay,
-                "text": violation.text,
-            }
-            for violation in result.violations
-        ]
+        violations += result.told()
     return {
         "seeds": count,
         "violations": violations,

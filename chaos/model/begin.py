@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from chaos.model.controllers import new_table
-from chaos.model.masters import NOTHING
+from chaos.model.parts.controllers import new_table
+from chaos.model.parts.masters import NOTHING
 from chaos.model.world import Broker, Lead, Phase, Setting, World
 
 STARTS: Final[Mapping[str, str]] = {
@@ -15,6 +15,7 @@ STARTS: Final[Mapping[str, str]] = {
     "alone": "the SyncStateSet is the master alone, the others follow it",
     "some": "every replica is in the SyncStateSet and has one acknowledged record",
     "suspect": "as some, but the last replica lost power once: it is suspect, level again and outside",
+    "joins": "the last replica has no id yet, the others are in the SyncStateSet",
     "elected": "as some, but master 1 has begun epoch 2; the last replica led epoch 1 and follows nobody",
 }
 _MEMBERS: Final[Mapping[str, Callable[[Setting], tuple[int, ...]]]] = {
@@ -23,6 +24,7 @@ _MEMBERS: Final[Mapping[str, Callable[[Setting], tuple[int, ...]]]] = {
     "alone": lambda setting: setting.ids[:1],
     "some": lambda setting: setting.ids,
     "suspect": lambda setting: setting.ids[:-1],
+    "joins": lambda setting: setting.ids[:-1],
     "elected": lambda setting: setting.ids[:-1],
 }
 _WITH_A_RECORD: Final = ("some", "suspect", "elected")
@@ -35,7 +37,8 @@ def begin(setting: Setting) -> World:
     log = ((1, 99),) if setting.start in _WITH_A_RECORD else ()
     elected = setting.start == "elected"
     epoch, epochs = (2, ((1, 0), (2, 1))) if elected else (1, ((1, 0),))
-    away = last if elected else 0
+    new = last if setting.start == "joins" else 0
+    away = last if elected else new
     acked = tuple(NOTHING if i in (1, away) else len(log) for i in setting.ids)
     nobody = (NOTHING,) * setting.brokers
     lead = Lead(
@@ -50,10 +53,10 @@ def begin(setting: Setting) -> World:
     )
     brokers = [
         Broker(
-            phase=Phase.MASTER if i == 1 else Phase.SLAVE,
-            epoch=1 if i == away else epoch,
+            phase=_phase(i, new),
+            epoch=0 if i == new else 1 if i == away else epoch,
             log=log,
-            epochs=epochs[:1] if i == away else epochs,
+            epochs=() if i == new else epochs[:1] if i == away else epochs,
             confirmed=len(log),
             suspect=i in suspects,
             follows=0 if i in (1, away) else 1,
@@ -63,7 +66,14 @@ def begin(setting: Setting) -> World:
     ]
     places = frozenset(enumerate(log))
     return World(
-        table=new_table(setting, members, suspects, epoch=epoch, before=(away,) if elected else ()),
+        table=new_table(
+            setting,
+            members,
+            suspects,
+            registered=tuple(i for i in setting.ids if i != new),
+            epoch=epoch,
+            before=(away,) if elected else (),
+        ),
         granted=(False,) * setting.brokers,
         requests=(),
         brokers=tuple(brokers),
@@ -72,3 +82,9 @@ def begin(setting: Setting) -> World:
         answered=frozenset(),
         left=setting.budget,
     )
+
+
+def _phase(broker_id: int, new: int) -> Phase:
+    if broker_id == new:
+        return Phase.DOWN
+    return Phase.MASTER if broker_id == 1 else Phase.SLAVE

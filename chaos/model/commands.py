@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import json
+import resource
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
 from admin.outfile import OutFile
 from chaos.model.explore import Explored, explore
 from chaos.model.plants import PLANTS
+from chaos.model.report import bound, markdown
 from chaos.model.rows import LARGE, SMALL
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Setting
 
 VIOLATED: Final = 2
+
+
+class Limits(NamedTuple):
+    """Where a row ends, complete or not: CPU seconds, states, MiB of the process."""
+
+    seconds: int
+    states: int
+    memory_mib: int
+
+
 SETS: Final[Mapping[str, Mapping[str, Setting]]] = {"small": SMALL, "large": LARGE}
 
 
@@ -42,12 +56,29 @@ SETS: Final[Mapping[str, Mapping[str, Setting]]] = {"small": SMALL, "large": LAR
     help="At most so many for each.",
 )
 @click.option(
+    "--memory-mib",
+    type=click.IntRange(min=100),
+    default=6144,
+    show_default=True,
+    help="A row ends when the process has so much.",
+)
+@click.option("--only", multiple=True, metavar="ROW", help="Only this row of the set; may be repeated.")
+@click.option(
     "--plant", type=click.Choice(sorted(PLANTS)), help="Plant a bug, in the group in which it must be found."
 )
 @click.option("--list-bugs", is_flag=True, help="Show the bugs that can be planted.")
 @click.option("--json", "out", type=OutFile(), help="Write the result to this file (- = stdout).")
+@click.option("--markdown", "page", type=OutFile(), help="Write the result as a page to this file.")
 def model(
-    chosen: str, seconds: int, states: int, plant: str | None, list_bugs: bool, out: Path | None
+    chosen: str,
+    seconds: int,
+    states: int,
+    memory_mib: int,
+    only: tuple[str, ...],
+    plant: str | None,
+    list_bugs: bool,
+    out: Path | None,
+    page: Path | None,
 ) -> None:
     """Explore every state a small broker group can reach, by the real rules of elections, sets and leases.
 
@@ -60,25 +91,51 @@ def model(
         for name, bug in PLANTS.items():
             click.echo(f"{name:32} {bug.text}")
         return
+    unknown = set(only) - set(SETS[chosen])
+    if unknown:
+        raise click.UsageError(f"the {chosen} set has no row {sorted(unknown)}")
+    limits = Limits(seconds, states, memory_mib)
+    found: dict[str, Any] = {"name": "model", "set": plant or chosen, **_circumstances(), **limits._asdict()}
+    rows = found["rows"] = []
     if plant is not None:
         bug = PLANTS[plant]
         with bug.planted() as rules:
-            rows = [_row(plant, bug.setting, rules, seconds, states)]
+            rows.append(_row(plant, bug.setting, rules, limits))
+        _write(found, out, page)
     else:
-        rows = [_row(name, setting, AS_KEELMQ, seconds, states) for name, setting in SETS[chosen].items()]
-    if out is not None:
-        text = json.dumps({"name": "model", "rows": rows}, indent=2)
-        click.echo(text) if str(out) == "-" else out.write_text(text + "\n", encoding="utf-8")
+        for name, setting in SETS[chosen].items():
+            if not only or name in only:
+                rows.append(_row(name, setting, AS_KEELMQ, limits))
+                _write(found, out, page)
     if any(row["violation"] for row in rows):
         sys.exit(VIOLATED)
 
 
-def _row(name: str, setting: Setting, rules: Rules, seconds: int, states: int) -> dict[str, Any]:
+def _circumstances() -> dict[str, Any]:
+    """When this was run, and on which code: None where this is no checkout."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
+    try:
+        commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None
+    return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit}
+
+
+def _write(found: dict[str, Any], out: Path | None, page: Path | None) -> None:
+    """After every row: a run that is cut off keeps what it found."""
+    for path, text in ((out, json.dumps(found, indent=2) + "\n"), (page, markdown(found))):
+        if path is not None and str(path) != "-":
+            path.write_text(text, encoding="utf-8")
+        elif path is not None and len(found["rows"]):
+            click.echo(text, nl=False)
+
+
+def _row(name: str, setting: Setting, rules: Rules, limits: Limits) -> dict[str, Any]:
     began = time.process_time()
-    found = explore(setting, rules, states_max=states, stop=_over(began + seconds))
+    over = _over(began + limits.seconds, limits.memory_mib)
+    found = explore(setting, rules, states_max=limits.states, stop=over)
     row = as_row(name, setting, found, time.process_time() - began)
-    bound = "complete" if found.complete else f"all states up to {found.depth - 1} steps deep"
-    click.echo(f"{name:44} {found.states:>9,} states {found.transitions:>10,} steps  {bound}", err=True)
+    click.echo(f"{name:52} {found.states:>9,} states {found.transitions:>10,} steps  {bound(row)}", err=True)
     if found.violation is not None:
         click.echo(f"  BROKEN: {found.violation.text}", err=True)
         for number, step in enumerate(found.violation.trace, 1):
@@ -86,8 +143,17 @@ def _row(name: str, setting: Setting, rules: Rules, seconds: int, states: int) -
     return row
 
 
-def _over(end_s: float) -> Callable[[], bool]:
-    return lambda: time.process_time() > end_s
+def _over(end_s: float, memory_mib: int) -> Callable[[], bool]:
+    def over() -> bool:
+        used_mib = _resident_bytes() >> 20
+        return time.process_time() > end_s or used_mib > memory_mib
+
+    return over
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def as_row(name: str, setting: Setting, found: Explored, cpu_s: float) -> dict[str, Any]:
@@ -95,7 +161,7 @@ def as_row(name: str, setting: Setting, found: Explored, cpu_s: float) -> dict[s
     violation = found.violation
     return {
         "work": name,
-        "setting": {**setting._asdict(), "budget": setting.budget._asdict()},
+        "setting": _setting(setting),
         "states": found.states,
         "transitions": found.transitions,
         "depth": found.depth,
@@ -103,3 +169,8 @@ def as_row(name: str, setting: Setting, found: Explored, cpu_s: float) -> dict[s
         "cpu_s": round(cpu_s, 1),
         "violation": None if violation is None else {"text": violation.text, "trace": list(violation.trace)},
     }
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    then = None if setting.then is None else setting.then._asdict()
+    return {**setting._asdict(), "then": then, "budget": setting.budget._asdict()}

@@ -6,13 +6,18 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from chaos.model.begin import begin
 from chaos.model.invariants import broken
-from chaos.model.masters import advanced
-from chaos.model.moves import Move, moves
+from chaos.model.parts.masters import advanced
+from chaos.model.parts.move import Move
+from chaos.model.parts.moves import moves
 from chaos.model.rules import AS_KEELMQ, Rules
+from chaos.model.symmetry import key
 from chaos.model.world import Setting, World
+
+RECENT_MAX: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +49,32 @@ def explore(
 ) -> Explored:
     """Visit every state once. Ends at a broken promise, at ``states_max``, or when ``stop()`` says so."""
     first = begin(setting)
-    known = {_key(first): (0, "")}
-    waiting = deque([(first, 0)])
+    start = key(first)
+    known = {start: 0}
+    waiting = deque([(first, start, 0)])
+    recent: set[int] = set()
     transitions = depth = 0
     while waiting:
         if len(known) >= states_max or stop():
             return Explored(len(known), transitions, depth, False, None)
-        world, depth = waiting.popleft()
-        at = _key(world)
+        world, at, depth = waiting.popleft()
         for move in moves(setting, rules, world):
             transitions += 1
-            after = _settled(setting, rules, move)
+            after = _settled(setting, rules, world, move)
             text = broken(setting, world, after, move.leads)
             if text is not None:
-                trace = (*_trace(known, at), move.text)
+                trace = (*_trace(setting, rules, first, _path(known, at)), move.text)
                 return Explored(len(known), transitions, depth + 1, False, Violation(text, trace))
-            key = _key(after)
-            if key not in known:
-                known[key] = (at, move.text)
-                waiting.append((after, depth + 1))
+            exactly = hash(after)
+            if exactly in recent:
+                continue  # most steps lead to a state that was just seen, under the same names
+            if len(recent) >= RECENT_MAX:
+                recent.clear()
+            recent.add(exactly)
+            reached = key(after)
+            if reached not in known:
+                known[reached] = at
+                waiting.append((after, reached, depth + 1))
     return Explored(len(known), transitions, depth, True, None)
 
 
@@ -87,7 +99,7 @@ def walk(
         trace: list[str] = []
         while len(trace) < steps_max and (able := list(moves(setting, rules, world))):
             move = rng.choice(able)
-            after = _settled(setting, rules, move)
+            after = _settled(setting, rules, world, move)
             steps += 1
             trace.append(move.text)
             text = broken(setting, world, after, move.leads)
@@ -100,19 +112,36 @@ def walk(
     return Explored(0, steps, deepest, False, best)
 
 
-def _settled(setting: Setting, rules: Rules, move: Move) -> World:
-    return advanced(setting, rules, move.world, move.leads) if move.leads else move.world
+def _settled(setting: Setting, rules: Rules, before: World, move: Move) -> World:
+    after = advanced(setting, rules, move.world, move.leads) if move.leads else move.world
+    if (
+        not rules.answers_are_committed
+        and after.table != before.table
+        and after.left.leaders == before.left.leaders
+    ):
+        return after._replace(previous=before.table)
+    return after
 
 
-def _key(world: World) -> int:
-    """Two states of one key are taken for one: of 2**61 keys, among a million states, that happens with a
-    chance of less than one in a million."""
-    return hash(world)
+def _path(known: dict[int, int], at: int) -> list[int]:
+    """The keys from the beginning to ``at``, without the first."""
+    keys = []
+    while known[at]:
+        keys.append(at)
+        at = known[at]
+    return keys[::-1]
 
 
-def _trace(known: dict[int, tuple[int, str]], key: int) -> tuple[str, ...]:
-    steps = []
-    while known[key][1]:
-        key, text = known[key]
-        steps.append(text)
-    return tuple(reversed(steps))
+def _trace(setting: Setting, rules: Rules, world: World, path: list[int]) -> tuple[str, ...]:
+    """The steps that lead along these keys. Only keys are remembered: a step is looked for again."""
+    texts = []
+    for wanted in path:
+        for move in moves(setting, rules, world):
+            after = _settled(setting, rules, world, move)
+            if key(after) == wanted:
+                texts.append(move.text)
+                world = after
+                break
+        else:
+            raise AssertionError(f"no step leads on after: {texts}")
+    return tuple(texts)

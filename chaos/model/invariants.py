@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos.model.controllers import group_of
+from chaos.model.parts.controllers import group_of
 from chaos.model.world import Phase, Setting, World
 
 
@@ -30,14 +30,16 @@ def _nothing_lost(setting: Setting, world: World) -> str | None:
     """The serving master has what was acknowledged or read, unless no disk has it any more: that no protocol
     can help. Where fewer than all acknowledge, docs/replication-modes.md says what may go."""
     serving = _serving(world)
-    if not serving or setting.wait == "count" or setting.unclean:
+    if not serving or setting.unclean or any(mode.wait == "count" for mode in setting.modes):
         return None
     log = world.broker(serving).log
+    registered = group_of(world.table).replicas
+    disks = [b.log for i, b in enumerate(world.brokers, 1) if i in registered]
     for what, places in (("acknowledged", world.acked), ("read", world.read)):
         for at, record in sorted(places):
             if at < len(log) and log[at] == record:
                 continue
-            if any(at < len(b.log) and b.log[at] == record for b in world.brokers):
+            if any(at < len(disk) and disk[at] == record for disk in disks):
                 return f"lost: {what} record {record} at {at} is not in the log of master {serving}"
     return None
 
@@ -61,8 +63,9 @@ def _copies(setting: Setting, before: World, after: World, leads: int) -> str | 
     """OK means so many copies, at the moment it is said."""
     if not leads:
         return None
-    by_mode = {"all": 1, "count": setting.acks, "majority": setting.brokers // 2 + 1}
-    needed = max(setting.copies_min, by_mode[setting.wait])
+    mode = setting.mode_of(after.broker(leads))
+    by_mode = {"all": 1, "count": mode.acks, "majority": setting.brokers // 2 + 1}
+    needed = max(mode.copies_min, by_mode[mode.wait])
     for at, record in sorted(after.acked - before.acked):
         copies = sum(at < len(b.log) and b.log[at] == record for b in after.brokers)
         if copies < needed:
@@ -79,9 +82,12 @@ def _offset_twice(before: World, after: World) -> str | None:
 
 
 def _tables(world: World) -> str | None:
-    """The serving master has every change of the tables that was answered."""
+    """The serving master has every change of the tables that was answered, unless no disk has it any more."""
     serving = _serving(world)
     if not serving:
         return None
-    missing = world.answered - world.broker(serving).tables
+    mine = world.broker(serving).tables
+    registered = group_of(world.table).replicas
+    kept = [b.tables for i, b in enumerate(world.brokers, 1) if i in registered]
+    missing = (world.answered - mine).intersection(frozenset().union(*kept))
     return f"tables: master {serving} lacks the answered changes {sorted(missing)}" if missing else None

@@ -10,15 +10,14 @@ from unittest import mock
 
 import msgspec
 
-import chaos.model.slaves
-import controller.groups.elect
-from chaos.model import controllers
+from chaos.model.parts import controllers, slaves
 from chaos.model.rules import AS_KEELMQ, Rules
-from chaos.model.world import Budget, Setting
+from chaos.model.world import Budget, Mode, Setting
+from controller.groups import elect
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
-from ha.master.ack_policy import AckPolicy
+from ha.master.ack_policy import AckPolicy, Copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Plant:
 
 def forget() -> None:
     """What was remembered of the real code's answers: it changes when a bug is planted."""
-    for remembered in (controllers._applied, controllers._chosen, chaos.model.slaves.agreed):
+    for remembered in (controllers._applied, controllers._outcomes, slaves.agreed):
         remembered.cache_clear()
 
 
@@ -70,8 +69,8 @@ def _epoch_believed(original: Any) -> Any:
 
 
 def _one_copy(original: Any) -> Any:
-    def copies(self: AckPolicy, known: int) -> int:
-        return 1
+    def copies(self: AckPolicy, replicas_known: int) -> Copies:
+        return Copies(1, 1)
 
     return copies
 
@@ -104,6 +103,14 @@ def _anyone(original: Any) -> Any:
     return by_membership
 
 
+def _furthest_of_all(original: Any) -> Any:
+    def by_majority(ballot: Ballot) -> int | None:
+        chosen: int | None = original(msgspec.structs.replace(ballot, quorum_members=()))
+        return chosen
+
+    return by_majority
+
+
 def _one_too_many(original: Any) -> Any:
     def point(master: Any, slave: Any, master_end: int, slave_end: int) -> int | None:
         found = original(master, slave, master_end, slave_end)
@@ -123,6 +130,22 @@ def _suspicion_kept_quiet(original: Any) -> Any:
         return answer
 
     return register
+
+
+def _largest_registered(original: Any) -> Any:
+    def majority_of(self: Group) -> int:
+        registered = max((replica.majority_of for replica in self.replicas.values()), default=0)
+        return max(registered, len(self.voters)) if registered else 0
+
+    return property(majority_of)
+
+
+def _majority_at_once(original: Any) -> Any:
+    def elected(self: Group, chosen: int, had_all: list[int]) -> None:
+        original(self, chosen, had_all)
+        self.rule, self.majority_next = self.replicas[chosen].rule, 0
+
+    return elected
 
 
 PLANTS: Final[Mapping[str, Plant]] = {
@@ -184,7 +207,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "suspect_among_members": Plant(
         "a suspect leads when the other members are gone, though a replica outside of the set has more",
         Setting(start="alone", budget=Budget(1, 2, powers=1, leases=1)),
-        owner=controller.groups.elect,
+        owner=elect,
         name="_among_survivors",
         replacement=_members_alone,
     ),
@@ -219,16 +242,89 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "elects_anyone": Plant(
         "a replica outside of the SyncStateSet is elected",
         Setting(start="alone", budget=Budget(1, 1, leases=1)),
-        owner=controller.groups.elect,
+        owner=elect,
         name="_by_membership",
         replacement=_anyone,
     ),
     "cut_one_too_few": Plant(
         "a slave keeps one record more than both logs have in common",
         Setting(brokers=2, start="some", budget=Budget(2, 2, kills=1, proposals=1, leases=1)),
-        owner=chaos.model.slaves,
+        owner=slaves,
         name="consistent_point",
         replacement=_one_too_many,
+    ),
+    "old_view_adopted": Plant(
+        "a master takes an older SyncStateSet for the newest one",
+        Setting(start="two", budget=Budget(1, 1, proposals=1, views=1)),
+        Rules(old_views_are_ignored=False),
+    ),
+    "new_leader_elects_at_once": Plant(
+        "a new Controllers' leader does not wait for leases of a former one",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1, leaders=1)),
+        Rules(new_leader_waits=False),
+    ),
+    "deposed_leader_grants": Plant(
+        "a Controllers' leader that was deposed grants a lease",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
+        Rules(lease_needs_a_majority=False),
+    ),
+    "uncommitted_answer": Plant(
+        "the Controllers answer before a majority of them has it, and their leader dies",
+        Setting(budget=Budget(1, 1, proposals=1, leaders=1)),
+        Rules(answers_are_committed=False),
+    ),
+    "lease_by_wall_clock": Plant(
+        "a lease is counted by a clock that is set back",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1, clocks=1)),
+        Rules(clocks_never_step=False),
+    ),
+    "unclean_members_vouch": Plant(
+        "where outsiders may be elected, a master goes on by the word of its members",
+        Setting(unclean=True, start="two", budget=Budget(1, 1)),
+        Rules(unclean_needs_lease=False),
+    ),
+    "removed_master_forgotten": Plant(
+        "nobody waits for the lease of a master that an operator removed",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1, forgets=1)),
+        Rules(forgotten_is_waited_for=False),
+    ),
+    "outsider_without_tables": Plant(
+        "in majority mode the furthest of all leads, though it was no member and lacks a table",
+        Setting(wait="majority", start="two", budget=Budget(0, 1, leases=1, changes=1)),
+        owner=elect,
+        name="_by_majority",
+        replacement=_furthest_of_all,
+    ),
+    "leaves_before_laggards": Plant(
+        "in majority mode a member leaves the set that alone has what was answered",
+        Setting(wait="majority", budget=Budget(1, 1, proposals=1, leases=1)),
+        Rules(laggards_hold_leavers=False),
+    ),
+    "change_answered_by_minority": Plant(
+        "in majority mode a change of the tables is answered while the set is no majority",
+        Setting(wait="majority", start="alone", budget=Budget(0, 1, leases=1, changes=1)),
+        Rules(changes_need_a_majority=False),
+    ),
+    "registration_changes_rule": Plant(
+        "one broker that is restarted with majorityAck changes how its group elects",
+        Setting(start="alone", then=Mode("majority"), budget=Budget(1, 1, kills=1, modes=1, leases=1)),
+        owner=Group,
+        name="majority_of",
+        replacement=_largest_registered,
+    ),
+    "majority_at_once": Plant(
+        "a majority elects before a majority is in the set of the first master in majority mode",
+        Setting(start="alone", then=Mode("majority"), budget=Budget(1, 2, kills=1, modes=1, leases=1)),
+        owner=Group,
+        name="elected",
+        replacement=_majority_at_once,
+    ),
+    "repeated_set_applied": Plant(
+        "a proposal that arrives a second time is applied a second time",
+        Setting(budget=Budget(1, 1, proposals=2, twice=1)),
+        owner=ReplicaTable,
+        name="_alter",
+        replacement=_any_set_epoch,
     ),
     "registration_raises_no_epoch": Plant(
         "a proposal made before a power failure takes the broker in that came back",

@@ -38,6 +38,24 @@ class Rules(NamedTuple):
     """Only what members acknowledged counts for answers."""
     confirmed_bounds_reads: bool = True
     """Consumers read below the confirmed offset only."""
+    old_views_are_ignored: bool = True
+    """A view of an older epoch, or with an older SyncStateSet, changes nothing."""
+    new_leader_waits: bool = True
+    """A new Controllers' leader waits for every lease a former one may have granted."""
+    answers_are_committed: bool = True
+    """What the Controllers answer, a majority of them has."""
+    lease_needs_a_majority: bool = True
+    """A Controllers' leader that was deposed grants no lease."""
+    clocks_never_step: bool = True
+    """Leases are counted by a clock that nobody sets."""
+    unclean_needs_lease: bool = True
+    """Where outsiders may be elected, a master's members do not vouch for it: it needs a lease."""
+    forgotten_is_waited_for: bool = True
+    """The Controllers wait for the lease of a master that an operator removed."""
+    laggards_hold_leavers: bool = True
+    """In majority mode a member leaves the set only when those that stay have all that was answered."""
+    changes_need_a_majority: bool = True
+    """In majority mode a change of the tables is answered only while the set is a majority."""
 
 
 AS_KEELMQ: Final = Rules()

@@ -34,6 +34,30 @@ class Open(NamedTuple):
     incarnations: tuple[tuple[int, int], ...] = ()
 
 
+class Mode(NamedTuple):
+    """What a broker's configuration says. ``wait``: ``all``, ``count`` or ``majority``; ``acks``:
+    inSyncReplicas where ``wait`` is ``count``; ``copies_min``: minInSyncReplicas."""
+
+    wait: str = "all"
+    acks: int = 2
+    copies_min: int = 1
+
+    @property
+    def majority(self) -> bool:
+        return self.wait == "majority"
+
+    @property
+    def all_ack(self) -> bool:
+        return self.wait == "all"
+
+
+class Sent(NamedTuple):
+    """What the Controllers told a broker of its group; it may arrive late, or never."""
+
+    to: int
+    table: bytes
+
+
 class Request(NamedTuple):
     """A proposal on its way to the Controllers; it may arrive at any time, or never."""
 
@@ -62,7 +86,8 @@ class Lead(NamedTuple):
 
 class Broker(NamedTuple):
     """``follows``: the master its HA link goes to, 0 = none. ``lease``: the epoch its lease is for, 0 = none.
-    ``asked``: it asked the Controllers anew since its start. ``tables``: the changes of the tables it has."""
+    ``asked``: it asked the Controllers anew since its start. ``tables``: the changes of the tables it has.
+    ``mode``: which of the setting's modes its configuration says."""
 
     phase: Phase = Phase.SLAVE
     epoch: int = 1
@@ -75,6 +100,7 @@ class Broker(NamedTuple):
     lease: int = 0
     lead: Lead | None = None
     tables: frozenset[Change] = frozenset()
+    mode: int = 0
 
     @property
     def up(self) -> bool:
@@ -97,12 +123,20 @@ class Budget(NamedTuple):
     leases: int = 0
     starts: int = 99
     changes: int = 0
+    modes: int = 0
+    forgets: int = 0
+    cuts: int = 0
+    views: int = 0
+    twice: int = 0
+    leaders: int = 0
+    clocks: int = 0
 
 
 class World(NamedTuple):
     """``table``: the group as the Controllers have it, encoded. ``granted``: whose lease may run still, by
     the Controllers' clock. ``acked``: ``(offset, record)`` of every answered send; ``read``: of every record
-    a consumer may have read; ``answered``: changes of the tables that were answered."""
+    a consumer may have read; ``answered``: changes of the tables that were answered. ``sent``: views on their
+    way. ``previous``: the table before the last command, where a Controllers' leader may lose that."""
 
     table: bytes
     granted: tuple[bool, ...]
@@ -112,6 +146,8 @@ class World(NamedTuple):
     read: frozenset[tuple[int, Record]]
     answered: frozenset[Change]
     left: Budget
+    sent: tuple[Sent, ...] = ()
+    previous: bytes = b""
 
     def broker(self, broker_id: int) -> Broker:
         return self.brokers[broker_id - 1]
@@ -127,15 +163,16 @@ class World(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What is explored. ``wait``: ``all``, ``count`` or ``majority``; ``acks``: inSyncReplicas
-    where ``wait`` is ``count``;
-    ``copies_min``: minInSyncReplicas. ``start``: how the group begins, see ``chaos.model.begin``."""
+    """What is explored. ``wait``, ``acks`` and ``copies_min``: the mode, see ``Mode``. ``then``: another one,
+    which restarted brokers may have. ``unclean``: the Controllers elect an outsider rather than nobody.
+    ``start``: how the group begins, see ``chaos.model.begin``."""
 
     brokers: int = 3
     wait: str = "all"
     acks: int = 2
     copies_min: int = 1
     unclean: bool = False
+    then: Mode | None = None
     start: str = "full"
     budget: Budget = Budget()
 
@@ -144,12 +181,12 @@ class Setting(NamedTuple):
         return tuple(range(1, self.brokers + 1))
 
     @property
-    def majority(self) -> bool:
-        return self.wait == "majority"
+    def modes(self) -> tuple[Mode, ...]:
+        first = Mode(self.wait, self.acks, self.copies_min)
+        return (first,) if self.then is None else (first, self.then)
 
-    @property
-    def all_ack(self) -> bool:
-        return self.wait == "all"
+    def mode_of(self, broker: Broker) -> Mode:
+        return self.modes[broker.mode]
 
 
 def put(places: tuple, broker_id: int, value: object) -> tuple:  # type: ignore[type-arg]

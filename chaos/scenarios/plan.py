@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from chaos.faults import Step
@@ -28,6 +28,7 @@ class Plan:
     offload_ms: tuple[float, float] = (0.1, 2.0)
     shuffle_tasks: bool = False
     broker: Mapping[str, str] = field(default_factory=dict)
+    controller: Mapping[str, str] = field(default_factory=dict)
     power_failures: bool = False
     stall_max_ms: int | None = None
     """Longest time during the load without an acknowledged send, where the story allows a promise."""
@@ -35,14 +36,42 @@ class Plan:
     """Until the first node dies no master has a reason to drop a member of its SyncStateSet."""
     errors_expected: bool = False
     """Nodes will log errors: that is what a broken disk is for."""
+    brokers: int = 3
+    learners: int = 0
+    tolerates: int | None = None
+    """So many brokers hit by faults may cost acknowledged messages, by the mode: None for none."""
+    extras: bool = False
+    """Delayed messages, transactions, messages given back, offsets, topics and groups are asked for, too."""
+    swarm: bool = False
+    """Losses that the mode promises away are accounted for, message by message."""
 
     def to_json(self) -> dict[str, Any]:
+        """All of it: ``from_json`` makes the same plan."""
         return {
+            **{entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)},
             "steps": [step.to_json() for step in self.steps],
-            "load_ms": self.load_ms,
-            "network": dict(self.network),
-            "broker": dict(self.broker),
+            "load": {key: _plain(value) for key, value in asdict(self.load).items()},
         }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plan:
+        """Raises ValueError that says what is wrong."""
+        values = dict(data)
+        try:
+            low, high = values.pop("offload_ms", (0.1, 2.0))
+            load = dict(values.pop("load", {}))
+            if "body_bytes" in load:
+                load["body_bytes"] = tuple(load["body_bytes"])
+            steps = [Step.from_json(step) for step in values.pop("steps")]
+            return cls(steps, Load(**load), offload_ms=(low, high), **values)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a plan: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True, slots=True)

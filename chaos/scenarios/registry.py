@@ -13,6 +13,7 @@ from chaos.scenarios.outsiders import ONLY_OUTSIDERS, SLAVE_THAT_FORGOT
 from chaos.scenarios.partitions import CUT_LINKS, ISOLATED_MASTER, TWO_ROOMS
 from chaos.scenarios.pauses import CLOCKS, PAUSED_MASTER, SLOW, STOOD_STILL
 from chaos.scenarios.plan import Plan, Scenario
+from chaos.scenarios.swarm import SWARM
 
 _ALL: Final = (
     KILL_THE_MASTER,
@@ -37,6 +38,7 @@ _ALL: Final = (
     ROLLING_RESTART,
     NAMESERVERS_DIE,
     ISOLATED_LEADER,
+    SWARM,
 )
 SCENARIOS: Final[dict[str, Scenario]] = {scenario.name: scenario for scenario in _ALL}
 

@@ -17,6 +17,7 @@ from admin import credentials
 from admin.handover import CannotHandOver, hand_over
 from admin.local.cluster import POLL_S, ClusterNotReady, LocalCluster
 from admin.local.layout import CLUSTER, Node
+from chaos.links.cluster import LINK_FAULTS, ClusterLinks
 from client.admin import AdminClient
 from model.errors import MqError
 from runtime.env import Env
@@ -86,7 +87,7 @@ class World(Protocol):
 
 
 FAULTS: Final[dict[str, tuple[str, int | None]]] = {
-    # fault -> (whom, signal); no signal: an orderly request
+    # fault -> (whom, signal); no signal: an orderly request, or a fault of links
     "kill-master": ("master", signal.SIGKILL),
     "stop-master": ("master", signal.SIGTERM),
     "freeze-master": ("master", signal.SIGSTOP),
@@ -96,6 +97,7 @@ FAULTS: Final[dict[str, tuple[str, int | None]]] = {
     "kill-controller-leader": ("leader", signal.SIGKILL),
     "kill-leader-and-master": ("leader and master", signal.SIGKILL),
     "kill-namesrv": ("follower", signal.SIGKILL),
+    **dict.fromkeys(LINK_FAULTS, ("master", None)),
 }
 
 WATCH_S: Final = 0.02
@@ -143,9 +145,10 @@ class LiveWorld:
 
     target = "keelmq"
 
-    def __init__(self, env: Env, cluster: LocalCluster) -> None:
+    def __init__(self, env: Env, cluster: LocalCluster, links: ClusterLinks | None = None) -> None:
         self._env = env
         self._cluster = cluster
+        self._links = links
         self.group = cluster.layout.group_names[0]
         self.namesrv = [node.address for node in cluster.layout.namesrvs]
         self._leader = LeaderWatch(env, self.namesrv)
@@ -191,6 +194,13 @@ class LiveWorld:
 
     async def inflict(self, fault: str, victim: Victim) -> None:
         whom, number = FAULTS[fault]
+        if fault in LINK_FAULTS:
+            if self._links is None:
+                raise CannotDrill(
+                    f"{fault} needs a cluster of its own whose links go through proxies: no --dir"
+                )
+            await self._links.inflict(fault, self._cluster.layout.node(victim.name))
+            return
         if number is None:
             await self._hand_over(victim)
             return
@@ -203,6 +213,8 @@ class LiveWorld:
 
     async def mend(self, fault: str, victim: Victim) -> None:
         await self._leader.stop()
+        if fault in LINK_FAULTS and self._links is not None:
+            await self._links.heal()
         _, number = FAULTS[fault]
         for node in map(self._cluster.layout.node, victim.names):
             if number == signal.SIGSTOP:

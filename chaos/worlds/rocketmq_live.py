@@ -19,6 +19,7 @@ from typing import Final
 
 from admin.local.cluster import ClusterNotReady
 from admin.local.layout import Layout
+from chaos.links.cluster import LINK_FAULTS
 from chaos.worlds import rocketmq
 from chaos.worlds.live import (
     FAULTS,
@@ -104,6 +105,11 @@ class RocketMQWorld:
             made.name = name
         return found
 
+    @property
+    def brokers(self) -> list[rocketmq.Node]:
+        """The processes of the brokers, without those of the NameServers."""
+        return [self._nodes[node.name] for node in self._layout.broker_nodes]
+
     async def start(self, tell: Callable[[str], object]) -> None:
         """Start the JVMs, NameServers first. Raises ClusterNotReady."""
         tell("fetching RocketMQ, if need be")
@@ -140,6 +146,8 @@ class RocketMQWorld:
         names = {address: name for name, address in self._addresses.items()}
         controllers = {node.controller_address: node.name for node in self._layout.namesrvs}
         master = names[state.master_address]
+        if fault in LINK_FAULTS:
+            raise CannotDrill(f"{fault}: the links of a real RocketMQ do not go through proxies here")
         whom, _ = FAULTS[fault]
         candidates = {
             "master": [master],

@@ -101,6 +101,8 @@ class Node:
     skew_ms: int = 0
     stopping: bool = False
     again: bool = False
+    own: dict[str, str] = field(default_factory=dict)
+    """Keys of this broker's configuration alone; they count from its next start on."""
 
     @property
     def running(self) -> bool:
@@ -117,6 +119,7 @@ class WorldConfig:
     offload_s: tuple[float, float] = (0.0001, 0.002)
     shuffle: Shuffle = "nodes"
     broker: Mapping[str, str] = field(default_factory=dict)
+    learners: int = 0
     namesrv: Mapping[str, str] = field(default_factory=dict)
     controller: Mapping[str, str] = field(default_factory=dict)
 
@@ -138,10 +141,13 @@ class SimCluster:
             self._add(f"n{number}", "namesrv", f"127.0.1.{number + 1}")
         for number in range(1, config.brokers + 1):
             self._add(f"b{number}", "broker", f"127.0.2.{number}")
+        for number in range(1, config.learners + 1):
+            self._add(f"l{number}", "learner", f"127.0.4.{number}", {"asyncLearner": "true"})
 
-    def _add(self, name: str, kind: str, host: str) -> Node:
+    def _add(self, name: str, kind: str, host: str, own: Mapping[str, str] | None = None) -> Node:
         machine = Machine(name, self.seed, self._wall_ms)
         node = self.nodes[name] = Node(name, kind, host, machine, self.loop.new_life(name))
+        node.own = dict(own or {})
         node.life.alive = False
         return node
 
@@ -162,6 +168,10 @@ class SimCluster:
 
     def of(self, kind: str) -> list[Node]:
         return [node for node in self.nodes.values() if node.kind == kind]
+
+    def of_group(self) -> list[str]:
+        """Brokers that may be elected, by name."""
+        return [node.name for node in self.of("broker")]
 
     # Processes
 
@@ -223,6 +233,7 @@ class SimCluster:
             "controllerAddr": ";".join(self.controller_addresses),
             "totalReplicas": str(self.config.brokers),
             **self.config.broker,
+            **node.own,
         }
         _hand_out_secret(env, values.get("haSecretFile", ""))
         return Broker(env, BrokerConfig.from_mapping(values))
@@ -312,6 +323,7 @@ class SimCluster:
             node.machine.faults.slow_s = 0.0
             node.machine.faults.sync_errors = 0
             node.machine.faults.write_errors = 0
+            node.machine.faults.lying = False
             if node.kind == "client":
                 continue
             self.resume(node.name)
@@ -393,9 +405,11 @@ class SimCluster:
                 )
             )
 
-    def converged(self) -> str | None:
-        """None when all brokers are members and have confirmed and dispatched all; else what is missing."""
-        statuses = self.brokers()
+    def complete(self) -> str | None:
+        """None when all brokers are members; else what is missing."""
+        return self._incomplete(self.brokers())
+
+    def _incomplete(self, statuses: Mapping[str, dict[str, Any]]) -> str | None:
         missing = [node.name for node in self.of("broker") if node.name not in statuses]
         if missing:
             return f"{', '.join(missing)} not serving"
@@ -405,6 +419,14 @@ class SimCluster:
         outside = [name for name in statuses if name not in members]
         if outside:
             return f"{', '.join(outside)} not in the SyncStateSet"
+        return None
+
+    def converged(self) -> str | None:
+        """None when all brokers are members and have confirmed and dispatched all; else what is missing."""
+        statuses = self.brokers()
+        missing = self._incomplete(statuses)
+        if missing is not None:
+            return missing
         ends = {
             name: (s["maxOffset"], s["confirmOffset"], s["dispatchedOffset"]) for name, s in statuses.items()
         }

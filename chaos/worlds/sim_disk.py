@@ -157,6 +157,8 @@ class DiskFaults:
     sync_errors: int = 0
     """So many next syncs raise EIO and drop the dirty pages."""
     write_errors: int = 0
+    lying: bool = False
+    """Syncs return as if done and write nothing."""
     slow_s: float = 0.0
     """Added to every offloaded call."""
 
@@ -167,6 +169,8 @@ class DiskCounts:
     syncs: int = 0
     failed: int = 0
     powerless: int = 0
+    lied: int = 0
+    """Power failures with bytes missing that a sync had promised."""
 
 
 class Machine:
@@ -186,12 +190,26 @@ class Machine:
         self._directories: set[str] = {"/", ""}
         self._pending: list[_Rename] = []
         self._locks: dict[str, Life] = {}
+        self.believed = False
+        """A sync that wrote nothing was taken for one that did, and the power has not failed since."""
 
     # Faults
+
+    def wipe(self) -> None:
+        """An empty disk in the place of this one."""
+        self._files.clear()
+        self._durable.clear()
+        self._pending.clear()
+        self._locks.clear()
+        self._directories = {"/", ""}
+        self.faults = DiskFaults()
+        self.believed = False
 
     def lose_power(self) -> None:
         """What was not durable survives in part; see the module's text."""
         self.counts.powerless += 1
+        self.counts.lied += self.believed
+        self.believed = False
         kept_until: dict[str, int] = {}
         for directory in sorted({d for change in self._pending for d in change.directories}):
             count = sum(directory in change.directories for change in self._pending)
@@ -450,6 +468,9 @@ class SimFile:
             machine.counts.failed += 1
             inode.fail_sync()
             raise OSError(errno.EIO, "sync failed", self.path)
+        if machine.faults.lying:
+            machine.believed = True
+            return
         inode.sync()
 
     def close(self) -> None:

@@ -11,6 +11,9 @@ from chaos import faults
 from chaos.faults import Fault, Step
 from chaos.history import Happened
 from chaos.worlds.sim import SimCluster
+from chaos.worlds.sim_operator import Operator
+
+BROKERS: Final = ("broker", "learner")
 
 
 class Nemesis:
@@ -38,7 +41,18 @@ class Nemesis:
             faults.SyncError: self._sync_error,
             faults.FlipBit: self._flip_bit,
             faults.ClockJump: self._clock_jump,
+            faults.Partition: self._partition,
+            faults.LyingSync: self._lying_sync,
+            faults.Wipe: self._wipe,
+            faults.Reconfigure: self._reconfigure,
+            faults.RollingChange: self._rolling_change,
+            faults.HandOver: self._hand_over,
         }
+        self.operator = Operator(cluster)
+        self.before: list[Callable[[Fault, str], None]] = []
+        """Called when a fault is about to strike a node."""
+        self.after: list[Callable[[Fault, str], None]] = []
+        """Called when a fault struck a node."""
         self.done: dict[str, int] = {}
         """How often each kind of fault hit something."""
 
@@ -56,11 +70,17 @@ class Nemesis:
             self._note(fault, "")
             return
         name = self.resolve(fault.target)
-        if name is None or not self._acts[type(fault)](name, fault):
+        if name is None:
+            return
+        for hook in self.before:
+            hook(fault, name)
+        if not self._acts[type(fault)](name, fault):
             return
         if step.bind:
             self._bound[step.bind] = name
         self._note(fault, name)
+        for hook in self.after:
+            hook(fault, name)
 
     def resolve(self, target: str) -> str | None:
         """The node a target means now, or None."""
@@ -149,3 +169,63 @@ class Nemesis:
         if node.env is not None:
             node.env.skew_ms = node.skew_ms
         return True
+
+    def _partition(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.Partition)
+        for one, other in self._links_to_cut(name, fault.shape):
+            self._cluster.cut(one, other, fault.direction)
+        return True
+
+    def _links_to_cut(self, name: str, shape: str) -> list[tuple[str, str]]:
+        cluster = self._cluster
+        if shape in _KINDS_CUT_OFF:
+            kinds = _KINDS_CUT_OFF[shape]
+            return [(name, node.name) for kind in kinds for node in cluster.of(kind) if node.name != name]
+        servers = [node.name for kind in ("namesrv", *BROKERS) for node in cluster.of(kind)]
+        self._chance.shuffle(servers)
+        pairs = [(one, other) for at, one in enumerate(servers) for other in servers[at + 1 :]]
+        if shape == "ring":
+            count = len(servers)
+            return [
+                (one, other)
+                for one, other in pairs
+                if (servers.index(other) - servers.index(one)) % count not in (1, count - 1)
+            ]
+        assert shape in ("halves", "bridge"), f"no shape {shape}"
+        room = set(servers[: self._chance.randint(1, len(servers) - 1)])
+        return [
+            (one, other)
+            for one, other in pairs
+            if (one in room) != (other in room) and not (shape == "bridge" and name in (one, other))
+        ]
+
+    def _lying_sync(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.LyingSync)
+        self._cluster.nodes[name].machine.faults.lying = fault.lying
+        return True
+
+    def _wipe(self, name: str, fault: Fault) -> bool:
+        node = self._cluster.nodes[name]
+        if node.state not in ("down", "off"):
+            return False
+        node.machine.wipe()
+        return True
+
+    def _reconfigure(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.Reconfigure)
+        self._cluster.nodes[name].own.update(fault.values)
+        return True
+
+    def _rolling_change(self, name: str, fault: Fault) -> bool:
+        assert isinstance(fault, faults.RollingChange)
+        return self.operator.change(fault.values)
+
+    def _hand_over(self, name: str, fault: Fault) -> bool:
+        return self.operator.hand_over()
+
+
+_KINDS_CUT_OFF: Final = {
+    "clients": ("client",),
+    "controllers": ("namesrv",),
+    "slaves": BROKERS,
+}

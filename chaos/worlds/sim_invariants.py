@@ -12,6 +12,7 @@ import sys
 from typing import Any, Final
 
 from chaos.worlds.sim_loop import current_life
+from model.installed import PREFIX
 
 PACKAGES: Final = frozenset({"store", "ha", "controller", "broker", "namesrv", "client", "remoting"})
 METHOD: Final = "check_invariants"
@@ -21,7 +22,7 @@ _WATCHED: Final = "_checked_in_simulation"
 def watch_servers() -> None:
     """Watch every class with invariants that is imported by now. May be called again."""
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] not in PACKAGES:
+        if name.removeprefix(PREFIX).partition(".")[0] not in PACKAGES:
             continue
         for value in list(vars(module).values()):
             if isinstance(value, type) and value.__module__ == name and hasattr(value, METHOD):

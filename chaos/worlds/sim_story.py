@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final, cast
 
@@ -16,11 +16,13 @@ from broker.service import Broker
 from chaos.checks import Evidence, Violation
 from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
-from chaos.history import Asked, History, Ok, Read
+from chaos.history import Asked, History, Observed, Ok, Read
 from chaos.scenarios import Plan
 from chaos.workload import ProducerLoad, ReaderLoad, queues_of
 from chaos.worlds.sim import GROUP, SimCluster, WorldConfig
+from chaos.worlds.sim_extras import Extras
 from chaos.worlds.sim_faults import Nemesis
+from chaos.worlds.sim_losses import Losses
 from chaos.worlds.sim_net import NetProfile
 from client.admin import AdminClient
 from client.message import Queue
@@ -40,6 +42,7 @@ PROBE_S: Final = 0.15
 ENDS_S: Final = 15.0
 """Longest that a send begun before the end of the load may still take."""
 TRIES_MAX: Final = 100
+LAST_TRIES: Final = 3
 INDEX_SAMPLES: Final = 20
 
 
@@ -55,17 +58,30 @@ class Story:
             network=NetProfile(**plan.network),
             offload_s=(low_ms / 1000, high_ms / 1000),
             shuffle="all" if plan.shuffle_tasks else "nodes",
+            brokers=plan.brokers,
+            learners=plan.learners,
             broker=plan.broker,
+            controller=plan.controller,
         )
         self.cluster = SimCluster(seed, config, self.history)
         self.nemesis = Nemesis(self.cluster, plan.steps)
+        unclean = plan.controller.get("enableElectUncleanMaster") == "true"
+        self.losses = Losses(
+            self.cluster,
+            tolerates=plan.tolerates,
+            unclean=lambda: unclean or self.nemesis.operator.gave_up,
+        )
+        if plan.swarm:
+            self.nemesis.after.append(self.losses.struck)
+            self.history.watch(self.losses.happened)
+        self.extras: Extras | None = None
         self.found: list[Violation] = []
         self.evidence = Evidence(self.history, power_failures=plan.power_failures, set_kept=plan.set_kept)
         self.queues = queues_of(plan.load, GROUP)
 
     async def main(self) -> None:
         cluster, plan = self.cluster, self.plan
-        for node in [*cluster.of("namesrv"), *cluster.of("broker")]:
+        for node in [*cluster.of("namesrv"), *cluster.of("broker"), *cluster.of("learner")]:
             cluster.start(node.name)
         reason = await cluster.until(cluster.converged, READY_S)
         if reason is not None:
@@ -76,15 +92,22 @@ class Story:
         await self._create_topic()
         self._begin_probe()
         producers, reader, tasks = await self._begin_load()
+        if plan.extras:
+            self.extras = Extras(cluster)
+            tasks.append(self.extras.begin())
         faults = own.spawn(self.nemesis.run(), name="faults")
         begun_ms = cluster.clock()
         await asyncio.sleep(plan.load_ms / 1000)
         await faults
         self._look_for_stalls(begun_ms)
         cluster.revive()
+        if self.nemesis.done.get("wipe"):
+            own.spawn(self.nemesis.operator.forget_the_dead(), name="forget")
         for producer in producers:
             producer.stop()
         reader.stop()
+        if self.extras is not None:
+            self.extras.stop()
         _, late = await asyncio.wait(tasks, timeout=ENDS_S)
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
@@ -94,6 +117,10 @@ class Story:
             self._not_live("the healed cluster did not converge", reason)
             self.evidence.complete = False
         await self._last_sends(producers)
+        await cluster.until(cluster.converged, 5.0)
+        if self.extras is not None and not self.losses.any_allowed:
+            await self.extras.settle()
+            self.found += self.extras.broken()
         await cluster.until(cluster.converged, 5.0)
         observer.cancel()
         cluster.observe()
@@ -211,8 +238,11 @@ class Story:
         """In a healed cluster every producer's next send is acknowledged."""
         for producer in producers:
             node = self.cluster.nodes[producer.name]
-            acked = await self.cluster.inside(node, producer.send_one(), name="last")
-            if not acked:
+            for _ in range(LAST_TRIES):
+                # The first may meet a connection whose other end lost power: its answer is unknown.
+                if await self.cluster.inside(node, producer.send_one(), name="last"):
+                    break
+            else:
                 last = self.history.sends()[-1]
                 self._not_live("a send failed after everything was healed", f"{last.key}: {last.error}")
                 return
@@ -268,11 +298,18 @@ class Story:
             got = store.get(queue.topic, queue.queue_id, at, 1 << 20, 1 << 30)
             for chunk in got.chunks:
                 self._noterecords_in(f"queues of {name}", records_in(chunk))
-        acked = [send for send in self.history.sends() if send.outcome == "ok"]
+        source = f"queues of {name}"
+        there = {read.key for read in self.history.reads(final=True) if read.source == source}
+        acked = [send for send in self.history.sends() if send.outcome == "ok" and send.key in there]
         for send in self.cluster.chance(f"index:{name}").sample(acked, min(INDEX_SAMPLES, len(acked))):
             found = store.query(send.queue.topic, send.key, 32, 0, 1 << 60)
             if not any(send.key.encode() in record for record in found):
                 self.found.append(Violation("index", f"{name} does not find {send.key} by its key"))
+
+    def account(self) -> None:
+        """Find out which losses nobody promised to prevent."""
+        self.evidence.forgiven = self.losses.promised_away(self.history)
+        self.evidence.power_failures = self.losses.bytes_may_be_missing
 
     def coverage(self) -> dict[str, int]:
         """What this run met: faults, events of the nodes, outcomes of sends."""
@@ -282,8 +319,32 @@ class Story:
         for event in self.history.happened():
             if event.name not in self.nemesis.done:
                 found[f"event.{event.name}"] += 1
+        for change, count in role_changes(self.history.observed()).items():
+            found[f"role.{change}"] = count
+        if self.extras is not None:
+            found.update(self.extras.done)
         for send in self.history.sends():
             found[f"send.{send.outcome}"] += 1
         found["read"] = len(self.history.reads(final=False))
+        forgiven = self.evidence.forgiven
+        found["promised_away"] = len(forgiven.gone | forgiven.left)
         found["epochs"] = max((len(log.epochs) for log in self.evidence.logs), default=0)
         return dict(found)
+
+
+def role_changes(observed: Iterable[Observed]) -> Counter[str]:
+    """How often a broker went from one role to another, as it was seen; one that was not seen for a while, or
+    was started anew, was down."""
+    found: Counter[str] = Counter()
+    last: dict[str, Observed] = {}
+    for now in observed:
+        before = last.get(now.node)
+        last[now.node] = now
+        if before is None:
+            continue
+        if before.life != now.life or now.at_ms - before.at_ms > 2500 * OBSERVE_S:
+            found[f"{before.role}>down"] += 1
+            found[f"down>{now.role}"] += 1
+        elif before.role != now.role:
+            found[f"{before.role}>{now.role}"] += 1
+    return found

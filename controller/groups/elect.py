@@ -36,9 +36,11 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     ``voters``: all registered replicas but learners. ``alive``: heard of; ``within_grace``: not heard yet by
     a new Controllers' leader, which must not take them for dead: the master stays, nobody becomes it.
     ``answered``: said for this election how far their logs are. ``ends``: how far that is.
+    ``holders``: where an acknowledged record of majority mode may be; it is on ``copies`` of them at least.
     ``master``: the current master, or None. ``preferred``: the only broker that may be chosen, or None.
     ``all_ack``: an answer to a producer needed every member. ``majority_of``: in majority mode, of how many
-    replicas a majority has every acknowledged record; 0 = the members decide.
+    replicas a majority has every acknowledged record; 0 = the members decide. ``quorum_members``: the last
+    SyncStateSet that was such a majority: nothing is acknowledged under a smaller one. Empty = not known.
     ``unclean``: rather lose acknowledged messages than have no master.
     """
 
@@ -53,10 +55,13 @@ class Ballot(msgspec.Struct, frozen=True, kw_only=True):
     preferred: int | None = None
     all_ack: bool = False
     majority_of: int = 0
+    quorum_members: Collection[int] = ()
+    holders: Collection[int] = ()
+    copies: int = 1
     unclean: bool = False
 
     def best(self, candidates: Collection[int]) -> int | None:
-        """The preferred one if it is a candidate, else the one with the furthest log."""
+        """The preferred one if it is a candidate, else the one with the longest log."""
         if self.preferred is not None:
             return self.preferred if self.preferred in candidates else None
         return min(candidates, key=self._rank, default=None)
@@ -79,13 +84,23 @@ def choose(ballot: Ballot) -> int | None:
     return chosen
 
 
-def enough(answered: Collection[int], replicas: int) -> bool:
-    """Whether so many answers contain one of every majority of so many replicas."""
+def is_majority(answered: Collection[int], replicas: int) -> bool:
+    """Whether so many answers share one with every majority of so many replicas."""
     return len(answered) > replicas // 2
 
 
-def furthest(answered: Collection[int], ends: Mapping[int, End]) -> list[int]:
-    """Those whose logs end last: by the epoch of the end, then by offset. Sorted."""
+def has_every_record(ballot: Ballot, answered: Collection[int]) -> bool:
+    """In majority mode: whether one of these has any record that was acknowledged.
+
+    A majority of the replicas there are now is not enough: those that acknowledged may have been replaced,
+    or outnumbered by replicas that registered since. Fewer holders may be missing than a record has copies.
+    """
+    missing = set(ballot.holders).difference(answered)
+    return is_majority(answered, ballot.majority_of) and len(missing) < ballot.copies
+
+
+def with_longest_log(answered: Collection[int], ends: Mapping[int, End]) -> list[int]:
+    """Those with the longest log: by the epoch of its end, then by offset. Sorted."""
 
     def reach(broker_id: int) -> tuple[int, int]:
         end = ends.get(broker_id, _NOTHING_KNOWN)
@@ -95,10 +110,10 @@ def furthest(answered: Collection[int], ends: Mapping[int, End]) -> list[int]:
     return sorted(broker_id for broker_id in answered if reach(broker_id) == last)
 
 
-def further(than: int, others: Collection[int], ends: Mapping[int, End]) -> int | None:
-    """One of ``others`` whose log ends later than the one of ``than``: the furthest; None = there is none."""
-    best = furthest({than, *others}, ends)
-    return None if than in best else best[0]
+def longer_than(broker_id: int, others: Collection[int], ends: Mapping[int, End]) -> int | None:
+    """The one of ``others`` with the longest log if that is longer than the broker's; None = it is not."""
+    best = with_longest_log({broker_id, *others}, ends)
+    return None if broker_id in best else best[0]
 
 
 def _by_membership(ballot: Ballot) -> int | None:
@@ -114,16 +129,24 @@ def _by_membership(ballot: Ballot) -> int | None:
 
 
 def _by_majority(ballot: Ballot) -> int | None:
-    """Of a majority that answered and forgot nothing the furthest: it has every acknowledged record."""
+    """Of those that answered and forgot nothing, when one of them has every acknowledged record: the longest
+    log of a member of the last set that was a majority. It has all of that, and every change of a table that
+    was answered.
+
+    A replica outside of that set may have a longer log, and lack a topic that every member has. Nobody leaves
+    the set before those that stay have all that was acknowledged (``SyncSet.desired_members``): so either
+    every member has a record, or a majority that is among the members, and one of that was heard.
+    """
     sound = [b for b in _heard(ballot) if b not in ballot.suspect]
-    if not enough(sound, ballot.majority_of):
+    able = [b for b in sound if b in ballot.quorum_members] if ballot.quorum_members else sound
+    if not able or not has_every_record(ballot, sound):
         return _among_survivors(ballot)
-    return ballot.best(furthest(sound, ballot.ends))
+    return ballot.best(with_longest_log(able, ballot.ends))
 
 
 def _among_survivors(ballot: Ballot) -> int | None:
-    """Nobody is known to have all that was acknowledged: the furthest of all replicas leads, once every one
-    of them has said how far its log is.
+    """Nobody is known to have all that was acknowledged: the longest log of all replicas leads, once every
+    one of them has said how long its log is.
 
     Members alone will not do: the master's machine loses power just after its slaves were killed and left the
     set; it comes back with a short log as the only member, leads, and cuts the slaves, which have everything.
@@ -132,7 +155,7 @@ def _among_survivors(ballot: Ballot) -> int | None:
     # In majority mode there may be replicas that are not even registered.
     if len(heard) < max(len(ballot.voters), ballot.majority_of):
         return None
-    return ballot.best(furthest(heard, ballot.ends))
+    return ballot.best(with_longest_log(heard, ballot.ends))
 
 
 def _heard(ballot: Ballot) -> list[int]:

@@ -366,10 +366,7 @@ class ElectionState:
     def _ask(self, name: str, election: Election) -> None:
         wish, group = election.wish, self._table.groups.get(name)
         election.phase, election.asked_ms = Phase.ASKING, self._now_ms
-        master_too = wish.designate or wish.restarted
-        asked = (
-            [] if group is None else self._prospects.to_ask(name, group, self._now_ms, master_too=master_too)
-        )
+        asked = [] if group is None else self._prospects.to_ask(name, group, wish, self._now_ms)
         beats = [self._live.newest(name, broker_id) for broker_id in asked]
         longest_s = patience_s(beat.timeout_ms for beat in beats if beat is not None)
         self._inquiries += 1

@@ -46,7 +46,12 @@ class Group(msgspec.Struct):
     master has seen them catch up. ``removed``: masters, and members that may have led, removed since the last
     election: they may not know it, and confirm until their lease ends. ``rule``: of the last master's epoch;
     None = it was elected before rules were kept. ``majority_next``: the rule becomes a majority of so many
-    replicas as soon as one is in the set."""
+    replicas as soon as one is in the set.
+    ``holders``: in majority mode the brokers that an acknowledged record may be on, those forgotten since
+    included; a replica that registered later is none until it was in the set. Each acknowledged record is on
+    a majority of ``rule.majority_of`` at least. Empty = nothing was acknowledged by a majority yet.
+    ``renews``: a master was elected since one of them was forgotten.
+    ``quorum_members``: the last SyncStateSet that was a majority, in majority mode; empty = none was yet."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -62,6 +67,9 @@ class Group(msgspec.Struct):
     removed: list[int] = []
     rule: Rule | None = None
     majority_next: int = 0
+    quorum_members: list[int] = []
+    holders: list[int] = []
+    renews: bool = False
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -76,6 +84,12 @@ class Group(msgspec.Struct):
         else:
             registered = max((replica.majority_of for replica in self.replicas.values()), default=0)
         return max(registered, len(self.voters)) if registered else 0
+
+    @property
+    def _copies(self) -> int:
+        """In majority mode: on so many brokers an acknowledged record is at least. The master counts at least
+        the ``totalReplicas`` it registered; that it knows of more is not sure."""
+        return self.rule.majority_of // 2 + 1 if self.rule is not None else 1
 
     def address(self, broker_id: int | None) -> str | None:
         replica = None if broker_id is None else self.replicas.get(broker_id)
@@ -97,6 +111,9 @@ class Group(msgspec.Struct):
             preferred=asks if command.designate and asks != NOBODY else None,
             all_ack=command.all_ack if said is None else said,
             majority_of=self.majority_of,
+            quorum_members=self.quorum_members,
+            holders=self.holders,
+            copies=self._copies,
             unclean=command.unclean,
         )
 
@@ -158,6 +175,13 @@ class Group(msgspec.Struct):
         self.master, self.epoch, self.virgin = chosen, self.epoch + 1, False
         self.members, self.members_epoch = [chosen], self.members_epoch + 1
         self.removed = []
+        if not self.rule.majority_of:
+            self.holders, self.quorum_members = (
+                [],
+                [],
+            )  # members decide; the next majority begins with its set
+        self.renews = any(holder not in self.replicas for holder in self.holders)
+        self._note_holders()
         if chosen in self.suspect:
             self.suspect.remove(chosen)  # from now on what it has is what the group has
 
@@ -171,6 +195,28 @@ class Group(msgspec.Struct):
             assert self.rule is not None, "a rule that changes was kept"
             self.rule = msgspec.structs.replace(self.rule, majority_of=self.majority_next)
             self.majority_next = 0
+        self._note_holders()
+
+    def _note_holders(self) -> None:
+        """Members have all that was acknowledged before the set changed to hold them, former epochs included
+        (``SyncSet``). So a new one may stand for one that was forgotten."""
+        if self.rule is None or not self.rule.majority_of:
+            return
+        majority = len(set(self.members) & set(self.voters)) >= self._copies
+        if majority:
+            self.quorum_members = list(self.members)
+        if not self.holders:
+            # The first majority: until now nothing was acknowledged by one.
+            self.holders = sorted({*self.voters, *self.members}) if majority else []
+        elif self.renews and majority:
+            # Nothing was acknowledged in this epoch, and all of the former ones is on all of these.
+            self.holders = sorted({h for h in self.holders if h in self.replicas} | set(self.members))
+            self.renews = False
+        else:
+            for member in self.members:
+                if member not in self.holders:
+                    gone = next((h for h in self.holders if h not in self.replicas), None)
+                    self.holders = sorted({*self.holders, member} - {gone})
 
     def depose(self) -> None:
         """Nobody leads. The set stays: only its members may hold all that was acknowledged."""
@@ -181,6 +227,7 @@ class Group(msgspec.Struct):
         for broker_id in sorted(gone & set(self.replicas)):
             del self.replicas[broker_id]
         self.suspect = [broker_id for broker_id in self.suspect if broker_id not in gone]
+        self.quorum_members = [broker_id for broker_id in self.quorum_members if broker_id not in gone]
         if gone & set(self.members):
             if self.master is None or self.master in gone:
                 led = gone & set(self.members if self.master is None else (self.master,))

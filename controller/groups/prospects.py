@@ -16,7 +16,7 @@ from controller.groups.commands import (
     NOBODY,
     ElectMaster,
 )
-from controller.groups.elect import PRIORITY_LAST, End, further
+from controller.groups.elect import PRIORITY_LAST, End, longer_than
 from controller.groups.group import Group
 from controller.groups.lease import Leases, matters
 from controller.groups.liveness import Liveness
@@ -98,11 +98,14 @@ class Prospects:
         assert group is not None, "an election of an unknown group is not in vain: the table refuses it"
         return nobody(command.group, group, command)
 
-    def to_ask(self, name: str, group: Group, now_ms: float, *, master_too: bool) -> list[int]:
-        """The brokers whose logs an election would compare. ``master_too``: it confirms nothing any more, so
-        its word counts like the others'."""
-        # A suspect leads only when every replica said how far its log is.
-        every = self._config.elect_unclean_master or group.majority_of > 0 or bool(group.suspect)
+    def to_ask(self, name: str, group: Group, wish: Wish, now_ms: float) -> list[int]:
+        """The brokers whose logs an election would compare. A master that restarts or hands over confirms
+        nothing any more, so its word counts like the others'."""
+        master_too = wish.designate or wish.restarted
+        # A suspect leads only when every replica said how far its log is; one that was elected is none to
+        # us any more, but to itself until it has asked anew.
+        suspects = bool(group.suspect) or wish.suspect
+        every = self._config.elect_unclean_master or group.majority_of > 0 or suspects
         able = group.replicas if every else {*group.members, *group.before}
         alive = self._live.alive(name, now_ms)
         return [i for i in alive if i in able and (i != group.master or master_too)]
@@ -114,7 +117,7 @@ class Prospects:
         # The silent count with their heartbeats; but of several that are, one may just have died.
         if not group.majority_of and not answered and len(asked) > 1:
             return False
-        if not group.majority_of and not group.suspect:
+        if not group.majority_of and not group.suspect and not command.suspect:
             return True
         # A majority that is slow is better than a minority that is quick.
         return self.chosen(msgspec.structs.replace(command, unclean=False)) is not None
@@ -164,7 +167,7 @@ class Prospects:
         for member in (target, *others):
             if member not in answered and member != group.master:
                 return f"broker {member} of {name} does not say how far its log is; no master handed over"
-        other = further(target, [m for m in others if m in answered], wanted.ends)
+        other = longer_than(target, [m for m in others if m in answered], wanted.ends)
         if other is None:
             return None
         mine, its = (wanted.ends.get(i, End()) for i in (target, other))

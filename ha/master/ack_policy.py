@@ -3,13 +3,16 @@
 ``confirmed`` is what consumers may read, ``replicated`` what producers are told OK for. Two rules hold in
 every mode: consumers read only what every replica has that could be elected, and OK means ``copies_min``
 copies (``ASYNC_MASTER`` excepted, which waits for no replica).
+
+A *copy* is a log that has the record, the master's included. A *member* is a broker in the SyncStateSet.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from model.config import BrokerConfig
 
@@ -23,17 +26,26 @@ class Wait(enum.Enum):
     MAJORITY = "majority"  # members that are a majority of all replicas, in the set or not
 
 
+class Copies(NamedTuple):
+    """How many logs must have a record."""
+
+    to_read: int
+    """Before consumers read it, beside those of every member."""
+    to_ack: int
+    """Before its producer is told OK."""
+
+
 @dataclass(frozen=True, slots=True)
 class AckPolicy:
     """One broker's mode, as its configuration says."""
 
     wait: Wait = Wait.ALL
-    count: int = 1
-    """Members an answer waits for at least, the master included (``inSyncReplicas``)."""
+    acks_min: int = 1
+    """With COUNT and MAJORITY an answer waits for so many members at least (``inSyncReplicas``)."""
     replicas: int = 0
     """With MAJORITY: how many replicas the group has at least (``totalReplicas``)."""
     copies_min: int = 1
-    """``minInSyncReplicas``."""
+    """OK means so many copies at least (``minInSyncReplicas``)."""
     synced: bool = False
     """SYNC_FLUSH: the master's own copy counts as far as it is on its disk."""
 
@@ -50,48 +62,56 @@ class AckPolicy:
             wait = Wait.ALL
         return cls(
             wait,
-            count=1 if asynchronous else config.in_sync_replicas,
+            acks_min=1 if asynchronous else config.in_sync_replicas,
             replicas=config.total_replicas if config.majority_ack else 0,
             copies_min=config.min_in_sync_replicas,
             synced=config.flush_disk_type == "SYNC_FLUSH",
         )
 
-    def quorum(self, known: int) -> int:
-        """Copies a record needs before consumers read it, beside that of every member. ``known``: how many
-        replicas the master knows."""
-        if self.wait is Wait.MAJORITY:
-            return max(self.count, max(self.replicas, known) // 2 + 1)
-        return self.count if self.wait is Wait.COUNT else 1
+    def copies(self, replicas_known: int) -> Copies:
+        """``replicas_known``: how many replicas the master knows of, itself included and learners not. Only a
+        majority depends on it."""
+        match self.wait:
+            case Wait.NOBODY:
+                return Copies(1, 1)
+            case Wait.ALL:
+                return Copies(1, self.copies_min)
+            case Wait.COUNT:
+                to_read = self.acks_min
+            case Wait.MAJORITY:
+                to_read = max(self.acks_min, max(self.replicas, replicas_known) // 2 + 1)
+        return Copies(to_read, max(to_read, self.copies_min))
 
-    def copies(self, known: int) -> int:
-        """Copies that OK means at least, the master's included."""
-        return 1 if self.wait is Wait.NOBODY else max(self.quorum(known), self.copies_min)
-
-    def members_needed(self, known: int) -> int:
-        """Members without which no write is taken."""
-        return max(self.copies_min, self.quorum(known) if self.wait is Wait.MAJORITY else 1)
+    def members_to_write(self, replicas_known: int) -> int:
+        """Members without which no write is taken. ``replicas_known``: see ``copies``."""
+        majority = self.copies(replicas_known).to_read if self.wait is Wait.MAJORITY else 1
+        return max(self.copies_min, majority)
 
     def own_end(self, end: int, flushed: int) -> int:
         """How far the master's own copy counts. With SYNC_FLUSH the master is a replica like the others: what
         only its memory holds is gone when all of them lose power."""
         return min(end, flushed) if self.synced else end
 
-    def watermarks(self, own: int, slowest: int, ends: Sequence[int], known: int) -> tuple[int, int]:
-        """How far consumers may read and producers are told OK; -1: nothing more than before.
+    def watermarks(self, own: int, slowest: int, ends: Sequence[int], copies: Copies) -> tuple[int, int]:
+        """How far consumers may read and producers are told OK, as offsets in the CommitLog (bytes); -1:
+        nothing more than before.
 
-        ``own``: the master's copy. ``slowest``: what every replica has that could be elected. ``ends``: of
-        the slaves that are members, whatever the Controllers answer to open proposals.
+        ``own``: where the master's copy ends. ``slowest``: up to here every replica has the log that could be
+        elected. ``ends``: where the copies of slaves end, one offset a connected slave that is a member
+        whatever the Controllers answer to open proposals, in any order; -1 = it has not reported yet.
+        ``copies``: by this policy.
         """
-        copies = self.copies(known)
         if self.wait is Wait.ALL:
-            # The set may have shrunk while answers waited. Consumers may read what is left: all that can be
-            # elected have it.
-            return slowest, slowest if 1 + len(ends) >= copies else -1
-        have = (own, *ends)
-        return min(slowest, nth_end(have, self.quorum(known))), nth_end(have, copies)
+            return self.by_all(slowest, 1 + len(ends), copies)
+        to_read, to_ack = copies
+        highest = sorted((own, *ends), reverse=True)
+        readable = highest[to_read - 1] if len(highest) >= to_read else -1
+        replicated = highest[to_ack - 1] if len(highest) >= to_ack else -1
+        return (readable if readable < slowest else slowest), replicated
 
-
-def nth_end(ends: Iterable[int], count: int) -> int:
-    """The offset that ``count`` of the logs reach; -1: there are not so many."""
-    highest = sorted(ends, reverse=True)
-    return highest[count - 1] if len(highest) >= count else -1
+    @staticmethod
+    def by_all(slowest: int, members: int, copies: Copies) -> tuple[int, int]:
+        """``watermarks`` in mode ALL. ``members``: how many there are, the master included."""
+        # The set may have shrunk while answers waited. Consumers may read what is left: all that can be
+        # elected have it.
+        return slowest, slowest if members >= copies.to_ack else -1

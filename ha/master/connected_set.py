@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ha.master.ack_policy import AckPolicy
+from ha.master.ack_policy import AckPolicy, Copies
 from ha.master.replicas import check_ack
 
 
@@ -27,22 +27,28 @@ class ConnectedSet:
     replicated: int = 0
     _ends: dict[int, int] = field(default_factory=dict)
     _acknowledged: dict[int, int] = field(default_factory=dict)  # the furthest, on any connection
-    _copies: int = 1  # what the policy asked for when ``replicated`` moved last
+    _checked: int = 1  # copies that the policy asked for when ``replicated`` moved last
+    members: frozenset[int] = field(init=False)
+    members_to_write: int = field(init=False)
+    """Members without which no write is taken."""
+    _copies: Copies = field(init=False)
+    _own_decides: bool = field(init=False)  # the policy asks for one copy, and none is ahead of our own
 
     def __post_init__(self) -> None:
-        self._advance()
-
-    @property
-    def members(self) -> frozenset[int]:
-        return frozenset({self.self_id, *self._ends})
+        self._regroup()
 
     @property
     def candidates(self) -> frozenset[int]:
         return frozenset(self._ends)
 
-    @property
-    def members_needed(self) -> int:
-        return self.policy.members_needed(len(self.members))
+    def _regroup(self) -> None:
+        """Who is connected changed. What follows from it is asked for at each append: it is kept."""
+        self.members = frozenset({self.self_id, *self._ends})
+        known = len(self.members)
+        self.members_to_write = self.policy.members_to_write(known)
+        self._copies = self.policy.copies(known)
+        self._own_decides = self._copies.to_ack == 1 and (known == 1 or not self.policy.synced)
+        self._advance()
 
     def on_append(self, end: int) -> None:
         self.end = end
@@ -59,7 +65,7 @@ class ConnectedSet:
         if broker_id not in self._ends:
             self.set_epoch += 1
         self._ends[broker_id] = -1
-        self._advance()
+        self._regroup()
 
     def on_ack(self, broker_id: int, end: int, now_ms: float) -> None:
         """A connected slave has everything below ``end``. Raises PeerError when that cannot be."""
@@ -71,7 +77,7 @@ class ConnectedSet:
     def on_disconnect(self, broker_id: int) -> None:
         if self._ends.pop(broker_id, None) is not None:
             self.set_epoch += 1
-            self._advance()
+            self._regroup()
 
     def on_tick(self, now_ms: float) -> None:
         """Nothing depends on time."""
@@ -86,14 +92,22 @@ class ConnectedSet:
     def check_invariants(self) -> None:
         """Raises AssertionError when OK means fewer copies than the policy asks for."""
         assert self.confirmed <= self.end, f"confirmed {self.confirmed} lies beyond the log's end {self.end}"
-        having = 1 + sum(end >= self.replicated for end in self._acknowledged.values())
-        assert having >= self._copies or not self.replicated, (
-            f"{having} brokers have what is answered up to {self.replicated}, {self._copies} must"
+        having = 1
+        for end in self._acknowledged.values():
+            having += end >= self.replicated
+        assert having >= self._checked or not self.replicated, (
+            f"{having} brokers have what is answered up to {self.replicated}, {self._checked} must"
         )
 
     def _advance(self) -> None:
-        own, known = self.policy.own_end(self.end, self.flushed), len(self.members)
-        self.confirmed = max(self.confirmed, own)
-        _, replicated = self.policy.watermarks(own, own, list(self._ends.values()), known)
+        policy = self.policy
+        own = policy.own_end(self.end, self.flushed) if policy.synced else self.end
+        if own > self.confirmed:
+            self.confirmed = own
+        if self._own_decides:  # the same as below, in fewer steps
+            if own > self.replicated:
+                self.replicated, self._checked = own, 1
+            return
+        _, replicated = policy.watermarks(own, own, list(self._ends.values()), self._copies)
         if replicated > self.replicated:
-            self.replicated, self._copies = replicated, self.policy.copies(known)
+            self.replicated, self._checked = replicated, self._copies.to_ack

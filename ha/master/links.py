@@ -51,6 +51,28 @@ class TurnedAway:
         self.told_ms, self._untold = now_ms, 0
 
 
+class Incarnations:
+    """How often each slave forgot what it had: it lost power, or its disk. Only grows."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, int] = {}  # as the Controllers last said
+        self._linked: dict[int, int] = {}  # the same, when its link began
+
+    def on_told(self, forgot: Mapping[int, int]) -> None:
+        for broker_id, times in forgot.items():
+            self._told[broker_id] = max(times, self._told.get(broker_id, 0))
+
+    def on_link(self, broker_id: int) -> None:
+        self._linked[broker_id] = self._told.get(broker_id, 0)
+
+    def is_former(self, broker_id: int) -> bool:
+        """Whether the link of this slave began before it forgot."""
+        return self._linked.get(broker_id, 0) < self._told.get(broker_id, 0)
+
+    def of_links(self, broker_ids: Iterable[int]) -> dict[int, int]:
+        return {broker_id: self._linked[broker_id] for broker_id in broker_ids}
+
+
 class SlaveLinks:
     """The links of one broker while it is master (``ha.master.slave_link.Host``)."""
 
@@ -67,8 +89,7 @@ class SlaveLinks:
         self.by_id: dict[int, SlaveLink] = {}
         self.strangers: dict[SlaveLink, None] = {}  # ordered, unlike a set
         self.credentials = Credentials.of(env, config)
-        self._forgot: dict[int, int] = {}  # how often each slave did, as the Controllers last said
-        self._began: dict[int, int] = {}  # the same, when its link began
+        self._incarnations = Incarnations()
         self._env = env
         self._config = config
         self._on_change = on_change
@@ -124,7 +145,7 @@ class SlaveLinks:
                 "address": link.address,
                 "ackOffset": link.end if link.end >= 0 else None,
                 "lagBytes": end - link.end if link.end >= 0 else None,
-                "learner": link.learner,
+                "learner": link.slave.learner,
             }
             for broker_id, link in sorted(self.by_id.items())
         ]
@@ -154,14 +175,14 @@ class SlaveLinks:
             del self.by_id[link.broker_id]
             former.close("the same broker connected again")
         self.by_id[link.broker_id] = link
-        self._began[link.broker_id] = self._forgot.get(link.broker_id, 0)
+        self._incarnations.on_link(link.broker_id)
         for hook in self.on_connected:
-            hook(link.broker_id, link.answers_heartbeats)
+            hook(link.broker_id, link.slave.answers_heartbeats)
         self.replicas.on_connect(
             link.broker_id,
             self._env.monotonic_ms(),
-            learner=link.learner,
-            answers_heartbeats=link.answers_heartbeats,
+            learner=link.slave.learner,
+            answers_heartbeats=link.slave.answers_heartbeats,
         )
         log.info("slave %d at %s follows this master", link.broker_id, link.address)
 
@@ -194,16 +215,15 @@ class SlaveLinks:
         """How often each broker of the group forgot what it had, by the Controllers: it lost power, or its
         disk. What a slave acknowledged before that counts no more, and may still lie in our socket: a link
         that began before is ended, and the slave connects again."""
-        for broker_id, times in forgot.items():
-            self._forgot[broker_id] = max(times, self._forgot.get(broker_id, 0))
+        self._incarnations.on_told(forgot)
         for broker_id, link in list(self.by_id.items()):
-            if self._began.get(broker_id, 0) < self._forgot.get(broker_id, 0):
+            if self._incarnations.is_former(broker_id):
                 link.close("the broker registered since as one that may have forgotten its log's end")
                 self.on_end(link)  # now: nothing that it said counts in this turn either
 
     def incarnations_of(self, broker_ids: Iterable[int]) -> dict[int, int]:
         """Of those that are linked, when their links began: what their acknowledgements are about."""
-        return {broker_id: self._began[broker_id] for broker_id in broker_ids if broker_id in self.by_id}
+        return self._incarnations.of_links(broker_id for broker_id in broker_ids if broker_id in self.by_id)
 
     # What they are sent
 
@@ -227,7 +247,7 @@ class SlaveLinks:
         if self.replicas is None:
             return
         for link in list(self.by_id.values()):
-            if 0 <= link.sent_confirmed < self.replicas.confirmed:
+            if 0 <= link.told.confirmed < self.replicas.confirmed:
                 link.heartbeat()
 
     def on_elected_again(self) -> None:
@@ -243,7 +263,7 @@ class SlaveLinks:
         late_ms = now_ms - self.ticked_ms - period_ms
         self.ticked_ms = now_ms
         for link in [*self.by_id.values(), *self.strangers]:
-            silence_ms = patience_ms(self._config, rocketmq_peer=not link.answers_heartbeats)
+            silence_ms = patience_ms(self._config, rocketmq_peer=not link.slave.answers_heartbeats)
             link.last_read_ms = excused_ms(link.last_read_ms, late_ms, silence_ms, now_ms)
             if now_ms - link.last_read_ms > silence_ms:
                 link.close(f"silent for {silence_ms} ms")

@@ -88,13 +88,15 @@ class Membership:
         self.recount()
         return self.pending
 
-    def begin_joining(self, broker_id: int, now_ms: float) -> None:
-        """It counts from now on, unless it was refused a moment ago."""
+    def begin_joining(self, broker_id: int, now_ms: float) -> bool:
+        """It counts from now on, unless it was refused a moment ago. Return whether that is new."""
         if broker_id in self.members or broker_id in self.joining:
-            return
-        if now_ms >= self.refused_until_ms.get(broker_id, now_ms):
-            self.joining[broker_id] = now_ms
-            self.recount()
+            return False
+        if now_ms < self.refused_until_ms.get(broker_id, now_ms):
+            return False
+        self.joining[broker_id] = now_ms
+        self.recount()
+        return True
 
     def forget(self, broker_id: int) -> None:
         """It connected anew, or no longer: what was begun with it is over."""

@@ -1,4 +1,4 @@
-"""How does a change of the SyncStateSet get to the Controllers? One proposal at a time, for ever."""
+"""How does a change of the SyncStateSet get to the Controllers? One proposal at a time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ha.master.sync_set import SyncSet
 from model.errors import MqError, Unknown
 from runtime.backoff import Backoff
 from runtime.env import Env
+from runtime.loops import UNTIL_WOKEN, level_triggered
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -47,20 +48,22 @@ class Proposals:
             self._wake.set()
 
     async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            propose = self.propose
-            proposal = self._sync.propose(self._env.monotonic_ms()) if propose is not None else None
-            if proposal is None or propose is None:
-                continue
-            applied = await self._ask(propose, proposal)
-            self._on_change()
-            if applied:
-                self._backoff.reset()
-            else:
-                await asyncio.sleep(self._backoff.next_s())
-            self._wake.set()
+        retry = Backoff(self._env.random, 50, 1000)
+        await level_triggered(self._step, self._wake, UNTIL_WOKEN, retry, "proposing a SyncStateSet")
+
+    async def _step(self) -> float:
+        propose = self.propose
+        proposal = self._sync.propose(self._env.monotonic_ms()) if propose is not None else None
+        if proposal is None or propose is None:
+            return UNTIL_WOKEN
+        applied = await self._ask(propose, proposal)
+        self._on_change()
+        if applied:
+            self._backoff.reset()
+        else:
+            # Not a wait of the loop: each acknowledgement would end it while the set is not as it should be.
+            await asyncio.sleep(self._backoff.next_s())
+        return 0.0
 
     async def _ask(self, propose: Propose, proposal: Proposal) -> bool:
         """Whether the Controllers' set is another one now."""

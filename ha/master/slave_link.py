@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ha.epochs import EpochStart, frame_epoch, skipped_epochs
 from ha.master.replicas import Replicas
@@ -146,6 +146,24 @@ class Dialect(Protocol):
         """The slave says where its log ends; False: it cannot be served."""
 
 
+class Told(NamedTuple):
+    """What a slave was told with the last frame."""
+
+    epoch: EpochStart | None
+    confirmed: int
+    """-1: nothing was sent yet."""
+
+
+class _Proof(NamedTuple):
+    """A link that is not open yet."""
+
+    responder: HandshakeResponder
+    deadline: asyncio.TimerHandle | None
+
+
+_STRANGER: Final = SlaveHandshake(0, from_last_file=False, learner=False, answers_heartbeats=True)
+
+
 class SlaveLink(asyncio.Protocol):
     """One slave's connection on the HA port.
 
@@ -155,25 +173,26 @@ class SlaveLink(asyncio.Protocol):
     """
 
     def __init__(self, resources: Resources, dialect: Dialect) -> None:
-        self.broker_id = 0
+        self.slave = _STRANGER
+        """Which broker it says it is."""
         self.proven: int | None = None  # the id this slave has proven; None: it has proven none
-        self.learner = False
-        self.answers_heartbeats = True  # so its silence means failure
-        self.from_last_file = False
         self.address = "?"
         self.end = -1  # acknowledged, bytes; -1 before the first ack
         self.next = -1  # the next byte to send; -1 before the first ack
-        self.sent_confirmed = -1
+        self.told = Told(None, -1)
         self.last_read_ms = self.last_write_ms = resources.env.monotonic_ms()
         self._shared = resources
         self._dialect = dialect
-        self._responder: HandshakeResponder | None = None  # None: it is done, or the connection ended
-        self._deadline: asyncio.TimerHandle | None = None
+        self._proof: _Proof | None = None  # None: it is done, or the connection ended
         self._transport: asyncio.Transport | None = None
-        self._told: EpochStart | None = None  # the epoch of the last frame
         self._paused = False
         self._gone = False  # the range the slave needs was deleted here
         self._again: asyncio.Handle | None = None
+
+    @property
+    def broker_id(self) -> int:
+        """0 before it is known."""
+        return self.slave.broker_id
 
     # asyncio.Protocol
 
@@ -189,19 +208,21 @@ class SlaveLink(asyncio.Protocol):
             self.close()
             return
         shared = self._shared
-        self._responder = HandshakeResponder(shared.env, shared.credentials, replicas.epoch)
-        if self._responder.strict:
-            self._deadline = asyncio.get_running_loop().call_later(PROOF_S, self._too_late)
+        responder = HandshakeResponder(shared.env, shared.credentials, replicas.epoch)
+        deadline = (
+            asyncio.get_running_loop().call_later(PROOF_S, self._too_late) if responder.strict else None
+        )
+        self._proof = _Proof(responder, deadline)
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
             return
         self.last_read_ms = self._shared.env.monotonic_ms()
-        responder = self._responder
-        if responder is None:
+        proof = self._proof
+        if proof is None:
             self._guarded(lambda: self._read(data))
         else:
-            self._guarded(lambda: self._verify(responder, data))
+            self._guarded(lambda: self._verify(proof.responder, data))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -214,11 +235,11 @@ class SlaveLink(asyncio.Protocol):
         self._transport = None
         if self._again is not None:
             self._again.cancel()
-        if self._responder is not None and self._responder.answered:
+        if self._proof is not None and self._proof.responder.answered:
             self._shared.host.on_turned_away(
                 self, "it hung up instead of proving itself: haSecretFile may differ there"
             )
-        self._forget_responder()
+        self._forget_proof()
         self._shared.host.on_end(self)
 
     # Before the HA protocol
@@ -233,7 +254,7 @@ class SlaveLink(asyncio.Protocol):
             self._write([answer])
         if rest is not None:
             # What comes now is the HA protocol, said by the broker that proved itself if one did.
-            self._forget_responder()
+            self._forget_proof()
             self.proven = responder.proven
             if responder.proven is not None:
                 self._dialect.on_proven(self, responder.proven)
@@ -247,7 +268,7 @@ class SlaveLink(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self._forget_responder()
+        self._forget_proof()
         self._shared.host.on_turned_away(self, why)
         if answer:
             transport.write(answer)
@@ -255,11 +276,10 @@ class SlaveLink(asyncio.Protocol):
         else:
             transport.abort()
 
-    def _forget_responder(self) -> None:
-        self._responder = None
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+    def _forget_proof(self) -> None:
+        proof, self._proof = self._proof, None
+        if proof is not None and proof.deadline is not None:
+            proof.deadline.cancel()
 
     # Reading
 
@@ -282,8 +302,7 @@ class SlaveLink(asyncio.Protocol):
         epochs = store.epochs.entries
         if not epochs:
             raise PeerError("this log has no epochs: nothing to compare a slave's log with")
-        self.broker_id, self.learner = frame.broker_id, frame.learner
-        self.answers_heartbeats, self.from_last_file = frame.answers_heartbeats, frame.from_last_file
+        self.slave = frame
         self.greeted()
         self._write([encode_master_handshake(store.log.end, epochs)])
 
@@ -327,7 +346,7 @@ class SlaveLink(asyncio.Protocol):
 
     def _begin(self, asked: int) -> None:
         begin, end = self._shared.store.log.min_offset, self._shared.store.log.end
-        if asked == 0 and self.from_last_file and end > 0:
+        if asked == 0 and self.slave.from_last_file and end > 0:
             self.next = max(begin, (end - 1) // self._shared.segment_bytes * self._shared.segment_bytes)
         elif asked == 0:
             self.next = begin
@@ -363,9 +382,7 @@ class SlaveLink(asyncio.Protocol):
         if left <= 0:
             self._later(self._shared.budget.wait_s())
             return
-        parts = self._frames(min(end, self.next + left), replicas.confirmed)
-        self.sent_confirmed = replicas.confirmed
-        self._write(parts)
+        self._write(self._frames(min(end, self.next + left), replicas.confirmed))
         if self.next < end and not self._paused:
             self._later(0)
 
@@ -373,6 +390,7 @@ class SlaveLink(asyncio.Protocol):
         """The log from ``next`` to ``end``, which becomes ``next``, in frames."""
         epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
         parts: list[bytes] = []
+        told = self.told.epoch
         while self.next < end:
             size, epoch = frame_epoch(epochs, self.next, min(self._shared.batch_bytes, end - self.next))
             data = self._shared.reader.read(self.next, size)
@@ -380,11 +398,12 @@ class SlaveLink(asyncio.Protocol):
                 raise MqError(f"the log has nothing at {self.next}, it should go on to {end}")
             if len(data) < size:  # the end of a segment
                 size, epoch = frame_epoch(epochs, self.next, len(data))
-            for skipped in skipped_epochs(epochs, self.next, self._told, epoch):
+            for skipped in skipped_epochs(epochs, self.next, told, epoch):
                 parts.append(header(self.next, 0, skipped, confirmed))
-            self._told = epoch
+            told = epoch
             parts += (header(self.next, size, epoch, confirmed), data)
             self.next += size
+        self.told = Told(told, confirmed)
         return parts
 
     def whole_until(self, end: int) -> int:
@@ -416,9 +435,9 @@ class SlaveLink(asyncio.Protocol):
         replicas = self._shared.host.replicas
         if self.next < 0 or self._paused or replicas is None:
             return
-        _, self._told = frame_epoch(self._dialect.epochs(self._shared.store), self.next, 0)
-        self.sent_confirmed = replicas.confirmed
-        self._write([self._dialect.header(self.next, 0, self._told, replicas.confirmed)])
+        _, epoch = frame_epoch(self._dialect.epochs(self._shared.store), self.next, 0)
+        self.told = Told(epoch, replicas.confirmed)
+        self._write([self._dialect.header(self.next, 0, epoch, replicas.confirmed)])
 
     def _look_for_gap(self) -> None:
         begin = self._shared.store.log.min_offset
@@ -453,7 +472,7 @@ class SlaveLink(asyncio.Protocol):
             return
         if reason is not None:
             log.warning("HA connection of slave %d at %s ended: %s", self.broker_id, self.address, reason)
-        self._forget_responder()
+        self._forget_proof()
         self._transport.abort()
 
 
@@ -494,8 +513,10 @@ class Classic:
     def open(self, resources: Resources) -> SlaveLink:
         """A link of the next slave."""
         link = SlaveLink(resources, self)
-        link.broker_id, link.from_last_file = self._number, self._from_last_file
-        link.answers_heartbeats = False  # it may be a real slave: that one says something every 5 s
+        # It may be a real slave: that one says something every 5 s.
+        link.slave = SlaveHandshake(
+            self._number, self._from_last_file, learner=False, answers_heartbeats=False
+        )
         return link
 
     def epochs(self, store: MessageStore) -> Sequence[EpochStart]:
@@ -505,7 +526,7 @@ class Classic:
         return encode_header(offset, size)
 
     def on_proven(self, link: SlaveLink, broker_id: int) -> None:
-        link.broker_id = broker_id
+        link.slave = link.slave._replace(broker_id=broker_id)
 
     def on_first_ack(self, link: SlaveLink, end: int) -> bool:
         """It only says where it wants to begin. Whether it has the same before that, only it can tell: it

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from ha.master.ack_policy import AckPolicy, Wait
+from ha.master.ack_policy import AckPolicy, Copies, Wait
 from ha.master.membership import Membership, Proposal
 from ha.master.replicas import check_ack
 
@@ -56,9 +56,40 @@ class _Slave:
     mark_ms: float  # ... at this time: an ack that reaches it proves the slave was level then
     answers_heartbeats: bool  # so silence means failure
     end: int = -1  # acknowledged on this connection; -1 before its first report
-    reports: int = 0
+    reported: bool = False  # before, in the epoch there is
     noted: bool = False  # it has noted the current epoch, and all of the log before it
     blamed_ms: float = 0.0  # it is to blame for no silence before: the master stood still
+
+
+@dataclass(slots=True)
+class _Counting:
+    """Whose ends both watermarks are computed from. Made anew whenever one of them may be another."""
+
+    counted: tuple[_Slave, ...]
+    """Connected slaves that could be elected."""
+    by_all: bool
+    """Every broker that could be elected acknowledges, and there is one."""
+    absent: bool
+    """One that could be elected is not connected."""
+    voters: tuple[_Slave, ...]
+    """Connected members, whatever the Controllers answer to open proposals."""
+    replicas_known: int
+    """Learners excepted; 0 where no majority depends on it."""
+    copies: Copies
+    own_end_moves: bool
+    """Whether a watermark may move because the master's own log grew."""
+
+
+@dataclass(slots=True)
+class _Time:
+    """Milliseconds of a monotonic clock."""
+
+    not_catchup_ms: int
+    """A member may be silent or behind for so long (``haMaxTimeSlaveNotCatchup``)."""
+    tick_ms: float
+    """When time passed last."""
+    since_ms: float
+    """When this broker became master; later by the time it stood still."""
 
 
 @dataclass(slots=True)
@@ -72,6 +103,9 @@ class _Evidence:
     """What was confirmed when a broker began to count."""
     copies: int = 1
     """What the policy asked for when ``replicated`` moved last."""
+    owed: int = 0
+    """``replicated`` when this master learned of the set there is: what was answered by the word of brokers
+    that are in no set any more."""
 
 
 class SyncSet:
@@ -104,11 +138,10 @@ class SyncSet:
         self._flushed = log.flushed
         self._policy = policy
         self._membership = Membership(self_id, leads.members, leads.set_epoch)
-        self._not_catchup_ms = not_catchup_ms
+        self._time = _Time(not_catchup_ms, now_ms, now_ms)
         self._may_confirm = may_confirm
         self._eligible = eligible
         self._slaves: dict[int, _Slave] = {}
-        self._tick_ms = self._since_ms = now_ms
         self._evidence = _Evidence()
         self._changed()
 
@@ -117,7 +150,8 @@ class SyncSet:
     def on_append(self, end: int) -> None:
         """The master's own log reaches ``end``."""
         self.end = end
-        self._advance()
+        if self._counting.own_end_moves:
+            self._advance()
 
     def on_flush(self, flushed: int) -> None:
         """The master's own log is on disk up to ``flushed``."""
@@ -139,20 +173,24 @@ class SyncSet:
     def on_ack(self, broker_id: int, end: int, now_ms: float) -> None:
         """A connected slave has everything below ``end``. Raises PeerError when that cannot be."""
         slave = self._slaves[broker_id]
-        check_ack(broker_id, end, slave.end, self.end)
+        if not slave.end <= end <= self.end:
+            check_ack(broker_id, end, slave.end, self.end)
         slave.end = end
-        slave.reports += 1
-        if not slave.learner and end > self._evidence.acknowledged.get(broker_id, -1):
-            self._evidence.acknowledged[broker_id] = end
-        # The first report is where the stream begins; the frame that takes a slave to the epoch's start, or
-        # finds it there, names the epoch, and the slave notes it before it answers.
-        epoch_start = self._leads.epoch_start
-        slave.noted = slave.noted or end > epoch_start or (slave.reports > 1 and end == epoch_start)
+        if not slave.learner:
+            acknowledged = self._evidence.acknowledged
+            if end > acknowledged.get(broker_id, -1):
+                acknowledged[broker_id] = end
+        if not slave.noted:
+            # The first report is where the stream begins; the frame that takes a slave to the epoch's start,
+            # or finds it there, names the epoch, and the slave notes it before it answers.
+            epoch_start = self._leads.epoch_start
+            slave.noted = end > epoch_start or (slave.reported and end == epoch_start)
+            slave.reported = True
         if end >= slave.mark_end:
             level = end >= self.end
             slave.caught_up_ms = now_ms if level else max(slave.caught_up_ms, slave.mark_ms)
             slave.mark_end, slave.mark_ms = self.end, now_ms
-            if now_ms - slave.caught_up_ms <= JOIN_LAG_MS:
+            if broker_id not in self._membership.members and now_ms - slave.caught_up_ms <= JOIN_LAG_MS:
                 self._join(broker_id, slave, now_ms)
         self._advance()
 
@@ -170,19 +208,20 @@ class SyncSet:
 
     def on_tick(self, now_ms: float) -> None:
         """Time passes; call it several times within ``not_catchup_ms``."""
-        gap_ms = now_ms - self._tick_ms
-        self._tick_ms = now_ms
-        if gap_ms > self._not_catchup_ms / 2:
+        time = self._time
+        gap_ms = now_ms - time.tick_ms
+        time.tick_ms = now_ms
+        if gap_ms > time.not_catchup_ms / 2:
             # The master itself stood still (a paused process): its slaves are not to blame for the silence.
             # What they said before it is as old as it is, and proves nothing about now.
-            self._since_ms = min(self._since_ms + gap_ms, now_ms)
+            time.since_ms = min(time.since_ms + gap_ms, now_ms)
             for slave in self._slaves.values():
                 slave.blamed_ms = min(max(slave.caught_up_ms, slave.blamed_ms) + gap_ms, now_ms)
         stalled = []
         for broker_id, slave in self._slaves.items():
             since_ms = self._membership.joining.get(broker_id, now_ms)
             late = now_ms - since_ms > JOINING_MS
-            if late and (slave.end < self.confirmed or not self._eligible(broker_id)):
+            if late and not self._may_be_proposed(broker_id, slave):
                 stalled.append(broker_id)
             if not slave.answers_heartbeats and slave.end >= self.end:
                 slave.caught_up_ms = now_ms
@@ -190,7 +229,8 @@ class SyncSet:
             for broker_id in stalled:
                 del self._membership.joining[broker_id]
             self._membership.recount()
-            self._changed()
+            self._recount()
+        self._advance()
 
     def on_lease(self) -> None:
         """``may_confirm`` is true again: confirm what waited for it."""
@@ -219,6 +259,8 @@ class SyncSet:
         answer does not contain it.
         """
         newer = self._membership.on_view(members, set_epoch, asked_ms)
+        if newer:
+            self._evidence.owed = self.replicated
         self._changed()
         return newer
 
@@ -238,8 +280,9 @@ class SyncSet:
         In majority mode its slaves must connect again: an answer to a frame of the former epoch does not tell
         that they have noted this one."""
         self._leads = leads
+        self._evidence.owed = self.replicated
         self._membership.on_elected(leads.members, leads.set_epoch)
-        self._since_ms = now_ms
+        self._time.since_ms = now_ms
         for slave in self._slaves.values():
             slave.noted = False
         self._changed()
@@ -270,14 +313,14 @@ class SyncSet:
         return frozenset(self._membership.counted)
 
     @property
-    def members_needed(self) -> int:
+    def members_to_write(self) -> int:
         """Members without which no write is taken."""
-        return self._policy.members_needed(self._known)
+        return self._policy.members_to_write(self._counting.replicas_known)
 
     @property
-    def quorum(self) -> int:
-        """Copies an answer waits for at least, beside those of ``minInSyncReplicas``."""
-        return self._policy.quorum(self._known)
+    def copies_to_read(self) -> int:
+        """Copies a record needs before consumers read it, beside that of every member."""
+        return self._counting.copies.to_read
 
     def desired_members(self, now_ms: float) -> frozenset[int]:
         """The SyncStateSet the master would like: itself, members that keep up, slaves that have caught
@@ -288,16 +331,18 @@ class SyncSet:
                 continue
             if broker_id in self.members:
                 silent_ms = now_ms - max(slave.caught_up_ms, slave.blamed_ms)
-                keeps_up = silent_ms <= self._not_catchup_ms
+                keeps_up = silent_ms <= self._time.not_catchup_ms
                 # A member that came back with less (a lost page cache) must not be elected before it caught
                 # up.
                 if keeps_up and not 0 <= slave.end < self.confirmed:
                     desired.add(broker_id)
             elif broker_id in self._membership.joining and self._may_be_proposed(broker_id, slave):
                 desired.add(broker_id)
-        if now_ms - self._since_ms <= self._not_catchup_ms:
+        if now_ms - self._time.since_ms <= self._time.not_catchup_ms:
             # Right after this broker became master its members are still on their way to it.
             desired |= self._membership.awaited & self.members
+        if self._policy.wait is Wait.MAJORITY and self._leave_too_early(desired):
+            desired |= self.members
         return frozenset(desired)
 
     def acked_by_all_recently(self, now_ms: float, within_ms: float) -> bool:
@@ -318,80 +363,106 @@ class SyncSet:
 
     def check_invariants(self) -> None:
         """Raises AssertionError when a promise of the module's first lines is broken."""
-        evidence = self._evidence
-        assert self.confirmed <= self.end, f"confirmed {self.confirmed} lies beyond the log's end {self.end}"
-        assert self.replicated <= self.end, (
-            f"replicated {self.replicated} lies beyond the log's end {self.end}"
-        )
-        acknowledged, confirmed = evidence.acknowledged, self.confirmed
+        evidence, end, confirmed, replicated = self._evidence, self.end, self.confirmed, self.replicated
+        acknowledged, copies = evidence.acknowledged, evidence.copies
+        assert confirmed <= end, f"confirmed {confirmed} lies beyond the log's end {end}"
+        assert replicated <= end, f"replicated {replicated} lies beyond the log's end {end}"
         assert len(evidence.floor) == len(self._membership.counted), "each counted broker is checked"
         for broker_id, floor in evidence.floor.items():
             assert confirmed <= floor or confirmed <= acknowledged.get(broker_id, -1), (
                 f"broker {broker_id} may be elected and acknowledged {acknowledged.get(broker_id)},"
                 f" confirmed is {confirmed}"
             )
-        having = 1
-        for end in acknowledged.values():
-            having += end >= self.replicated
-        assert having >= evidence.copies or not self.replicated, (
-            f"{having} brokers have what is answered up to {self.replicated}, {evidence.copies} must"
-        )
+        if copies > 1 and replicated:
+            having = 1
+            for acked in acknowledged.values():
+                having += acked >= replicated
+            assert having >= copies, (
+                f"{having} brokers have what is answered up to {replicated}, {copies} must"
+            )
 
     # Decisions
 
     def _join(self, broker_id: int, slave: _Slave, now_ms: float) -> None:
         # It joins before it is proposed: under a steady load the master is always a little ahead, and a slave
         # that must reach a moving confirmed offset would never get in. From here on it holds that offset.
-        if not slave.learner and slave.end >= self._leads.epoch_start and self._eligible(broker_id):
-            self._membership.begin_joining(broker_id, now_ms)
-            self._note_counted()
+        joins = not slave.learner and slave.end >= self._leads.epoch_start and self._eligible(broker_id)
+        if joins and self._membership.begin_joining(broker_id, now_ms):
+            self._recount()
+
+    def _leave_too_early(self, desired: set[int]) -> bool:
+        """Whether a member would leave that has what was answered, while one that stays still lacks it: an
+        election asks the members of the set for what a majority of them has."""
+        if self.members <= desired:
+            return False
+        stay = desired - {self.self_id}
+        return any(b not in self._slaves or self._slaves[b].end < self.replicated for b in stay)
 
     def _may_be_proposed(self, broker_id: int, slave: _Slave) -> bool:
+        """Whether a joining slave has all that a member must have."""
+        # A new member may stand for a replica that an operator gave up (``Group.holders``): so it has what
+        # was answered by that one's word.
+        owed = self._evidence.owed if self._policy.wait is Wait.MAJORITY else 0
         # Tables first, then membership: elected, it would have to serve with what it has.
-        return slave.end >= max(self.confirmed, self._leads.epoch_start) and self._eligible(broker_id)
-
-    @property
-    def _known(self) -> int:
-        """Replicas this master knows, learners excepted; only a majority depends on it."""
-        if self._policy.wait is not Wait.MAJORITY:
-            return 0
-        return len({*self.members, *(b for b, slave in self._slaves.items() if not slave.learner)})
+        return slave.end >= max(self.confirmed, self._leads.epoch_start, owed) and self._eligible(broker_id)
 
     def _changed(self) -> None:
         """The counted ids, or what is known of them, changed."""
-        self._note_counted()
+        self._recount()
         self._advance()
 
-    def _note_counted(self) -> None:
-        before, counted = self._evidence.floor, self._membership.counted
-        self._evidence.floor = {broker_id: before.get(broker_id, self.confirmed) for broker_id in counted}
+    def _recount(self) -> None:
+        slaves, membership, evidence = self._slaves, self._membership, self._evidence
+        counted = membership.counted
+        connected = tuple(slaves[b] for b in counted if b in slaves)
+        policy, known = self._policy, 0
+        wait = policy.wait
+        if wait is Wait.MAJORITY:
+            known = len({*membership.members, *(b for b, slave in slaves.items() if not slave.learner)})
+        copies, by_all = policy.copies(known), wait is Wait.ALL and bool(counted)
+        self._counting = _Counting(
+            connected,
+            by_all=by_all,
+            absent=len(connected) < len(counted),
+            voters=tuple(slaves[b] for b in membership.certain if b in slaves and not slaves[b].learner),
+            replicas_known=known,
+            copies=copies,
+            # No slave has more than the master. So without SYNC_FLUSH a copy of a slave is the shortest that
+            # is needed, as soon as one is needed.
+            own_end_moves=policy.synced or not (by_all or copies.to_read > 1),
+        )
+        before = evidence.floor
+        evidence.floor = {broker_id: before.get(broker_id, self.confirmed) for broker_id in counted}
 
     def _advance(self) -> None:
-        policy, counted = self._policy, self._membership.counted
-        if not self._may_confirm(policy.wait is Wait.ALL and bool(counted)):
-            return
-        own = slowest = policy.own_end(self.end, self._flushed)
-        for broker_id in counted:
-            slave = self._slaves.get(broker_id)
-            end = slave.end if slave is not None else -1
-            if end < slowest:
-                slowest = end
-        if policy.wait is Wait.ALL and slowest <= self.confirmed and slowest <= self.replicated:
+        policy, counting = self._policy, self._counting
+        end = self.end
+        own = slowest = min(end, self._flushed) if policy.synced else end
+        if counting.absent:
+            slowest = -1
+        else:
+            for slave in counting.counted:
+                if slave.end < slowest:
+                    slowest = slave.end
+        wait = policy.wait
+        if wait is Wait.ALL and slowest <= self.confirmed and slowest <= self.replicated:
             return  # most calls: nothing moves
-        known = self._known
-        readable, replicated = policy.watermarks(own, slowest, self._ends(), known)
-        # Consumers never read what is on fewer logs than producers were told of.
-        confirmed = min(slowest, max(readable, self.replicated))
-        if confirmed > self.confirmed:
-            self.confirmed = confirmed
+        if not self._may_confirm(counting.by_all):
+            return
+        if wait is Wait.ALL:
+            readable, replicated = policy.by_all(slowest, 1 + len(counting.voters), counting.copies)
+        else:
+            # In majority mode a slave that has not noted this epoch may lose an election against one with an
+            # epoch between: what it holds of former epochs counts only together with this one (Raft, 5.4.2).
+            noted = wait is not Wait.MAJORITY
+            ends = [slave.end for slave in counting.voters if noted or slave.noted]
+            readable, replicated = policy.watermarks(own, slowest, ends, counting.copies)
+        if readable < self.replicated:
+            readable = self.replicated  # what producers were told of may be read ...
+        if readable > slowest:
+            readable = slowest  # ... as far as every replica has it that could be elected
+        if readable > self.confirmed:
+            self.confirmed = readable
         if replicated > self.replicated:
             self.replicated = replicated
-            self._evidence.copies = policy.copies(known)
-
-    def _ends(self) -> list[int]:
-        """Ends of the connected slaves that are members whatever the Controllers answer."""
-        slaves = [self._slaves[b] for b in self._membership.certain if b in self._slaves]
-        # In majority mode a slave that has not noted this epoch may lose an election against one with an
-        # epoch between: what it holds of former epochs counts only together with this one (Raft, 5.4.2).
-        noted = self._policy.wait is not Wait.MAJORITY
-        return [slave.end for slave in slaves if not slave.learner and (noted or slave.noted)]
+            self._evidence.copies = counting.copies.to_ack

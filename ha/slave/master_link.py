@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from ha.slave.follow import ClassicFollowing, Following, Master
 from ha.slave.own_log import LogKeeper, own_log
+from ha.slave.parts import Parts
 from ha.wire.classic_codec import TransferReader, encode_report
 from ha.wire.codec import (
     BODY_BYTES_MAX,
@@ -21,7 +22,6 @@ from ha.wire.proof import NO_PROOF, PROOF_S, HandshakeInitiator, UnprovenError, 
 from ha.wire.silence import excused_ms, patience_ms
 from model.config import BrokerConfig
 from model.errors import PeerError
-from runtime.env import Env
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
@@ -88,19 +88,15 @@ class MasterLink(asyncio.Protocol):
 
     def __init__(
         self,
-        env: Env,
-        store: MessageStore,
-        config: BrokerConfig,
+        parts: Parts,
         owner: Owner,
         dialect: Dialect,
         initiator: HandshakeInitiator | None = None,
     ) -> None:
         """``initiator``: prove ourselves with it, and have the master do so, before anything else."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._env = env
-        self._store = store
-        self._log = LogKeeper(store)
-        self._config = config
+        self._env, self._store, self._config = parts
+        self._log = LogKeeper(parts.store)
         self._owner = owner
         self._dialect = dialect
         self._initiator = initiator  # None: the master has proven itself, or need not
@@ -108,7 +104,7 @@ class MasterLink(asyncio.Protocol):
         self._heard = False
         self._outdated_ms: float | None = None  # since when there is an election this link knows nothing of
         self._transport: asyncio.Transport | None = None
-        self._last_read_ms = self._last_write_ms = env.monotonic_ms()
+        self._last_read_ms = self._last_write_ms = parts.env.monotonic_ms()
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

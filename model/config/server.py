@@ -34,6 +34,33 @@ class ServerConfig(Config):
         "a connection without a byte for so long is closed, seconds",
         least=1,
     )
+    connections_max: int = key(
+        "maxConnections",
+        20000,
+        "connections of clients at the same time; those of peers do not count",
+        least=1,
+    )
+    connections_per_address: int = key(
+        "maxConnectionsPerAddress", 10000, "of these, those from one address", least=1
+    )
+    begun_bytes_max: int = key(
+        "maxBegunFrameBytes",
+        256 << 20,
+        "bytes of frames that clients began and did not end; beyond, the longest ends its connection",
+        least=1,
+    )
+    unread_bytes_per_connection: int = key(
+        "maxUnreadBytesPerConnection",
+        64 << 20,
+        "bytes of answers that one connection may leave unread; beyond, it ends",
+        least=1,
+    )
+    unread_bytes_max: int = key(
+        "maxUnreadBytes",
+        512 << 20,
+        "bytes of answers that all clients together may leave unread; beyond, the connection with most ends",
+        least=1,
+    )
     peer_credentials_file: str = key(
         "peerCredentialsFile",
         "",

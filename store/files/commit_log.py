@@ -33,6 +33,95 @@ RESERVE_BYTES = 1 << 20
 """Free bytes from which on a write that lacked space is allowed to try again."""
 
 
+class Growth:
+    """When does the log's growth concern others? ``notice_at``: the offset at which to look again."""
+
+    __slots__ = ("grown_at", "notice_at", "on_grown")
+
+    def __init__(self) -> None:
+        self.on_grown: Callable[[], None] | None = None
+        self.grown_at = GROWN_BYTES
+        self.notice_at = 0  # half a segment is full, or there are GROWN_BYTES new ones
+
+    def notice(self, end: int, tail_end: int) -> None:
+        """The log has passed ``notice_at`` and ends at ``end``; the tail segment ends at ``tail_end``."""
+        if end > self.grown_at:
+            self.grown_at = end + GROWN_BYTES
+            if self.on_grown is not None:
+                self.on_grown()
+        self.notice_at = min(tail_end, self.grown_at)
+
+    def roll(self, end: int, half: int) -> None:
+        """The log goes on in a segment that is half full at ``half``."""
+        self.grown_at = min(self.grown_at, end + GROWN_BYTES)
+        self.notice_at = min(self.grown_at, half)
+
+
+class SegmentAhead:
+    """Makes the next segment off the loop, before the log needs it. ``ready``: it is there."""
+
+    def __init__(self, env: Env, segments: SegmentDir, health: Health) -> None:
+        self.ready: Segment | None = None
+        self._env = env
+        self._dir = segments
+        self._health = health
+        self._wake = asyncio.Event()
+
+    def look(self) -> None:
+        """Look whether a segment is wanted, or the task is to stop."""
+        self._wake.set()
+
+    async def run(self, wanted: Callable[[], int | None], stopped: Callable[[], bool]) -> None:
+        """Until ``stopped``. ``wanted``: where the segment starts that will be needed, None while none is."""
+        while not stopped():
+            await self._wake.wait()
+            self._wake.clear()
+            start = None if stopped() else wanted()
+            if start is None or (self.ready is not None and self.ready.start == start):
+                continue
+            segment = self._dir.new(start)
+            try:
+                await self._env.offload(lambda segment=segment: self._make(segment))  # type: ignore[misc]
+            except OSError as error:
+                segment.retire()
+                self._health.failed(error, ALLOCATING)
+                continue
+            self._health.room(ALLOCATING)
+            self._keep(segment, wanted())
+
+    def _make(self, segment: Segment) -> None:
+        segment.create().allocate(self._dir.segment_bytes)
+        segment.file.sync()
+        self._dir.sync_dir()
+
+    def _keep(self, segment: Segment, wanted: int | None) -> None:
+        """Keep a new segment, unless the log went elsewhere while it was made."""
+        if self._dir.at(segment.start) is not None:
+            segment.retire()  # the loop needed it sooner and opened it itself
+        elif wanted == segment.start:
+            self.ready = segment
+        else:
+            segment.retire()
+            self._env.disk.remove(segment.path)
+
+    def take(self, start: int) -> Segment | None:
+        """The segment that starts at ``start``, if it is ready; one for another place is given up."""
+        ready, self.ready = self.ready, None
+        return ready if ready is not None and ready.start == start else None
+
+    def drop(self) -> None:
+        """Remove the segment that is ready. Raises OSError."""
+        ready, self.ready = self.ready, None
+        if ready is not None:
+            ready.retire()
+            self._env.disk.remove(ready.path)
+
+    def close(self) -> None:
+        if self.ready is not None:
+            self.ready.retire()
+            self.ready = None
+
+
 class CommitLog:
     """The log of one broker.
 
@@ -59,13 +148,9 @@ class CommitLog:
         self._dir = SegmentDir(env.disk, path, segment_bytes)
         self._tail: Segment | None = None
         self._tail_end = 0  # where the tail segment ends; ``end`` may not pass it
-        self.on_grown: Callable[[], None] | None = None
-        self._grown_at = GROWN_BYTES
-        self._notice_at = 0  # where ``end`` is to be looked at: half a segment full, or GROWN_BYTES new ones
-        self._next: Segment | None = None
-        self._torn_until = 0
-        self._names_dirty = False
-        self._wake = asyncio.Event()
+        self.growth = Growth()
+        self.ahead = SegmentAhead(env, self._dir, health)
+        self._torn_until = 0  # a failed write left bytes between ``end`` and here
 
     # -- what there is ---------------------------------------------------------------------------------
 
@@ -149,17 +234,19 @@ class CommitLog:
             self._erase_torn()
             raise problem from error
         self.end = PhysicalOffset(self.end + size)
-        if self.end > self._notice_at:
+        if self.end > self.growth.notice_at:
             self._notice()
 
     def _notice(self) -> None:
-        if self.end > self._tail_end - self.segment_bytes // 2:
-            self._wake.set()
-        if self.end > self._grown_at:
-            self._grown_at = self.end + GROWN_BYTES
-            if self.on_grown is not None:
-                self.on_grown()
-        self._notice_at = min(self._tail_end, self._grown_at)
+        if self._half_full() is not None:
+            self.ahead.look()
+        self.growth.notice(self.end, self._tail_end)
+
+    def _half_full(self) -> int | None:
+        """Where the next segment starts, once the tail is half full and there is no next one."""
+        if self._tail is None or self.end <= self._tail_end - self.segment_bytes // 2:
+            return None
+        return self._tail_end if self._dir.at(self._tail_end) is None else None
 
     def _prepare(self, size: int) -> None:
         """Make ``append`` of ``size`` bytes possible: a segment to write to, nothing torn at its end."""
@@ -184,7 +271,7 @@ class CommitLog:
         try:
             self.append([blank(left)] if left >= BLANK_BYTES else [bytes(left)], min(left, BLANK_BYTES))
         except DiskError:
-            self._next = following
+            self.ahead.ready = following
             raise
         self.end = PhysicalOffset(old_end + left)
         self._use(following)
@@ -200,16 +287,15 @@ class CommitLog:
             self._dir.segments.append(segment)
         self._tail = segment
         self._tail_end = segment.start + self.segment_bytes
-        self._grown_at = min(self._grown_at, self.end + GROWN_BYTES)
-        self._notice_at = min(self._grown_at, segment.start + self.segment_bytes // 2)
+        self.growth.roll(self.end, segment.start + self.segment_bytes // 2)
 
     def _take(self, start: int) -> Segment:
         """The segment that starts at ``start``: there already, allocated ahead, or allocated now."""
         present = self._dir.at(start)
         if present is not None:
             return present
-        ready, self._next = self._next, None
-        if ready is not None and ready.start == start:
+        ready = self.ahead.take(start)
+        if ready is not None:
             return ready
         segment = self._dir.new(start)
         try:
@@ -221,7 +307,7 @@ class CommitLog:
             segment.retire()
             raise self._health.failed(error, ALLOCATING) from error
         self._health.room(ALLOCATING)
-        self._names_dirty = True
+        self._dir.names_dirty = True
         return segment
 
     def _erase_torn(self) -> bool:
@@ -247,49 +333,11 @@ class CommitLog:
             self._health.room(WRITING)
         if free >= self.segment_bytes:
             self._health.room(ALLOCATING)
-        self._wake.set()
-
-    # -- segments ahead --------------------------------------------------------------------------------
+        self.ahead.look()
 
     async def allocate_ahead(self, stopped: Callable[[], bool]) -> None:
         """Make the next segment once the tail is half full, off the loop, until ``stopped``."""
-        while not stopped():
-            await self._wake.wait()
-            self._wake.clear()
-            tail = self._tail
-            if stopped() or tail is None or self.end <= tail.start + self.segment_bytes // 2:
-                continue
-            start = tail.start + self.segment_bytes
-            if (self._next is not None and self._next.start == start) or self._dir.at(start) is not None:
-                continue
-            segment = self._dir.new(start)
-            try:
-                await self._env.offload(lambda segment=segment: self._make(segment))  # type: ignore[misc]
-            except OSError as error:
-                segment.retire()
-                self._health.failed(error, ALLOCATING)
-                continue
-            self._health.room(ALLOCATING)
-            self._adopt(segment)
-
-    def _make(self, segment: Segment) -> None:
-        segment.create().allocate(self.segment_bytes)
-        segment.file.sync()
-        self._dir.sync_dir()
-
-    def _adopt(self, segment: Segment) -> None:
-        """Keep a segment made ahead, unless the log went elsewhere while it was made."""
-        tail = self._tail
-        if self._dir.at(segment.start) is not None:
-            segment.retire()  # the loop needed it sooner and opened it itself
-        elif tail is not None and tail.start + self.segment_bytes == segment.start:
-            self._next = segment
-        else:
-            segment.retire()
-            self._env.disk.remove(segment.path)
-
-    def stop_allocating(self) -> None:
-        self._wake.set()
+        await self.ahead.run(self._half_full, stopped)
 
     # -- syncing ---------------------------------------------------------------------------------------
 
@@ -300,7 +348,7 @@ class CommitLog:
 
     def take_names_dirty(self) -> bool:
         """Were segments made whose names are not durable yet? Asking takes the duty over."""
-        dirty, self._names_dirty = self._names_dirty, False
+        dirty, self._dir.names_dirty = self._dir.names_dirty, False
         return dirty
 
     def sync_names(self) -> None:
@@ -405,7 +453,7 @@ class CommitLog:
             )
         end = self._dir.segments[-1].start + self.segment_bytes if self._dir.segments else 0
         self.end = self.flushed = PhysicalOffset(end)
-        self._names_dirty = True  # the sync of the directory may be what the last process ended with
+        self._dir.names_dirty = True  # the sync of the directory may be what the last process ended with
 
     def cut(self, offset: int, *, to_first_zeros: bool = False, zeros_too: bool = False) -> None:
         """Let the log end at ``offset``, durably: later segments go, newest first, then the rest of the
@@ -418,7 +466,7 @@ class CommitLog:
         self.generation += 1
         until = max(self.end, self._torn_until)
         try:
-            self._drop_next()
+            self.ahead.drop()
             while self._dir.segments and self._dir.segments[-1].start > max(
                 offset, self._dir.segments[0].start
             ):
@@ -452,7 +500,7 @@ class CommitLog:
             raise ValueError(f"{offset} is not the start of a segment of {self.segment_bytes} bytes")
         self.generation += 1
         try:
-            self._drop_next()
+            self.ahead.drop()
             while self.forgotten:
                 # Before a segment of that name is made again, with the old bytes behind its end.
                 with suppress(FileNotFoundError):
@@ -468,13 +516,7 @@ class CommitLog:
         self._torn_until = 0
         self.end = self.flushed = PhysicalOffset(offset)
         self._tail = None
-        self._tail_end = self._notice_at = 0
-
-    def _drop_next(self) -> None:
-        ready, self._next = self._next, None
-        if ready is not None:
-            ready.retire()
-            self._env.disk.remove(ready.path)
+        self._tail_end = self.growth.notice_at = 0
 
     def forget_first(self) -> None:
         """Take the oldest segment out of the log; its file is in ``forgotten`` from then on. Never the last
@@ -485,7 +527,5 @@ class CommitLog:
         self.forgotten.append(segment.path)
 
     def close(self) -> None:
-        if self._next is not None:
-            self._next.retire()
-            self._next = None
+        self.ahead.close()
         self._dir.close()

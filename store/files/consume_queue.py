@@ -60,7 +60,6 @@ class ConsumeQueue:
         "_dir",
         "_disk",
         "_file_bytes",
-        "_names_dirty",
         "_unsynced",
         "buffer",
         "cut_short",
@@ -87,7 +86,6 @@ class ConsumeQueue:
         self._file_bytes = file_bytes
         self._dir = SegmentDir(disk, path, file_bytes, pool)
         self._unsynced: dict[int, Segment] = {}
-        self._names_dirty = False
 
     @property
     def first_offset(self) -> int:
@@ -161,13 +159,13 @@ class ConsumeQueue:
         if file.size() < self._file_bytes:
             file.truncate(self._file_bytes)  # sparse: thousands of queues would fill a disk with zeros
         self._dir.segments.append(segment)
-        self._names_dirty = True
+        self._dir.names_dirty = True
         return segment
 
     @property
     def is_unsynced(self) -> bool:
         """Was a file, or a name, changed since the last sync?"""
-        return bool(self._unsynced) or self._names_dirty
+        return bool(self._unsynced) or self._dir.names_dirty
 
     def take_unsynced(self) -> list[Segment]:
         """The files written since the last call, pinned: the caller syncs and unpins them."""
@@ -181,13 +179,17 @@ class ConsumeQueue:
     def synced(self) -> None:
         """All that was written, names too, was made durable by other means."""
         self._unsynced.clear()
-        self._names_dirty = False
+        self._dir.names_dirty = False
+
+    def doubt_names(self) -> None:
+        """The names of the files there are may not be durable."""
+        self._dir.names_dirty = self._dir.names_dirty or bool(self._dir.segments)
 
     def take_new_names(self) -> list[str]:
         """The directories whose names changed since the last call, innermost first."""
-        if not self._names_dirty:
+        if not self._dir.names_dirty:
             return []
-        self._names_dirty = False
+        self._dir.names_dirty = False
         queue = self._dir.path
         topic = queue.rpartition("/")[0]
         root = topic.rpartition("/")[0]
@@ -348,7 +350,7 @@ class ConsumeQueue:
         while self._dir.segments and self._dir.segments[-1].start >= max(at, 1):
             self._unsynced.pop(self._dir.segments[-1].start, None)
             self._dir.remove(self._dir.segments[-1])
-            self._names_dirty = True
+            self._dir.names_dirty = True
         segment = self._dir.at(at)
         if segment is not None:
             old_end = min(self.written * ENTRY_BYTES, segment.start + self._file_bytes)
@@ -450,8 +452,11 @@ class ConsumeQueues:
         self._pool = FilePool(OPEN_FILES_MAX)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
 
-    def load(self, settled: int = 0) -> None:
-        """Find the queues on disk, and their entries (see ConsumeQueue.load)."""
+    def load(self, settled: int = 0, *, clean: bool = True) -> None:
+        """Find the queues on disk, and their entries (see ConsumeQueue.load).
+
+        After an unclean stop the names of files may be in memory only: the next sync of a queue covers them.
+        """
         for topic in self._disk.listdir(self.path):
             for name in self._disk.listdir(f"{self.path}/{topic}"):
                 if name.isdigit():
@@ -459,6 +464,8 @@ class ConsumeQueues:
                     queue.load(settled)
                     if queue.is_unsynced:
                         self._unsynced[queue] = 0
+                    if not clean:
+                        queue.doubt_names()
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))

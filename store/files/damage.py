@@ -118,16 +118,7 @@ class DamageLedger:
         """Add ranges; those that touch what is known become one with it."""
         ranges = list(self.ranges)
         for item in found:
-            near = [other for other in ranges if other.begin < item.until and item.begin < other.until]
-            lost = {one.offset: one for other in (item, *near) for one in other.lost}
-            merged = DamagedRange(
-                min([item.begin, *(other.begin for other in near)]),
-                max([item.until, *(other.until for other in near)]),
-                near[0].kind if near else item.kind,
-                near[0].found_ms if near else item.found_ms,
-                tuple(lost[offset] for offset in sorted(lost)),
-            )
-            ranges = sorted([*(r for r in ranges if r not in near), merged], key=lambda r: r.begin)
+            ranges = _with(ranges, item)
         if ranges != self.ranges:
             self._store(ranges)
             for item in ranges:
@@ -179,6 +170,21 @@ class DamageLedger:
         except OSError as error:
             raise DiskError(f"writing {self._path} failed: {error.strerror or error}") from error
         self.ranges = ranges
+
+
+def _with(ranges: list[DamagedRange], item: DamagedRange) -> list[DamagedRange]:
+    """``ranges`` and ``item``, as one with those it overlaps: they were found first, and say what it is."""
+    near = [other for other in ranges if other.begin < item.until and item.begin < other.until]
+    first = near[0] if near else item
+    lost = {one.offset: one for other in (item, *near) for one in other.lost}
+    merged = DamagedRange(
+        min(other.begin for other in (item, *near)),
+        max(other.until for other in (item, *near)),
+        first.kind,
+        first.found_ms,
+        tuple(lost[offset] for offset in sorted(lost)),
+    )
+    return sorted([*(other for other in ranges if other not in near), merged], key=lambda other: other.begin)
 
 
 def encode_ranges(ranges: Iterable[DamagedRange]) -> bytes:

@@ -2,6 +2,11 @@
 
 The files are ``store.files.index_file``: the newest takes entries, the others are full. What finds no place
 while the disk is full is owed, and goes first when there is room.
+
+After an unclean stop nobody knows which sync was the last good one. A flush goes file by file, so only the
+last file with entries, and the newest, can be ahead of the disk: they are unproven. Their slots are read into
+memory, and the next flush writes slots, header and names again. Until then no flush runs, and the checkpoint
+says nothing new of the index.
 """
 
 from __future__ import annotations
@@ -12,10 +17,11 @@ from datetime import datetime
 from typing import Final
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from runtime.env import Disk
-from store.files.index_file import STILL_LOOKING, IndexFile
-from store.files.key_hash import KeyHash
+from store.files.index_file import STILL_LOOKING, IndexFile, Item
+from store.files.key_hash import MASK, KeyHash, absolute
 from store.files.record import Dispatch
 
 log = logging.getLogger(__name__)
@@ -36,15 +42,17 @@ class Index:
         self._entries = entries
         self._now_ms = now_ms
         self.removed = False  # loading met a file that cannot be right
-        self._owed: list[tuple[int, int, int]] = []  # key hash, offset, store time: no file could be made for
+        self._owed: list[Item] = []  # no file could be made for them
         self._full: list[IndexFile] = []  # full files whose last entries are not written yet
         self._names_dirty = self._names_in_flight = False
         self._flushing: list[IndexFile] = []
         self._pictures = 0
         self._copied = False  # is the picture of what a flush writes whole?
 
-    def load(self) -> None:
-        """Read the headers; a file that cannot be right is removed: the index is made from the log."""
+    def load(self, *, clean: bool = True) -> None:
+        """Read the headers; a file that cannot be right is removed: the index is made from the log.
+
+        ``clean``: the last process ended with good syncs of all there is."""
         for name in self._disk.listdir(self.path):
             if len(name) != _NAME_CHARS or not name.isdigit():
                 continue
@@ -58,6 +66,12 @@ class Index:
                 self.removed = True
             else:
                 self.files.append(file)
+        if not clean and self.files:
+            self._names_dirty = True
+            with_entries = [file for file in self.files if file.head.count > 1]
+            for file in {*with_entries[-1:], self.files[-1]}:
+                file.unproven = True
+            self._full += [file for file in self.files[:-1] if file.unproven]
 
     @property
     def owes(self) -> bool:
@@ -69,19 +83,37 @@ class Index:
         """Slots of each file."""
         return self._slots
 
+    @property
+    def unproven(self) -> bool:
+        """Is there a file that no flush may pass, as its slots are not in memory yet?"""
+        return any(file.unproven for file in self.files)
+
+    def prove(self) -> None:
+        """Read the slots of unproven files, so that the next flush writes them. Blocks; raises OSError."""
+        for file in self.files:
+            if file.unproven:
+                file.writable()
+
     def in_need(self) -> IndexFile | None:
-        """The file that takes the next entry, if its slots are not in memory yet."""
+        """The next file whose slots must be in memory and are not: unproven ones, then the one that takes
+        entries."""
+        for file in self._full:
+            if file.unproven:
+                return file
         last = self.files[-1] if self.files else None
+        if last is not None and last.unproven:
+            return last
         return None if last is None or last.is_full or last.table is not None else last
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> PhysicalOffset:
         """Offset of the last message indexed, -1 when there is none: those up to here are skipped."""
-        return next((file.end_offset for file in reversed(self.files) if file.count > 1), -1)
+        ends = (file.head.end_offset for file in reversed(self.files) if file.head.count > 1)
+        return next(ends, PhysicalOffset(-1))
 
     @property
     def end_timestamp_ms(self) -> int:
-        return self.files[-1].end_timestamp_ms if self.files else 0
+        return self.files[-1].head.end_timestamp_ms if self.files else 0
 
     def current(self) -> IndexFile:
         """The file that takes the next entry, made when there is none with room. Raises OSError."""
@@ -122,11 +154,23 @@ class Index:
         seen = items[-1][1] if items else self.end_offset
         self._owed = []
         add = items.append
+        starts_of: str | None = None
+        starts: dict[str, int] = {}
+        tails = hash_of.tails
         for offset, _, topic, _, _, _, uniq_key, keys, stored_ms, sys_flag in dispatches:
             if offset <= seen or sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
                 continue
             if uniq_key:
-                add((hash_of(topic, uniq_key), offset, stored_ms))
+                if topic != starts_of:
+                    starts_of, starts = topic, hash_of.starts(topic)
+                try:  # as in KeyHash.__call__: a call for each key costs more than the sum
+                    value = (starts[uniq_key[:-4]] + tails[uniq_key[-4:]]) & MASK
+                    if value >= 0x80000000:
+                        value = absolute(value)
+                except KeyError:
+                    value = hash_of.learn(topic, uniq_key)
+                    starts = hash_of.starts(topic)
+                add((value, offset, stored_ms))
             if keys:
                 for word in keys.split(" "):
                     if word:
@@ -138,7 +182,7 @@ class Index:
             except OSError:
                 self._owed = items[at:]
                 raise
-            part = items[at : at + file.entries_max - file.count]
+            part = items[at : at + file.entries_max - file.head.count]
             file.add(part)
             at += len(part)
 
@@ -155,9 +199,13 @@ class Index:
         ]
         for key_hash, offset, stored_ms in items:
             file = self.current()
-            newest = (file.end_offset, file.end_timestamp_ms) if file.count > 1 else (offset, stored_ms)
+            newest = (
+                (file.head.end_offset, file.head.end_timestamp_ms)
+                if file.head.count > 1
+                else (offset, stored_ms)
+            )
             file.add([(key_hash, offset, max(stored_ms, newest[1]))])
-            file.end_offset, file.end_timestamp_ms = newest  # still the last message dispatched
+            file.head.end_offset, file.head.end_timestamp_ms = newest  # still the last message dispatched
 
     def missing(self, item: Dispatch) -> list[str]:
         """Those of a message's keys it is not found by. Raises OSError.
@@ -176,7 +224,7 @@ class Index:
             )
         ]
 
-    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
         """Physical offsets of messages that may carry ``key``, newest first, and now and then STILL_LOOKING.
         Raises OSError."""
         key_hash = self.hash(topic, key)
@@ -188,13 +236,14 @@ class Index:
         """Forget messages at or behind ``offset``, durably. Blocks; raises OSError."""
         self._drop_picture()
         self._owed = [item for item in self._owed if item[1] < offset]
-        while self.files and (self.files[-1].begin_offset >= offset or self.files[-1].count <= 1):
+        while self.files and (self.files[-1].head.begin_offset >= offset or self.files[-1].head.count <= 1):
             file = self.files.pop()
             file.close()
             self._disk.remove(file.path)
             self._disk.sync_dir(self.path)
         self._full = [file for file in self._full if file in self.files]
-        if self.files and self.files[-1].end_offset >= offset:
+        self.prove()
+        if self.files and self.files[-1].head.end_offset >= offset:
             self.files[-1].truncate(offset)
             if not self._flushing:
                 self.begin_flush()()
@@ -259,7 +308,9 @@ class Index:
         """Take files whose last message lies below ``log_min`` off the list; returns their paths."""
         gone: list[str] = []
         while (
-            len(self.files) > 1 and self.files[0].end_offset < log_min and self.files[0] not in self._flushing
+            len(self.files) > 1
+            and self.files[0].head.end_offset < log_min
+            and self.files[0] not in self._flushing
         ):
             file = self.files.pop(0)
             self._full = [other for other in self._full if other is not file]

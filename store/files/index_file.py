@@ -14,9 +14,11 @@ The key is ``topic#key``, its hash |String.hashCode| of Java (0 when that is -2^
 A file is named by the local time it was made, yyyyMMddHHmmssSSS. Only hashes are kept: who looks up reads
 the message.
 
-Slots and new entries of the current file stay in memory; a flush writes first what they point to, then the
-slots, then the header, each made durable before the next: a file that a crash left in between is mended on
-load. Source of the format: Apache RocketMQ 5.x, ``store/index``; checked against files it wrote.
+Slots and new entries of the current file stay in memory. A flush writes the entries, then the slots, then the
+header, and syncs each before the next: load mends a file that a crash left in between. The header is written
+last, so the entries it counts are durable. After an unclean stop the header and the slots may be in the page
+cache only: a sync of them may have failed. ``Unproven`` says that the next flush writes them again.
+Source of the format: Apache RocketMQ 5.x, ``store/index``; checked against files it wrote.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from runtime.env import Disk, File
 
 log = logging.getLogger(__name__)
@@ -51,30 +55,59 @@ _PICTURE_BYTES: Final = 1 << 18
 """Bytes of slots copied between two turns of the loop: a fifth of a millisecond."""
 LOOKED_AT_ONCE: Final = 128
 """Entries of a key looked at between two turns of the loop: a third of a millisecond."""
-STILL_LOOKING: Final = -1
+STILL_LOOKING: Final = PhysicalOffset(-1)
+
+
+Item = tuple[int, PhysicalOffset, int]
+"""What goes into the index: key hash, physical offset, store time in ms."""
+
+
+@dataclass(slots=True)
+class Header:
+    """The first 40 bytes of a file. ``count`` is the number of the next entry."""
+
+    begin_timestamp_ms: int = 0
+    end_timestamp_ms: int = 0
+    begin_offset: PhysicalOffset = PhysicalOffset(0)
+    end_offset: PhysicalOffset = PhysicalOffset(0)
+    slots_used: int = 0
+    count: int = 1
+
+    def encode(self) -> bytes:
+        return HEADER.pack(
+            self.begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.slots_used,
+            self.count,
+        )
+
+
+@dataclass(slots=True)
+class _Flush:
+    """What one flush writes: ``entries_bytes`` of new entries, and ``pages`` of slots."""
+
+    pages: set[int]
+    entries_bytes: int = 0
+    steps: list[list[tuple[int, bytes]]] = field(default_factory=list)  # (offset, bytes); a sync after each
+    cut: bool = False  # a cut came after the picture was begun
 
 
 class IndexFile:
-    """One file. ``count`` = number the next entry gets."""
+    """One file; see ``Header`` for what it says of itself."""
 
     def __init__(self, disk: Disk, path: str, slots: int, entries: int) -> None:
         self.path = path
-        self.begin_timestamp_ms = 0
-        self.end_timestamp_ms = 0
-        self.begin_offset = 0
-        self.end_offset = 0
-        self.slots_used = 0
-        self.count = 1
+        self.head = Header()
         self.slots = slots
         self.entries_max = entries
-        self.pending = bytearray()  # entries from ``written`` up to ``count``
+        self.pending = bytearray()  # entries from ``written`` up to the header's count
         self.table: array[int] | None = None  # the slots in memory, while the file takes entries
         self.dirty_pages: set[int] = set()
+        self.unproven = False  # header and slots may be in the page cache only, and are not in memory yet
         self._written = 1
-        self._in_flight: tuple[int, set[int]] = (0, set())  # bytes of entries, pages of slots
-        self._steps: list[list[tuple[int, bytes]]] = []  # what a flush writes at which offset; a sync each
-        self._cut = False
-        self._busy = False  # a flush runs off the loop
+        self._flush: _Flush | None = None  # the one that runs, perhaps off the loop
         self._retired = False
         self._disk = disk
         self._file: File | None = None
@@ -94,7 +127,7 @@ class IndexFile:
 
     @property
     def is_full(self) -> bool:
-        return self.count >= self.entries_max
+        return self.head.count >= self.entries_max
 
     @property
     def is_dirty(self) -> bool:
@@ -113,16 +146,9 @@ class IndexFile:
             raise DiskError(
                 f"{self.path} has {size} bytes, {self.file_bytes} by maxHashSlotNum and maxIndexNum"
             )
-        (
-            self.begin_timestamp_ms,
-            self.end_timestamp_ms,
-            self.begin_offset,
-            self.end_offset,
-            self.slots_used,
-            count,
-        ) = HEADER.unpack(self.file.pread(HEADER_BYTES, 0))
-        self.count = self._written = max(count, 1)
-        if not 1 <= self.count <= self.entries_max or self.begin_offset > self.end_offset:
+        self.head = head = Header(*HEADER.unpack(self.file.pread(HEADER_BYTES, 0)))
+        head.count = self._written = max(head.count, 1)
+        if not 1 <= head.count <= self.entries_max or head.begin_offset > head.end_offset:
             raise DiskError(f"{self.path}: the header cannot be right")
 
     def writable(self) -> array[int]:
@@ -145,8 +171,8 @@ class IndexFile:
         wrong: list[int] = []
         for begin in range(first, until, CHECKED_AT_ONCE):
             part = table[begin : min(begin + CHECKED_AT_ONCE, until)]
-            if max(part) >= self.count:
-                wrong += [begin + at for at, number in enumerate(part) if number >= self.count]
+            if max(part) >= self.head.count:
+                wrong += [begin + at for at, number in enumerate(part) if number >= self.head.count]
         return wrong
 
     def take_slots(self, table: array[int], wrong: list[int]) -> None:
@@ -154,11 +180,25 @@ class IndexFile:
         if self.table is not None:
             return
         self.table = table
+        if self.unproven:
+            self.dirty_pages |= self._written_pages()
+            self.unproven = False
         for slot in wrong:
             number = table[slot]
-            while number >= self.count:
+            while number >= self.head.count:
                 number = self._previous_on_disk(number)
             self._set(slot, number)
+
+    def _written_pages(self) -> set[int]:
+        """The header's page, and the pages of slots the file system has bytes for."""
+        pages = {0}
+        at = HEADER_BYTES
+        while (found := self.file.data_from(at)) is not None and found[0] < self._entries_at:
+            first = max(found[0] - HEADER_BYTES, 0) // (SLOT_BYTES * _PAGE_SLOTS)
+            last = (min(found[1], self._entries_at) - HEADER_BYTES - 1) // (SLOT_BYTES * _PAGE_SLOTS)
+            pages.update(range(first, last + 1))
+            at = found[1]
+        return pages
 
     def _previous_on_disk(self, number: int) -> int:
         if number >= self.entries_max:
@@ -172,16 +212,17 @@ class IndexFile:
         self.table[slot] = number
         self.dirty_pages.add(slot >> _PAGE_SLOTS_SHIFT)
 
-    def add(self, items: Sequence[tuple[int, int, int]]) -> None:
-        """Add entries of (key hash, physical offset, store time in ms), oldest first; they must fit."""
+    def add(self, items: Sequence[Item]) -> None:
+        """Add entries, oldest first; they must fit."""
         table = self.table if self.table is not None else self.writable()
-        number = self.count
+        head = self.head
+        number = head.count
         if number == 1:
-            _, self.begin_offset, self.begin_timestamp_ms = items[0]
-        slots, begin_ms, pack = self.slots, self.begin_timestamp_ms, ENTRY.pack
+            _, head.begin_offset, head.begin_timestamp_ms = items[0]
+        slots, begin_ms, pack = self.slots, head.begin_timestamp_ms, ENTRY.pack
         mark_dirty = self.dirty_pages.add
         entries: list[bytes] = []
-        last_ms, seconds = -1, 0
+        last_ms, seconds, new_slots = -1, 0, 0
         for key_hash, offset, stored_ms in items:
             if stored_ms != last_ms:
                 last_ms = stored_ms
@@ -192,35 +233,37 @@ class IndexFile:
             table[slot] = number
             mark_dirty(slot >> _PAGE_SLOTS_SHIFT)
             if not before:
-                self.slots_used += 1
+                new_slots += 1
             number += 1
         self.pending += b"".join(entries)
-        self.count = number
-        _, self.end_offset, self.end_timestamp_ms = items[-1]
+        head.count = number
+        head.slots_used += new_slots
+        _, head.end_offset, head.end_timestamp_ms = items[-1]
 
     def truncate(self, offset: int) -> None:
         """Take back the entries of messages at or behind ``offset``."""
-        table = self.writable()
-        while self.count > 1:
-            key_hash, at, seconds, before = self.entry(self.count - 1)
+        table, head = self.writable(), self.head
+        while head.count > 1:
+            key_hash, at, seconds, before = self.entry(head.count - 1)
             if at < offset:
-                self.end_offset = at
-                self.end_timestamp_ms = self.begin_timestamp_ms + seconds * 1000
+                head.end_offset = at
+                head.end_timestamp_ms = head.begin_timestamp_ms + seconds * 1000
                 break
-            self.count -= 1
+            head.count -= 1
             slot = key_hash % self.slots
-            if table[slot] == self.count:
+            if table[slot] == head.count:
                 self._set(slot, before)
-                self.slots_used -= not before
-        if self.count < self._written:
+                head.slots_used -= not before
+        if head.count < self._written:
             self.pending.clear()
-            self._written = self.count
+            self._written = head.count
         else:
-            del self.pending[(self.count - self._written) * ENTRY_BYTES :]
+            del self.pending[(head.count - self._written) * ENTRY_BYTES :]
         self.dirty_pages.add(0)  # the header must be written even when no slot changed
-        self._cut = True
+        if self._flush is not None:
+            self._flush.cut = True
 
-    def entry(self, number: int) -> tuple[int, int, int, int]:
+    def entry(self, number: int) -> tuple[int, PhysicalOffset, int, int]:
         """(key hash, physical offset, seconds since the first, entry before) of entry ``number``."""
         if number >= self._written:
             at = (number - self._written) * ENTRY_BYTES
@@ -230,7 +273,7 @@ class IndexFile:
             key_hash, offset, seconds, before = ENTRY.unpack(raw)
         return key_hash, offset, seconds, before
 
-    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
         """Physical offsets of entries with this hash, newest first, stored within [begin_ms, end_ms]
         (to the second); STILL_LOOKING after each LOOKED_AT_ONCE entries: a key may have millions."""
         number = self._newest(key_hash % self.slots)
@@ -239,12 +282,12 @@ class IndexFile:
             if looked_at == LOOKED_AT_ONCE:
                 looked_at = 0
                 yield STILL_LOOKING
-                if number >= self.count:  # a cut came meanwhile
+                if number >= self.head.count:  # a cut came meanwhile
                     number = self._newest(key_hash % self.slots)
                     continue
             looked_at += 1
             found, offset, seconds, before = self.entry(number)
-            stored_ms = self.begin_timestamp_ms + seconds * 1000
+            stored_ms = self.head.begin_timestamp_ms + seconds * 1000
             if stored_ms + 999 < begin_ms:
                 return
             if found == key_hash and stored_ms <= end_ms:
@@ -256,12 +299,16 @@ class IndexFile:
             number = self.table[slot]
         else:
             number = struct.unpack(">i", self.file.pread(SLOT_BYTES, HEADER_BYTES + slot * SLOT_BYTES))[0]
-        while number >= self.count and number:
+        while number >= self.head.count and number:
             number = self._previous_on_disk(number)
         return int(number)
 
     def holds_time(self, begin_ms: int, end_ms: int) -> bool:
-        return self.count > 1 and self.begin_timestamp_ms <= end_ms and self.end_timestamp_ms >= begin_ms
+        return (
+            self.head.count > 1
+            and self.head.begin_timestamp_ms <= end_ms
+            and self.head.end_timestamp_ms >= begin_ms
+        )
 
     def picture(self) -> Iterator[None]:
         """Copy what a flush has to write, a part with each step; then ``write_picture``, then ``end_flush``.
@@ -270,17 +317,8 @@ class IndexFile:
         so its entries come last and are copied too, while the header tells of none of it.
         """
         pages, self.dirty_pages = self.dirty_pages, set()
-        header = HEADER.pack(
-            self.begin_timestamp_ms,
-            self.end_timestamp_ms,
-            self.begin_offset,
-            self.end_offset,
-            self.slots_used,
-            self.count,
-        )
-        self._in_flight = (0, pages)
-        self._busy = True
-        self._cut = False
+        self._flush = flush = _Flush(pages)
+        header = self.head.encode()
         slots: list[tuple[int, bytes]] = []
         copied = 0
         for at, data in self._runs(sorted(pages)):
@@ -290,14 +328,15 @@ class IndexFile:
                 copied = 0
                 yield
         entries = bytes(self.pending)
-        self._in_flight = (len(entries), pages)
+        flush.entries_bytes = len(entries)
         entries_at = self._entries_at + self._written * ENTRY_BYTES
-        self._steps = [[(entries_at, entries)], slots, [(0, header)]]
+        flush.steps = [[(entries_at, entries)], slots, [(0, header)]]
 
     def write_picture(self) -> None:
         """Write what was copied. Blocks, may run off the loop; raises OSError."""
         file = self.file
-        for step in self._steps:
+        assert self._flush is not None, "a picture comes first"
+        for step in self._flush.steps:
             for at, data in step:
                 file.pwrite(data, at)
             file.sync()
@@ -305,20 +344,19 @@ class IndexFile:
     def end_flush(self, done: bool) -> None:
         """The write is over; what it failed to write, or wrote although a cut came meanwhile, is written
         again next time."""
-        size, pages = self._in_flight
-        self._in_flight = (0, set())
-        self._steps = []
-        self._busy = False
+        flush, self._flush = self._flush, None
         if self._retired:
             self.close()
             return
-        if self._cut:
+        if flush is None:
+            return
+        if flush.cut:
             self.dirty_pages |= set(range((self.slots + _PAGE_SLOTS - 1) >> _PAGE_SLOTS_SHIFT))
         elif done:
-            del self.pending[:size]
-            self._written += size // ENTRY_BYTES
+            del self.pending[: flush.entries_bytes]
+            self._written += flush.entries_bytes // ENTRY_BYTES
         else:
-            self.dirty_pages |= pages
+            self.dirty_pages |= flush.pages
 
     def _runs(self, pages: list[int]) -> Iterator[tuple[int, bytes]]:
         table = self.table
@@ -340,6 +378,6 @@ class IndexFile:
     def close(self) -> None:
         """Close the file, once no flush needs it any more."""
         self._retired = True
-        if self._file is not None and not self._busy:
+        if self._file is not None and self._flush is None:
             self._file.close()
             self._file = None

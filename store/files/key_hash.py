@@ -1,4 +1,10 @@
-"""Under which number does the index keep a key?"""
+"""Under which number does the index keep a key?
+
+|String.hashCode| of ``topic#key``, 0 when that is -2^31. The sum over a string splits: with the last four
+characters apart, ``hash(topic#key) = start + hash(last four)``, where ``start`` belongs to the topic and all
+characters before. Ids of producers share these starts for a millisecond, and their last four are a counter:
+both parts are remembered, and most keys cost two look-ups.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +12,86 @@ from typing import Final
 
 from model.message import java_hash
 
+MASK: Final = 0xFFFFFFFF
+_HALF: Final = 0x80000000
+_TAIL: Final = 4
 _POWER_4: Final = 31**4
+_KEY_CHARS_MIN: Final = 9
+_KEY_CHARS_MAX: Final = 512
+_REMEMBERED_MAX: Final = 1 << 17
 
 
 class KeyHash:
-    """|hashCode| of ``topic#key``, fast for the ids of producers: their long common heads are remembered."""
-
-    _CACHE_MAX: Final = 1 << 16
-    _HEADS_MAX: Final = 4096
+    """The hash, with what it learnt of the keys it met. ``tails``: hashes of last four characters."""
 
     def __init__(self) -> None:
+        self.tails: dict[str, int] = {}
+        self._starts: dict[str, dict[str, int]] = {}  # topic -> key without its last four -> start
         self._topics: dict[str, int] = {}
         self._heads: dict[str, int] = {}
-        self._quads: dict[str, int] = {}
-        self._powers = [1]
-        for _ in range(512):
-            self._powers.append(self._powers[-1] * 31 & 0xFFFFFFFF)
+        self._learnt = 0
 
     def __call__(self, topic: str, key: str) -> int:
-        length = len(key)
-        head = self._topics.get(topic)
-        if head is None:
-            if len(self._topics) > self._CACHE_MAX:
-                self._topics.clear()
-            head = self._topics[topic] = java_hash(topic + "#")
-        if not 8 < length <= 512 or not key.isascii():
-            value = java_hash(f"{topic}#{key}") & 0xFFFFFFFF
-        else:
-            quads = self._quads
-            try:
-                value = (self._heads[key[:-8]] * _POWER_4 + quads[key[-8:-4]]) * _POWER_4 + quads[key[-4:]]
-            except KeyError:
-                value = self._slow(key)
-            value = (head * self._powers[length] + value) & 0xFFFFFFFF
-        if value < 0x80000000:
-            return value
-        return 0x100000000 - value if value != 0x80000000 else 0
+        try:
+            value = (self._starts[topic][key[:-_TAIL]] + self.tails[key[-_TAIL:]]) & MASK
+        except KeyError:
+            return self.learn(topic, key)
+        return value if value < _HALF else absolute(value)
 
-    def _slow(self, key: str) -> int:
-        """The same sum, learning the parts that are not known yet."""
-        head = key[:-8]
-        value = self._heads.get(head)
-        if value is None:
-            if len(self._heads) > self._HEADS_MAX:
-                self._heads.clear()
-            value = self._heads[head] = java_hash(head) & 0xFFFFFFFF
-        for part in (key[-8:-4], key[-4:]):
-            quad = self._quads.get(part)
-            if quad is None:
-                if len(self._quads) > self._CACHE_MAX:
-                    self._quads.clear()
-                a, b, c, d = part.encode()
-                quad = self._quads[part] = ((a * 31 + b) * 31 + c) * 31 + d
-            value = value * _POWER_4 + quad
+    def starts(self, topic: str) -> dict[str, int]:
+        """For loops that cannot afford a call a key: what is known of ``topic``. Where it or ``tails`` lacks
+        a part of a key, ``learn`` gives the hash."""
+        found = self._starts.get(topic)
+        if found is None:
+            found = self._starts[topic] = {}
+        return found
+
+    def learn(self, topic: str, key: str) -> int:
+        """The hash of a key whose parts are not known; they are from now on, unless it is an odd one."""
+        if not _KEY_CHARS_MIN <= len(key) <= _KEY_CHARS_MAX or not key.isascii():
+            return absolute(java_hash(f"{topic}#{key}") & MASK)
+        if self._learnt > _REMEMBERED_MAX:
+            self._forget()
+        starts = self.starts(topic)
+        start = starts.get(key[:-_TAIL])
+        if start is None:
+            start = starts[key[:-_TAIL]] = self._start(topic, key)
+        return absolute((start + self._tail(key[-_TAIL:])) & MASK)
+
+    def _start(self, topic: str, key: str) -> int:
+        head, middle = key[: -2 * _TAIL], key[-2 * _TAIL : -_TAIL]
+        of_topic = self._topics.get(topic)
+        if of_topic is None:
+            of_topic = self._topics[topic] = java_hash(f"{topic}#") & MASK
+            self._learnt += 1
+        of_head = self._heads.get(head)
+        if of_head is None:
+            of_head = self._heads[head] = java_hash(head) & MASK
+            self._learnt += 1
+        value = of_topic * pow(31, len(key), 1 << 32)
+        value += (of_head * _POWER_4 + self._tail(middle)) * _POWER_4
+        self._learnt += 1
+        return value & MASK
+
+    def _tail(self, part: str) -> int:
+        found = self.tails.get(part)
+        if found is None:
+            a, b, c, d = part.encode()
+            found = self.tails[part] = ((a * 31 + b) * 31 + c) * 31 + d
+            self._learnt += 1
+        return found
+
+    def _forget(self) -> None:
+        """Cleared in place: who goes over a batch holds them."""
+        for of_topic in self._starts.values():
+            of_topic.clear()
+        for known in (self._starts, self._topics, self._heads, self.tails):
+            known.clear()
+        self._learnt = 0
+
+
+def absolute(value: int) -> int:
+    """|``value``| of 32 bits with a sign; 0 for the smallest, which has no positive counterpart."""
+    if value < _HALF:
         return value
+    return (1 << 32) - value if value != _HALF else 0

@@ -100,20 +100,10 @@ class NewMessage:
 
 
 @dataclass(slots=True)
-class Record:
+class Record(NewMessage):
     """A message as the log holds it. ``size`` and offsets in bytes, ``queue_offset`` in messages."""
 
-    topic: str
-    queue_id: int
-    flag: int
-    sys_flag: int
-    born_timestamp_ms: int
-    born_host: bytes
-    store_host: bytes
-    reconsume_times: int
-    prepared_transaction_offset: int
     body: bytes
-    properties: str
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
     store_timestamp_ms: int
@@ -175,9 +165,7 @@ def encode(
     properties = message.properties.encode("utf-8", "surrogateescape")
     reserve = 0
     if append_prop_crc:
-        reserve = PROP_CRC_BYTES
-        if properties and not properties.endswith(b"\x02"):
-            properties += b"\x02"
+        properties, reserve = _closed(properties), PROP_CRC_BYTES
     if len(properties) + reserve > m.PROPERTIES_BYTES_MAX:
         raise Refused(f"the properties have {len(properties)} bytes, too long", 13)
     sys_flag = message.sys_flag
@@ -210,6 +198,11 @@ def encode(
     length = bytes((len(raw_topic),)) if version == 1 else _SHORT.pack(len(raw_topic))
     record = b"".join((head, body, length, raw_topic, _SHORT.pack(len(properties) + reserve), properties))
     return record + prop_crc(record) if reserve else record
+
+
+def _closed(properties: bytes) -> bytes:
+    """``properties`` so that another can follow."""
+    return properties + b"\x02" if properties and not properties.endswith(b"\x02") else properties
 
 
 def prop_crc(record: Buffer) -> bytes:
@@ -270,10 +263,10 @@ def _properties_at(record: Buffer, at: int) -> int:
 
 
 def is_torn(record: Buffer, offset: int) -> bool:
-    """Are the last bytes of a whole record zeros that a write cut short left there?
+    """Is a record torn, although its lengths and its body's CRC are right?
 
-    The body, and so its CRC, may have come when the properties did not: they end in NUL, or a whole block of
-    the disk in them does, which no client writes.
+    The body may have come when the properties did not: then they end in NUL, or a whole block of the disk in
+    them is zeros, which no client writes.
     """
     at, size = _properties_at(record, 0), len(record)
     if at == size:
@@ -300,14 +293,8 @@ def measure(buffer: Buffer, at: int, offset: int, check_crc: bool = True) -> int
     if at + BLANK_BYTES > end:
         return 0
     size, magic = _SIZE_MAGIC.unpack_from(buffer, at)
-    if magic == MAGIC_BLANK:
-        if size < BLANK_BYTES:
-            raise BadRecord("unreadable_region", f"blank of {size} bytes at {offset}")
-        return -int(size)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise BadRecord("unreadable_region", f"no record at {offset}: magic {magic:#010x}, size {size}")
-    if size < RECORD_BYTES_MIN:
-        raise BadRecord("unreadable_region", f"record at {offset} says it has {size} bytes")
+    if size < RECORD_BYTES_MIN or magic not in (MAGIC_V1, MAGIC_V2):
+        return -_blank_bytes(size, magic, offset)
     if at + size > end:
         return 0
     hosts = buffer[at + 39] >> 4 & 3
@@ -339,6 +326,18 @@ def measure(buffer: Buffer, at: int, offset: int, check_crc: bool = True) -> int
                 "crc_mismatch", f"record at {offset}: the body's CRC is {found}, not the stored one"
             )
     return int(size)
+
+
+def _blank_bytes(size: int, magic: int, offset: int) -> int:
+    """The size of the blank at ``offset``, which begins with ``size`` and ``magic``. Raises BadRecord when
+    they are neither a blank's nor a record's."""
+    if magic == MAGIC_BLANK:
+        if size < BLANK_BYTES:
+            raise BadRecord("unreadable_region", f"blank of {size} bytes at {offset}")
+        return size
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise BadRecord("unreadable_region", f"no record at {offset}: magic {magic:#010x}, size {size}")
+    raise BadRecord("unreadable_region", f"record at {offset} says it has {size} bytes")
 
 
 def decode(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Record:

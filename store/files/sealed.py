@@ -122,7 +122,13 @@ def one_bit_off(data: bytes, parse: Callable[[bytes], T]) -> T | None:
 def read_copies(disk: Disk, path: str, mend: Callable[[bytes], bytes]) -> tuple[bytes | None, bool]:
     """What the file at ``path``, or its ``.bak``, should hold, None when there is neither; and whether both
     do. ``mend`` gives the content as it was written, and raises ValueError or DiskError when it cannot.
-    Raises DiskError when it can for neither, OSError."""
+    Raises DiskError when it can for neither, OSError.
+
+    What is read counts from now on, so the names are made durable first: the sync of the directory may be
+    what the last process ended with, and then a crash brings the former content back.
+    """
+    if disk.exists(path) or disk.exists(path + ".bak"):
+        disk.sync_dir(path.rpartition("/")[0] or ".")
     problem: str | None = None
     found: bytes | None = None
     whole = True

@@ -147,6 +147,7 @@ class SegmentDir:
         self.path = path
         self.segment_bytes = segment_bytes
         self.segments: list[Segment] = []
+        self.names_dirty = False  # names in it were made or removed since the last sync
         self._disk = disk
         self._pool = pool
 

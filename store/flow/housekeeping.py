@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from model.ids import PhysicalOffset
 from runtime.env import Env
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
@@ -70,7 +71,9 @@ class Housekeeping:
         self._interval_s = interval_ms / 1000
         self._want_sync = want_sync
         self._early = asyncio.Event()
-        self._rounds: deque[tuple[int, int]] = deque()  # how far dispatch was, bytes; store time there, ms
+        self._rounds: deque[tuple[PhysicalOffset, int]] = (
+            deque()
+        )  # how far dispatch was; store time there, ms
         self._rounds_of = 0  # log.generation
         self._written = b""
         self._made_up = False  # what lacked in the index at the start is written back
@@ -196,8 +199,8 @@ class Housekeeping:
             now.settled_offset, now.logics_timestamp_ms = self._rounds.popleft()
 
     async def flush_index(self) -> None:
-        """Write and sync what is new in the index, off the loop."""
-        if self._files.index is None:
+        """Write and sync what is new in the index, off the loop. Not before ``Index.unproven`` ends."""
+        if self._files.index is None or self._files.index.unproven:
             return
         try:
             self._files.index.put_many(())  # what found no place while the disk was full
@@ -282,6 +285,7 @@ class Housekeeping:
         self._rounds.append((until, stamp_ms))
         self._settle()
         if self._files.index is not None:
+            self._files.index.prove()
             self._files.index.begin_flush()()
             self._files.index.end_flush(True)
             now.index_timestamp_ms = self._files.index.end_timestamp_ms

@@ -11,7 +11,9 @@ from typing import Final
 
 from model.errors import DiskError
 from model.message import KEYS, LMQ_PREFIX, UNIQ_KEY, property_of
+from store.files.commit_log import CommitLog
 from store.files.consume_queue import ENTRY, PRE_BLANK_SIZE, ConsumeQueue
+from store.files.damage import DamageLedger
 from store.files.index_file import STILL_LOOKING
 from store.files.record import (
     BLANK_BYTES,
@@ -62,6 +64,45 @@ class Got:
     max_offset: int
     chunks: list[bytes]
     count: int
+
+
+class _Places:
+    """The records of one read, as their queue entries name them: ``max_bytes`` together, but always one."""
+
+    __slots__ = ("_bytes_left", "_damage", "_log", "_max_count", "full", "places", "rotten")
+
+    def __init__(self, log: CommitLog, damage: DamageLedger, max_count: int, max_bytes: int) -> None:
+        self.places: list[tuple[int, int, int]] = []  # physical offset, size, queue offset
+        self.rotten: list[int] = []  # queue offsets of entries that name no record there can be
+        self.full = False
+        self._log = log
+        self._damage = damage if damage.ranges else None
+        self._max_count = max_count
+        self._bytes_left = max_bytes
+
+    def take(self, at: int, raw: bytes, wanted: Callable[[int], bool] | None) -> int:
+        """Look at the entries ``raw``, the first of which is ``at``; the queue offset behind the last one."""
+        places, damage, bytes_left = self.places, self._damage, self._bytes_left
+        log_min, log_end, segment_bytes = self._log.min_offset, self._log.end, self._log.segment_bytes
+        for at, (physical, size, tags_code) in enumerate(ENTRY.iter_unpack(raw), at):  # noqa: B020
+            if size == PRE_BLANK_SIZE or physical < log_min or (wanted and not wanted(tags_code)):
+                continue
+            if damage is not None and damage.overlaps(physical, physical + size):
+                continue  # lost, until it is repaired
+            left = segment_bytes - physical % segment_bytes
+            if not RECORD_BYTES_MIN <= size <= left or physical + size > log_end:
+                self.rotten.append(at)
+                continue
+            if places and size > bytes_left:
+                self.full = True
+                return at
+            places.append((physical, size, at))
+            bytes_left -= size
+            if len(places) >= self._max_count:
+                self.full = True
+                break
+        self._bytes_left = bytes_left
+        return at + 1
 
 
 class Reader:
@@ -168,35 +209,18 @@ class Reader:
     ) -> tuple[list[tuple[int, int, int]], int]:
         """(physical offset, size, queue offset) of the records to send, and the queue offset behind the last
         looked at."""
-        places: list[tuple[int, int, int]] = []
-        total = 0
-        log_min, log_end, segment_bytes = self._log.min_offset, self._log.end, self._log.segment_bytes
-        damage = self._damage if self._damage.ranges else None
+        found = _Places(self._log, self._damage, max_count, max_bytes)
         at = offset
         stop = offset + max(SCAN_ENTRIES_MAX, max_count)
-        while at < stop and (
-            raw := queue.read(at, min(stop - at, 512 if wanted else max_count - len(places)))
-        ):
-            for physical, size, tags_code in ENTRY.iter_unpack(raw):
-                if size == PRE_BLANK_SIZE or physical < log_min or (wanted and not wanted(tags_code)):
-                    at += 1
-                    continue
-                if damage is not None and damage.overlaps(physical, physical + size):
-                    at += 1  # lost, until it is repaired
-                    continue
-                left = segment_bytes - physical % segment_bytes
-                if not RECORD_BYTES_MIN <= size <= left or physical + size > log_end:
-                    self._rotten(queue, at)
-                    at += 1
-                    continue
-                if places and total + size > max_bytes:
-                    return places, at
-                places.append((physical, size, at))
-                total += size
-                at += 1
-                if len(places) >= max_count:
-                    return places, at
-        return places, at
+        while at < stop and not found.full:
+            count = 512 if wanted else max_count - len(found.places)
+            raw = queue.read(at, min(stop - at, count))
+            if not raw:
+                break
+            at = found.take(at, raw, wanted)
+        for index in found.rotten:
+            self._rotten(queue, index)
+        return found.places, at
 
     def _fetch(self, places: list[tuple[int, int, int]]) -> list[bytes]:
         """The records at ``places``. Neighbours come in one piece; scattered ones that lie close are read at

@@ -98,36 +98,12 @@ class _Repair:
     def run(self, cut_tail: bool, progress: verify.Progress | None) -> Outcome:
         verdict = verify.verify(self._disk, self._root, self._config, progress)
         outcome = Outcome(tail=verdict["tail"])
-        ledger = DamageLedger(self._disk, self._root)
-        ledger.load()
-        places = [d for d in verdict["damage"] if d["file"].isdigit() and d["kind"] != "missing_segment"]
         with StoreDirectory(self._disk, self._root) as store:
             segments = store.segments()
-            ends = [int(d["physicalOffset"]) for d in (*places, *filter(None, [outcome.tail]))]
-            for place in sorted(places, key=lambda d: int(d["physicalOffset"])):
-                item = DamagedRange(place["physicalOffset"], place["until"], place["kind"], self._now_ms)
-                row = {"kind": item.kind, "physicalOffset": item.begin, "until": item.until}
-                limit = min((at for at in ends if at >= item.until), default=1 << 63)
-                source, why = self._mend(store, segments, item, limit)
-                if source is None:
-                    outcome.left.append(row | {"why": why})
-                    ledger.note([item])
-                    continue
-                outcome.repaired.append(row | {"from": source})
-                for known in [r for r in ledger.ranges if item.begin <= r.begin and r.until <= item.until]:
-                    ledger.clear(known)
-            outcome.left += [
-                {key: place[key] for key in ("kind", "physicalOffset", "until")} | {"why": place["text"]}
-                for place in verdict["damage"]
-                if place["kind"] in ("missing_segment", "epoch_file_corrupt")
-            ]
-            if len(verdict["damage"]) >= verify.DAMAGE_MAX:
-                outcome.left.append(_MORE)
-            outcome.entries = sum(1 for _ in self._mend_entries(store))
-            self._sync()  # before others open the same files
+            self._mend_log(store, segments, verdict["damage"], outcome)
+            outcome.left += _beyond_repair(verdict["damage"])
             kinds = {place["kind"] for place in verdict["damage"]}
-            if self._without_queue or kinds & {"cq_missing", "cq_wrong", "cq_dangling"}:
-                outcome.entries += complete_queues(self._disk, store, self._config, self._parser)
+            self._mend_queues(store, kinds, outcome)
             if "index_wrong" in kinds or self._keyed_without_index(store):
                 outcome.indexed = rebuild_index(self._disk, store, self._config, self._parser, self._now_ms)
             if cut_tail and outcome.tail is not None:
@@ -135,6 +111,37 @@ class _Repair:
                 outcome.tail_cut = True
             self._sync()
         return outcome
+
+    def _mend_log(
+        self,
+        store: StoreDirectory,
+        segments: list[SegmentInfo],
+        damage: list[dict[str, Any]],
+        outcome: Outcome,
+    ) -> None:
+        """Put a replica's bytes in the place of damaged ones; note what none of them has."""
+        ledger = DamageLedger(self._disk, self._root)
+        ledger.load()
+        places = [d for d in damage if d["file"].isdigit() and d["kind"] != "missing_segment"]
+        ends = [int(d["physicalOffset"]) for d in (*places, *filter(None, [outcome.tail]))]
+        for place in sorted(places, key=lambda d: int(d["physicalOffset"])):
+            item = DamagedRange(place["physicalOffset"], place["until"], place["kind"], self._now_ms)
+            row = {"kind": item.kind, "physicalOffset": item.begin, "until": item.until}
+            limit = min((at for at in ends if at >= item.until), default=1 << 63)
+            source, why = self._mend(store, segments, item, limit)
+            if source is None:
+                outcome.left.append(row | {"why": why})
+                ledger.note([item])
+                continue
+            outcome.repaired.append(row | {"from": source})
+            for known in [r for r in ledger.ranges if item.begin <= r.begin and r.until <= item.until]:
+                ledger.clear(known)
+
+    def _mend_queues(self, store: StoreDirectory, kinds: set[str], outcome: Outcome) -> None:
+        outcome.entries = sum(1 for _ in self._mend_entries(store))
+        self._sync()  # before others open the same files
+        if self._without_queue or kinds & {"cq_missing", "cq_wrong", "cq_dangling"}:
+            outcome.entries += complete_queues(self._disk, store, self._config, self._parser)
 
     def _sync(self) -> None:
         for file in self._files.values():
@@ -242,6 +249,16 @@ class _Repair:
         if file is None:
             file = self._files[path] = self._disk.open(path)
         return file
+
+
+def _beyond_repair(damage: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What no replica's bytes mend, and a last row when the list was cut short."""
+    rows = [
+        {key: place[key] for key in ("kind", "physicalOffset", "until")} | {"why": place["text"]}
+        for place in damage
+        if place["kind"] in ("missing_segment", "epoch_file_corrupt")
+    ]
+    return [*rows, _MORE] if len(damage) >= verify.DAMAGE_MAX else rows
 
 
 def _bytes_of(store: StoreDirectory, begin: int, until: int) -> bytes:

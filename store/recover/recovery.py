@@ -97,7 +97,7 @@ class _Recovery:
         files.log.load()
         files.damage.load()
         if files.index is not None:
-            files.index.load()
+            files.index.load(clean=self.clean)
         if not files.log.segments:
             return self._empty()
         self._load_queues()
@@ -136,7 +136,7 @@ class _Recovery:
         commit_log, checkpoint = self.files.log, self.files.checkpoint.now
         if checkpoint.trusted:
             self.settled = min(max(checkpoint.settled_offset, commit_log.min_offset), commit_log.end)
-        self.files.queues.load(self.settled)
+        self.files.queues.load(self.settled, clean=self.clean)
         self.proven = self.files.queues.max_physical
         if not self.proven:
             self.settled = 0  # somebody removed the queues: they are made again

@@ -172,30 +172,36 @@ class Scan:
         return None
 
     def _bad(self, segment: Segment, at: int, bad: BadRecord, written: bool) -> int | None:
-        """Position from which on the segment is good again, its size when the next one is; None: the log ends
-        at ``at``."""
+        """Damage, or the end of the log? Position from which on the segment is good again, its size when the
+        next one is; None: the log ends at ``at``. ``written``: not only zeros are there."""
         offset = segment.start + at
-        segment_bytes = self._log.segment_bytes
-        safe = offset < self._safe_end
-        if not (written or safe):
-            return None
+        was_safe = offset < self._safe_end
+        if not written and not was_safe:
+            return None  # never written
         self.reason = str(bad)
         good = self._next_good(offset + 1)
-        if good is not None and self._is_stale(good, self._last_at):
-            self.reason += "; what lies behind was cut off once"
-            return None
-        if good is None:
-            until = self._end_of_last(segment, at) if safe and written else None
-            if until is None:
-                return None
+        if good is not None:
+            until = self._damaged_until(segment, offset, good, was_safe)
         else:
-            until = min(good, segment.start + segment_bytes)
-            safe = safe or self._clean or self._was_flushed(good)
-            if not safe and lost_a_page(segment.read, at, until - segment.start):
-                self.reason += "; bytes were lost in a write that a crash cut short"
-                return None
+            until = self._end_of_last(segment, at) if written and was_safe else None
+        if until is None:
+            return None
         self.damaged.append(DamagedRange(offset, until, bad.kind))
         return until - segment.start
+
+    def _damaged_until(self, segment: Segment, offset: int, good: int, was_safe: bool) -> int | None:
+        """Where damage at ``offset`` ends; None when the record at ``good`` does not prove that the log goes
+        on there: it is left from a cut, or a crash cut the write at ``offset`` short."""
+        if self._is_stale(good, self._last_at):
+            self.reason += "; what lies behind was cut off once"
+            return None
+        until = min(good, segment.start + self._log.segment_bytes)
+        if was_safe or self._clean or self._was_flushed(good):
+            return until
+        if lost_a_page(segment.read, offset - segment.start, until - segment.start):
+            self.reason += "; bytes were lost in a write that a crash cut short"
+            return None
+        return until
 
     def _was_flushed(self, good: int) -> bool:
         """Is the record at ``good`` older than what the checkpoint says was flushed?"""
@@ -221,8 +227,8 @@ class Scan:
         return known if offset < known <= offset + RECORD_BYTES_MAX else None
 
     def last_is_torn(self) -> bool:
-        """Do the last record's properties end in NUL? Their last bytes never came, though the body, and so
-        its CRC, did: what a crash may leave."""
+        """Is the last record torn, and was it never safe on disk? A crash may leave it so: the body, and so
+        its CRC, came, the last bytes of the properties did not."""
         if self._last_at < self._safe_end or self._last_at < 0:
             return False
         size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]

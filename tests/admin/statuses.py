@@ -16,6 +16,20 @@ BROKER: dict[str, Any] = {
     "dispatchedOffset": 900,
     "putTotal": 10,
     "slaves": [{"id": 1, "ackOffset": 900, "lagBytes": 100}],
+    "ports": {
+        "clients": 3,
+        "peers": 2,
+        "begunBytes": 4096,
+        "unreadBytes": 5,
+        "refused": {
+            "maxBegunFrameBytes": 0,
+            "maxConnections": 1,
+            "maxConnectionsPerAddress": 0,
+            "maxUnreadBytes": 0,
+            "maxUnreadBytesPerConnection": 0,
+        },
+        "slowTurns": {"total": 1, "worstMs": 21.5, "byWhat": {"GET_CONSUME_STATS": 1}, "last": []},
+    },
     "turnedAway": 4,
     "acting": False,
     "parked": 5,
@@ -30,6 +44,7 @@ BROKER: dict[str, Any] = {
 }
 
 NAMESRV: dict[str, Any] = {
+    "ports": BROKER["ports"],
     "brokers": {"broker-a": {"0": "h:1", "1": "h:2"}},
     "topics": 12,
     "connections": 9,

@@ -81,6 +81,7 @@ class LogWriter:
         self.end = start
         self._next: dict[tuple[str, int], int] = {}
         (root / "commitlog").mkdir(parents=True)
+        (root / "consumequeue").mkdir()
         self.rows: list[dict[str, object]] = []
 
     def add(

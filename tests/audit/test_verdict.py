@@ -107,7 +107,9 @@ def test_a_delayed_message_is_there_though_retention_took_where_it_waited(
 ) -> None:
     stores, ledger = delayed_across_retention(tmp_path, removed)
     report = run_local(stores, ledger)
-    assert (report.verdict, {f.kind for f in report.findings}) == ("clean", {"extra_tail"})
+    # Where retention took it everywhere, most of this ledger is gone: no clean verdict says anything then.
+    rest = ("warnings", {"extra_tail", "acked_missing"}) if len(removed) == 3 else ("clean", {"extra_tail"})
+    assert (report.verdict, {f.kind for f in report.findings}) == rest
     gone = [r for r in read_ledger(str(ledger)).to_pylist() if r["phys_offset"] < 4096]
     assert report.expired == (len(gone) if len(removed) == 3 else 0)
 

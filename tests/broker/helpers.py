@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from broker.role.host import Elected
 from broker.service import Broker
 from model.codes import Request
 from model.config import BrokerConfig
@@ -205,7 +206,7 @@ async def pair(path: Path, **keys: str) -> AsyncIterator[tuple[Broker, Broker]]:
     keys = {"slaveSyncMetadataPeriod": "30", "slaveTimeout": "5000", **keys}
     async with running(path / "one", **keys) as one, running(path / "two", **keys) as two:
         await two.fence()
-        await one.lead(1, 1, frozenset({1}), 1, None)
+        await one.lead(Elected(1, 1, frozenset({1}), 1))
         await two.follow(2, 1, one.config.address, one.config.ha_address)
         await eventually(lambda: bool(one.status()["slaves"]), "the slave is connected")
         one.ha.adopt(frozenset({1, 2}), 2)

@@ -52,7 +52,7 @@ def test_a_suspicion_outlives_kills_and_orderly_stops_until_it_is_settled() -> N
     assert started(env, "two").suspect
     again = started(env, "two", clean=True)
     assert again.suspect
-    again.settle()
+    again.on_whole()
     assert not started(env, "two").suspect
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.role.host import Elected
 from broker.service import Broker
 from broker.state.role_state import RoleState
 from broker.upkeep.table_sync import MetadataSync
@@ -48,7 +49,7 @@ async def test_a_topic_created_right_before_a_failover_exists_on_the_new_master(
             assert answer.code == 0
             assert two.topics.table[f"T{number}"] == one.topics.table[f"T{number}"]
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         assert two.topics.table["T19"].write_queues == 3
 
 
@@ -155,7 +156,8 @@ async def test_a_real_slave_joins_without_asking_for_the_tables(
     """Also where a keelmq broker had its id before: it copies whole tables, as of any master."""
     async with copied(tmp_path) as (one, _, client):
         copies = one.context.copies
-        monkeypatch.setattr(one.ha.links.by_id[2], "answers_heartbeats", False)
+        link = one.ha.links.by_id[2]
+        monkeypatch.setattr(link, "slave", link.slave._replace(answers_heartbeats=False))
         one.ha.on_connected[0](2, False)
         assert copies.ready(2)
         assert copies.has(2, copies.revision + 1)
@@ -186,7 +188,7 @@ async def test_consumer_offsets_survive_a_failover_and_do_not_go_back_when_it_co
         await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 10))
         await eventually(lambda: two.offsets.get("readers", "T", 0) == 10, "the offset is copied")
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         async with client_of(two) as other:
             asked = {"consumerGroup": "readers", "topic": "T", "queueId": "0"}
             answer = await other.call(Request.QUERY_CONSUMER_OFFSET, asked)
@@ -220,7 +222,7 @@ async def test_after_an_unclean_election_no_consumer_offset_lies_beyond_its_queu
         # Two messages of the five never reached the broker that leads now.
         fourth = log_records(two)[3]
         two.store.truncate(fourth.physical_offset)
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         assert two.offsets.get("readers", "T", 0) == 3
 
 
@@ -298,7 +300,7 @@ async def test_a_deleted_topic_does_not_come_back_with_its_last_messages_or_the_
         assert one.store.max_queue_offset("T", 0) == one.topics.first_offset("T", 0) == 2
         assert "T" not in one.topics.table
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         await two.store.caught_up()
         assert "T" not in two.topics.table
 
@@ -315,7 +317,7 @@ async def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_
         assert (await client.send("T", default_topic="TBW102")).code == 0
         assert "T" not in two.topics.table
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         await two.store.caught_up()
         assert "T" in two.topics.table
 
@@ -343,7 +345,7 @@ async def test_a_name_given_again_begins_empty(tmp_path: Path) -> None:
         assert (await client.send("T", b"new")).ext["queueOffset"] == "3"
         await eventually(lambda: two.topics.version == one.topics.version, "the slave has the table")
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         await two.store.caught_up()
         async with client_of(two) as other:
             queue = {"consumerGroup": "g", "topic": "T", "queueId": "0"}

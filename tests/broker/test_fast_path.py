@@ -2,114 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.context import BrokerContext
-from broker.requests.fast_path import FastPath, _Ext, is_fast
-from broker.requests.send import SendProcessor
-from broker.requests.send_format import is_special, is_special_beside_key
-from broker.state.current_role import CurrentRole
-from broker.state.pending_acks import PendingAcks
-from broker.state.role_state import RoleState
-from broker.state.stats import Stats
-from broker.tables.groups import Groups
-from broker.tables.topics import Topics
-from model.config import BrokerConfig
-from model.errors import PeerError, Refused
+from broker.requests.fast_headers import SendExt
+from broker.requests.fast_path import is_fast
+from broker.requests.send_format import is_special
+from model.errors import PeerError
 from model.topic import TopicConfig
 from remoting import codec
 from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection
-from runtime.os_env import OsEnv
 from tests.broker.helpers import batch_body, golden_exchanges
-from tests.fakes.broker.store import FakeConnection, FakeStore
+from tests.fakes.broker.send_path import Side
 
 UNIQ = "UNIQ_KEY\x01FD00000000000000000000000000021E\x02WAIT\x01true\x02"
-
-
-class FixedEnv(OsEnv):
-    """The same wall clock and the same chance for both ways."""
-
-    def __init__(self) -> None:
-        super().__init__(seed=7)
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000
-
-
-class Side:
-    """One broker's write path over a store in memory."""
-
-    def __init__(self, *, segment_bytes: int = 1 << 20, **keys: str) -> None:
-        config = BrokerConfig.from_mapping(
-            {"mappedFileSizeCommitLog": str(segment_bytes), "brokerIP1": "127.0.0.2", **keys}
-        )
-        self.env = FixedEnv()
-        self.store = FakeStore(self.env.now_ms(), segment_bytes)
-        self.topics = Topics(config, self.env.now_ms)
-        self.topics.boot(None)
-        self.topics.put(TopicConfig("T", 4, 4), TopicConfig("ReadOnly", 4, 4, 4), TopicConfig("U", 2, 2))
-        role_state = CurrentRole()
-        role_state.set(RoleState("master", 0, 1))
-        self.replicated: int | None = None
-        self.pending_acks = PendingAcks(
-            self.env,
-            config,
-            replicated=lambda: self.store.log.end if self.replicated is None else self.replicated,
-            flushed=lambda: self.store.log.end,
-            sync_to=self.store.sync_to,
-        )
-        self.context = BrokerContext(
-            self.env,
-            config,
-            cast(Any, self.store),
-            cast(Any, SimpleNamespace(refuse=lambda: None)),
-            role_state,
-            self.topics,
-            Groups(config, self.env.now_ms),
-            cast(Any, None),
-            self.pending_acks,
-            stats=Stats(),
-        )
-        self.sender = SendProcessor(self.context)
-        self.refusing = False
-        self.hot = FastPath(
-            config,
-            cast(Any, self.store),
-            self.topics,
-            self.pending_acks,
-            self.context.stats,
-            lambda: self.refusing,
-        )
-        self.connection = FakeConnection()
-
-    def ordinary(self, frames: list[bytes]) -> None:
-        """Each frame to the processor, answers as the server would write them."""
-
-        async def each() -> None:
-            for frame in frames:
-                request = codec.decode(frame)
-                try:
-                    answer = await self.sender.send(cast(Connection, self.connection), request)
-                except Refused as refused:
-                    answer = request.reply(refused.code, remark=refused.remark)
-                if answer is not None and not request.is_oneway:
-                    answer.opaque = request.opaque
-                    self.connection.write(codec.encode(answer))
-
-        asyncio.run(each())
-
-    def fast(self, data: bytes) -> list[bytes]:
-        consumed, slow = self.hot.process(cast(Connection, self.connection), bytearray(data), 0, len(data))
-        assert consumed == len(data)
-        return slow
 
 
 def frame(
@@ -121,10 +33,12 @@ def frame(
     properties: str = UNIQ,
     code: int = 310,
     flag: int = 0,
+    serialize: int = codec.JSON,
     **header: Any,
 ) -> bytes:
-    ext = SendHeader("pg", topic, queue_id, 1_699_999_999_000, properties=properties, **header).to_ext()
-    return codec.encode(Command(code, ext, body, opaque=opaque, flag=flag))
+    send = SendHeader("pg", topic, queue_id, 1_699_999_999_000, properties=properties, **header)
+    ext = send.to_ext(full_names=code == 10)
+    return codec.encode(Command(code, ext, body, opaque=opaque, flag=flag, serialize=serialize))
 
 
 def assert_same(frames: list[bytes], **side: Any) -> tuple[Side, int]:
@@ -140,17 +54,31 @@ def assert_same(frames: list[bytes], **side: Any) -> tuple[Side, int]:
     return fast, len(left)
 
 
-def test_plain_sends_take_the_hot_path_and_one_write() -> None:
-    fast, left = assert_same([frame(i, b"x" * i, queue_id=i % 4) for i in range(64)])
+@pytest.mark.parametrize("serialize", [codec.JSON, codec.ROCKETMQ])
+@pytest.mark.parametrize("code", [10, 310])
+def test_plain_sends_take_the_fast_path_and_one_write(code: int, serialize: int) -> None:
+    sent = [frame(i, b"x" * i, queue_id=i % 4, code=code, serialize=serialize) for i in range(64)]
+    fast, left = assert_same(sent)
     assert left == 0
+    assert fast.context.stats.put_fast_total == 64
     assert fast.store.appends == 1
     assert len(fast.connection.written) == 1
 
 
-def test_a_batch_takes_the_hot_path_with_its_properties_untouched() -> None:
+@pytest.mark.parametrize("serialize", [codec.JSON, codec.ROCKETMQ])
+def test_a_batch_takes_the_fast_path_with_its_properties_untouched(serialize: int) -> None:
     messages = [(b"m%d" % i, f"KEYS\x01k{i}\x02UNIQ_KEY\x01AB{i}\x02TAGS\x01A\x02", i) for i in range(5)]
-    _, left = assert_same([frame(1, batch_body(messages), code=320, batch=True)])
+    fast, left = assert_same([frame(1, batch_body(messages), code=320, batch=True, serialize=serialize)])
     assert left == 0
+    assert fast.context.stats.put_fast_total == 5
+
+
+def test_a_pull_between_sends_leaves_them_on_the_fast_path() -> None:
+    pulls = [codec.encode(Command(11, {"topic": "T"}, serialize=dialect)) for dialect in (0, 1)]
+    sent = [frame(1), pulls[0], frame(2, serialize=codec.ROCKETMQ), pulls[1], frame(3)]
+    side = Side()
+    assert side.fast(b"".join(sent)) == pulls
+    assert len(side.store.dispatches) == 3
 
 
 def test_oneway_sends_are_stored_and_never_answered() -> None:
@@ -350,7 +278,7 @@ async def test_answers_wait_for_replication() -> None:
     assert side.fast(frame(1)) == []
     assert side.connection.written == []
     side.replicated = side.store.log.end
-    side.pending_acks.replicated(side.store.log.end)
+    side.pending_acks.on_replicated(side.store.log.end)
     assert len(side.connection.written) == 1
 
 
@@ -389,30 +317,33 @@ NAMES_AND_VALUES = st.lists(
 def test_beside_a_unique_key_the_short_test_says_the_same(pairs: list[tuple[str, str]], at: int) -> None:
     pairs.insert(at, ("UNIQ_KEY", "A1"))
     text = "".join(f"{name}\x01{value}\x02" for name, value in pairs)
-    assert is_special_beside_key(text) == is_special(text)
+    ext = msgspec.structs.replace(FAST, properties=text)
+    assert is_fast(310, ext, text, 4, b"A1") is not is_special(text)
 
 
-FAST: dict[str, Any] = {"a": "pg", "b": "T", "c": "TBW102", "d": 8, "e": 3, "f": 0, "g": 1, "h": 0, "i": UNIQ}
+FAST = SendExt("pg", "T", "TBW102", 8, 3, 0, 1, 0, UNIQ)
 
 
 @pytest.mark.parametrize(
     ("code", "changes", "unique", "expected"),
     [
         (310, {}, "A1", True),
-        (310, {"f": 1}, "A1", True),
-        (320, {"m": "true"}, "A1", True),
+        (310, {"sys_flag": 1}, "A1", True),
+        (320, {"batch": "true"}, "A1", True),
         (320, {}, "A1", False),
-        (310, {"m": "true"}, "A1", False),
-        (310, {"a": ""}, "A1", False),
-        (310, {"c": ""}, "A1", False),
-        (310, {"e": 4}, "A1", False),
-        (310, {"e": -1}, "A1", False),
-        (310, {"f": 4}, "A1", False),
-        (310, {"f": 128}, "A1", False),
-        (310, {"i": UNIQ[:-1]}, "A1", False),
-        (310, {"i": UNIQ + "DELAY\x013\x02"}, "A1", False),
-        (310, {"i": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
-        (310, {"i": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),
+        (310, {"batch": "true"}, "A1", False),
+        (310, {"batch": "TRUE"}, "A1", False),
+        (310, {"batch": "false"}, "A1", True),
+        (310, {"producer_group": ""}, "A1", False),
+        (310, {"default_topic": ""}, "A1", False),
+        (310, {"queue_id": 4}, "A1", False),
+        (310, {"queue_id": -1}, "A1", False),
+        (310, {"sys_flag": 4}, "A1", False),
+        (310, {"sys_flag": 128}, "A1", False),
+        (310, {"properties": UNIQ[:-1]}, "A1", False),
+        (310, {"properties": UNIQ + "DELAY\x013\x02"}, "A1", False),
+        (310, {"properties": UNIQ + "REAL_TOPIC\x01X\x02"}, "A1", False),
+        (310, {"properties": UNIQ + "__CRC32#\x010000000000\x02"}, "A1", False),
         (310, {}, "", False),
         (310, {}, 'A"', False),
         (310, {}, "\u00e9", False),
@@ -421,5 +352,5 @@ FAST: dict[str, Any] = {"a": "pg", "b": "T", "c": "TBW102", "d": 8, "e": 3, "f":
 def test_a_send_is_fast_when_it_needs_no_rule_but_the_format(
     code: int, changes: dict[str, Any], unique: str, expected: bool
 ) -> None:
-    ext = _Ext(**{**FAST, **changes})
-    assert is_fast(code, ext, ext.i, 4, unique) is expected
+    ext = msgspec.structs.replace(FAST, **changes)
+    assert is_fast(code, ext, ext.properties, 4, unique.encode()) is expected

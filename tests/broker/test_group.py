@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.role.host import Elected
 from ha.slave.master_link import MasterLink
 from model.codes import Request
 from model.errors import Refused
@@ -54,7 +55,7 @@ async def test_the_successor_goes_on_where_the_master_ended(tmp_path: Path) -> N
             for number in range(5):
                 await old.send("T", b"m%d" % number)
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         answer = await client.send("T", b"m5")
         assert (answer.code, answer.ext["queueOffset"]) == (0, "5")
         assert [r.body for r in await client.pull_until("T", 0, 6)] == [b"m%d" % n for n in range(6)]
@@ -73,7 +74,7 @@ async def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(
         assert (await client.send("JustMade", b"kept")).code == 0
         assert two.topics.get("JustMade") is None
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         await eventually(lambda: two.topics.get("JustMade") is not None, "its log names the topic")
         async with client_of(two) as other:
             assert [r.body for r in await other.pull_until("JustMade", 0, 1)] == [b"kept"]
@@ -96,7 +97,7 @@ async def test_a_delayed_message_survives_the_change_of_master(tmp_path: Path) -
     async with pair(tmp_path) as (one, two), client_of(one) as client:
         assert (await client.send("T", b"later", properties="DELAY\x011\x02")).code == 0
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         await eventually(lambda: two.topics.get("T") is not None, "the message was delivered")
         async with client_of(two) as other:
             assert [r.body for r in await other.pull_until("T", 0, 1)] == [b"later"]
@@ -119,7 +120,7 @@ async def test_a_delayed_message_the_old_master_delivered_unnoted_is_not_deliver
         await eventually(lambda: two.store.log.end == one.store.log.end, "the copies are on the slave")
         assert two.delays.table == {}
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         await eventually(lambda: two.delays.table.get(1) == 4, "all are delivered")
         async with client_of(two) as other:
             found = await other.pull_until("T", 0, 4)
@@ -190,7 +191,7 @@ async def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_wri
 
         monkeypatch.setattr(one.ha, "become_master", slow)
         monkeypatch.setattr(one.roles, "drained", draining)
-        promotion = asyncio.ensure_future(one.lead(1, 1, frozenset({1}), 1, None))
+        promotion = asyncio.ensure_future(one.lead(Elected(1, 1, frozenset({1}), 1)))
         await begun.wait()
         await one.stop()
         assert [refused is not None for refused in seen] == [True]
@@ -215,7 +216,7 @@ async def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
         ]
         for slave in (two, three):
             await slave.fence()
-        await one.lead(1, 1, frozenset({1}), 1, None)
+        await one.lead(Elected(1, 1, frozenset({1}), 1))
         for broker_id, slave in ((2, two), (3, three)):
             await slave.follow(broker_id, 1, one.config.address, one.config.ha_address)
         await eventually(lambda: len(one.ha.slaves()) == 2, "both are connected")
@@ -267,7 +268,7 @@ async def test_a_slave_whose_master_does_not_know_the_secret_says_so_in_its_heal
         running(tmp_path / "one") as one,
         running(tmp_path / "two", haSecretFile=str(path)) as two,
     ):
-        await one.lead(1, 1, frozenset({1}), 1, None)
+        await one.lead(Elected(1, 1, frozenset({1}), 1))
         await two.follow(2, 1, one.config.address, one.config.ha_address)
         await eventually(lambda: two.ha.unproven is not None, "it tells")
         assert two.health() == (
@@ -285,10 +286,10 @@ async def test_a_broker_whose_log_cannot_be_continued_says_so_and_with_auto_rese
     keys = {"slaveSyncMetadataPeriod": "30"}
     async with running(tmp_path / "one", **keys) as one, running(tmp_path / "two", **keys) as two:
         async with client_of(two) as client:
-            await two.lead(2, 7, frozenset({2}), 1, None)
+            await two.lead(Elected(2, 7, frozenset({2}), 1))
             await client.send("Elsewhere", b"another history")
         await two.fence()
-        await one.lead(1, 8, frozenset({1}), 1, None)
+        await one.lead(Elected(1, 8, frozenset({1}), 1))
         async with client_of(one) as client:
             for number in range(5):
                 await client.send("T", b"m%d" % number)

@@ -74,7 +74,7 @@ async def group(path: Path, lease_ms: int | None = None, **keys: object) -> Asyn
         brokers = [broker_at(path / str(n), controllers, **(own | keys)) for n in (1, 2, 3)]
         for n, broker in enumerate(brokers, 1):
             await broker.start()
-            await until(lambda broker=broker, n=n: broker.membership.broker_id == n)  # type: ignore[misc]
+            await until(lambda broker=broker, n=n: broker.role.broker_id == n)  # type: ignore[misc]
         found = Group(controllers, brokers, namesrv)
         try:
             await full(controllers, brokers)
@@ -182,7 +182,7 @@ async def test_a_stale_master_takes_no_write_on_the_group_address(tmp_path: Path
         assert (await it.send()).code == 0
         old = it.master
         end = old.store.log.end
-        old.ha.holds_lease = lambda: False  # no lease any more
+        old.ha.conditions.holds_lease = lambda: False  # no lease any more
         await old.ha.become_fenced()  # nor slaves
         answer = await it.send(timeout_s=20)
         assert answer.code != 0

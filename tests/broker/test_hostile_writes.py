@@ -203,7 +203,7 @@ async def test_a_heartbeat_of_many_groups_makes_a_few_of_them(tmp_path: Path) ->
         known = len(broker.groups.table)
         async with metered() as meter:
             assert (await client.call(Request.HEART_BEAT, {}, bodies.dumps(data))).code == 0
-        assert len(broker.groups.table) - known == 100, "two seconds' worth"
+        assert 100 <= len(broker.groups.table) - known < 300, "two seconds' worth, and what came since"
         assert meter.longest_s < LIMIT_S
 
 
@@ -253,12 +253,13 @@ async def test_a_held_pull_keeps_neither_its_header_nor_waits_longer_than_it_may
         pulls = broker.processors.pulls
         asked = asyncio.create_task(client.pull("T", 1, suspend_ms=600_000, tags="a || b" + " " * 20_000))
         await eventually(lambda: pulls.held, "it is held")
-        ((held,),) = pulls._held.values()
+        (queue,) = pulls._held.queues()
+        (held,) = pulls._held.of(queue)
         assert (held.request.ext, held.header.subscription) == ({}, "")
         assert held.subscription.codes == {97, 98}
         async with asyncio.timeout(5):
             assert (await asked).code == 19
-        assert (pulls.held, pulls._held_by) == (0, {})
+        assert (pulls.held, pulls._held.by_connection) == (0, {})
 
 
 async def test_a_subscription_of_8_mib_is_refused(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ async def test_a_connection_holds_only_so_many_pulls(tmp_path: Path) -> None:
         assert broker.processors.pulls.held == 5
         await one.send("T")
         assert sorted(answer.code for answer in await asyncio.gather(*asked)) == [0] * 5 + [19] * 2
-        assert (broker.processors.pulls.held, broker.processors.pulls._held_by) == (0, {})
+        assert (broker.processors.pulls.held, broker.processors.pulls._held.by_connection) == (0, {})
 
 
 def test_the_bounds_stand_in_the_configuration() -> None:

@@ -76,12 +76,12 @@ async def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_ho
             with pytest.raises(Refused, match="whole log"):
                 await life.role.hand_over_to(ask)
             await until(lambda: life.host.calls[-2:] == [("drain", 2), ("resume",)], "it serves on")
-            assert life.ha.holds_lease()
+            assert life.ha.conditions.holds_lease()
             with pytest.raises(Refused, match="not master of epoch 2"):
                 await life.role.hand_over_to(Command(ask.code, {"brokerId": "2", "masterEpoch": "2"}))
             life.host.drains, controllers.lease_ms = True, 0
             assert await life.role.hand_over_to(ask) == life.store.log.end
-            assert not life.ha.holds_lease()
+            assert not life.ha.conditions.holds_lease()
 
 
 async def test_a_handover_that_a_newer_epoch_overtook_takes_nothing_from_that(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_master_of_a_real_controller_serves_and_warns_once(
             await life.becomes("master")
             beats = len(controllers.beats)
             await until(lambda: len(controllers.beats) > beats + 3, "it beats on")
-            assert life.ha.holds_lease()
+            assert life.ha.conditions.holds_lease()
 
     asyncio.run(body())
     assert sum("grant no leases" in record.message for record in caplog.records) == 1
@@ -216,15 +216,15 @@ async def test_a_master_asks_for_leases_and_loses_its_own_without_answers(tmp_pa
         controllers.lease_ms = 200
         async with Life(tmp_path, controllers, controller_heartbeat_timeout_ms=250) as life:
             await life.becomes("master")
-            assert life.ha.holds_lease()
+            assert life.ha.conditions.holds_lease()
             asked = [ext for _, ext in controllers.beats if "leaseEpoch" in ext]
             assert asked[0]["leaseEpoch"] == "1"
             assert (asked[0]["leases"], asked[0]["allAckInSyncStateSet"]) == ("true", "true")
             controllers.lease_ms = 0
-            await until(lambda: not life.ha.holds_lease(), "the lease ends")
+            await until(lambda: not life.ha.conditions.holds_lease(), "the lease ends")
             assert life.role.role == "master"
             controllers.lease_ms = 200
-            await until(life.ha.holds_lease, "it is granted again")
+            await until(life.ha.conditions.holds_lease, "it is granted again")
 
 
 def test_a_lease_of_a_former_leader_says_nothing_to_a_master_that_makes_way_for_a_newer_one() -> None:

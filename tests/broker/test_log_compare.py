@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import pytest
 
 from broker.context import BrokerContext
+from broker.role.host import Elected
 from broker.upkeep.log_compare import DIGEST_BYTES, STEP_BYTES, LogCompare
 from broker.upkeep.log_repair import LogRepair
 from model.codes import Request
@@ -223,7 +224,7 @@ async def test_a_slave_vouches_for_its_log_in_the_epoch_its_master_is_in(tmp_pat
         for handler in (two.upkeep.compare.digests, two.upkeep.repair.read):
             with pytest.raises(Refused, match="may still be cut"):
                 await handler(cast(Any, None), asked)
-        await one.lead(1, 2, frozenset({1}), 2, None)
+        await one.lead(Elected(1, 2, frozenset({1}), 2))
         assert one.ha.verified_epoch == 2
         await eventually(lambda: two.ha.verified_epoch == 2, "it heard of the election from its master")
         await one.fence()

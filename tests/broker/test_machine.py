@@ -3,6 +3,8 @@ fences itself when the Controllers forget a decision."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,17 +17,23 @@ from broker.role.machine import (
     TRANSITIONS,
     Adopt,
     AskAnew,
+    CannotFollow,
     Event,
     Facts,
     Fence,
     Follow,
+    IllegalEventError,
     Lead,
     RoleMachine,
     State,
     Stay,
-    Wait,
     mermaid,
 )
+from broker.state.current_role import CurrentRole
+from broker.state.role_state import RoleState
+from model.codes import Request
+from model.errors import Refused
+from remoting.codec import Command
 from tests.fakes.broker.role import FakeControllers, Life
 from tests.waiting import until
 
@@ -40,7 +48,7 @@ def view(epoch: int, master: int | None = ME, *, set_epoch: int = 1, asked_ms: f
 
 
 def leading(epoch: int = 1) -> RoleMachine:
-    machine = RoleMachine()
+    machine = RoleMachine(CurrentRole())
     machine.on(Event.REGISTERED)
     machine.on_lead(ME, epoch, "10.0.0.1:10911")
     return machine
@@ -60,38 +68,60 @@ def test_every_state_can_be_reached_and_only_the_last_two_cannot_be_left_for_a_r
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("event", list(Event))
 def test_a_move_that_is_not_in_the_table_is_a_mistake(state: State, event: Event) -> None:
-    machine = RoleMachine()
+    machine = RoleMachine(CurrentRole())
     machine.state = state
+    machine.on_change()
     if (state, event) in TRANSITIONS:
         machine.on(event)
         assert machine.state is TRANSITIONS[state, event]
     else:
-        with pytest.raises(AssertionError, match="cannot have"):
+        with pytest.raises(IllegalEventError) as refused:
             machine.on(event)
+        assert (refused.value.state, refused.value.event) == (state, event)
+        assert machine.state is state
+
+
+REACHED: set[tuple[State, Event]] = set()
+
+
+class NotedMachine(RoleMachine):
+    """Remembers each transition that a test made."""
+
+    def on(self, event: Event) -> None:
+        before = self.state
+        super().on(event)
+        REACHED.add((before, event))
 
 
 class Broker:
     """Carries out what the machine says, as the manager does; notes what must never happen."""
 
     def __init__(self) -> None:
-        self.machine = RoleMachine()
+        self.machine = NotedMachine(CurrentRole())
         self.epochs: list[int] = []
         self.broken = False
+        self.failing = False  # the host's changes fail half way
         self.now_ms = 0.0
 
     def look(self, seen: View, facts: Facts) -> None:
         machine = self.machine
         action = machine.decide(seen, facts)
         if isinstance(action, AskAnew):
-            machine.examined = True
+            machine.on_examined()
             action = machine.decide(seen, facts)
             assert not isinstance(action, AskAnew), "asked once"
         if isinstance(action, Lead):
             assert seen.master_id == ME
-            assert facts.lacks is None
+            assert facts.must_copy is None
             machine.on_set(seen.epoch, seen.set_epoch, self.now_ms)
+            if self.failing:
+                machine.on_change()
+                return
             machine.on_lead(ME, seen.epoch, "me")
         elif isinstance(action, Follow):
+            self.host_sets(RoleState("slave", ME, seen.epoch, seen.master_address))
+            if self.failing:
+                return
             machine.on_follow(ME, seen.epoch, seen.master_address, action.ha_address)
         elif isinstance(action, Fence):
             assert machine.leads
@@ -99,12 +129,19 @@ class Broker:
         elif isinstance(action, Adopt):
             machine.on_set(seen.epoch, seen.set_epoch, self.now_ms)
 
+    def host_sets(self, state: RoleState) -> None:
+        """As a host does, in the middle of a change."""
+        self.machine.on_change()
+        self.machine._holder.set(state)
+
     def step(self, name: str, epoch: int, master: int | None, set_epoch: int, flag: bool) -> None:
         machine = self.machine
         self.now_ms += 1
+        if name == "disk":
+            self.failing = flag
         if name == "look" and not machine.over:
             seen = view(epoch, master, set_epoch=set_epoch, asked_ms=self.now_ms - (2 if flag else 0))
-            self.look(seen, Facts(ME, recorded=machine.epoch, unsure=flag, leases=not flag))
+            self.look(seen, Facts(ME, last_epoch=machine.epoch, suspect=flag, leases_supported=not flag))
         elif name == "break" and not machine.over:
             machine.on(Event.BREAK)
             machine.on_fence()
@@ -126,7 +163,7 @@ class Broker:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["look", "look", "look", "register", "hand over", "resume", "break", "stop"]),
+        st.sampled_from(["look", "look", "look", "register", "hand over", "resume", "disk", "break", "stop"]),
         st.integers(0, 4),
         st.sampled_from([ME, OTHER, None]),
         st.integers(1, 4),
@@ -144,6 +181,45 @@ def test_whatever_comes_in_any_order_the_promises_hold(
     for step in steps:
         broker.step(*step)
     assert broker.epochs == sorted(broker.epochs)
+    if not broker.failing and not broker.machine.over and broker.epochs:
+        # A change that failed half way is made again with the next view.
+        epoch = broker.machine.epoch + 1
+        broker.look(view(epoch, OTHER, asked_ms=1e9), Facts(ME, 0))
+        assert broker.machine.current == RoleState("slave", ME, epoch, "10.0.0.2:10911")
+
+
+def test_each_transition_is_made_by_some_sequence_of_legal_events(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """From the first state along the table, the machine itself doing each step."""
+    paths: dict[State, list[Event]] = {State.UNREGISTERED: []}
+    todo = [State.UNREGISTERED]
+    for state in todo:
+        for (before, event), after in TRANSITIONS.items():
+            if before is state and after not in paths:
+                paths[after] = [*paths[state], event]
+                todo.append(after)
+    REACHED.clear()
+    for before, event in TRANSITIONS:
+        machine = NotedMachine(CurrentRole())
+        for step in [*paths[before], event]:
+            take(machine, step)
+            machine.check_invariants()
+    record_property("transitions", len(REACHED))
+    print(f"{len(REACHED)} of {len(TRANSITIONS)} transitions made")
+    assert set(TRANSITIONS) == REACHED
+
+
+def take(machine: RoleMachine, event: Event) -> None:
+    """The input that has this event."""
+    if event is Event.LEAD:
+        machine.on_lead(ME, machine.epoch + 1, "me")
+    elif event is Event.FOLLOW:
+        machine.on_follow(ME, machine.epoch + 1, "other", None)
+    elif event is Event.FENCE:
+        machine.on_fence()
+    else:
+        machine.on(event)
 
 
 def test_a_handover_ends_leading_until_it_is_resumed() -> None:
@@ -159,27 +235,27 @@ def test_a_handover_ends_leading_until_it_is_resumed() -> None:
 
 
 def test_what_is_lost_here_is_copied_before_it_leads() -> None:
-    action = RoleMachine().decide(view(1), Facts(ME, 0, lacks="topics.json"))
-    assert isinstance(action, Wait)
+    action = RoleMachine(CurrentRole()).decide(view(1), Facts(ME, 0, must_copy="topics.json"))
+    assert isinstance(action, CannotFollow)
     assert "topics.json" in action.reason
 
 
 def test_a_master_that_may_lack_something_asks_once() -> None:
-    machine = RoleMachine()
+    machine = RoleMachine(CurrentRole())
     assert isinstance(machine.decide(view(1), Facts(ME, 1)), AskAnew)
-    machine.examined = True
+    machine.on_examined()
     assert isinstance(machine.decide(view(2), Facts(ME, 1)), Lead)
 
 
 def test_a_set_epoch_that_goes_back_fences_the_master_until_the_controllers_decide_anew() -> None:
-    machine, facts = leading(), Facts(ME, 1, leases=True)
+    machine, facts = leading(), Facts(ME, 1, leases_supported=True)
     machine.on_set(1, 5, 100.0)
     assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=100.0), facts), Adopt), "asked before"
     action = machine.decide(view(1, set_epoch=4, asked_ms=101.0), facts)
     assert isinstance(action, Fence)
     assert "epoch 1 has SyncStateSet 4, it had 5" in action.reason
     machine.on_fence()
-    assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=102.0), facts), Wait)
+    assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=102.0), facts), CannotFollow)
     assert isinstance(machine.decide(view(2, OTHER, set_epoch=4, asked_ms=103.0), facts), Follow)
 
 
@@ -214,3 +290,39 @@ async def test_a_master_whose_controllers_went_back_fences_itself_with_one_line(
             assert len(alarms) == 1
             controllers.group.epoch = 2
             await life.becomes("master", 2)
+
+
+async def test_an_illegal_event_fences_the_broker_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+        await life.becomes("master", 1)
+        # Only a master can be fenced by a view: the event is illegal the second time.
+        monkeypatch.setattr(life.role.machine, "decide", lambda seen, facts: Fence("planted"))
+        await until(lambda: life.role.machine.state is State.BROKEN, "it noticed the illegal event")
+        await life.becomes("fenced")
+        await until(lambda: life.role.reason is not None and "cannot have" in life.role.reason, "its reason")
+        expected = (
+            "fenced for good by a mistake of its own: a broker that is fenced cannot have the event: fenced"
+        )
+        assert life.role.reason == expected
+        assert [r.getMessage() for r in caplog.records if "mistake" in r.getMessage()] == [
+            f"{life.config.broker_name}: {expected}"
+        ]
+        assert life.role.registration_id == -1
+        beats = len(controllers.beats)
+        await asyncio.sleep(0.15)
+        assert len(controllers.beats) == beats, "the Controllers take it for dead"
+
+
+async def test_a_handover_that_no_state_allows_fences_the_broker_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeControllers() as controllers, Life(tmp_path, controllers) as life:
+        await life.becomes("master", 1)
+        monkeypatch.delitem(TRANSITIONS, (State.LEADING, Event.HAND_OVER))
+        ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
+        with pytest.raises(Refused, match="fenced itself"):
+            await life.role.hand_over_to(ask)
+        await life.becomes("fenced")
+        assert life.role.machine.state is State.BROKEN

@@ -83,7 +83,7 @@ def test_what_passes_in_one_step_leaves_in_one_write_per_connection() -> None:
         for opaque, connection in enumerate((first, second, first, first)):
             pending_acks.add(conn(connection), answer(opaque), 10 * (opaque + 1))
         marks.replicated = 30
-        pending_acks.replicated(30)
+        pending_acks.on_replicated(30)
         assert len(first.written) == 1
         assert [a.opaque for a in answers_in(first.data)] == [0, 2]
         assert [a.opaque for a in answers_in(second.data)] == [1]
@@ -100,10 +100,10 @@ def test_with_sync_flush_an_answer_needs_slaves_and_disk() -> None:
         pending_acks.add(conn(connection), answer(1), 10)
         assert marks.asked == [10]
         marks.replicated = 10
-        pending_acks.replicated(10)
+        pending_acks.on_replicated(10)
         assert connection.written == []
         marks.flushed = 10
-        pending_acks.flushed(10)
+        pending_acks.on_flushed(10)
         assert [a.code for a in answers_in(connection.data)] == [0]
 
     run(body)
@@ -116,10 +116,10 @@ def test_a_disk_faster_than_the_slaves_changes_nothing() -> None:
         connection = FakeConnection()
         pending_acks.add(conn(connection), answer(1), 10)
         marks.flushed = 10
-        pending_acks.flushed(10)
+        pending_acks.on_flushed(10)
         assert connection.written == []
         marks.replicated = 10
-        pending_acks.replicated(10)
+        pending_acks.on_replicated(10)
         assert [a.code for a in answers_in(connection.data)] == [0]
 
     run(body)
@@ -132,7 +132,7 @@ async def test_slow_slaves_and_a_slow_disk_are_told_apart_with_the_full_header()
     pending_acks.add(conn(connection), answer(1), 10)
     pending_acks.add(conn(connection), answer(2), 20)
     marks.replicated = 10
-    pending_acks.replicated(10)
+    pending_acks.on_replicated(10)
     await eventually(lambda: not len(pending_acks), "all deadlines are over")
     found = {a.opaque: a for a in answers_in(connection.data)}
     assert (found[1].code, found[2].code) == (10, 12)
@@ -147,7 +147,7 @@ async def test_an_answer_after_its_deadline_does_not_delay_those_behind_it() -> 
     await eventually(lambda: late.written, "its time is over")
     pending_acks.add(conn(later), answer(2), 20)
     marks.replicated = 20
-    pending_acks.replicated(20)
+    pending_acks.on_replicated(20)
     assert [a.code for a in answers_in(late.data)] == [12]
     assert [a.code for a in answers_in(later.data)] == [0]
 
@@ -160,7 +160,7 @@ def test_after_a_demotion_nothing_parked_leaves_and_the_connections_end() -> Non
         pending_acks.add(conn(connection), answer(1), 10)
         pending_acks.drop()
         marks.replicated = 10
-        pending_acks.replicated(10)
+        pending_acks.on_replicated(10)
         assert connection.written == []
         assert connection.closed
         assert len(pending_acks) == 0
@@ -178,10 +178,10 @@ def test_a_connection_with_too_much_parked_is_not_read_until_half_of_it_left() -
             pending_acks.add(conn(connection), answer(1), 10 * at)
         assert connection.held
         marks.replicated = 20
-        pending_acks.replicated(20)
+        pending_acks.on_replicated(20)
         assert connection.held, "three of four allowed are still there"
         marks.replicated = 30
-        pending_acks.replicated(30)
+        pending_acks.on_replicated(30)
         assert not connection.held
 
     run(body)
@@ -197,7 +197,7 @@ def test_a_connection_that_ended_leaves_nothing_behind() -> None:
         pending_acks.forget(conn(gone))
         assert len(pending_acks) == 1
         marks.replicated = 20
-        pending_acks.replicated(20)
+        pending_acks.on_replicated(20)
         assert gone.written == []
         assert [a.opaque for a in answers_in(stays.data)] == [2]
 
@@ -232,10 +232,10 @@ def test_no_order_of_events_lets_an_ok_out_too_early_or_never(
                 pending_acks.add(conn(connections[value]), answer(opaque), end)
             elif what == "replicated":
                 marks.replicated = max(marks.replicated, min(value, end))
-                pending_acks.replicated(marks.replicated)
+                pending_acks.on_replicated(marks.replicated)
             else:
                 marks.flushed = max(marks.flushed, min(value, end))
-                pending_acks.flushed(marks.flushed)
+                pending_acks.on_flushed(marks.flushed)
             safe = min(marks.replicated, marks.flushed) if sync else marks.replicated
             out = [a.opaque for c in connections for a in answers_in(c.data)]
             assert sorted(out) == [opaque for opaque, at in ends.items() if at <= safe]

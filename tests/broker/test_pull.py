@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.role.host import Elected
 from model.codes import Request
 from model.errors import DiskError
 from model.message import java_hash
@@ -174,7 +175,7 @@ async def test_a_held_pull_that_cannot_be_read_ends_alone(tmp_path: Path) -> Non
             return get(topic, queue_id, *rest)
 
         broker.store.get = torn  # type: ignore[method-assign, assignment]
-        await broker.lead(0, 0, frozenset(), 0, None)
+        await broker.lead(Elected(0, 0, frozenset(), 0))
         assert [(await one).code for one in waiting] == [1, 1, 20]
         assert broker.role_state.is_master
         names = {task.get_name() for task in asyncio.all_tasks()}
@@ -220,7 +221,7 @@ async def test_a_held_pull_passes_over_nothing_its_consumer_has_come_to_want(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was asked for A; by the time B comes the consumer wants that, too."""
-    monkeypatch.setattr("broker.requests.pull.RECHECK_MS", 0)
+    monkeypatch.setattr("broker.requests.consumers.pull.RECHECK_MS", 0)
 
     async with running(tmp_path) as broker, client_of(broker) as client:
         await client.send("T", properties="TAGS\x01A\x02")

@@ -17,7 +17,7 @@ async def three(path: Path, controllers: FakeControllers) -> AsyncIterator[list[
     brokers = [broker_at(path / str(n), controllers) for n in (1, 2, 3)]
     for n, broker in enumerate(brokers, 1):
         await broker.start()
-        await until(lambda broker=broker, n=n: broker.membership.broker_id == n)  # type: ignore[misc]
+        await until(lambda broker=broker, n=n: broker.role.broker_id == n)  # type: ignore[misc]
     try:
         yield brokers
     finally:

@@ -64,7 +64,7 @@ class Broker:
 
     def __init__(self, *addresses: str, period_ms: int = 600_000, group_address: str = "") -> None:
         self.id = 1
-        self.entitled = True
+        self.is_sole_master = True
         self.listening = True
         self.epoch = 3
         self.config = BrokerConfig(
@@ -82,7 +82,7 @@ class Broker:
             self.client,
             self.topics,
             lambda: self.id,
-            entitled=lambda: self.entitled,
+            is_sole_master=lambda: self.is_sole_master,
             listening=lambda: self.listening,
         )
 
@@ -188,11 +188,11 @@ async def test_a_master_that_begins_to_listen_at_the_groups_address_takes_its_ow
 async def test_a_master_that_may_have_been_replaced_does_not_register_the_address_of_the_group() -> None:
     async with FakeNameServer() as server:
         broker = Broker(server.address, group_address="10.9.9.9:10000", period_ms=10)
-        broker.id, broker.entitled = 0, False
+        broker.id, broker.is_sole_master = 0, False
         async with broker:
             await asyncio.sleep(0.05)
             assert server.requests == []
-            broker.entitled = True
+            broker.is_sole_master = True
             await until(lambda: bool(server.requests))
 
 
@@ -283,7 +283,7 @@ async def test_a_master_that_was_replaced_while_it_connected_does_not_take_the_g
         async def slowly(address: str, timeout_s: float = 3.0) -> Connection:
             connection = await connect(address, timeout_s)
             if broker.id == 0:
-                broker.id, broker.entitled = 2, False
+                broker.id, broker.is_sole_master = 2, False
             return connection
 
         monkeypatch.setattr(broker.client, "connection", slowly)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from broker.role.host import Elected
 from broker.service import Broker
 from model.codes import Request
 from model.errors import DiskError
@@ -289,7 +290,7 @@ async def test_with_sync_flush_an_answer_means_the_disk_has_it(tmp_path: Path) -
 
 async def test_while_slaves_are_missing_answers_wait_and_then_say_so(tmp_path: Path) -> None:
     async with running(tmp_path, slaveTimeout="50") as broker, client_of(broker) as client:
-        await broker.lead(1, 1, frozenset({1, 2}), 1, None)
+        await broker.lead(Elected(1, 1, frozenset({1, 2}), 1))
         answer = await client.send("T", b"alone")
         assert answer.code == 12
         assert set(answer.ext) >= {"msgId", "queueId", "queueOffset"}

@@ -13,6 +13,7 @@ from broker.requests.transactions import Transactions
 from broker.upkeep import delay
 from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.table_sync import MetadataSync
+from model.errors import PeerError
 from remoting.bodies import dumps
 from remoting.codec import Command
 from runtime.os_env import OsEnv
@@ -28,7 +29,7 @@ async def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(
     store = SimpleNamespace(log=SimpleNamespace(end=0), dispatched=0)
     config = SimpleNamespace(delay_levels="1s 5s")
     service = DelayService(
-        cast(BrokerContext, SimpleNamespace(store=store, config=config)),
+        cast(BrokerContext, SimpleNamespace(env=OsEnv(), store=store, config=config)),
         DelayOffsets(lambda: 0),
         cast(Any, None),
     )
@@ -66,6 +67,7 @@ async def test_transactions_are_looked_at_again_after_an_operation_that_cannot_b
         min_queue_offset=lambda topic, queue_id: 0, dispatched=0, log=SimpleNamespace(end=0)
     )
     context = SimpleNamespace(
+        env=OsEnv(),
         store=store,
         offsets=SimpleNamespace(get=lambda group, topic, queue_id: None),
         config=SimpleNamespace(transaction_check_interval_ms=0),
@@ -103,15 +105,17 @@ async def test_a_master_that_hands_on_a_table_that_is_none_is_asked_again() -> N
     table = SimpleNamespace(adopt=adopt)
     context = SimpleNamespace(
         env=OsEnv(),
-        config=SimpleNamespace(slave_metadata_ms=1000),
+        config=SimpleNamespace(slave_metadata_ms=1000, broker_name="b"),
         role_state=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
         ha=SimpleNamespace(on_agreed=[], agreed=True),
         topics=table,
         groups=table,
         offsets=table,
     )
-    sync = MetadataSync(cast(BrokerContext, context), cast(Any, table), cast(Any, Client()))
-    assert await sync.once() is False
+    files = SimpleNamespace(delays=table)
+    sync = MetadataSync(cast(BrokerContext, context), cast(Any, files), cast(Any, Client()))
+    with pytest.raises(PeerError, match="the table topics of the master is not one"):
+        await sync.once()
 
 
 async def test_a_slave_goes_on_copying_tables_after_an_error_that_nobody_foresaw() -> None:
@@ -124,15 +128,15 @@ async def test_a_slave_goes_on_copying_tables_after_an_error_that_nobody_foresaw
 
     context = SimpleNamespace(
         env=OsEnv(),
-        config=SimpleNamespace(slave_metadata_ms=1000),
+        config=SimpleNamespace(slave_metadata_ms=1000, broker_name="b"),
         role_state=SimpleNamespace(role="slave", master_address="m:1", broker_id=2, epoch=1),
         ha=SimpleNamespace(on_agreed=[], agreed=True),
         topics=SimpleNamespace(adopt=None),
         groups=SimpleNamespace(adopt=None),
         offsets=SimpleNamespace(adopt=None),
     )
-    offsets = DelayOffsets(lambda: 0)
-    sync = MetadataSync(cast(BrokerContext, context), offsets, cast(Any, Client()))
+    tables = SimpleNamespace(delays=DelayOffsets(lambda: 0))
+    sync = MetadataSync(cast(BrokerContext, context), cast(Any, tables), cast(Any, Client()))
     task = asyncio.create_task(sync.run())
     await eventually(lambda: task.done() or len(asked) >= 3, "the master is asked again")
     assert not task.done()

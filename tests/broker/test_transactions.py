@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.requests.transactions import GROUP
+from broker.role.host import Elected
 from broker.service import Broker
 from model.codes import Request
 from model.errors import Refused
@@ -168,7 +169,7 @@ async def test_a_successor_carries_out_the_end_and_remembers_what_ended(tmp_path
         assert (await end(old, ended, COMMIT)).code == 0
         assert (await end(new, open_, COMMIT)).code == 11
         await one.fence()
-        await two.lead(2, 2, frozenset({2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({2}), 3))
         assert (await end(new, open_, COMMIT)).code == 0
         await eventually(lambda: len(of_topic(two, "T")) == 2, "both are there")
         assert [r.body for r in of_topic(two, "T")] == [b"ended", b"open"]
@@ -205,7 +206,7 @@ async def test_an_end_the_successor_holds_but_cannot_confirm_yet_is_not_carried_
         ask, is_due = transactions._ask, transactions._is_due
         transactions._ask = lambda half: (asked.append(half.queue_offset), ask(half))[1]  # type: ignore
         transactions._is_due = lambda half: how == "asked" or is_due(half)  # type: ignore[method-assign]
-        await two.lead(2, 2, frozenset({1, 2}), 3, None)  # the other member is away: nothing is confirmed
+        await two.lead(Elected(2, 2, frozenset({1, 2}), 3))  # the other member is away: nothing is confirmed
         assert two.store.dispatched < two.store.log.end
         again = asyncio.create_task(end(new, half, COMMIT)) if how == "told" else None
         await asyncio.sleep(0.2)
@@ -228,7 +229,7 @@ async def test_an_end_the_successor_cannot_judge_in_time_is_refused(tmp_path: Pa
         assert (await end(old, half, COMMIT)).code == 0
         await one.fence()
         del two.store.confirm
-        await two.lead(2, 2, frozenset({1, 2}), 3, None)
+        await two.lead(Elected(2, 2, frozenset({1, 2}), 3))
         assert (await end(new, half, COMMIT)).code == 2
         assert len(of_topic(two, "T")) == 1
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from chaos.model.begin import STARTS, begin
 from chaos.model.commands import model
 from chaos.model.explore import explore, walk
-from chaos.model.moves import moves
+from chaos.model.parts.moves import moves
 from chaos.model.plants import PLANTS
 from chaos.model.rows import SMALL
 from chaos.model.rules import AS_KEELMQ

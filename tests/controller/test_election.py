@@ -190,6 +190,27 @@ def test_a_late_answer_to_an_earlier_question_counts_for_nothing() -> None:
     assert lab.live.ends(G)[2].max_offset == 5
 
 
+def test_a_suspect_that_was_elected_and_asks_anew_has_every_replica_asked() -> None:
+    """To the Controllers it is no suspect any more, to itself it is: without the others' answers it would be
+    deposed, elected again by all of them, and ask anew, for ever."""
+    lab = Lab()
+    lab.make_group([*IDS])
+    lab.make_master(1, [1])
+    for broker_id in IDS:
+        lab.beat(broker_id, epoch=1, max_offset=100, all_ack=True)
+    lab.lead(1)
+    lab.settle()
+    assert not lab.group().suspect
+    epoch = lab.group().epoch
+    lab.release(1)
+    lab.request(Wish(broker_id=1, restarted=True, suspect=True, log_epoch=1))
+    assert set(lab.asks[G].broker_ids) == set(IDS)
+    for broker_id in IDS:
+        lab.answer(broker_id, (1, 100))
+    lab.commit()
+    assert (lab.group().master, lab.group().epoch) == (1, epoch + 1)
+
+
 def test_a_question_that_began_before_the_outcome_was_unknown_settles_nothing() -> None:
     """A barrier that was asked for before the proposal says nothing about it."""
     lab = Lab()

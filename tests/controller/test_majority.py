@@ -6,8 +6,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.groups.commands import ApplyBrokerId, ElectMaster, RegisterBroker
-from controller.groups.elect import Ballot, End, choose, enough, furthest
+from controller.groups.commands import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    CleanBrokers,
+    ElectMaster,
+    RegisterBroker,
+)
+from controller.groups.elect import Ballot, End, choose, is_majority, with_longest_log
 from controller.groups.table import ReplicaTable
 
 G = "broker-a"
@@ -34,9 +40,9 @@ def test_the_furthest_of_a_majority_has_what_any_majority_acknowledged(
     ends = {b: End(data.draw(st.integers(1, 3)), data.draw(st.integers(0, 9))) for b in brokers}
     for count in range(1, size + 1):
         for answered in combinations(brokers, count):
-            if not enough(answered, size):
+            if not is_majority(answered, size):
                 continue
-            best = furthest(answered, ends)[0]
+            best = with_longest_log(answered, ends)[0]
             reach = (ends[best].epoch, ends[best].max_offset)
             # The newest point that some majority reached is not beyond the one elected.
             everyone = sorted(((e.epoch, e.max_offset) for e in ends.values()), reverse=True)
@@ -52,6 +58,61 @@ def test_a_minority_elects_nobody_unless_that_was_asked_for() -> None:
 def test_a_broker_outside_the_set_leads_when_it_is_the_furthest() -> None:
     assert elected((2, 3), {1: End(1, 99), 2: End(1, 10), 3: End(1, 20)}) == 3
     assert elected((2, 3), {2: End(2, 10), 3: End(1, 20)}) == 2, "the epoch of the end comes first"
+
+
+def test_a_longer_log_outside_of_the_last_set_that_was_a_majority_does_not_lead() -> None:
+    ends = {1: End(1, 99), 2: End(1, 10), 3: End(1, 20)}
+    assert elected((2, 3), ends, quorum_members=(1, 2)) == 2
+    assert elected((2, 3), ends, quorum_members=(1, 2), suspect=(2,)) is None, "no majority is sound"
+    assert elected((1, 2, 3), ends, quorum_members=(2,), suspect=(2,)) == 1, (
+        "all are there: the furthest leads"
+    )
+
+
+def test_the_last_set_that_was_a_majority_outlives_elections_and_ends_with_the_mode() -> None:
+    table = ReplicaTable()
+    for broker_id in (1, 2, 3):
+        table.apply(ApplyBrokerId(group=G, cluster="c", broker_id=broker_id, check_code=f"{broker_id};1"))
+        register(table, broker_id, majority_of=3)
+    group = table.groups[G]
+    table.apply(ElectMaster(group=G, broker_id=1, alive=(1, 2, 3)))
+    assert group.quorum_members == [], "one of three is no majority"
+    alter(table, 1, 1, (1, 2))
+    assert group.quorum_members == [1, 2]
+    ends = {1: End(1, 9), 2: End(1, 9), 3: End(1, 20)}
+    table.apply(ElectMaster(group=G, alive=(2, 3), answered=(2, 3), ends=ends))
+    assert (group.master, group.members, group.quorum_members) == (2, [2], [1, 2])
+    alter(table, 2, 2, (2, 3))
+    assert group.quorum_members == [2, 3]
+    table.apply(CleanBrokers(group=G, broker_ids=(3,), living=True))
+    assert group.quorum_members == [2]
+    restored = ReplicaTable()
+    restored.restore(table.snapshot())
+    assert restored.groups[G].quorum_members == [2]
+    register(table, 2, majority_of=0)
+    table.apply(ElectMaster(group=G, alive=(1, 2), answered=(1, 2), ends=ends))
+    assert (group.master, group.quorum_members) == (2, [])
+
+
+def register(table: ReplicaTable, broker_id: int, *, majority_of: int) -> None:
+    command = RegisterBroker(
+        group=G,
+        cluster="c",
+        broker_id=broker_id,
+        address=f"h{broker_id}",
+        majority_of=majority_of,
+        all_ack=majority_of == 0,
+        alive=(1, 2, 3),
+    )
+    assert table.apply(command)["code"] == 0
+
+
+def alter(table: ReplicaTable, master: int, epoch: int, members: tuple[int, ...]) -> None:
+    now = table.groups[G].members_epoch
+    command = AlterSyncStateSet(
+        group=G, alive=(1, 2, 3), master_id=master, master_epoch=epoch, members=members, members_epoch=now
+    )
+    assert table.apply(command)["code"] == 0
 
 
 def test_only_the_furthest_may_be_asked_for_by_name() -> None:

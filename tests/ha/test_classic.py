@@ -249,7 +249,7 @@ async def test_a_stray_connection_moves_no_ack_of_a_classic_master() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["grow", "join", "ack", "leave"]), st.integers(1, 4)), max_size=40))
 def test_replicated_is_what_so_many_connected_slaves_have(steps: list[tuple[str, int]]) -> None:
-    sync = ConnectedSet(0, AckPolicy(Wait.COUNT, count=2), end=0, flushed=0, confirmed=0)
+    sync = ConnectedSet(0, AckPolicy(Wait.COUNT, acks_min=2), end=0, flushed=0, confirmed=0)
     ends: dict[int, int] = {}
     most = 0
     for step, who in steps:

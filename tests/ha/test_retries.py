@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ha.slave import follower
+from ha.slave import follower, reseeds
 from ha.wire.codec import encode_master_handshake, encode_transfer_header
 from runtime.backoff import Backoff
 from tests.fakes.ha.group import Node
@@ -66,15 +66,15 @@ def test_a_master_that_says_one_thing_right_and_fails_is_asked_ever_more_seldom(
 
 @pytest.mark.parametrize(
     ("first_ms", "steady_ms", "aside"),
-    [(0, 10_000_000, follower.RESEEDS_MAX), (10_000_000, 10_000_000, 1), (0, 0, LINKS)],
+    [(0, 10_000_000, reseeds.RESEEDS_MAX), (10_000_000, 10_000_000, 1), (0, 0, LINKS)],
 )
 async def test_a_master_whose_every_copy_has_a_gap_fills_no_disk(
     monkeypatch: pytest.MonkeyPatch, first_ms: int, steady_ms: int, aside: int
 ) -> None:
     """The second log is put aside after a wait, the third after a longer one, a fourth not at all. One that
     was whole for long is the first again."""
-    monkeypatch.setattr(follower, "RESEED_FIRST_MS", first_ms)
-    monkeypatch.setattr(follower, "RESEED_STEADY_MS", steady_ms)
+    monkeypatch.setattr(reseeds, "RESEED_FIRST_MS", first_ms)
+    monkeypatch.setattr(reseeds, "RESEED_STEADY_MS", steady_ms)
     monkeypatch.setattr(follower, "RETRY_FIRST_MS", 1)
     monkeypatch.setattr(follower, "RETRY_MAX_MS", 4)
     links = 0

@@ -147,9 +147,9 @@ async def test_a_frozen_slave_leaves_the_set_while_its_connection_stays_open() -
         await group.full()
         frozen = group.nodes[2].ha._follower
         assert frozen is not None
-        assert frozen._link is not None
-        assert frozen._link._transport is not None
-        frozen._link._transport.pause_reading()
+        assert frozen._session is not None
+        assert frozen._session.link._transport is not None
+        frozen._session.link._transport.pause_reading()
         group.master.store.grow(b"0123456789")
         await until(lambda: group.members == {1}, "it leaves")
         await until(lambda: group.master.ha.replicated == 10, "and the answer does")
@@ -303,6 +303,34 @@ async def test_with_auto_reseed_a_foreign_log_is_put_aside_and_the_masters_is_co
         assert slave.ha.status()["following"]["putAside"] == ["/aside-1"]
         assert slave.ha.needs_reseed is None
         assert [event.name for event in slave.env.events] == ["reseeding"]
+
+
+async def test_a_log_is_put_aside_only_when_the_group_knows_of_it() -> None:
+    """In majority mode an election counts logs: one that went must not count as if it were here."""
+    foreign = FakeStore()
+    foreign.log.data += b"something " * 3
+    foreign.epochs.append(7, 0)
+    foreign.confirmed = 20
+    told: list[int] = []
+    async with Group(Node(1), Node(2, foreign, auto_reseed=True)) as group:
+        slave = group.nodes[2]
+
+        async def tell() -> None:
+            told.append(len(foreign.log.data))
+            if len(told) < 3:
+                raise ConnectionError("no Controller answers")
+
+        slave.ha.conditions.before_reseed = tell
+        group.epoch = 7
+        group.master_id = 1
+        group.nodes[1].store.grow(b"0123456789" * 9)
+        group.nodes[1].store.epochs.append(1, 0)
+        await group.elect(1)
+        await until(lambda: "no Controller answers" in (slave.ha.needs_reseed or ""))
+        assert bytes(foreign.log.data) == b"something " * 3
+        await group.full()
+        assert told == [30, 30, 30]
+        assert foreign.put_asides == [b"something " * 3]
 
 
 async def test_auto_reseed_puts_nothing_aside_that_its_master_lacks() -> None:
@@ -478,9 +506,9 @@ async def test_what_an_answer_waits_for_follows_the_mode(mode: str) -> None:
         held = group.nodes[3].store
         frozen = group.nodes[3].ha._follower  # a slave that stops reading, its connection still open
         assert frozen is not None
-        assert frozen._link is not None
-        assert frozen._link._transport is not None
-        frozen._link._transport.pause_reading()
+        assert frozen._session is not None
+        assert frozen._session.link._transport is not None
+        frozen._session.link._transport.pause_reading()
         group.master.store.grow(b"0123456789")
         await until(lambda: group.nodes[2].store.log.end == 10)
         if mode != "all":
@@ -490,7 +518,7 @@ async def test_what_an_answer_waits_for_follows_the_mode(mode: str) -> None:
             assert group.master.ha.replicated == 0
         assert group.master.store.confirmed == 0, "consumers wait for every member in each mode"
         assert held.log.end == 0
-        frozen._link._transport.resume_reading()
+        frozen._session.link._transport.resume_reading()
         await group.full()
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 import pytest
 
 from admin.local import processes
+from model.installed import IMPORTED_FROM
 
 IMPORTED: Final = ("admin.host.serve", "broker.service", "namesrv.service", "controller.service", "uvloop")
 
@@ -45,7 +46,7 @@ class Launcher:
     def __enter__(self) -> Self:
         self._parent = subprocess.Popen(
             [sys.executable, "-m", "tests.live.launcher", *self._plants],
-            cwd=processes.ROOT,
+            cwd=IMPORTED_FROM,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -19,17 +19,21 @@ from client.producer import Producer
 from client.pull import PullConsumer
 from runtime.os_env import OsEnv
 from tests import ROOT
+from tests.toxiproxy import real_toxiproxy
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 
 
-def keelmq(*arguments: str | Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+def keelmq(
+    *arguments: str | Path, timeout_s: float = 120, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "cli.main", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=timeout_s,
         cwd=ROOT,
+        env=env,
     )
 
 
@@ -189,3 +193,14 @@ def test_a_drill_told_to_stop_takes_its_own_cluster_with_it(tmp_path: Path) -> N
         assert drill.wait(60) == 130
     assert not any(cluster.is_running(node) for node in cluster.layout.nodes)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("fault", "by"), [("cut-replication", "toxiproxy"), ("slice-replication", "relay")])
+def test_a_fault_on_the_masters_links_loses_nothing(fault: str, by: str, tmp_path: Path) -> None:
+    out = tmp_path / "drill.json"
+    env = {**os.environ, "KEELMQ_TOXIPROXY": str(real_toxiproxy()) if by == "toxiproxy" else "relay"}
+    done = keelmq("drill", fault, "--json", out, env=env)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (drill,) = json.loads(out.read_text())["drills"]
+    assert drill["acked"] > 100
+    assert (drill["lost"], drill["failed"], drill["unfinished"]) == (0, 0, None)

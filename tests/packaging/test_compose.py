@@ -200,11 +200,12 @@ def test_the_audit_reads_every_store_and_cannot_write_one(compose: dict[str, Any
 def test_the_image_holds_every_package_and_runs_as_nobody_special() -> None:
     text = (ROOT / "Dockerfile").read_text()
     packages = re.search(
-        r"targets\.wheel\]\npackages = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.S
+        r"wheel\.hooks\.custom\]\npackages = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.S
     )
     assert packages is not None
-    for package in re.findall(r'"(\w+)"', packages[1]):
+    for package in ["keelmq", *re.findall(r'"(\w+)"', packages[1])]:
         assert f"COPY {package} {package}\n" in text
         assert f"!{package}\n" in (ROOT / ".dockerignore").read_text()
+    assert "!hatch_build.py\n" in (ROOT / ".dockerignore").read_text()
     assert "\nUSER 10001:10001\n" in text
     assert "-c constraints.txt" in text

@@ -13,7 +13,7 @@ import pytest
 from tests import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["packages"]
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -1,25 +1,35 @@
-"""The promise of the wheel: all of our packages with their data, and nothing else."""
+"""The promise of the wheel: all of our packages with their data under one name, and nothing else.
+
+An application's own modules collide with none of them.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import subprocess
+import sysconfig
 import tomllib
+import venv
 import zipfile
 from email.parser import Parser
+from pathlib import Path
 
 import pytest
 
+from hatch_build import CannotRelocate, relocated
 from tests import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]["packages"]
 
 READ = {
-    "audit/pages/templates/audit.html",
-    "audit/pages/templates/page.html",
-    "audit/pages/templates/report.css",
-    "cli/templates/demo.css",
-    "cli/templates/demo.html",
+    "keelmq/audit/pages/templates/audit.html",
+    "keelmq/audit/pages/templates/page.html",
+    "keelmq/audit/pages/templates/report.css",
+    "keelmq/cli/templates/demo.css",
+    "keelmq/cli/templates/demo.html",
 }
 """What code reads from beside itself."""
 
@@ -30,32 +40,139 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     from hatchling.builders.wheel import WheelBuilder
 
     source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    for package in PACKAGES:
+    for package in [*PACKAGES, "keelmq"]:
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     target = tmp_path_factory.mktemp("wheel")
     (path,) = list(WheelBuilder(str(source)).build(directory=str(target), versions=["standard"]))
     return zipfile.ZipFile(path)
 
 
+class Application:
+    """An environment with keelmq from the wheel, and an application's folder whose modules bear our names."""
+
+    def __init__(self, wheel: zipfile.ZipFile, directory: Path) -> None:
+        venv.create(directory / "venv", symlinks=True)
+        self.python = directory / "venv/bin/python"
+        site = Path(next((directory / "venv/lib").glob("python*"))) / "site-packages"
+        wheel.extractall(site)
+        # Third parties' packages as installed here. A path in a .pth file is not searched for further .pth
+        # files, so the checkout, which is installed editable, stays out of sight.
+        (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        self.folder = directory / "application"
+        (self.folder / "store").mkdir(parents=True)
+        for name in ("model.py", "client.py", "admin.py", "runtime.py", "store/__init__.py"):
+            (self.folder / name).write_text("raise SystemExit('the application was imported instead')\n")
+        self.env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+
+    def run(self, *arguments: str, timeout_s: float = 60) -> str:
+        """What ``python ARGUMENTS`` says in the application's folder, and on which it ends well."""
+        done = subprocess.run(
+            [self.python, *arguments],
+            cwd=self.folder,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def application(wheel: zipfile.ZipFile, tmp_path_factory: pytest.TempPathFactory) -> Application:
+    return Application(wheel, tmp_path_factory.mktemp("installed"))
+
+
 def test_it_holds_every_file_of_every_package(wheel: zipfile.ZipFile) -> None:
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
     ours = {
-        str(path.relative_to(ROOT))
-        for package in PACKAGES
+        str(Path("keelmq") / path.relative_to(ROOT / "keelmq" if package == "keelmq" else ROOT))
+        for package in [*PACKAGES, "keelmq"]
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert held == ours
 
 
-def test_it_holds_no_tests_and_no_benchmarks(wheel: zipfile.ZipFile) -> None:
-    assert {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" not in name} == set(PACKAGES)
+def test_nothing_but_keelmq_stands_at_the_top(wheel: zipfile.ZipFile) -> None:
+    assert {name.split("/")[0] for name in wheel.namelist() if ".dist-info/" not in name} == {"keelmq"}
 
 
-def test_pages_that_code_reads_from_beside_itself_are_in_it(wheel: zipfile.ZipFile) -> None:
-    assert set(wheel.namelist()) >= READ
+def test_no_import_of_a_package_by_its_name_in_the_checkout_is_left(wheel: zipfile.ZipFile) -> None:
+    old = re.compile(rf"^\s*(?:from|import)\s+(?:{'|'.join(PACKAGES)})\b", re.MULTILINE)
+    sources = [name for name in wheel.namelist() if name.endswith(".py")]
+    assert len(sources) > 300
+    assert [name for name in sources if old.search(wheel.read(name).decode())] == []
+
+
+def test_an_applications_modules_of_our_names_are_never_imported(application: Application) -> None:
+    names = "AdminClient, Message, Producer, PushConsumer, SendUnknown"
+    told = application.run("-c", f"from keelmq import {names}; import keelmq; print(Producer.__module__)")
+    assert told == "keelmq.client.producer\n"
+
+
+def test_every_module_is_imported_under_its_new_name(application: Application) -> None:
+    program = f"""
+import importlib, pkgutil, sys, keelmq
+names = [m.name for m in pkgutil.walk_packages(keelmq.__path__, "keelmq.")]
+for name in names:
+    if not name.endswith("__main__"):
+        importlib.import_module(name)
+print(len(names), sorted(set(sys.modules) & set({PACKAGES})))
+"""
+    count, _, astray = application.run("-c", program).strip().partition(" ")
+    assert int(count) > 300
+    assert astray == "[]"
+
+
+def test_every_command_is_found(application: Application) -> None:
+    assert "Exit codes" in application.run("-m", "keelmq", "--help")
+    for command in ("namesrv", "broker", "controller", "cluster", "group", "store", "drill", "audit", "demo"):
+        assert "Usage: keelmq" in application.run("-m", "keelmq", command, "--help"), command
+
+
+def test_servers_simulation_and_their_invariants_run(application: Application) -> None:
+    told = application.run(
+        "-m", "keelmq", "drill", "sim", "--seeds", "1", "--scenario", "kill_the_master_under_load"
+    )
+    assert "0 with violations" in told
+    program = "from keelmq.chaos.worlds.sim_invariants import _WATCHED, watch_servers; watch_servers(); "
+    program += "from keelmq.ha.master.sync_set import SyncSet; print(_WATCHED in vars(SyncSet))"
+    assert application.run("-c", "import keelmq.ha.master.sync_set; " + program) == "True\n"
+
+
+@pytest.mark.slow
+def test_a_cluster_of_real_processes_starts_and_the_audit_calls_it_clean(application: Application) -> None:
+    told = application.run(
+        "-m", "keelmq", "demo", "--seconds", "6", "--rate", "200", "--out", "out", timeout_s=150
+    )
+    assert "all replicas are equal" in told
+
+
+@pytest.mark.parametrize(
+    ("source", "moved"),
+    [
+        ("from store.files import record", "from keelmq.store.files import record"),
+        ("from  store import (\n    a,\n)", "from  keelmq.store import (\n    a,\n)"),
+        ("x = 1; from model import x", "x = 1; from keelmq.model import x"),
+        ("def f():\n    from ha import y  # store", "def f():\n    from keelmq.ha import y  # store"),
+        ("from storefront import x", "from storefront import x"),
+        ("from .store import y", "from .store import y"),
+        ("import storefront", "import storefront"),
+        ("'from store import x'", "'from store import x'"),
+    ],
+)
+def test_imports_are_rewritten_and_nothing_else(source: str, moved: str) -> None:
+    assert relocated(source, frozenset(PACKAGES), "a.py") == moved
+
+
+@pytest.mark.parametrize("source", ["import store\n", "x = 1\nimport ha.service as s\n"])
+def test_a_module_used_by_its_dotted_name_ends_the_build(source: str) -> None:
+    with pytest.raises(CannotRelocate, match=r"a\.py:\d: write 'from"):
+        relocated(source, frozenset(PACKAGES), "a.py")
 
 
 def test_its_metadata_names_command_and_extras(wheel: zipfile.ZipFile) -> None:
@@ -64,7 +181,7 @@ def test_its_metadata_names_command_and_extras(wheel: zipfile.ZipFile) -> None:
     assert metadata["Name"] == "keelmq"
     assert {"audit", "dev"} <= set(metadata.get_all("Provides-Extra", []))
     (points,) = [n for n in wheel.namelist() if n.endswith("entry_points.txt")]
-    assert "keelmq = cli.main:main" in wheel.read(points).decode()
+    assert "keelmq = keelmq.__main__:main" in wheel.read(points).decode()
 
 
 def test_a_broker_installs_without_spark(wheel: zipfile.ZipFile) -> None:

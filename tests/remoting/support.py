@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from model.errors import PeerError, Refused
 from remoting.codec import Command, decode
-from remoting.service import Connection, RemotingClient, RemotingServer
+from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 from tests import GOLDEN
 
@@ -31,8 +32,12 @@ async def echo(connection: Connection, request: Command) -> Command | None:
 
 
 @asynccontextmanager
-async def serving(handler: Any = echo, **options: Any) -> AsyncIterator[tuple[RemotingServer, str]]:
-    server = RemotingServer(OsEnv(seed=1), "test", handler, **options)
+async def serving(
+    handler: Any = echo, limits: Limits | None = None, **options: Any
+) -> AsyncIterator[tuple[RemotingServer, str]]:
+    env = OsEnv(seed=1)
+    guard = Guard("test", limits or Limits(), env.monotonic_ms)
+    server = RemotingServer(env, "test", handler, guard=guard, **options)
     port = await server.start(HOST, 0)
     try:
         yield server, f"{HOST}:{port}"
@@ -70,3 +75,10 @@ def golden(name: str, role: str = "request") -> Command:
             if (vector["name"], vector["role"]) == (name, role):
                 return decode(bytes.fromhex(vector["hex"]))
     raise LookupError(name)
+
+
+def busy(seconds: float) -> None:
+    """Hold the event loop."""
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        pass

@@ -135,7 +135,7 @@ def test_a_file_is_read_and_none_is_none(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def serving(heard: list[int], **options: Any) -> AsyncIterator[str]:
+async def serving(heard: list[int], signs: bool = False, **options: Any) -> AsyncIterator[str]:
     async def handler(connection: Connection, request: Command) -> Command | None:
         heard.append(request.code)
         if ask := request.ext.get("ask"):
@@ -143,6 +143,8 @@ async def serving(heard: list[int], **options: Any) -> AsyncIterator[str]:
         return request.reply()
 
     server = RemotingServer(OsEnv(seed=1), "test", handler, **options)
+    if signs:
+        server.sign_calls()
     port = await server.start("127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{port}"

@@ -8,7 +8,7 @@ from model.errors import Unknown
 from remoting import connection as connection_module
 from remoting import inbox
 from remoting.codec import Command, encode
-from remoting.service import Connection
+from remoting.service import Connection, Limits
 from tests.remoting.support import HOST, client_of, read_command, run, serving
 from tests.waiting import until
 
@@ -69,7 +69,7 @@ def test_a_client_survives_a_server_that_sends_garbage(caplog: pytest.LogCapture
 
 def test_a_frame_as_long_as_the_limit_passes_and_one_byte_more_does_not() -> None:
     async def work() -> None:
-        async with serving(frame_bytes_max=1_000_000) as (_, address), client_of() as client:
+        async with serving(limits=Limits(frame_bytes_max=1_000_000)) as (_, address), client_of() as client:
             head = len(encode(Command(1, opaque=1)))
             body = b"x" * (1_000_000 - head)
             assert (await client.call(address, Command(1, body=body))).body == body
@@ -102,7 +102,7 @@ def test_a_frame_that_never_becomes_whole_is_given_up(
 
 def test_a_silent_connection_is_closed_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
-        async with serving(idle_s=0.1) as (server, address):
+        async with serving(limits=Limits(idle_s=0.1)) as (server, address):
             reader, writer = await asyncio.open_connection(HOST, int(address.split(":")[1]))
             assert await reader.read() == b""
             writer.close()
@@ -145,13 +145,10 @@ def test_a_peer_that_does_not_read_is_not_read_from_until_it_does() -> None:
     run(work)
 
 
-def test_a_peer_that_reads_nothing_at_all_is_dropped(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(connection_module, "UNSENT_BYTES_MAX", 4_000_000)
+def test_a_peer_that_reads_nothing_at_all_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
 
     async def work() -> None:
-        async with serving() as (server, address):
+        async with serving(limits=Limits(unread_bytes_per_connection=4_000_000)) as (server, address):
             _, writer = await asyncio.open_connection(HOST, int(address.split(":")[1]), limit=1024)
             await until(lambda: len(server.connections) == 1)
             (connection,) = server.connections

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from remoting import inbox as module
 from remoting.codec import Command, decode, encode, frame_end
-from remoting.connection import Connection, Owner
+from remoting.connection import BufferHandler, Connection, Handler, Owner
+from remoting.guard import Guard, Limits
 
 
 class Transport(asyncio.Transport):
@@ -40,6 +41,13 @@ class Transport(asyncio.Transport):
 
     def abort(self) -> None:
         self.ended = self.ended or "aborted"
+
+
+def owner_of(
+    handler: Handler | None, frame_bytes_max: int = 2000, fast: BufferHandler | None = None
+) -> Owner:
+    limits = Limits(frame_bytes_max=frame_bytes_max, idle_s=60)
+    return Owner("test", handler, Guard("test", limits, lambda: 0.0), fast=fast)
 
 
 class Fast:
@@ -95,7 +103,7 @@ def test_frames_of_any_size_survive_any_cut_of_the_stream(
         return command.reply(body=command.body)
 
     async def work() -> None:
-        owner = Owner("test", handler, fast=fast, frame_bytes_max=2000, idle_s=60)
+        owner = owner_of(handler, fast=fast)
         connection, transport = Connection(owner), Transport()
         connection.connection_made(transport)
         sent = [Command(1, opaque=n, body=bytes([n]) * size) for n, size in enumerate(sizes)]
@@ -123,7 +131,7 @@ async def test_arbitrary_bytes_end_the_connection_or_wait_for_more_and_never_rai
     async def handler(_: Connection, command: Command) -> Command:
         return command.reply()
 
-    owner = Owner("test", handler, frame_bytes_max=2000, idle_s=60)
+    owner = owner_of(handler)
     connection, transport = Connection(owner), Transport()
     connection.connection_made(transport)
     await feed(connection, data, steps)
@@ -132,11 +140,12 @@ async def test_arbitrary_bytes_end_the_connection_or_wait_for_more_and_never_rai
 
 
 async def test_a_length_alone_reserves_no_memory() -> None:
-    owner = Owner("test", None, frame_bytes_max=16 * 1024 * 1024, idle_s=60)
+    owner = owner_of(None, 16 * 1024 * 1024)
     connection, transport = Connection(owner), Transport()
     connection.connection_made(transport)
     begun = (16 * 1024 * 1024 - 4).to_bytes(4, "big") + (100).to_bytes(4, "big")
-    assert await feed(connection, begun + bytes(50), [58]) <= 64 * 1024
+    await feed(connection, begun + bytes(50), [58])
+    assert connection._inbox.owned <= 64 * 1024
     assert not transport.ended
 
 
@@ -148,7 +157,7 @@ def test_a_mistake_in_the_fast_path_costs_its_connection_only(caplog: pytest.Log
             raise LookupError("our own")
 
     async def work() -> None:
-        owner = Owner("test", None, fast=Wrong(), frame_bytes_max=2000, idle_s=60)
+        owner = owner_of(None, fast=Wrong())
         connection, transport = Connection(owner), Transport()
         connection.connection_made(transport)
         await feed(connection, encode(Command(1)), [1000])
@@ -159,9 +168,9 @@ def test_a_mistake_in_the_fast_path_costs_its_connection_only(caplog: pytest.Log
 
 
 async def test_numbers_of_calls_start_again_before_they_leave_32_bits() -> None:
-    connection, transport = Connection(Owner("t", None, frame_bytes_max=2000, idle_s=60)), Transport()
+    connection, transport = Connection(owner_of(None)), Transport()
     connection.connection_made(transport)
-    connection._opaque = 2**31 - 2
+    connection._calls._opaque = 2**31 - 2
     connection.oneway(Command(1))
     connection.oneway(Command(1))
     await asyncio.sleep(0)

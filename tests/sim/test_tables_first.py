@@ -15,11 +15,13 @@ from broker.service import Broker
 from broker.upkeep.table_sync import MetadataSync
 from chaos.worlds.sim import BROKER_PORT
 from model.codes import Request, Response
+from model.errors import Unknown
 from model.ids import QueueOffset
 from remoting import bodies
 from remoting.codec import Command
 from remoting.service import RemotingClient
-from tests.sim.world import World, simulated
+from tests.sim.kept import MAJORITY
+from tests.sim.world import SEND, World, simulated
 
 pytestmark = pytest.mark.sim
 
@@ -61,6 +63,14 @@ class Group(World):
         address = f"{self.cluster.nodes[self.master].host}:{BROKER_PORT}"
         call = self.client.call(address, Command(code, ext, body), timeout_s)
         return (await self.cluster.inside(self.node, call)).code
+
+    def end(self, name: str) -> int:
+        return self.broker(name).store.log.end
+
+    def ends(self) -> dict[str, int]:
+        """Of the slaves that are connected, and said how far they are."""
+        slaves = self.broker(self.master).ha.slaves()
+        return {str(slave["id"]): slave["ackOffset"] for slave in slaves if slave["ackOffset"] is not None}
 
     async def members_are(self, *names: str, within_s: float = 10.0) -> None:
         def missing() -> str | None:
@@ -131,3 +141,33 @@ async def test_joining_waits_no_longer_than_the_tables_take(world: Group) -> Non
     began_ms = cluster.clock()
     await world.reached(lambda: late in cluster.members())
     assert cluster.clock() - began_ms < 500
+
+
+def test_in_majority_mode_an_outsider_with_a_longer_log_and_without_the_group_does_not_lead(
+    late_copies: asyncio.Event,
+) -> None:
+    world = Group(3, MAJORITY)
+
+    async def main() -> None:
+        cluster = world.cluster
+        await world.begin()
+        late, other = world.others
+        cluster.kill(late)
+        await world.members_are(world.master, other)
+        assert await world.ask(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, GROUP) == Response.SUCCESS
+        late_copies.set()
+        cluster.start(late)
+        linked = f"{world.master} has no link of {late}"
+        assert await cluster.until(lambda: None if len(world.ends()) == 2 else linked, 10) is None
+        cluster.cut(world.master, other, "out")
+        with pytest.raises(Unknown):
+            await world.ask(Request.SEND_MESSAGE, dict(SEND), b"x", timeout_s=0.3)
+        await world.reached(lambda: world.end(late) > world.end(other))
+        assert "G1" not in world.broker(late).groups.table
+        assert set(cluster.members()) == {world.master, other}
+        cluster.kill(world.master)
+        cluster.fabric.heal_all()
+        assert await cluster.until(lambda: None if cluster.master() == other else "no master", 10) is None
+        assert "G1" in world.broker(other).groups.table
+
+    world.run(main)

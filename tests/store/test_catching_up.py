@@ -247,7 +247,7 @@ def test_a_cut_while_a_flush_copies_is_durable(monkeypatch: pytest.MonkeyPatch) 
 
     async def read(store: MessageStore) -> None:
         assert store.files.index is not None
-        assert store.files.index.files[-1].count == 6
+        assert store.files.index.files[-1].head.count == 6
         await store.indexed()
         assert [bool(store.query("T", f"U{number}", 9, 0, ALL_MS)) for number in range(7)] == 5 * [True] + [
             False,

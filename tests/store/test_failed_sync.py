@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from model.errors import DiskError
+from model.ids import Epoch, PhysicalOffset
 from runtime.env import read_file
 from store.files.checkpoint import Checkpoint
+from store.files.damage import DamagedRange, load_ranges
+from store.files.epoch_file import EpochEntry, EpochFile
 from store.files.record import NewMessage, encode
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import PAGE, FaultyDisk, FaultyEnv
@@ -164,3 +167,112 @@ def test_the_name_of_a_segment_whose_sync_failed_is_durable_before_what_is_in_it
     asyncio.run(broken())
     asyncio.run(again())
     assert len(records_on(disk.crash())[1]) == 10
+
+
+def test_the_names_of_a_queue_are_durable_before_its_entries_count_as_settled() -> None:
+    disk = FaultyDisk()
+
+    async def broken() -> None:
+        store = MessageStore(FaultyEnv(disk), config(**IDLE))
+        await store.open()
+        await fill(store, 10, queues=1, topic="KNOWN")
+        store.log.sync()
+        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.write_checkpoint()
+        await fill(store, 10, queues=1)
+        store.log.sync()
+        disk.fail = lambda what, path: errno.EIO if what == "sync_dir" and "consumequeue/T" in path else None
+        await store.background.housekeeping.flush_queues()
+        assert store.writable is not None
+        disk.fail = lambda what, path: None
+
+    async def again() -> None:
+        store = MessageStore(FaultyEnv(disk.killed()), config(**IDLE))
+        await store.open()
+        store.log.sync()
+        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.write_checkpoint()
+        assert store.checkpoint.now.settled_offset == store.log.end
+
+    asyncio.run(broken())
+    asyncio.run(again())
+    assert len(records_on(disk.crash())[1]) == 10
+
+
+def test_queue_entries_that_a_cut_erased_do_not_come_back_when_their_sync_failed() -> None:
+    disk = FaultyDisk()
+
+    async def broken() -> None:
+        store = MessageStore(FaultyEnv(disk), config(**IDLE))
+        await store.open()
+        puts = await fill(store, 40, queues=1)
+        store.log.sync()
+        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.write_checkpoint()
+        store.truncate(puts[15].physical_offset)
+        disk.fail = lambda what, path: errno.EIO if what == "sync" and "consumequeue" in path else None
+        await store.background.housekeeping.flush_queues()
+        assert store.writable is not None
+        disk.fail = lambda what, path: None
+
+    async def again() -> None:
+        """The log grows past what was cut, in another queue, and is settled."""
+        store = MessageStore(FaultyEnv(disk.killed()), config(**IDLE))
+        await store.open()
+        await fill(store, 60, queues=1, topic="OTHER")
+        store.log.sync()
+        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.write_checkpoint()
+
+    asyncio.run(broken())
+    asyncio.run(again())
+    assert len(records_on(disk.crash())[1]) == 15
+
+
+def test_an_epoch_is_durable_before_it_counts_as_there_already() -> None:
+    """``append`` of the last epoch is a no-op: what a restart reads must not be in the page cache only."""
+    disk = FaultyDisk()
+    disk.makedirs("/epochs")
+    file = EpochFile(disk, "/epochs/epochFileCheckpoint")
+    file.load()
+    file.append(1, 0)
+    disk.fail = lambda what, path: errno.EIO if what == "sync_dir" else None
+    with pytest.raises(DiskError, match="writing"):
+        file.append(2, 500)
+    disk.fail = lambda what, path: None
+
+    again = EpochFile(disk.killed(), "/epochs/epochFileCheckpoint")
+    again.load()
+    again.append(2, 500)
+    after = EpochFile(disk.crash(), "/epochs/epochFileCheckpoint")
+    after.load()
+    assert after.last == EpochEntry(Epoch(2), PhysicalOffset(500))
+
+
+def test_damage_that_a_restart_knows_of_is_durable_before_it_is_believed() -> None:
+    disk = FaultyDisk()
+
+    async def broken() -> int:
+        store = MessageStore(FaultyEnv(disk), config(**IDLE))
+        await store.open()
+        await fill(store, 10, queues=1)
+        store.log.sync()
+        await store.background.housekeeping.flush_queues()
+        await store.background.housekeeping.write_checkpoint()
+        first = store.lookup(0)
+        assert first is not None
+        disk.open("/store/commitlog/" + "0" * 20).pwrite(b"\xff" * 4, len(first) + 100)
+        disk.fail = lambda what, path: errno.EIO if what == "sync_dir" else None
+        with pytest.raises(DiskError, match="damagedRanges"):
+            store.damage.note([DamagedRange(len(first), 2 * len(first), "crc_mismatch")])
+        disk.fail = lambda what, path: None
+        return len(first)
+
+    async def again() -> None:
+        store = MessageStore(FaultyEnv(disk.killed()), config(**IDLE))
+        await store.open()
+        assert [item.begin for item in store.damage.ranges] == [begin]
+
+    begin = asyncio.run(broken())
+    asyncio.run(again())
+    assert [item.begin for item in load_ranges(disk.crash(), "/store/damagedRanges")] == [begin]

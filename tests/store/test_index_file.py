@@ -53,6 +53,26 @@ def test_the_hash_of_producer_ids_is_the_real_one(keys: list[str]) -> None:
         assert hash_of("T", key) == abs(java_hash(f"T#{key}"))
 
 
+@given(st.lists(st.tuples(st.sampled_from(["T", "%RETRY%G", "\u00e4"]), st.text(max_size=40)), max_size=30))
+def test_the_hash_is_the_same_whatever_was_met_before(named: list[tuple[str, str]]) -> None:
+    """Odd keys beside each other: short ones, others than ASCII, ones that share a start or an end."""
+    index = _index(FaultyDisk())
+    for topic, key in [(topic, prefix + key) for topic, key in named for prefix in ("", "0123456789ABCDEF")]:
+        expected = abs(java_hash(f"{topic}#{key}"))
+        assert index.hash(topic, key) == (expected if expected < 2**31 else 0)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["T", "U"]), st.text("01\u00e4", max_size=12)), max_size=25))
+def test_a_batch_is_hashed_as_one_by_one(named: list[tuple[str, str]]) -> None:
+    whole, single = _index(FaultyDisk()), _index(FaultyDisk())
+    items = [_item(n)._replace(topic=t, uniq_key=k) for n, (t, k) in enumerate(named, 1)]
+    whole.put_many(items)
+    for item in items:
+        single.put_many([item])
+    for file, other in zip(whole.files, single.files, strict=True):
+        assert (file.pending, file.table, file.head) == (other.pending, other.table, other.head)
+
+
 def test_every_word_of_the_keys_is_found() -> None:
     index = _index(FaultyDisk())
     index.put_many([_item(1, "red  green"), _item(2, "green"), _item(3)])
@@ -67,7 +87,7 @@ def test_rolled_back_and_already_indexed_messages_are_skipped() -> None:
     index.put_many([_item(1), _item(3)])
     assert _found(index, "U1") == [1]
     assert _found(index, "U2") == []
-    assert index.files[0].count == 3
+    assert index.files[0].head.count == 3
 
 
 def test_a_search_in_time_leaves_out_what_is_younger_or_older() -> None:
@@ -99,7 +119,7 @@ def test_the_layout_is_the_real_one() -> None:
     _flush(index)
     data = bytes(disk.nodes[index.files[0].path].cache)
     assert len(data) == 40 + 4 * SLOTS + 20 * ENTRIES
-    assert HEADER.unpack(data[:40]) == (1000, 2000, 100, 200, index.files[0].slots_used, 3)
+    assert HEADER.unpack(data[:40]) == (1000, 2000, 100, 200, index.files[0].head.slots_used, 3)
     slot = abs(java_hash("T#U2")) % SLOTS
     assert struct.unpack_from(">i", data, HEADER_BYTES + 4 * slot)[0] == 2
     entry = struct.unpack_from(">iqii", data, HEADER_BYTES + 4 * SLOTS + 20)
@@ -195,8 +215,8 @@ def test_files_below_the_logs_start_are_given_up() -> None:
     index = _index(FaultyDisk())
     index.put_many([_item(n, "k") for n in range(1, 41)])
     first = index.files[0]
-    assert index.drop_below(first.end_offset) == []
-    assert index.drop_below(first.end_offset + 1) == [first.path]
+    assert index.drop_below(first.head.end_offset) == []
+    assert index.drop_below(first.head.end_offset + 1) == [first.path]
     assert len(index.files) == 2
 
 

@@ -287,6 +287,33 @@ async def test_a_scrub_holds_nobody_up_with_looking_keys_up() -> None:
         assert max(steps) <= LOOKUPS_MAX + 2  # the record that passes the limit is done with
 
 
+async def test_a_pass_ends_though_the_log_grows_faster_than_it_reads() -> None:
+    async with opened(FaultyEnv()) as store:
+        await fill(store, 20)
+        found_there = store.dispatched
+        rests = 0
+
+        async def pause(seconds: float) -> bool:
+            nonlocal rests
+            rests += 1
+            assert rests < 50, "the pass follows the end of the log"
+            await fill(store, 20)
+            return store.scrub.passes == 0
+
+        store.scrub._first_bytes_per_s = 1 << 30
+        reached: list[int] = []
+        step = store.scrub.step
+
+        def stepped() -> None:
+            step()
+            reached.append(store.scrub.at)
+
+        store.scrub.step = stepped  # type: ignore[method-assign]
+        await store.scrub.run(pause)
+        assert store.scrub.passes == 1
+        assert max(reached) >= found_there
+
+
 async def test_a_scrub_finds_rot_at_its_rate_and_says_so_once() -> None:
     env = FaultyEnv()
     async with opened(env, scrub_megabytes_per_s=1000) as store:

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+from broker.role.host import Elected
 from broker.role.manager import RoleManager
+from broker.role.replica import Replica
 from broker.service import Broker
+from broker.state.current_role import CurrentRole
 from controller.groups.commands import (
     AlterSyncStateSet,
     Answer,
@@ -148,6 +151,7 @@ class FakeControllers:
                         broker_id=int(ext["brokerId"]),
                         address=ext["brokerAddress"],
                         ha_address=ext["haServerAddr"],
+                        suspect=ext.get("doubtful") == "true",
                     )
                 )
             case Request.CONTROLLER_ELECT_MASTER:
@@ -180,22 +184,16 @@ class FakeHost:
         self.on_announce: Callable[[], None] = lambda: None
         self._store = store
 
-    async def lead(
-        self,
-        broker_id: int,
-        epoch: int,
-        members: frozenset[int],
-        set_epoch: int,
-        propose: Propose | None,
-    ) -> None:
+    async def lead(self, elected: Elected) -> None:
+        epoch = elected.epoch
         if self.fail_lead:
             self.fail_lead -= 1
             raise OSError("the disk had a hiccup")
         last = self._store.epochs.last
         if epoch and (last is None or last.epoch < epoch):
             self._store.epochs.append(epoch, self._store.log.end)
-        self.propose = propose
-        self.calls.append(("lead", broker_id, epoch))
+        self.propose = elected.propose
+        self.calls.append(("lead", elected.broker_id, epoch))
 
     def announce(self, epoch: int) -> None:
         self.calls.append(("announce", epoch))
@@ -242,7 +240,9 @@ class Life:
         self.client = RemotingClient(
             self.env, "broker", handler=self._handle, on_close=lambda c: self.role.lost(c.address)
         )
-        self.role = RoleManager(self.env, self.config, store, self.ha, self.client, self.host)
+        self.role = RoleManager(
+            Replica(self.env, self.config, store, self.ha, CurrentRole()), self.client, self.host
+        )
         self.changes: list[tuple[str, int]] = []
         self.role.on_change.append(lambda: self.changes.append((self.role.role, self.role.epoch)))
 

@@ -68,6 +68,7 @@ class FakeStore:
         self.appends = 0
         self.fail_appends = 0
         self._offsets: dict[tuple[str, int], int] = {}
+        self.writer = self
         self._parser = DispatchParser([0, 1000, 5000, 10000])
 
     def stamp_ms(self) -> int:

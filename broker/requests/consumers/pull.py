@@ -12,11 +12,11 @@ import dataclasses
 import logging
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from broker.context import BrokerContext
-from broker.requests.offsets import note_offset
+from broker.requests.consumers.held import Held, HeldPulls, Queue
+from broker.requests.consumers.offsets import note_offset
 from broker.state.clients import TAG, Subscription
 from model.codes import Response
 from model.errors import MqError, Refused
@@ -25,6 +25,7 @@ from model.topic import INTERNAL_TOPICS, PERM_READ, SubscriptionGroupConfig, Top
 from remoting.codec import Command
 from remoting.headers import PullAnswer, PullHeader
 from remoting.service import Connection
+from runtime.tasks import Tasks
 from runtime.turns import Slice
 from store.flow.reading import GetStatus, Got
 
@@ -38,24 +39,7 @@ comes again the moment it is answered."""
 BYTES_MAX: Final = 4 * 1024 * 1024
 MASTER: Final = 0
 
-Queue = tuple[str, int]
-
 _REMARKS: Final = {status: status.name for status in GetStatus}
-
-
-@dataclass(slots=True)
-class Held:
-    """A pull that waits. Its header is not kept: a client may make that very long."""
-
-    connection: Connection
-    request: Command
-    header: PullHeader
-    subscription: Subscription
-    topic: TopicConfig
-    group: SubscriptionGroupConfig
-    offset: int  # the queue offset it waits for
-    deadline_ms: float
-    check_ms: float
 
 
 class PullProcessor:
@@ -64,16 +48,15 @@ class PullProcessor:
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
         self._config = context.config
-        self._held: dict[Queue, list[Held]] = {}
-        self._held_count = 0
-        self._held_by: dict[Connection, int] = {}
+        self._held = HeldPulls()
         self._due: dict[Queue, None] = {}
-        self._wake_planned = False
+        self._tasks = Tasks("held pulls")
+        self._waking: asyncio.Task[None] | None = None
         context.store.on_arrive.append(self._arrived)
 
     @property
     def held(self) -> int:
-        return self._held_count
+        return self._held.count
 
     async def pull(self, connection: Connection, request: Command) -> Command | None:
         """The messages, or None while the pull is held. Raises Refused."""
@@ -89,7 +72,7 @@ class PullProcessor:
             note_offset(self._context, header.group, header.topic, header.queue_id, header.commit_offset)
         held = self._waiting(connection, request, header, subscription, topic, group)
         if self._waits(got, held) and not request.is_oneway and self._has_room(connection):
-            self._hold(held)
+            self._held.add(held)
             return None
         return self._answer(held, got)
 
@@ -120,8 +103,8 @@ class PullProcessor:
 
     def _has_room(self, connection: Connection) -> bool:
         return (
-            self._held_count < self._config.held_pulls_max
-            and self._held_by.get(connection, 0) < self._config.held_pulls_per_connection
+            self._held.count < self._config.held_pulls_max
+            and self._held.by_connection[connection] < self._config.held_pulls_per_connection
         )
 
     def _allowed(self, header: PullHeader) -> tuple[TopicConfig, SubscriptionGroupConfig]:
@@ -259,59 +242,45 @@ class PullProcessor:
 
     # Waiting
 
-    def _hold(self, held: Held) -> None:
-        self._held.setdefault((held.header.topic, held.header.queue_id), []).append(held)
-        self._held_count += 1
-        self._held_by[held.connection] = self._held_by.get(held.connection, 0) + 1
-
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
-        """A record was dispatched. Cheap when nobody waits: this runs for every record."""
-        if not self._held:
+        """A record was dispatched. Cheap: this runs for every record."""
+        if not self._held.count:
             return
         queue = (topic, queue_id)
-        waiting = self._held.get(queue)
-        if waiting is None or queue in self._due:
-            return
-        if any(not held.subscription.codes or tags_code in held.subscription.codes for held in waiting):
+        if queue not in self._due and self._held.wanted(queue, tags_code):
             self._due[queue] = None
-            if not self._wake_planned:
+            if self._waking is None or self._waking.done():
                 # One turn later: records that come together are served together.
-                self._wake_planned = True
-                asyncio.get_running_loop().call_soon(self._wake)
+                self._waking = self._tasks.spawn(self._wake(), name="wake")
 
-    def _wake(self) -> None:
-        self._wake_planned = False
-        due, self._due = self._due, {}
-        for queue in due:
-            self._retry(queue, lambda held: True)
+    async def _wake(self) -> None:
+        slice_ = Slice(self._context.env.monotonic_ms)
+        while self._due:
+            due, self._due = self._due, {}
+            for queue in due:
+                await self._retry(queue, lambda held: True, slice_)
 
-    def _retry(self, queue: Queue, which: Callable[[Held], bool]) -> None:
-        waiting = self._held.pop(queue, [])
-        self._let_go(waiting)
+    async def _retry(self, queue: Queue, which: Callable[[Held], bool], slice_: Slice) -> None:
+        waiting, term = self._held.take(queue), self._held.term
         now_ms = self._context.env.monotonic_ms()
         for held in waiting:
+            await slice_.breathe()
             if held.connection.closed:
                 continue
+            if self._held.term != term:
+                self._release(held)  # meanwhile all were
+                continue
             if not which(held):
-                self._hold(held)
+                self._held.add(held)
                 continue
             got = self._look(held)
             if got is None:
                 continue
             if self._waits(got, held):
                 held.check_ms = now_ms + RECHECK_MS
-                self._hold(held)
+                self._held.add(held)
             else:
                 held.connection.send(self._answer(held, got))
-
-    def _let_go(self, waiting: list[Held]) -> None:
-        self._held_count -= len(waiting)
-        for held in waiting:
-            left = self._held_by[held.connection] - 1
-            if left:
-                self._held_by[held.connection] = left
-            else:
-                del self._held_by[held.connection]
 
     def _look(self, held: Held) -> Got | None:
         """What a held pull finds; None when it must not or cannot be read. Then it is answered here, and
@@ -339,25 +308,31 @@ class PullProcessor:
             return held.deadline_ms <= now_ms or held.check_ms <= now_ms or held.connection.closed
 
         slice_ = Slice(self._context.env.monotonic_ms)
-        for queue in list(self._held):
-            if any(map(is_due, self._held.get(queue, ()))):
-                self._retry(queue, is_due)
+        for queue in self._held.queues():
+            if any(map(is_due, self._held.of(queue))):
+                await self._retry(queue, is_due, slice_)
             await slice_.breathe()
 
-    def release_all(self) -> None:
-        """The role changed or the broker stops: every held pull is answered "again, at once"."""
-        held_pulls, self._held = self._held, {}
-        self._held_count = 0
-        self._held_by.clear()
-        for waiting in held_pulls.values():
-            for held in waiting:
-                got = self._look(held)
-                if got is None:
-                    continue
-                answer = self._answer(held, got)
-                if answer.code == Response.PULL_NOT_FOUND:
-                    answer.code = int(Response.PULL_RETRY_IMMEDIATELY)
-                held.connection.send(answer)
+    def release_all(self) -> asyncio.Task[None]:
+        """The role changed or the broker stops: every held pull is answered "again, at once"; the task ends
+        when all are. None of them waits any more when this returns."""
+        return self._tasks.spawn(self._release_each(self._held.take_all()), name="release")
+
+    async def _release_each(self, waiting: list[Held]) -> None:
+        slice_ = Slice(self._context.env.monotonic_ms)
+        for held in waiting:
+            if not held.connection.closed:
+                self._release(held)
+            await slice_.breathe()
+
+    def _release(self, held: Held) -> None:
+        got = self._look(held)
+        if got is None:
+            return
+        answer = self._answer(held, got)
+        if answer.code == Response.PULL_NOT_FOUND:
+            answer.code = int(Response.PULL_RETRY_IMMEDIATELY)
+        held.connection.send(answer)
 
 
 def _wanted(subscription: Subscription) -> Callable[[int], bool] | None:

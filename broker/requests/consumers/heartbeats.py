@@ -6,11 +6,13 @@ connection lists (203, 204, 328); NOTIFY_CONSUMER_IDS_CHANGED (40) goes out when
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Any
 
 from broker.context import BrokerContext
+from broker.requests.answers import gathered, strict
 from broker.state.clients import CLIENTS_MAX, TAG, Client
 from model.codes import Request, Response
 from model.errors import Refused
@@ -19,6 +21,8 @@ from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import need
 from remoting.service import Connection
+from runtime.tasks import Tasks
+from runtime.turns import PeerLeft, Slice
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +32,9 @@ class ClientProcessor:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+        self._tasks = Tasks("members")
+        self._changed: dict[str, None] = {}  # groups whose members are to be told
+        self._telling: asyncio.Task[None] | None = None
 
     async def heartbeat(self, connection: Connection, request: Command) -> Command:
         config = self._context.config
@@ -45,14 +52,14 @@ class ClientProcessor:
                     f"a heartbeat names at most {config.heartbeat_groups_max} groups (maxGroupsInHeartbeat)",
                     Response.SYSTEM_ERROR,
                 )
-            fresh, changed = self._took(connection, request, data, consumers, producers)
+            fresh, changed = await self._took(connection, request, data, consumers, producers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise Refused(f"the body is not a heartbeat: {error!r}", Response.SYSTEM_ERROR) from None
         self.notify(changed)
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if fresh else "false"}
         return request.reply(ext=ext)
 
-    def _took(
+    async def _took(
         self,
         connection: Connection,
         request: Command,
@@ -74,7 +81,11 @@ class ClientProcessor:
         if len(context.clients.consumers) > CLIENTS_MAX or len(context.clients.producers) > CLIENTS_MAX:
             raise Refused("this broker has too many client groups", Response.SYSTEM_BUSY)
         changed: list[str] = []
+        slice_ = Slice(context.env.monotonic_ms)
         for consumer in consumers:
+            await slice_.breathe()
+            if connection.closed:
+                raise PeerLeft
             name = str(consumer["groupName"])
             group = context.groups.find(name)
             if group is None:
@@ -105,7 +116,8 @@ class ClientProcessor:
         group = self._context.clients.consumers.get(name)
         if group is None or not group.members:
             raise Refused(f"no consumer for this group, {name}", Response.SYSTEM_ERROR)
-        return request.reply(body=bodies.dumps({"consumerIdList": group.ids()}))
+        async with self._context.turns.take(connection) as turn:
+            return request.reply(body=await strict(turn, {"consumerIdList": group.ids()}))
 
     async def check_config(self, connection: Connection, request: Command) -> Command:
         data = bodies.loads_object(request.body)
@@ -121,42 +133,31 @@ class ClientProcessor:
         group = self._context.clients.consumers.get(name)
         if group is None:
             raise Refused(f"the consumer group[{name}] not online", Response.CONSUMER_NOT_ONLINE)
-        return request.reply(
-            body=bodies.dumps(
-                {
-                    "connectionSet": [_connection(member) for member in group.members.values()],
-                    "consumeFromWhere": group.from_where,
-                    "consumeType": group.consume_type,
-                    "messageModel": group.message_model,
-                    "subscriptionTable": {t: s.to_json() for t, s in group.subscriptions.items()},
-                }
-            )
-        )
+        async with self._context.turns.take(connection) as turn:
+            body: dict[str, Any] = {
+                "connectionSet": await gathered(turn, group.members.values(), _connection),
+                "consumeFromWhere": group.from_where,
+                "consumeType": group.consume_type,
+                "messageModel": group.message_model,
+                "subscriptionTable": {t: s.to_json() for t, s in group.subscriptions.items()},
+            }
+            return request.reply(body=await strict(turn, body))
 
     async def producer_connections(self, connection: Connection, request: Command) -> Command:
         name = need(request.ext, "producerGroup")
         members = self._context.clients.producers.get(name)
         if members is None:
             raise Refused(f"the producer group[{name}] not exist", Response.SYSTEM_ERROR)
-        return request.reply(
-            body=bodies.dumps({"connectionSet": [_connection(member) for member in members.values()]})
-        )
+        async with self._context.turns.take(connection) as turn:
+            found = await gathered(turn, members.values(), _connection)
+            return request.reply(body=await strict(turn, {"connectionSet": found}))
 
     async def producers(self, connection: Connection, request: Command) -> Command:
-        table = {
-            name: [
-                {
-                    "clientId": member.client_id,
-                    "language": member.language,
-                    "lastUpdateTimestamp": int(member.seen_ms),
-                    "remoteIP": member.connection.remote,
-                    "version": member.version,
-                }
-                for member in members.values()
-            ]
-            for name, members in self._context.clients.producers.items()
-        }
-        return request.reply(body=bodies.dumps({"data": table}))
+        async with self._context.turns.take(connection) as turn:
+            table: dict[str, Any] = {}
+            for name, members in list(self._context.clients.producers.items()):
+                table[name] = await gathered(turn, members.values(), _producer)
+            return request.reply(body=await strict(turn, {"data": table}))
 
     def closed(self, connection: Connection) -> None:
         """A connection ended: its client has left its groups."""
@@ -171,20 +172,41 @@ class ClientProcessor:
             connection.close()
 
     def notify(self, groups: Iterable[str]) -> None:
-        """Tell the members of each group that its members changed, so that they share the queues anew. Who
-        broadcasts shares none, as in the original."""
-        for name in dict.fromkeys(groups):
-            group = self._context.clients.consumers.get(name)
-            config = self._context.groups.table.get(name)
-            if group is None or (config is not None and not config.notify_consumer_ids_changed):
-                continue
-            if group.message_model == "BROADCASTING":
-                continue
-            for member in list(group.members.values()):
+        """Tell the members of each group that its members changed, so that they share the queues anew. One
+        that changes again before it was told is told once: thousands of members may leave together."""
+        self._changed.update(dict.fromkeys(groups))
+        if self._changed and (self._telling is None or self._telling.done()):
+            self._telling = self._tasks.spawn(self._tell(), name="members changed")
+
+    async def _tell(self) -> None:
+        slice_ = Slice(self._context.env.monotonic_ms)
+        while self._changed:
+            name = next(iter(self._changed))
+            del self._changed[name]
+            for member in self._to_tell(name):
+                await slice_.breathe()
                 if not member.connection.closed:
                     member.connection.oneway(
                         Command(int(Request.NOTIFY_CONSUMER_IDS_CHANGED), {"consumerGroup": name})
                     )
+
+    def _to_tell(self, name: str) -> list[Client]:
+        """Broadcasting consumers share no queues, and are not told, as in the original."""
+        group = self._context.clients.consumers.get(name)
+        config = self._context.groups.table.get(name)
+        if group is None or (config is not None and not config.notify_consumer_ids_changed):
+            return []
+        return [] if group.message_model == "BROADCASTING" else list(group.members.values())
+
+
+def _producer(client: Client) -> dict[str, Any]:
+    return {
+        "clientId": client.client_id,
+        "language": client.language,
+        "lastUpdateTimestamp": int(client.seen_ms),
+        "remoteIP": client.connection.remote,
+        "version": client.version,
+    }
 
 
 def _connection(client: Client) -> dict[str, Any]:

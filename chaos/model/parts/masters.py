@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from chaos.model.controllers import group_of
+from chaos.model.parts.controllers import group_of, incarnations
 from chaos.model.rules import Rules
-from chaos.model.world import Lead, Open, Phase, Request, Setting, World, put
+from chaos.model.world import Lead, Mode, Open, Phase, Request, Setting, World, put
 from ha.master.ack_policy import AckPolicy, Wait
 
 NOTHING = -1
 
 
-def policy_of(setting: Setting) -> AckPolicy:
+def policy_of(setting: Setting, mode: Mode) -> AckPolicy:
     waits = {"all": Wait.ALL, "count": Wait.COUNT, "majority": Wait.MAJORITY}
     return AckPolicy(
-        waits[setting.wait],
-        count=setting.acks if setting.wait == "count" else 1,
-        replicas=setting.brokers if setting.majority else 0,
-        copies_min=setting.copies_min,
+        waits[mode.wait],
+        acks_min=mode.acks if mode.wait == "count" else 1,
+        replicas=setting.brokers if mode.majority else 0,
+        copies_min=mode.copies_min,
     )
 
 
@@ -42,19 +42,22 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     lead = broker.lead
     if broker.phase is not Phase.MASTER or lead is None:
         return world
-    others = counted(broker_id, lead, rules)
+    mode, others = setting.mode_of(broker), counted(broker_id, lead, rules)
+    vouched = mode.all_ack and bool(others) and not (setting.unclean and rules.unclean_needs_lease)
     holds_lease = broker.lease == broker.epoch or not rules.lease_at_broker
-    if not (setting.all_ack and others) and not holds_lease:
+    if not vouched and not holds_lease:
         return world
     end = len(broker.log)
     slowest = min([end, *(lead.acked[i - 1] for i in others)])
-    ends = _votes(setting, rules, broker_id, lead)
-    confirmed, replicated = policy_of(setting).watermarks(end, slowest, ends, setting.brokers)
+    ends = _votes(setting, rules, broker_id, lead, majority=mode.majority)
+    policy = policy_of(setting, mode)
+    confirmed, replicated = policy.watermarks(end, slowest, ends, policy.copies(setting.brokers))
     if not rules.confirmed_bounds_reads:
         confirmed = end
     confirmed = max(broker.confirmed, min(confirmed, end))
     places = list(enumerate(broker.log))
-    changes = _answered_changes(rules, world, broker_id, others)
+    enough = not (mode.majority and rules.changes_need_a_majority) or len(lead.members) > setting.brokers // 2
+    changes = _answered_changes(rules, world, broker_id, others) if enough else frozenset()
     return world.with_broker(broker_id, broker._replace(confirmed=confirmed))._replace(
         acked=world.acked.union(places[: max(replicated, 0)]),
         read=world.read.union(places[:confirmed]),
@@ -62,10 +65,10 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     )
 
 
-def _votes(setting: Setting, rules: Rules, broker_id: int, lead: Lead) -> list[int]:
+def _votes(setting: Setting, rules: Rules, broker_id: int, lead: Lead, *, majority: bool) -> list[int]:
     """The acknowledged ends that count for an answer."""
     votes = certain(broker_id, lead) if rules.ends_count_by_member else set(setting.ids) - {broker_id}
-    if setting.majority and rules.epoch_is_noted:
+    if majority and rules.epoch_is_noted:
         votes = {i for i in votes if lead.noted[i - 1]}
     return [lead.acked[i - 1] for i in sorted(votes)]
 
@@ -76,18 +79,32 @@ def _answered_changes(rules: Rules, world: World, broker_id: int, others: set[in
     return frozenset(change for change in mine if all(change in tables for tables in holders))
 
 
-def proposals(rules: Rules, world: World, broker_id: int) -> list[Open]:
+def _lacking(setting: Setting, rules: Rules, broker_id: int, lead: Lead, members: tuple[int, ...]) -> bool:
+    """Whether one of these lacks what was answered under the set there is."""
+    ends = _votes(setting, rules, broker_id, lead, majority=True)
+    answered = sorted(ends, reverse=True)[setting.brokers // 2 - 1 :][:1]
+    return any(lead.acked[m - 1] < end for m in members if m != broker_id for end in answered)
+
+
+def proposals(setting: Setting, rules: Rules, world: World, broker_id: int) -> list[Open]:
     """The sets this master may ask for now: with one member less, or with one that has all it confirmed."""
     broker = world.broker(broker_id)
     lead = broker.lead
     if lead is None:
         return []
+    majority = setting.mode_of(broker).majority
     found = []
     for other in range(1, len(world.brokers) + 1):
         if other == broker_id:
             continue
         if other in lead.members:
             members = tuple(m for m in lead.members if m != other)
+            if (
+                majority
+                and rules.laggards_hold_leavers
+                and _lacking(setting, rules, broker_id, lead, members)
+            ):
+                continue
         elif lead.acked[other - 1] >= max(broker.confirmed, broker.epochs[-1][1]):
             if rules.tables_before_membership and not world.broker(other).tables >= broker.tables:
                 continue
@@ -125,9 +142,9 @@ def forgotten(rules: Rules, world: World, broker_id: int, proposal: Open) -> Wor
     return world._replace(requests=rest).with_broker(broker_id, broker._replace(lead=lead))
 
 
-def took_over(setting: Setting, world: World, broker_id: int) -> World:
-    """The elected broker begins its epoch: what it has is what the group has."""
-    group, broker = group_of(world.table), world.broker(broker_id)
+def took_over(setting: Setting, world: World, broker_id: int, view: bytes) -> World:
+    """The broker elected by ``view`` begins its epoch: what it has is what the group has."""
+    group, broker = group_of(view), world.broker(broker_id)
     epochs = broker.epochs
     if not epochs or epochs[-1][0] < group.epoch:
         if epochs and epochs[-1][1] == len(broker.log):
@@ -135,8 +152,9 @@ def took_over(setting: Setting, world: World, broker_id: int) -> World:
         epochs = (*epochs, (group.epoch, len(broker.log)))
     nobody = (NOTHING,) * setting.brokers
     acked, flying, began = nobody, nobody, (0,) * setting.brokers
-    forgot = tuple(group.replicas[i].incarnation for i in setting.ids)
-    if broker.phase is Phase.MASTER and broker.lead is not None and not setting.majority:
+    forgot = incarnations(setting, group)
+    again = broker.phase is Phase.MASTER and not setting.mode_of(broker).majority
+    if again and broker.lead is not None:
         acked, flying, began = (
             broker.lead.acked,
             broker.lead.flying,
@@ -165,13 +183,13 @@ def took_over(setting: Setting, world: World, broker_id: int) -> World:
     return world.with_broker(broker_id, leads)
 
 
-def heard_set(world: World, broker_id: int) -> World:
+def heard_set(setting: Setting, world: World, broker_id: int, view: bytes) -> World:
     """The master learns of the Controllers' newer SyncStateSet, and of who forgot what it had said."""
-    group, broker = group_of(world.table), world.broker(broker_id)
+    group, broker = group_of(view), world.broker(broker_id)
     lead = broker.lead
     assert lead is not None
     still = tuple(p for p in lead.open if p.base >= group.members_epoch)
-    forgot = tuple(group.replicas[i].incarnation for i in range(1, len(world.brokers) + 1))
+    forgot = incarnations(setting, group)
     lead = lead._replace(
         members=tuple(group.members), set_epoch=group.members_epoch, open=still, forgot=forgot
     )

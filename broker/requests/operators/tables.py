@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any, Final
 
 from broker.context import BrokerContext
-from broker.requests.offsets import need_own_group
+from broker.requests.consumers.offsets import need_own_group
 from broker.tables.topics import QUEUES_MAX
 from model.codes import Response
 from model.errors import Refused
@@ -46,7 +46,7 @@ class TableProcessor:
     # Topics
 
     async def put_topic(self, connection: Connection, request: Command) -> Command:
-        self._need_master()
+        self._need_change()
         ext = request.ext
         topic = TopicConfig(
             need(ext, "topic"),
@@ -62,11 +62,11 @@ class TableProcessor:
         topic.others = held.others if held else {}  # the header has no room for them
         self._check_topic(topic.name)
         self._context.topics.put(topic)
-        await self._context.copies.settle()
+        await self._context.copies.wait_for_copies("topics")
         return request.reply()
 
     async def put_topics(self, connection: Connection, request: Command) -> Command:
-        self._need_master()
+        self._need_change()
         data = bodies.loads_object(request.body)
         try:
             topics = [TopicConfig.from_json(raw) for raw in data.get("topicConfigList") or []]
@@ -79,11 +79,11 @@ class TableProcessor:
             topic.attributes = _altered(self._context.topics.get(topic.name), topic.attributes)
         if topics:
             self._context.topics.put(*topics)
-            await self._context.copies.settle()
+            await self._context.copies.wait_for_copies("topics")
         return request.reply()
 
     async def delete_topic(self, connection: Connection, request: Command) -> Command:
-        self._need_master()
+        self._need_change()
         name = need(request.ext, "topic")
         if name in self._context.topics.system:
             raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
@@ -97,7 +97,7 @@ class TableProcessor:
             name, ends, {queue_id: store.next_offset(name, queue_id) for queue_id in ends}
         )
         self._context.offsets.drop_topic(name)
-        await self._context.copies.settle()
+        await self._context.copies.wait_for_copies("topics", "offsets")
         return request.reply()
 
     async def all_topics(self, connection: Connection, request: Command) -> Command:
@@ -132,30 +132,30 @@ class TableProcessor:
     # Groups
 
     async def put_group(self, connection: Connection, request: Command) -> Command:
-        self._need_master()
+        self._need_change()
         self._context.groups.put(self._group(bodies.loads_object(request.body)))
-        await self._context.copies.settle()
+        await self._context.copies.wait_for_copies("groups")
         return request.reply()
 
     async def put_groups(self, connection: Connection, request: Command) -> Command:
-        self._need_master()
+        self._need_change()
         raw = bodies.loads_object(request.body).get("groupConfigList")
         if not isinstance(raw, list):
             raise Refused("groupConfigList is missing", Response.INVALID_PARAMETER)
         groups = [self._group(group) for group in raw]
         if groups:
             self._context.groups.put(*groups)
-            await self._context.copies.settle()
+            await self._context.copies.wait_for_copies("groups")
         return request.reply()
 
     async def delete_group(self, connection: Connection, request: Command) -> Command:
-        self._need_master()
+        self._need_change()
         name = need(request.ext, "groupName")
         need_own_group(name)
         self._context.groups.delete(name)
         if opt_bool(request.ext, "cleanOffset"):
             self._context.offsets.drop_group(name)
-        await self._context.copies.settle()
+        await self._context.copies.wait_for_copies("groups", "offsets")
         return request.reply()
 
     async def all_groups(self, connection: Connection, request: Command) -> Command:
@@ -187,12 +187,11 @@ class TableProcessor:
             attributes=_altered(held, group.attributes),
         )
 
-    def _need_master(self) -> None:
-        if not self._context.role_state.is_master:
-            raise Refused(
-                "this broker is not the master of its group: its tables come from there",
-                Response.SYSTEM_ERROR,
-            )
+    def _need_change(self) -> None:
+        """Raises Refused where a change could not be kept: nothing is changed then."""
+        refused = self._context.copies.refuse()
+        if refused is not None:
+            raise refused
 
 
 def _altered(held: TopicConfig | SubscriptionGroupConfig | None, changes: dict[str, str]) -> dict[str, str]:

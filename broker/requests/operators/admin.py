@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.answers import dialect, strict
-from broker.requests.offsets import need_own_group, stored_ms
+from broker.requests.consumers.offsets import need_own_group, stored_ms
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
 from model.config import BrokerConfig
@@ -239,12 +239,19 @@ class AdminProcessor:
 
     async def consumed_by(self, connection: Connection, request: Command) -> Command:
         name = need(request.ext, "topic")
-        groups = set(self._context.clients.groups_of_topic(name)) | set(self._context.offsets.groups_of(name))
-        return request.reply(body=bodies.dumps({"groupList": sorted(groups)}))
+        async with self._context.turns.take(connection) as turn:
+            groups = set(self._context.offsets.groups_of(name))
+            for group in list(self._context.clients.consumers.values()):
+                if name in group.subscriptions:
+                    groups.add(group.name)
+                await turn.breathe()
+            return request.reply(body=await strict(turn, {"groupList": sorted(groups)}))
 
     async def topics_of(self, connection: Connection, request: Command) -> Command:
         group = need(request.ext, "group")
-        return request.reply(body=bodies.dumps({"topicList": self._context.offsets.topics_of(group)}))
+        async with self._context.turns.take(connection) as turn:
+            body = await strict(turn, {"topicList": self._context.offsets.topics_of(group)})
+        return request.reply(body=body)
 
     async def subscription_of(self, connection: Connection, request: Command) -> Command:
         group, topic = need(request.ext, "group"), need(request.ext, "topic")
@@ -294,7 +301,7 @@ class AdminProcessor:
         for name in names:
             if not name.startswith(RETRY_PREFIX):
                 self._context.offsets.clone_group(source, target, name)
-        await self._context.copies.settle()
+        await self._context.copies.wait_for_copies("offsets")
         return request.reply()
 
     async def reset_offset(self, connection: Connection, request: Command) -> Command:
@@ -324,7 +331,7 @@ class AdminProcessor:
                 offset = held
             context.offsets.commit(group, name, queue_id, offset)
             table[queue_key(name, self._config.broker_name, queue_id)] = offset
-        await context.copies.settle()
+        await context.copies.wait_for_copies("offsets")
         body = bodies.dumps_dialect({"offsetTable": table})
         online = context.clients.consumers.get(group)
         for member in list(online.members.values()) if online is not None else []:

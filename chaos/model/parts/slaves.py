@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from chaos.model.controllers import group_of
-from chaos.model.masters import NOTHING
+from chaos.model.parts.controllers import group_of
+from chaos.model.parts.masters import NOTHING
 from chaos.model.rules import Rules
 from chaos.model.world import Broker, Epoch, Phase, World, put
 from ha.epochs import consistent_point

@@ -1,0 +1,110 @@
+"""Which pulls wait, for which queue, and which records do they want?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from broker.state.clients import Subscription
+from model.topic import SubscriptionGroupConfig, TopicConfig
+from remoting.codec import Command
+from remoting.headers import PullHeader
+from remoting.service import Connection
+
+Queue = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Held:
+    """A pull that waits. Its header is not kept: a client may make that very long."""
+
+    connection: Connection
+    request: Command
+    header: PullHeader
+    subscription: Subscription
+    topic: TopicConfig
+    group: SubscriptionGroupConfig
+    offset: int  # the queue offset it waits for
+    deadline_ms: float
+    check_ms: float
+
+    @property
+    def queue(self) -> Queue:
+        return self.header.topic, self.header.queue_id
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The pulls of one queue. ``codes`` counts those that want a tag, ``all`` those that want everything."""
+
+    pulls: list[Held] = field(default_factory=list)
+    codes: Counter[int] = field(default_factory=Counter)
+    all: int = 0
+
+
+class HeldPulls:
+    """All pulls that wait; pure.
+
+    Holds: ``count`` is that of all queues, and of all connections together.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.term = 0
+        """Changes when all are let go: what is looked at since is not to wait again."""
+        self.by_connection: Counter[Connection] = Counter()
+        self._queues: dict[Queue, _Waiting] = {}
+
+    def queues(self) -> list[Queue]:
+        return list(self._queues)
+
+    def of(self, queue: Queue) -> list[Held]:
+        waiting = self._queues.get(queue)
+        return [] if waiting is None else waiting.pulls
+
+    def add(self, held: Held) -> None:
+        waiting = self._queues.setdefault(held.queue, _Waiting())
+        waiting.pulls.append(held)
+        codes = held.subscription.codes
+        waiting.codes.update(codes)
+        waiting.all += not codes
+        self.count += 1
+        self.by_connection[held.connection] += 1
+
+    def wanted(self, queue: Queue, tags_code: int) -> bool:
+        """Whether a pull waits for a record of this tag; costs the same however many wait."""
+        waiting = self._queues.get(queue)
+        return waiting is not None and (waiting.all > 0 or tags_code in waiting.codes)
+
+    def take(self, queue: Queue) -> list[Held]:
+        """Those of one queue: they do not wait any more."""
+        waiting = self._queues.pop(queue, None)
+        if waiting is None:
+            return []
+        self._forget(waiting.pulls)
+        return waiting.pulls
+
+    def take_all(self) -> list[Held]:
+        """Every one, and a new term."""
+        self.term += 1
+        found = [held for waiting in self._queues.values() for held in waiting.pulls]
+        self._queues.clear()
+        self.by_connection.clear()
+        self.count = 0
+        return found
+
+    def _forget(self, pulls: Iterable[Held]) -> None:
+        for held in pulls:
+            self.count -= 1
+            self.by_connection[held.connection] -= 1
+            if not self.by_connection[held.connection]:
+                del self.by_connection[held.connection]
+
+    def check_invariants(self) -> None:
+        assert self.count == sum(len(waiting.pulls) for waiting in self._queues.values()), "each waits once"
+        assert self.count == sum(self.by_connection.values()), "each is of one connection"
+        for waiting in self._queues.values():
+            wanted = Counter(code for held in waiting.pulls for code in held.subscription.codes)
+            assert waiting.codes == wanted, "what is wanted is what those want that wait"
+            assert waiting.all == sum(not held.subscription.codes for held in waiting.pulls)

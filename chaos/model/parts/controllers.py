@@ -1,0 +1,244 @@
+"""What do the Controllers answer? The real ``ReplicaTable`` and election rules, remembered by their input.
+
+The Controllers are one linearizable object here: Raft has a fuzzer of its own. Late or lost may be every
+request to them (``World.requests``), every view a broker has of them, and every word on who is alive.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import permutations
+
+import msgspec
+
+from chaos.model.rules import Rules
+from chaos.model.world import Mode, Phase, Request, Setting, World
+from controller.groups.commands import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    CleanBrokers,
+    Command,
+    ElectMaster,
+    RegisterBroker,
+)
+from controller.groups.elect import End
+from controller.groups.group import Group, Replica, Rule
+from controller.groups.lease import matters
+from controller.groups.liveness import Heartbeat
+from controller.groups.table import ReplicaTable
+
+GROUP = "g"
+CLUSTER = "c"
+TIMEOUT_MS = 1500
+_ENCODE = msgspec.msgpack.Encoder().encode
+_DECODE = msgspec.msgpack.Decoder(Group).decode
+_REMEMBERED = 400_000
+
+
+def new_table(
+    setting: Setting,
+    members: tuple[int, ...],
+    suspects: tuple[int, ...],
+    *,
+    registered: tuple[int, ...],
+    epoch: int,
+    before: tuple[int, ...],
+) -> bytes:
+    """A group of which broker 1 is master; ``before``: the others that had all when it was elected."""
+    rule = rule_of(setting, setting.modes[0])
+    replicas = {
+        i: Replica(
+            f"h{i}", f"h{i};1", majority_of=rule.majority_of, all_ack=rule.all_ack, timeout_ms=rule.timeout_ms
+        )
+        for i in registered
+    }
+    group = Group(
+        CLUSTER,
+        next_id=registered[-1] + 1,
+        replicas=replicas,
+        virgin=False,
+        master=1,
+        epoch=epoch,
+        before=list(before),
+        rule=rule,
+        members=list(members),
+        members_epoch=1,
+        suspect=list(suspects),
+        quorum_members=list(members) if rule.majority_of and len(members) > rule.majority_of // 2 else [],
+        holders=list(registered) if rule.majority_of else [],
+    )
+    return encoded(group)
+
+
+def rule_of(setting: Setting, mode: Mode) -> Rule:
+    return Rule(mode.all_ack, setting.brokers if mode.majority else 0, TIMEOUT_MS)
+
+
+def _ids_of(group: Group) -> tuple[list[int], ...]:
+    """Every list of brokers in it."""
+    return (
+        group.members,
+        group.before,
+        group.suspect,
+        group.removed,
+        group.holders,
+        group.quorum_members,
+    )
+
+
+def encoded(group: Group) -> bytes:
+    """The group as bytes; the count of unclean elections decides nothing and would only part equal states."""
+    group.unclean_elections = 0
+    group.replicas = dict(sorted(group.replicas.items()))
+    for ids in _ids_of(group):
+        ids.sort()
+    return _ENCODE(group)
+
+
+@lru_cache(_REMEMBERED)
+def group_of(table: bytes) -> Group:
+    """Read only: it is shared."""
+    return _DECODE(table)
+
+
+def incarnations(setting: Setting, group: Group) -> tuple[int, ...]:
+    """Of every broker; one that is not registered forgot nothing."""
+    found = (group.replicas.get(i) for i in setting.ids)
+    return tuple(0 if replica is None else replica.incarnation for replica in found)
+
+
+def renamed(table: bytes, names: tuple[int, ...]) -> bytes:
+    """The same group with other ids: broker ``i`` is ``names[i - 1]`` now."""
+    return table if names == tuple(sorted(names)) else _renamed(table, names)
+
+
+@lru_cache(_REMEMBERED)
+def _renamed(table: bytes, names: tuple[int, ...]) -> bytes:
+    group = _DECODE(table)
+    new = dict(enumerate(names, 1))
+    for i, replica in group.replicas.items():
+        replica.address, replica.check_code = f"h{new[i]}", f"h{new[i]};1"
+    group.replicas = {new[i]: replica for i, replica in group.replicas.items()}
+    group.master = None if group.master is None else new[group.master]
+    for ids in _ids_of(group):
+        ids[:] = [new[i] for i in ids]
+    return encoded(group)
+
+
+@lru_cache(_REMEMBERED)
+def _applied(table: bytes, command: bytes) -> tuple[int, bytes]:
+    tables = ReplicaTable(groups={GROUP: _DECODE(table)})
+    code = tables.apply(msgspec.msgpack.decode(command, type=Command))["code"]
+    tables.check_invariants()
+    return code, encoded(tables.groups[GROUP])
+
+
+def apply(table: bytes, command: Command) -> tuple[int, bytes]:
+    """The code of the answer, and the table afterwards."""
+    return _applied(table, _ENCODE(command))
+
+
+def ends_of(world: World) -> dict[int, End]:
+    """What heartbeats say: a master the epoch it leads, a slave that of its log."""
+    ends = {}
+    for broker_id, broker in enumerate(world.brokers, 1):
+        last = broker.epochs[-1][0] if broker.epochs else 0
+        epoch = max(broker.epoch, last) if broker.phase is Phase.MASTER else last
+        ends[broker_id] = End(epoch, len(broker.log))
+    return ends
+
+
+def election(setting: Setting, world: World, alive: tuple[int, ...]) -> ElectMaster:
+    """The Controllers elect by themselves. ``alive``: those they take for alive; the living answer."""
+    answered = tuple(i for i in alive if world.broker(i).up)
+    master = group_of(world.table).master
+    return ElectMaster(
+        group=GROUP,
+        alive=alive,
+        answered=answered,
+        all_ack=master is not None and setting.mode_of(world.broker(master)).all_ack,
+        unclean=setting.unclean,
+        ends=ends_of(world),
+    )
+
+
+@lru_cache(_REMEMBERED)
+def _outcomes(table: bytes, command: bytes) -> tuple[tuple[int, bytes], ...]:
+    wish = msgspec.msgpack.decode(command, type=ElectMaster)
+    brokers = _DECODE(table).next_id - 1
+    found: dict[bytes, int] = {}
+    for names in permutations(range(1, brokers + 1)):
+        code, after = _applied(renamed(table, names), _ENCODE(_election_with(wish, names)))
+        back = tuple(names.index(i) + 1 for i in range(1, brokers + 1))
+        found.setdefault(renamed(after, back), code)
+    return tuple((code, after) for after, code in sorted(found.items()))
+
+
+def _election_with(wish: ElectMaster, names: tuple[int, ...]) -> ElectMaster:
+    known = range(1, len(names) + 1)
+    return msgspec.structs.replace(
+        wish,
+        broker_id=names[wish.broker_id - 1] if wish.broker_id in known else wish.broker_id,
+        alive=tuple(sorted(names[i - 1] for i in wish.alive if i in known)),
+        answered=tuple(sorted(names[i - 1] for i in wish.answered if i in known)),
+        ends={names[i - 1]: end for i, end in sorted(wish.ends.items()) if i in known},
+    )
+
+
+def outcomes(table: bytes, command: ElectMaster) -> tuple[tuple[int, bytes], ...]:
+    """What an election may come to, code and table: of brokers whose logs are equal, each may win."""
+    return _outcomes(table, _ENCODE(command))
+
+
+def must_wait(setting: Setting, rules: Rules, world: World, chosen: int) -> bool:
+    """Whether a lease may let another broker acknowledge what ``chosen`` lacks: the election has to wait."""
+    if not rules.lease_is_waited_for:
+        return False
+    group = group_of(world.table)
+    granted = {i for i in setting.ids if world.granted[i - 1]}
+    holders = {group.master} if group.master is not None else {*group.members, *group.removed, *granted}
+    if not rules.forgotten_is_waited_for:
+        holders = set() if group.master is None else holders
+    beat = Heartbeat(session=1, at_ms=0, leases=True, all_ack=False)  # the rule says it
+    return any(
+        h != chosen and h in granted and matters(beat, group.members, chosen, group.rule) for h in holders
+    )
+
+
+def registration(
+    setting: Setting, mode: Mode, broker_id: int, *, suspect: bool, alive: tuple[int, ...]
+) -> RegisterBroker:
+    return RegisterBroker(
+        group=GROUP,
+        cluster=CLUSTER,
+        broker_id=broker_id,
+        address=f"h{broker_id}",
+        unclean=True,
+        suspect=suspect,
+        majority_of=rule_of(setting, mode).majority_of,
+        alive=alive,
+        all_ack=mode.all_ack,
+        timeout_ms=TIMEOUT_MS,
+    )
+
+
+def alteration(setting: Setting, request: Request) -> AlterSyncStateSet:
+    return AlterSyncStateSet(
+        group=GROUP,
+        master_id=request.master,
+        master_epoch=request.epoch,
+        members=request.proposal.members,
+        members_epoch=request.proposal.base,
+        incarnations=dict(request.proposal.incarnations),
+        alive=setting.ids,
+    )
+
+
+def joining(broker_id: int) -> ApplyBrokerId:
+    """A broker that the Controllers never knew asks for its id."""
+    return ApplyBrokerId(group=GROUP, cluster=CLUSTER, broker_id=broker_id, check_code=f"h{broker_id};1")
+
+
+def removal(broker_id: int) -> CleanBrokers:
+    """An operator gives a replica up, whatever it does."""
+    return CleanBrokers(group=GROUP, broker_ids=(broker_id,), living=True)

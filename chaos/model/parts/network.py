@@ -1,0 +1,66 @@
+"""What is late, lost, said twice or out of order? Views, proposals, HA links, leases, another leader.
+
+Lost is whatever never arrives: every step here may be left out for ever. One way only is a link whose slave
+goes on copying while its acknowledgements stay away, or the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaos.model.parts import controllers
+from chaos.model.parts.move import Move
+from chaos.model.rules import Rules
+from chaos.model.world import Broker, Phase, Sent, Setting, World, put
+
+
+def views_are_sent(world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
+    """The Controllers answer a question now; the answer is read later, when they may have decided anew."""
+    sent = Sent(broker_id, world.table)
+    if world.left.views and broker.up and sent not in world.sent:
+        on_its_way = tuple(sorted((*world.sent, sent)))
+        yield Move(f"a view for {broker_id} is on its way", world.spending(views=1)._replace(sent=on_its_way))
+
+
+def links_break(world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
+    """The slave sees its link end, the master does not: what it acknowledged may still be on its way."""
+    if world.left.cuts and broker.phase is Phase.SLAVE and broker.follows:
+        yield Move(
+            f"the link of {broker_id} breaks",
+            world.spending(cuts=1).with_broker(broker_id, broker._replace(follows=0)),
+        )
+
+
+def leases_end(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
+    for broker_id in setting.ids:
+        if not world.granted[broker_id - 1]:
+            continue
+        over = world._replace(granted=put(world.granted, broker_id, False))
+        if not world.broker(broker_id).lease:
+            yield Move(f"the lease of {broker_id} ends at the Controllers", over)
+        elif world.left.clocks and not rules.clocks_never_step:
+            yield Move(f"the clock of {broker_id} is set back", over.spending(clocks=1))
+
+
+def requests_arrive(setting: Setting, world: World) -> Iterator[Move]:
+    for request in world.requests:
+        rest = tuple(r for r in world.requests if r != request)
+        _, table = controllers.apply(world.table, controllers.alteration(setting, request))
+        found = controllers.group_of(table).members
+        text = f"the proposal {request.proposal.members} of {request.master} arrives: the set is {found}"
+        yield Move(text, world._replace(table=table, requests=rest))
+        if world.left.twice:
+            again = world.spending(twice=1)._replace(table=table)
+            yield Move(f"{text}, and comes again", again)
+
+
+def leaders_change(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
+    """Another Controller leads. It knows the table, as far as a majority has it, and of no lease."""
+    if not world.left.leaders:
+        return
+    granted = (rules.new_leader_waits,) * setting.brokers
+    table = world.table if rules.answers_are_committed or not world.previous else world.previous
+    yield Move(
+        "another Controller leads",
+        world.spending(leaders=1)._replace(granted=granted, table=table, previous=b""),
+    )

@@ -1,0 +1,301 @@
+"""What may happen to a group, if nobody writes the story? Each seed draws it freely.
+
+A seed turns some kinds of faults on and draws how they come: in bursts, each with a few kinds, a width, a
+way to choose its targets, and for each kind how long what it broke stays broken. Nothing here knows which
+schedule once broke a promise; the tests show that those are among what is drawn.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chaos.faults import (
+    ClockJump,
+    Cut,
+    DiskFull,
+    Fault,
+    FlipBit,
+    HandOver,
+    Heal,
+    Isolate,
+    Kill,
+    Look,
+    LyingSync,
+    Partition,
+    Pause,
+    PowerFail,
+    Reconfigure,
+    ResetLinks,
+    Restart,
+    Resume,
+    RollingChange,
+    SlowDisk,
+    SlowNetwork,
+    Step,
+    Stop,
+    SyncError,
+    Wipe,
+    ordered,
+)
+from chaos.scenarios.draws import ground
+from chaos.scenarios.plan import Plan, Scenario
+from chaos.workload import Load
+
+Range = tuple[int, int]
+
+WIDTHS_MS: Final[Sequence[Range]] = ((0, 10), (0, 60), (0, 400), (0, 1500))
+DOWN_MS: Final[Sequence[Range]] = ((20, 300), (300, 1500), (1500, 4000))
+LOAD_MS_MAX: Final = 9000
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """``tolerates`` as in ``Plan``. Every key is set, so that a change leaves nothing of the former mode."""
+
+    name: str
+    weight: int
+    tolerates: int | None
+    values: Mapping[str, str]
+
+
+def _mode(name: str, weight: int, tolerates: int | None, **values: str) -> Mode:
+    plain = {"allAckInSyncStateSet": "false", "majorityAck": "false", "inSyncReplicas": "1"}
+    return Mode(name, weight, tolerates, {**plain, "brokerRole": "SYNC_MASTER", **values})
+
+
+MODES: Final = (
+    _mode("all", 8, None, allAckInSyncStateSet="true"),
+    _mode("all of two", 2, None, allAckInSyncStateSet="true", minInSyncReplicas="2"),
+    _mode("majority", 4, None, majorityAck="true"),
+    _mode("counted 2", 2, 2, inSyncReplicas="2"),
+    _mode("counted 1", 2, 1),
+    _mode("async", 2, 1, brokerRole="ASYNC_MASTER"),
+)
+
+
+class Draw:
+    """One seed's choices; ``steps`` grows."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.steps: list[Step] = []
+        self.brokers = [f"b{number}" for number in range(1, rng.choice((2, 3, 3, 3, 3)) + 1)]
+        self.modes = rng.choices(MODES, [mode.weight for mode in MODES])
+        self.wiped = False
+        self._bound = 0
+
+    def bind(self) -> str:
+        self._bound += 1
+        return f"x{self._bound}"
+
+    def span(self, spans: Sequence[Range]) -> int:
+        return self.rng.randint(*self.rng.choice(spans))
+
+    def add(
+        self, at_ms: int, fault: Fault, repair: Callable[[str], Fault] | None = None, after: int = 0
+    ) -> str:
+        """A fault, and what ends it later; returns the name of the node it hits."""
+        bound = self.bind()
+        self.steps.append(Step(at_ms, fault, bound))
+        if repair is not None:
+            self.steps.append(Step(at_ms + after, repair(f"={bound}")))
+        return f"={bound}"
+
+
+Kind = Callable[[Draw, int, str, int], None]
+"""Adds what happens to a target at a time, and what ends it so many ms later."""
+
+
+def _kill(draw: Draw, at: int, target: str, down: int) -> None:
+    draw.add(at, Kill(target), Restart, down)
+
+
+def _power(draw: Draw, at: int, target: str, down: int) -> None:
+    draw.add(at, PowerFail(target), Restart, down)
+
+
+def _stop(draw: Draw, at: int, target: str, down: int) -> None:
+    draw.add(at, Stop(target), Restart, down)
+
+
+def _pause(draw: Draw, at: int, target: str, down: int) -> None:
+    draw.add(at, Pause(target), Resume, down)
+
+
+def _isolate(draw: Draw, at: int, target: str, down: int) -> None:
+    draw.add(at, Isolate(target, draw.rng.choice(("both", "both", "in", "out"))))
+    draw.steps.append(Step(at + down, Heal()))
+
+
+def _partition(draw: Draw, at: int, target: str, down: int) -> None:
+    shape = draw.rng.choice(("halves", "bridge", "ring", "slaves", "controllers", "clients"))
+    draw.add(at, Partition(target, shape, draw.rng.choice(("both", "both", "in", "out"))))
+    draw.steps.append(Step(at + down, Heal()))
+
+
+def _cut(draw: Draw, at: int, target: str, down: int) -> None:
+    other = draw.rng.choice((*draw.brokers, "n0", "n1", "n2", "leader", "master"))
+    draw.add(at, Cut(target, other, draw.rng.choice(("both", "in", "out"))))
+    draw.steps.append(Step(at + down, Heal()))
+
+
+def _slow_network(draw: Draw, at: int, target: str, down: int) -> None:
+    extra = draw.rng.choice((5.0, 50.0, 300.0))
+    draw.add(at, SlowNetwork(target, extra), lambda name: SlowNetwork(name, 0.0), down)
+
+
+def _reset(draw: Draw, at: int, target: str, down: int) -> None:
+    for _ in range(draw.rng.randint(1, 3)):
+        draw.steps.append(Step(at, ResetLinks(target)))
+        at += draw.rng.randint(5, 400)
+
+
+def _slow_disk(draw: Draw, at: int, target: str, down: int) -> None:
+    extra = draw.rng.choice((20.0, 200.0, 1000.0))
+    draw.add(at, SlowDisk(target, extra), lambda name: SlowDisk(name, 0.0), down)
+
+
+def _disk_full(draw: Draw, at: int, target: str, down: int) -> None:
+    draw.add(at, DiskFull(target), lambda name: DiskFull(name, full=False), down)
+
+
+def _sync_error(draw: Draw, at: int, target: str, down: int) -> None:
+    """A broker whose sync failed takes no writes before a restart; what it wrote goes with the power."""
+    name = draw.add(at, SyncError(target, draw.rng.choice((1, 1, 3))))
+    draw.add(at + down, draw.rng.choice((Kill, PowerFail))(name), Restart, draw.span(DOWN_MS))
+
+
+def _lying_sync(draw: Draw, at: int, target: str, down: int) -> None:
+    draw.add(at, LyingSync(target), lambda name: LyingSync(name, lying=False), down)
+
+
+def _flip_bit(draw: Draw, at: int, target: str, down: int) -> None:
+    """In what can be made anew from the log, while its broker is down."""
+    prefix = draw.rng.choice(("consumequeue/", "index/", "checkpoint"))
+    name = draw.add(at, Kill(draw.rng.choice(draw.brokers)), Restart, down + 20)
+    draw.steps.append(Step(at + 10, FlipBit(name, f"/store/{prefix}")))
+
+
+def _clock_jump(draw: Draw, at: int, target: str, down: int) -> None:
+    jump = draw.rng.choice((-3_600_000, -2000, 2000, 3_600_000))
+    draw.add(at, ClockJump(target, jump))
+
+
+def _reconfigure(draw: Draw, at: int, target: str, down: int) -> None:
+    """One broker comes back in another mode; the mode of the epoch's master counts."""
+    mode = draw.rng.choice(MODES)
+    draw.modes.append(mode)
+    name = draw.add(at, draw.rng.choice((Kill, Stop))(draw.rng.choice(draw.brokers)), Restart, down)
+    draw.steps.append(Step(at + down - 1, Reconfigure(name, mode.values)))
+
+
+def _rolling_change(draw: Draw, at: int, target: str, down: int) -> None:
+    mode = draw.rng.choice(MODES)
+    draw.modes.append(mode)
+    draw.steps.append(Step(at, RollingChange("b1", mode.values)))
+
+
+def _wipe(draw: Draw, at: int, target: str, down: int) -> None:
+    """One disk in a run is replaced: another one with it is what no rule survives."""
+    if draw.wiped:
+        return
+    draw.wiped = True
+    node = draw.rng.choice((*draw.brokers, "n0", "n1", "n2"))
+    name = draw.add(at, draw.rng.choice((Kill, PowerFail))(node), Restart, down)
+    draw.steps.append(Step(at + max(1, down // 2), Wipe(name)))
+
+
+def _hand_over(draw: Draw, at: int, target: str, down: int) -> None:
+    draw.steps.append(Step(at, HandOver("b1")))
+
+
+KINDS: Final[Mapping[str, tuple[int, Kind]]] = {
+    # How often each is on, of ten seeds.
+    "kill": (6, _kill),
+    "power_fail": (5, _power),
+    "stop": (3, _stop),
+    "pause": (3, _pause),
+    "isolate": (3, _isolate),
+    "partition": (3, _partition),
+    "cut": (2, _cut),
+    "slow_network": (2, _slow_network),
+    "reset_links": (2, _reset),
+    "slow_disk": (2, _slow_disk),
+    "disk_full": (1, _disk_full),
+    "sync_error": (1, _sync_error),
+    "lying_sync": (1, _lying_sync),
+    "flip_bit": (1, _flip_bit),
+    "clock_jump": (1, _clock_jump),
+    "reconfigure": (1, _reconfigure),
+    "rolling_change": (1, _rolling_change),
+    "wipe": (1, _wipe),
+    "hand_over": (2, _hand_over),
+}
+_LOUD: Final = frozenset({"sync_error", "flip_bit", "disk_full", "lying_sync"})
+
+
+def _targets(draw: Draw) -> list[str]:
+    """Whom one burst strikes: one node, several brokers, all brokers, Controllers, or anything."""
+    rng = draw.rng
+    lot = rng.random()
+    if lot < 0.35:
+        return [rng.choice(("master", "master", "slave", "leader"))]
+    if lot < 0.55:
+        return rng.sample(draw.brokers, rng.randint(1, len(draw.brokers)))
+    if lot < 0.80:
+        return rng.sample(draw.brokers, len(draw.brokers))
+    if lot < 0.90:
+        return ["master", rng.choice(("leader", "n0", "n1", "n2"))]
+    servers = [*draw.brokers, "n0", "n1", "n2"]
+    return rng.sample(servers, rng.randint(2, len(servers)))
+
+
+def _burst(draw: Draw, at: int, on: Sequence[str]) -> None:
+    rng = draw.rng
+    width = rng.choice(WIDTHS_MS)
+    kinds = rng.sample(on, min(len(on), rng.choice((1, 2, 2, 3))))
+    downs = {kind: rng.choice(DOWN_MS) for kind in kinds}
+    for target in _targets(draw):
+        kind = rng.choice(kinds)
+        KINDS[kind][1](draw, at + rng.randint(*width), target, rng.randint(*downs[kind]))
+
+
+def _swarm(rng: random.Random) -> Plan:
+    draw = Draw(rng)
+    on = [kind for kind, (share, _) in KINDS.items() if rng.random() * 10 < share] or ["kill"]
+    at = rng.randint(300, 1500)
+    for _ in range(rng.choice((1, 2, 2, 3, 4))):
+        _burst(draw, at, on)
+        at += draw.span(((50, 400), (400, 1500), (1500, 3000)))
+        if at > LOAD_MS_MAX - 3000:
+            break
+    if rng.random() < 0.2:
+        draw.steps.insert(0, Step(0, Look("master"), "first"))
+        draw.add(at, Kill("=first"), Restart, draw.span(DOWN_MS))
+    steps = [step for step in ordered(draw.steps) if step.at_ms < LOAD_MS_MAX]
+    first = draw.modes[0]
+    tolerates = [mode.tolerates for mode in draw.modes if mode.tolerates is not None]
+    broker = {**first.values, "flushDiskType": rng.choice(("ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"))}
+    unclean = rng.random() < 0.07
+    return Plan(
+        steps,
+        load=Load(producers=3, per_second=rng.choice((6.0, 12.0, 25.0)), queues=rng.choice((1, 3, 5))),
+        load_ms=max(step.at_ms for step in steps) + rng.randint(300, 1500),
+        broker=broker,
+        controller={"enableElectUncleanMaster": "true"} if unclean else {},
+        errors_expected=bool(_LOUD & {step.fault.name for step in steps}),
+        brokers=len(draw.brokers),
+        learners=int(rng.random() < 0.1),
+        tolerates=min(tolerates, default=None),
+        extras=rng.random() < 0.3,
+        swarm=True,
+        **ground(rng),
+    )
+
+
+SWARM: Final = Scenario(
+    "swarm", "whatever is drawn, nothing is lost that the mode did not promise away", _swarm
+)

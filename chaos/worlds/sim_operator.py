@@ -1,0 +1,107 @@
+"""What does an operator of the simulated cluster do while it is being broken, and afterwards?
+
+Hands the group over, changes its mode by a rolling restart, has the Controllers forget a broker whose disk is
+gone. It waits where the documents say to wait, and gives up where they say that waiting is in vain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from admin.handover import hand_over
+from chaos.history import Happened
+from chaos.worlds.sim import GROUP, SimCluster
+from chaos.worlds.sim_env import SimEnv
+from client.admin import AdminClient
+from model.codes import Request
+from model.errors import MqError
+from runtime.tasks import Tasks
+
+CLUSTER: Final = "DefaultCluster"
+WAIT_S: Final = 4.0
+"""How long a rolling change waits for all members before the next broker."""
+
+FORGET_S: Final = 2.5
+"""Longer than a living broker takes to be heard of again."""
+FORGET_TRIES: Final = 4
+
+
+class Operator:
+    """Works on a machine of its own; one thing at a time of each kind."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._tasks = Tasks("operator")
+        self._changing = False
+        self.gave_up = False
+        """Whether an election was allowed to lose what only forgotten brokers had."""
+        self._number = 0
+
+    def hand_over(self) -> bool:
+        """Ask for another master."""
+        cluster = self._cluster
+
+        async def ask(env: SimEnv) -> None:
+            await hand_over(env, cluster.namesrv_addresses, cluster.controller_addresses, CLUSTER, GROUP)
+
+        self._work("handed_over", ask)
+        return True
+
+    async def forget_the_dead(self) -> None:
+        """Have the Controllers forget brokers whose disks are gone for good, once all that can start did."""
+        for _ in range(FORGET_TRIES):
+            await asyncio.sleep(FORGET_S)
+            self._work("forgot", self._forget)
+
+    async def _forget(self, env: SimEnv) -> None:
+        controllers = self._cluster.controller_addresses
+        async with AdminClient(env, self._cluster.namesrv_addresses) as admin:
+            state = (await admin.sync_state(controllers, [GROUP])).get(GROUP)
+            dead = [] if state is None else [number for number, alive in state.alive.items() if not alive]
+            if dead:
+                await admin.forget(controllers, CLUSTER, GROUP, dead)
+            elif state is not None and not state.in_sync and state.master is None:
+                # All members are gone for good: any broker is better than none.
+                self.gave_up = True
+                body = b"enableElectUncleanMaster=true"
+                for address in controllers:
+                    await admin.session.call(address, Request.UPDATE_CONTROLLER_CONFIG, {}, body=body)
+
+    def change(self, values: Mapping[str, str]) -> bool:
+        """Begin a rolling change; False while another one is under way."""
+        if self._changing:
+            return False
+        self._changing = True
+        self._tasks.spawn(self._change(values), name="rolling-change")
+        return True
+
+    async def _change(self, values: Mapping[str, str]) -> None:
+        cluster = self._cluster
+        left = [node.name for node in cluster.of("broker")]
+        try:
+            while left:
+                if await cluster.until(cluster.complete, WAIT_S) is not None:
+                    return
+                name = next((name for name in left if name != cluster.master()), left[0])
+                left.remove(name)
+                cluster.nodes[name].own.update(values)
+                if cluster.stop(name) is None:
+                    return
+                cluster.start(name)
+        finally:
+            self._changing = False
+
+    def _work(self, what: str, ask: Callable[[SimEnv], Awaitable[None]]) -> None:
+        self._number += 1
+        node, env = self._cluster.client(f"operator{self._number}")
+
+        async def work() -> None:
+            try:
+                await ask(env)
+            except (MqError, OSError):
+                return  # the cluster said no, or could not be asked: nothing was promised
+            self._cluster.history.add(Happened(self._cluster.clock(), node.name, what))
+
+        self._cluster.inside(node, work(), name=what)

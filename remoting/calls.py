@@ -1,0 +1,90 @@
+"""Which calls of this side have no answer yet, and what has not left yet?"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import Final
+
+from model.errors import Unknown
+from remoting.codec import Command
+
+_OPAQUE_MAX: Final = 2**31 - 1
+
+
+class Calls:
+    """The calls under way on one connection, by the number that their answers carry."""
+
+    __slots__ = ("_answers", "_opaque")
+
+    def __init__(self) -> None:
+        self._answers: dict[int, asyncio.Future[Command]] = {}
+        self._opaque = 0
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def next_opaque(self) -> int:
+        self._opaque = self._opaque + 1 if self._opaque < _OPAQUE_MAX else 1
+        return self._opaque
+
+    def begin(self) -> tuple[int, asyncio.Future[Command]]:
+        """The number of a new call, and what becomes its answer."""
+        opaque = self.next_opaque()
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._answers[opaque] = answer
+        return opaque, answer
+
+    def end(self, opaque: int) -> None:
+        """Nobody waits for the answer any more."""
+        answer = self._answers.pop(opaque, None)
+        if answer is not None and answer.done() and not answer.cancelled():
+            answer.exception()  # seen: a caller cancelled just now will not ask for it
+
+    def on_answer(self, command: Command) -> None:
+        answer = self._answers.get(command.opaque)
+        # No such call: its time was over. The caller was told Unknown.
+        if answer is not None and not answer.done():
+            answer.set_result(command)
+
+    def fail(self, why: str) -> None:
+        """The connection ended before the answers."""
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(Unknown(why))
+
+
+class Flush(enum.Enum):
+    """When does what is written leave?"""
+
+    NOT_DUE = enum.auto()  # nothing is written
+    AT_TURN = enum.auto()  # with all else of this turn of the loop
+    AFTER_READ = enum.auto()  # with all answers to what was just read
+
+
+class Outbox:
+    """What is to be sent in one go. ``emptied``: requests wait for it while the peer reads too little."""
+
+    __slots__ = ("_emptied", "flush", "frames", "size")
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.size = 0
+        self.flush = Flush.NOT_DUE
+        self._emptied: asyncio.Event | None = None
+
+    def take(self) -> bytes:
+        frames, self.frames, self.size = self.frames, [], 0
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+    async def emptied(self) -> None:
+        """Return when the peer has read most of what it was sent, or the connection has ended."""
+        if self._emptied is None:
+            self._emptied = asyncio.Event()
+        await self._emptied.wait()
+
+    def on_emptied(self) -> None:
+        if self._emptied is not None:
+            self._emptied.set()
+            self._emptied = None

@@ -1,0 +1,88 @@
+"""What held the event loop longer than it may be held, and for whom?
+
+The lease, heartbeats and replication run on the same loop as clients' requests. Each step of a request is
+timed; one of ``SLOW_MS`` or more is counted, and logged as far as the rate limit lets it.
+
+Under simulation the clock stands still while code runs, so nothing is ever slow there and a seed replays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Generator
+from types import coroutine
+from typing import Any, Final, TypeVar
+
+from runtime.complaints import Complaints
+
+T = TypeVar("T")
+
+SLOW_MS: Final = 20.0
+KEPT: Final = 16
+"""So many of the last ones are shown."""
+
+log = logging.getLogger(__name__)
+
+
+class SlowTurns:
+    """Counts and tells what held the loop. ``now_ms``: a clock that counts while code runs."""
+
+    def __init__(self, name: str, now_ms: Callable[[], float]) -> None:
+        self.total = 0
+        self.worst_ms = 0.0
+        self.by_what: Counter[str] = Counter()
+        self._name = name
+        self._now_ms = now_ms
+        self._last: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._complaints = Complaints(log, lambda: now_ms() / 1000)
+
+    def note(self, took_ms: float, what: str, whom: str) -> None:
+        """``what`` of ``whom`` took so long in one piece. Nothing happens below ``SLOW_MS``."""
+        if took_ms < SLOW_MS:
+            return
+        self.total += 1
+        self.worst_ms = max(self.worst_ms, took_ms)
+        self.by_what[what] += 1
+        self._last.append({"what": what, "from": whom, "ms": round(took_ms, 1)})
+        self._complaints.warn(
+            "%s: %s from %s held the event loop for %.0f ms", self._name, what, whom, took_ms
+        )
+
+    @coroutine
+    def steps(self, work: Coroutine[Any, Any, T], what: str, whom: str) -> Generator[Any, Any, T]:
+        """Run ``work``, timing each piece between two waits; its result."""
+        now_ms = self._now_ms
+        thrown: BaseException | None = None
+        while True:
+            began_ms = now_ms()
+            try:
+                waits_for = work.send(None) if thrown is None else work.throw(thrown)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            finally:
+                took_ms = now_ms() - began_ms
+                if took_ms >= SLOW_MS:
+                    self.note(took_ms, what, whom)
+            thrown = None
+            try:
+                yield waits_for
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 - handed on to the work, as await does
+                thrown = error
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready: how often, how long at worst, by what, and the last few."""
+        return {
+            "total": self.total,
+            "worstMs": round(self.worst_ms, 1),
+            "byWhat": dict(sorted(self.by_what.items())),
+            "last": list(self._last),
+        }
+
+    def check_invariants(self) -> None:
+        assert self.total == sum(self.by_what.values()), "each slow turn is counted under one name"
+        assert (self.worst_ms >= SLOW_MS) == (self.total > 0), "what is counted was slow"

@@ -1,0 +1,114 @@
+"""The promise of the audit's verdict over broken stores that look sound at a glance: never CLEAN."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from model.errors import ConfigError
+from tests.audit.plants import ledger_at, make, run_local
+from tests.audit.stores import LogWriter, copies, patch, record
+
+FIRST = f"{0:020d}"
+SECOND = f"{4096:020d}"
+THIRD = f"{8192:020d}"
+
+
+def _first_segment_broken(writer: LogWriter, stores: list[Path]) -> None:
+    """A place taken twice, and so a gap, in the first segment; its sizes stay."""
+    row = writer.rows[10]
+    at, place = int(str(row["phys_offset"])), int(str(row["queue_offset"]))
+    for store in stores:
+        patch(store, at, record(at, place - 1, b"m-10" * 5, key="m10", queue_id=0, stamp=1010))
+
+
+@pytest.mark.parametrize("with_ledger", [False, True])
+def test_queues_are_checked_where_only_the_others_hold_the_log(with_ledger: bool, tmp_path: Path) -> None:
+    """The longest log has expired the segment in which the others are broken."""
+    stores, writer, _ = make(tmp_path)
+    _first_segment_broken(writer, stores)
+    (stores[0] / "commitlog" / FIRST).unlink()
+    report = run_local(stores, ledger_at(tmp_path, writer.rows[60:]) if with_ledger else None)
+    assert report.reference in ("r1", "r2")
+    raw = record(writer.end, 40, b"ahead", key="ahead", queue_id=0, stamp=3000)
+    patch(stores[0], writer.end, raw)
+    for store in stores:
+        (store / "abort").touch()
+    report = run_local(stores, ledger_at(tmp_path, writer.rows[60:]) if with_ledger else None)
+    assert report.reference == "r0"
+    assert {"queue_gap", "dup_queue_offset"} & {f.kind for f in report.findings if f.severity == "error"}
+    assert report.verdict == "diverged"
+
+
+def test_a_message_stored_twice_is_found_where_only_the_others_hold_its_first_copy(tmp_path: Path) -> None:
+    stores, writer, _ = make(tmp_path)
+    (stores[0] / "commitlog" / FIRST).unlink()
+    again = record(writer.end, 40, b"m-10" * 5, key="m10", queue_id=0, stamp=3000)
+    for store in stores:
+        patch(store, writer.end, again)
+    ahead = writer.end + len(again)
+    patch(stores[0], ahead, record(ahead, 41, b"ahead", key="ahead", queue_id=0, stamp=3001))
+    report = run_local(stores, None)
+    assert report.reference == "r0"
+    assert ("dup_message", "m10") in {(f.kind, f.uniq_key) for f in report.findings}
+
+
+def test_a_log_the_others_go_on_for_is_in_order(tmp_path: Path) -> None:
+    """The same, unbroken: retention is no fault."""
+    stores, writer, ledger = make(tmp_path)
+    (stores[0] / "commitlog" / FIRST).unlink()
+    (stores[1] / "commitlog" / FIRST).unlink()
+    patch(stores[0], writer.end, record(writer.end, 40, b"ahead", key="ahead", queue_id=0, stamp=3000))
+    for store in stores:
+        (store / "abort").touch()
+    report = run_local(stores, ledger)
+    assert (report.reference, report.verdict) == ("r0", "clean")
+
+
+@pytest.mark.parametrize("how", ["wiped", "without its last segment"])
+def test_a_running_replica_that_lost_its_log_is_no_lag(how: str, tmp_path: Path) -> None:
+    stores, _, _ = make(tmp_path)
+    for store in stores:
+        (store / "abort").touch()
+        (store / "checkpoint").unlink()
+    for segment in sorted((stores[2] / "commitlog").iterdir())[0 if how == "wiped" else 1 :]:
+        segment.unlink()
+    report = run_local(stores, None)
+    assert [(f.kind, f.severity, f.replica) for f in report.findings] == [("short_tail", "warn", "r2")]
+    assert report.verdict == "warnings"
+
+
+def test_an_empty_ledger_is_a_mistake(tmp_path: Path) -> None:
+    stores, _, _ = make(tmp_path)
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ConfigError, match="no message"):
+        run_local(stores, tmp_path / "empty.jsonl")
+
+
+def test_a_ledger_most_of_which_no_log_reaches_back_to_is_a_warning(tmp_path: Path) -> None:
+    stores, _, ledger = make(tmp_path)
+    for store in stores:
+        for segment in (FIRST, SECOND):
+            (store / "commitlog" / segment).unlink()
+    report = run_local(stores, ledger)
+    assert report.expired > 40
+    assert [(f.kind, f.severity, f.replica) for f in report.findings] == [("acked_missing", "warn", "*")]
+    assert report.findings[0].records == report.expired
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_store_without_its_queues_is_named(clean: bool, tmp_path: Path) -> None:
+    stores, _, ledger = make(tmp_path)
+    shutil.rmtree(stores[1] / "consumequeue")
+    if not clean:
+        (stores[1] / "abort").touch()
+    report = run_local(stores, ledger)
+    assert [(f.kind, f.severity, f.replica) for f in report.findings] == [("cq_missing", "warn", "r1")]
+
+
+def test_an_empty_store_needs_no_queues(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path / "origin")
+    shutil.rmtree(writer.root / "consumequeue")
+    assert run_local(copies(writer.root, 2), None).verdict == "clean"

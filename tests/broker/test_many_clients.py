@@ -1,0 +1,183 @@
+"""The promise of broker.requests and broker.state: many clients make no turn of the loop long."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.requests.consumers.held import Held, HeldPulls
+from broker.state.clients import Client, Clients, Subscription
+from model.codes import Request
+from model.topic import SubscriptionGroupConfig, TopicConfig
+from remoting import bodies
+from remoting.codec import Command, encode
+from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
+from remoting.service import Connection
+from tests.broker.helpers import client_of, eventually, running
+from tests.broker.turn_meter import LIMIT_S, metered
+
+PULLS = 3000
+
+
+def pull_header(queue_id: int, tags: str = "*") -> PullHeader:
+    return PullHeader(
+        "cg",
+        "T",
+        queue_id,
+        0,
+        32,
+        sys_flag=PULL_SUBSCRIPTION | PULL_SUSPEND,
+        suspend_timeout_ms=30_000,
+        subscription=tags,
+    )
+
+
+def held(connection: object, queue_id: int, tags: str) -> Held:
+    subscription = Subscription.of("T", tags, "TAG")
+    header = pull_header(queue_id, tags)
+    return Held(
+        cast(Connection, connection),
+        Command(11),
+        header,
+        subscription,
+        TopicConfig("T"),
+        SubscriptionGroupConfig("cg"),
+        0,
+        1.0,
+        1.0,
+    )
+
+
+STEP = st.tuples(
+    st.sampled_from(["add", "take", "all"]),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.sampled_from(["*", "A", "A || B", "C"]),
+)
+
+
+@given(st.lists(STEP, max_size=40))
+def test_held_pulls_are_counted_whatever_comes_and_goes(steps: list[tuple[str, int, int, str]]) -> None:
+    pulls, peers = HeldPulls(), [object() for _ in range(3)]
+    known: list[Held] = []
+    for what, peer, queue_id, tags in steps:
+        if what == "add":
+            known.append(held(peers[peer], queue_id, tags))
+            pulls.add(known[-1])
+        elif what == "take":
+            assert pulls.take(("T", queue_id)) == [one for one in known if one.header.queue_id == queue_id]
+            known = [one for one in known if one.header.queue_id != queue_id]
+        else:
+            assert sorted(map(id, pulls.take_all())) == sorted(map(id, known))
+            known = []
+        pulls.check_invariants()
+        for queue in range(3):
+            for code in (*Subscription.of("T", "A || B || C", "TAG").codes, 5):
+                assert pulls.wanted(("T", queue), code) == any(
+                    one.header.queue_id == queue
+                    and (not one.subscription.codes or code in one.subscription.codes)
+                    for one in known
+                )
+
+
+def consumer(group: str) -> dict[str, Any]:
+    return {"groupName": group, "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["consumer", "producer", "leave", "close", "expire"]),
+            st.integers(0, 3),
+            st.integers(0, 3),
+        ),
+        max_size=50,
+    )
+)
+def test_each_connection_is_known_to_be_in_the_groups_it_is_in(steps: list[tuple[str, int, int]]) -> None:
+    clients, peers = Clients(), [cast(Connection, object()) for _ in range(4)]
+    for at, (what, peer, group) in enumerate(steps):
+        connection, name = peers[peer], f"g{group}"
+        client = Client(f"c{peer}", connection, "JAVA", 479, at)
+        if what == "consumer":
+            clients.consumer(consumer(name), client)
+        elif what == "producer":
+            clients.producer(name, client)
+        elif what == "leave":
+            clients.unregister(connection, name, name)
+        elif what == "close":
+            inside = {g.name for g in clients.consumers.values() if connection in g.members}
+            assert set(clients.closed(connection)) == inside
+        else:
+            entries = [c for g in clients.consumers.values() for c in g.members.values()]
+            entries += [c for members in clients.producers.values() for c in members.values()]
+            silent = {id(c.connection) for c in entries if c.seen_ms < at - 3}
+            assert {id(connection) for connection in clients.expire(at - 3)} == silent
+        clients.check_invariants()
+
+
+@pytest.mark.timeout(120)
+async def test_a_role_change_with_thousands_of_held_pulls_holds_nobody_up(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        assert (await client.send("T")).code == 0
+        connection = await client.connection()
+        pulls = broker.processors.pulls
+        for n in range(PULLS):
+            ext = pull_header(1 + n % 3, f"t{n}").to_ext()
+            connection.write(encode(Command(Request.PULL_MESSAGE, ext, opaque=100_000 + n)))
+        await eventually(lambda: pulls.held == PULLS, "the pulls are held")
+        async with metered() as meter:
+            released = pulls.release_all()
+            assert pulls.held == 0
+            await released
+        assert meter.longest_s < LIMIT_S
+
+
+@pytest.mark.timeout(120)
+async def test_members_that_leave_together_are_told_of_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        told = 0
+
+        class Peer:
+            closed = False
+            remote = "10.0.0.1:5"
+
+            def oneway(self, command: Command) -> None:
+                nonlocal told
+                told += 1
+
+        clients, processor = broker.context.clients, broker.processors.clients
+        peers = [Peer() for _ in range(2000)]
+        for n, peer in enumerate(peers):
+            clients.consumer(consumer("cg"), Client(f"c{n}", cast(Connection, peer), "JAVA", 479, 0))
+        async with metered() as meter:
+            for peer in peers[:1000]:
+                processor.closed(cast(Connection, peer))
+            await eventually(lambda: told >= 1000, "the others are told")
+        await asyncio.sleep(0.01)
+        assert told == 1000
+        assert meter.longest_s < LIMIT_S
+        for peer in peers[1000:]:
+            clients.closed(cast(Connection, peer))
+
+
+@pytest.mark.timeout(120)
+async def test_who_consumes_a_topic_is_found_without_looking_at_every_offset(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for n in range(20_000):
+            broker.offsets.commit(f"g{n}", f"T{n % 5000}", 0, n)
+        async with metered() as meter:
+            answer = await client.call(Request.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T7"})
+            broker.offsets.drop_topic("T7")
+            broker.offsets.drop_group("g8")
+        assert bodies.loads_object(answer.body)["groupList"] == sorted(
+            f"g{n}" for n in range(7, 20_000, 5000)
+        )
+        assert broker.offsets.groups_of("T7") == []
+        broker.offsets.check_invariants()
+        assert meter.longest_s < LIMIT_S

@@ -1,0 +1,74 @@
+"""The promise: who puts the log aside (``autoReseed``) is suspect until what was confirmed is copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from broker.membership.view import View
+from model.codes import Request
+from model.errors import MqError
+from tests.fakes.broker.role import FakeControllers, Life
+from tests.waiting import until
+
+
+async def test_the_controllers_and_the_disk_know_before_the_log_goes(tmp_path: Path) -> None:
+    async with (
+        FakeControllers() as controllers,
+        Life(tmp_path / "1", controllers) as first,
+        Life(tmp_path / "2", controllers, auto_reseed=True) as second,
+    ):
+        await first.becomes("master", 1)
+        await second.becomes("slave")
+        assert first.host.propose is not None
+        await first.host.propose(frozenset({1, 2}), controllers.group.members_epoch)
+        assert controllers.group.members == [1, 2]
+        assert not second.role._membership.suspect
+        before = second.ha.conditions.before_reseed
+        assert before is not None
+
+        await before()
+
+        assert second.role._membership.suspect
+        noted = msgspec.json.decode((Path(second.config.store_path) / "bootId.json").read_bytes())
+        assert noted["doubtful"] is True, "a restart in the middle of the copy leaves it suspect"
+        assert controllers.group.suspect == [2]
+        assert controllers.group.members == [1], "what it has now proves nothing about what it acknowledged"
+        views = len(controllers.requests)
+        await until(lambda: len(controllers.requests) > views + 4, "more views came")
+        assert second.role._membership.suspect, "being no member ends no suspicion"
+
+        await first.host.propose(frozenset({1, 2}), controllers.group.members_epoch)
+        await until(lambda: not second.role._membership.suspect, "the master took it in: it has all")
+
+
+async def test_a_view_from_before_ends_no_suspicion(tmp_path: Path) -> None:
+    async with (
+        FakeControllers() as controllers,
+        Life(tmp_path / "1", controllers) as first,
+        Life(tmp_path / "2", controllers, sync_broker_metadata_ms=60_000) as second,
+    ):
+        await first.becomes("master", 1)
+        await second.becomes("slave")
+        membership = second.role._membership
+        stale = View(1, 1, "a:1", "a:2", frozenset({1, 2}), 9, second.env.monotonic_ms())
+        await membership.before_reseed()
+        await membership.on_view(stale)
+        assert membership.suspect
+
+
+async def test_while_no_controller_answers_the_log_stays(tmp_path: Path) -> None:
+    async with (
+        FakeControllers() as controllers,
+        Life(tmp_path / "1", controllers) as first,
+        Life(tmp_path / "2", controllers) as second,
+    ):
+        await first.becomes("master", 1)
+        await second.becomes("slave")
+        controllers.answers[int(Request.CONTROLLER_REGISTER_BROKER)] = lambda request: request.reply(
+            1, remark="no majority"
+        )
+        with pytest.raises(MqError, match="no majority"):
+            await second.role._membership.before_reseed()

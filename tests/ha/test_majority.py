@@ -1,0 +1,112 @@
+"""The promise of majority mode: an answer needs a majority of all replicas, in the current epoch."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ha.master.sync_set import Leadership
+from tests.fakes.ha.sync_set import SELF, sync_set, with_slaves
+
+
+def test_in_majority_mode_an_answer_needs_a_majority_of_all_replicas_whatever_the_set_holds() -> None:
+    sync = with_slaves(2, 3, majority_of=3)
+    sync.on_append(200)
+    assert sync.replicated == 100, "the master alone is one of three"
+    sync.on_ack(2, 200, 1)
+    assert (sync.replicated, sync.confirmed) == (200, 100), "consumers wait for every member"
+    sync.on_view(frozenset({SELF}), 2)
+    sync.on_append(300)
+    sync.on_ack(2, 300, 2)
+    assert sync.replicated == 200, "the set has shrunk to the master: no answer leaves"
+    assert sync.copies_to_read == 2
+
+
+def test_in_majority_mode_nobody_leaves_before_those_that_stay_have_what_was_answered() -> None:
+    """3 stays and lacks what 2 has: without 2 an election could ask 3 alone of the last set."""
+    sync = with_slaves(2, 3, majority_of=3)
+    sync.on_append(200)
+    sync.on_ack(2, 200, 1)
+    assert sync.replicated == 200
+    sync.on_disconnect(2)
+    assert sync.desired_members(2) == {SELF, 2, 3}
+    sync.on_ack(3, 200, 3)
+    assert sync.desired_members(3) == {SELF, 3}
+    sync.on_disconnect(3)
+    assert sync.desired_members(4) == {SELF}, "the master has all of it itself"
+
+
+def test_in_mode_all_members_leave_at_once() -> None:
+    sync = with_slaves(2, 3)
+    sync.on_append(200)
+    sync.on_disconnect(2)
+    assert sync.desired_members(2) == {SELF, 3}
+
+
+def test_in_majority_mode_records_of_former_epochs_count_only_with_the_current_one() -> None:
+    sync = sync_set({SELF, 2, 3}, end=100, epoch_start=100, majority_of=3)
+    sync.on_connect(2, 0)
+    sync.on_ack(2, 100, 0)
+    assert sync.replicated == 0, "a first report: it need not have noted this epoch"
+    sync.on_ack(2, 100, 1)
+    assert sync.replicated == 100, "an answer to a frame with this epoch's label"
+    sync.on_elected(Leadership(2, 100, frozenset({SELF, 2, 3}), 2), 2)
+    sync.on_disconnect(2)
+    sync.on_connect(3, 2)
+    sync.on_ack(3, 90, 2)
+    sync.on_ack(3, 95, 2)
+    sync.on_append(200)
+    assert sync.replicated == 100
+    sync.on_ack(3, 150, 3)
+    assert sync.replicated == 150
+
+
+def test_in_majority_mode_replicas_that_were_not_counted_on_raise_the_majority() -> None:
+    sync = with_slaves(2, 3, majority_of=3)
+    assert sync.copies_to_read == 2
+    sync.on_connect(4, 1)
+    sync.on_connect(5, 1, learner=True)
+    assert sync.copies_to_read == 3, "four replicas now; a learner is none"
+
+
+def test_in_majority_mode_a_joining_slave_has_what_was_answered_before_the_set_was_known() -> None:
+    """The Controllers take it for one that stands for a replica that was forgotten (``Group.holders``)."""
+    sync = with_slaves(2, 3, majority_of=3)
+    sync.on_connect(4, 0)
+    sync.on_ack(4, 100, 0)
+    sync.on_append(200)
+    for slave in (2, 3):
+        sync.on_ack(slave, 200, 1)
+    assert (sync.replicated, sync.confirmed) == (200, 100), "answered, and held for the slave that joins"
+    assert 4 in sync.desired_members(1)
+    sync.on_view(frozenset({SELF, 3}), 2)  # 2 was forgotten
+    assert 4 not in sync.desired_members(2), "it lacks what was answered by the word of 2"
+    sync.on_append(300)
+    sync.on_ack(3, 300, 3)
+    sync.on_ack(4, 200, 3)
+    assert 4 in sync.desired_members(3), "what was answered since is not by the word of 2"
+
+
+@given(
+    st.sampled_from([3, 5]),
+    st.lists(st.tuples(st.sampled_from(["append", "ack", "drop", "join", "set"]), st.integers(2, 5))),
+)
+def test_no_answer_leaves_without_a_majority(size: int, steps: list[tuple[str, int]]) -> None:
+    sync = sync_set({SELF}, majority_of=size)
+    held: dict[int, int] = {}
+    set_epoch = 1
+    for step, who in steps:
+        before = sync.replicated
+        if step == "append":
+            sync.on_append(sync.end + who)
+        elif step == "join":
+            sync.on_connect(who, 0)
+        elif step == "ack" and who in sync.slave_ends():
+            sync.on_ack(who, sync.end, 0)
+            held[who] = sync.end
+        elif step == "drop":
+            sync.on_disconnect(who)
+        elif step == "set":
+            set_epoch += 1
+            sync.on_view(frozenset(range(1, who + 1)), set_epoch)
+        if sync.replicated > before:
+            holders = 1 + sum(end >= sync.replicated for end in held.values())
+            assert holders * 2 > size

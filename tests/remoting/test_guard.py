@@ -1,0 +1,233 @@
+"""The promise of remoting.guard: what clients take has an end, and peers do not feel it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.codes import Request
+from remoting.auth import Credentials
+from remoting.codec import Command, encode
+from remoting.connection import Connection
+from remoting.guard import PROBATION_MAX, Limits, Tally
+from remoting.service import RemotingServer
+from tests.remoting.support import HOST, busy, client_of, echo, read_command, serving
+from tests.waiting import until
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+KEY = Credentials("peers", "0123456789abcdef")
+PEER = Command(Request.KEELMQ_COPY_TABLES)
+
+
+@asynccontextmanager
+async def dialled(address: str, source: str = HOST) -> AsyncIterator[Stream]:
+    port = int(address.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection(HOST, port, local_addr=(source, 0), limit=1 << 14)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def fill(stack: AsyncExitStack, server: RemotingServer, address: str, count: int) -> list[Stream]:
+    found = [await stack.enter_async_context(dialled(address)) for _ in range(count)]
+    await until(lambda: server.guard.status()["clients"] == count)
+    return found
+
+
+async def test_a_client_too_many_is_answered_busy_and_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async with (
+        serving(limits=Limits(connections_max=3)) as (server, address),
+        AsyncExitStack() as stack,
+    ):
+        held = await fill(stack, server, address, 3)
+        async with dialled(address) as (reader, writer):
+            writer.write(encode(Command(1, opaque=7)))
+            answer = await read_command(reader)
+            assert (answer.code, answer.opaque) == (2, 7)
+            assert "maxConnections" in (answer.remark or "")
+            assert await reader.read() == b""
+        held[0][1].write(encode(Command(1, opaque=8)))
+        assert (await read_command(held[0][0])).code == 0, "those who have a place keep it"
+        held[0][1].close()
+        await until(lambda: server.guard.status()["clients"] == 2)
+        async with client_of() as client:
+            assert (await client.call(address, Command(1))).code == 0, "and a free place is given away"
+        server.guard.check_invariants()
+    assert server.guard.refused["maxConnections"] == 1
+    assert len(caplog.records) == 1
+
+
+async def test_one_address_cannot_take_all_places() -> None:
+    async with (
+        serving(limits=Limits(connections_per_address=3)) as (server, address),
+        AsyncExitStack() as stack,
+    ):
+        await fill(stack, server, address, 3)
+        async with dialled(address) as (reader, writer):
+            writer.write(encode(Command(1)))
+            assert (await read_command(reader)).code == 2
+        async with dialled(address, "127.0.0.2") as (reader, writer):
+            writer.write(encode(Command(1)))
+            assert (await read_command(reader)).code == 0
+    assert +server.guard.refused == {"maxConnectionsPerAddress": 1}
+
+
+@pytest.mark.parametrize(
+    "credentials", [None, Credentials("peers", "0123456789abcdef")], ids=["open", "hardened"]
+)
+async def test_a_peer_gets_in_however_many_clients_there_are(credentials: Credentials | None) -> None:
+    limits = Limits(connections_max=2)
+    async with (
+        serving(limits=limits, credentials=credentials) as (server, address),
+        AsyncExitStack() as stack,
+        client_of(credentials=credentials) as peer,
+    ):
+        await fill(stack, server, address, 2)
+        assert (await peer.call(address, PEER)).code == 0
+        assert (await peer.call(address, Command(1))).code == 0, "whatever it asks for then"
+        status = server.guard.status()
+        assert (status["clients"], status["peers"]) == (2, 1)
+        if credentials is not None:
+            async with client_of() as stranger:
+                assert (await stranger.call(address, PEER)).code == 16, "an unsigned one is not a peer"
+            async with client_of() as stranger:
+                assert (await stranger.call(address, Command(1))).code == 2
+        server.guard.check_invariants()
+
+
+async def test_a_peer_gives_its_place_as_a_client_back() -> None:
+    async with serving(limits=Limits(connections_max=1)) as (server, address), client_of() as peer:
+        await peer.call(address, Command(1))
+        assert server.guard.status()["clients"] == 1
+        await peer.call(address, PEER)
+        assert server.guard.status()["clients"] == 0
+        async with client_of() as client:
+            assert (await client.call(address, Command(1))).code == 0
+
+
+async def test_silent_connections_over_the_cap_do_not_keep_peers_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remoting.connection.PROBATION_S", 0.2)
+    async with (
+        serving(limits=Limits(connections_max=1)) as (server, address),
+        AsyncExitStack() as stack,
+        client_of() as peer,
+    ):
+        await fill(stack, server, address, 1)
+        for _ in range(PROBATION_MAX + 5):
+            await stack.enter_async_context(dialled(address))
+        await until(lambda: len(server.connections) <= 1 + PROBATION_MAX)
+        await until(lambda: len(server.connections) == 1)
+        assert (await peer.call(address, PEER)).code == 0
+
+
+async def test_begun_frames_of_all_have_a_cap_and_the_longest_gives_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    begun = (15_000_000).to_bytes(4, "big") + (100).to_bytes(4, "big")
+    async with (
+        serving(limits=Limits(begun_bytes_max=4_000_000)) as (server, address),
+        AsyncExitStack() as stack,
+        client_of() as client,
+    ):
+        streams = await fill(stack, server, address, 8)
+        for _, writer in streams[:-1]:
+            writer.write(begun + bytes(600_000))
+        streams[-1][1].write(encode(Command(1, body=bytes(500_000)))[:-1])
+        await until(lambda: server.guard.refused["maxBegunFrameBytes"] > 0)
+        assert server.guard.begun.total <= 4_000_000
+        streams[-1][1].write(b"\0")
+        assert len((await read_command(streams[-1][0])).body) == 500_000, "one that has less goes on"
+        assert (await client.call(address, Command(1, body=bytes(400_000)))).code == 0
+        server.guard.check_invariants()
+    assert "maxBegunFrameBytes" in caplog.text
+    assert server.guard.begun.total == 0, "who is gone has nothing"
+
+
+async def test_unread_answers_of_all_have_a_cap_and_who_left_most_gives_way() -> None:
+    limits = Limits(unread_bytes_max=16_000_000, unread_bytes_per_connection=8_000_000)
+    body = bytes(700_000)
+    async with (
+        serving(limits=limits) as (server, address),
+        AsyncExitStack() as stack,
+        client_of() as client,
+    ):
+        await fill(stack, server, address, 10)
+        connections = list(server.connections)
+        for _ in range(60):
+            for connection in connections:
+                if not connection.closed:
+                    connection.oneway(Command(40, body=body))
+            await asyncio.sleep(0.01)
+            if server.guard.refused["maxUnreadBytes"]:
+                break
+        assert server.guard.refused["maxUnreadBytes"] > 0
+        assert server.guard.unread.total <= 16_000_000
+        assert (await client.call(address, Command(1, body=body))).code == 0
+        server.guard.check_invariants()
+    assert server.guard.unread.total == 0
+
+
+async def test_no_answer_is_made_for_who_does_not_read_those_before() -> None:
+    """A read brings hundreds of pulls: each may be answered with a quarter of a megabyte."""
+    made = 0
+
+    async def handler(connection: Connection, request: Command) -> Command:
+        nonlocal made
+        made += 1
+        return request.reply(body=bytes(256 * 1024))
+
+    async with serving(handler) as (server, address), dialled(address) as (reader, writer):
+        writer.write(b"".join(encode(Command(11, opaque=n)) for n in range(800)))
+        await until(lambda: made > 3)
+        await asyncio.sleep(0.1)
+        # What the kernel's buffers took is sent; the rest waits.
+        assert made < 200
+        (connection,) = server.connections
+        assert connection.handling == 800 - made
+        for n in range(800):
+            assert (await read_command(reader)).opaque == n
+        assert made == 800
+
+
+async def test_what_holds_the_loop_is_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(connection: Connection, request: Command) -> Command:
+        if request.code == Request.GET_CONSUME_STATS:
+            await asyncio.sleep(0)
+            busy(0.03)
+            await asyncio.sleep(0)
+        return await echo(connection, request) or request.reply()
+
+    async with serving(handler) as (server, address), client_of() as client:
+        await client.call(address, Command(1))
+        quiet = server.guard.slow.by_what["GET_CONSUME_STATS"]
+        with caplog.at_level(logging.WARNING):
+            for _ in range(30):
+                await client.call(address, Command(Request.GET_CONSUME_STATS))
+        slow = server.guard.slow
+        assert (quiet, slow.by_what["GET_CONSUME_STATS"]) == (0, 30)
+        assert slow.worst_ms >= 30
+        told = slow.status()["last"][-1]
+        assert told["from"].startswith("127.0.0.1:")
+        assert told["ms"] >= 30
+        server.guard.check_invariants()
+    lines = [record.message for record in caplog.records if "held the event loop" in record.message]
+    assert 1 <= len(lines) < 20, "the log has fewer lines than there were slow turns"
+    assert "GET_CONSUME_STATS from 127.0.0.1:" in lines[0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 50)), max_size=60))
+def test_a_tally_names_who_has_most_when_all_have_too_much(steps: list[tuple[int, int]]) -> None:
+    tally, sizes = Tally(100), dict.fromkeys(range(6), 0)
+    for who, size in steps:
+        worst = tally.note(who, size)  # type: ignore[arg-type]
+        grew, sizes[who] = size > sizes[who], size
+        tally.check_invariants()
+        assert tally.total == sum(sizes.values())
+        assert (worst is not None) == (grew and sum(sizes.values()) > 100)
+        if worst is not None:
+            assert sizes[worst] == max(sizes.values())  # type: ignore[index]

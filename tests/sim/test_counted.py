@@ -1,0 +1,48 @@
+"""The promise of mode *counted* with n=2: the furthest member is elected, also when it is slow to say so.
+
+One that stands still for longer than the heartbeat timeout (1.5 s) has died as far as its group knows, and
+docs/replication-modes.md says what may go then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.sim.kept import TWO, Kept
+
+pytestmark = pytest.mark.sim
+
+
+@pytest.mark.parametrize("pause_ms", [0, 1000, 1450])
+def test_the_only_slave_that_has_the_last_acknowledged_record_leads_though_it_stood_still(
+    pause_ms: int,
+) -> None:
+    world = Kept(1, TWO)
+    cluster = world.cluster
+
+    async def main() -> None:
+        master = cluster.master()
+        assert master is not None
+        behind, furthest = sorted(node.name for node in cluster.of("broker") if node.name != master)
+        world.send_on(every_s=0.02)
+        await asyncio.sleep(1)
+        cluster.cut(master, behind, "out")  # it is a member for 1.5 s more
+        await asyncio.sleep(0.7)
+        world.quiet = True
+        await asyncio.sleep(0.1)
+        assert len(cluster.members()) == 3
+        missing = set(world.acked) - world.stored_by_log(behind)
+        assert missing, "the one that is behind has everything"
+        cluster.pause(furthest)
+        cluster.kill(master)
+        await asyncio.sleep(pause_ms / 1000)
+        cluster.resume(furthest)
+        cluster.fabric.heal_all()
+        await asyncio.sleep(4)
+        assert cluster.master() == furthest
+        world.start(master)
+        await world.settled()
+
+    world.run(main)

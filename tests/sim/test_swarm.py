@@ -1,0 +1,138 @@
+"""The promise of the cluster under whatever a seed draws; schedules are values that can be run again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from chaos.bugs import BUGS
+from chaos.drills.sim_commands import sim
+from chaos.drills.sim_run import run_seed, shrink
+from chaos.drills.swarm_report import SwarmReport
+from chaos.faults import FAULTS, Kill, Restart, RollingChange, Step
+from chaos.scenarios import SCENARIOS, Plan, find
+from chaos.scenarios.swarm import KINDS
+
+SWARM = "swarm"
+SEEDS = 6
+BUG_SEEDS_MAX = 300
+QUICKLY_FOUND = {"tables_not_copied": 4, "one_record_cut_off": 15}
+"""The seed that found a bug first; tried first, only to save time."""
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whatever_is_drawn_loses_nothing_that_was_promised(seed: int) -> None:
+    result = run_seed(SWARM, seed)
+    assert result.violations == [], result.replay
+    assert result.coverage["send.ok"] > 5
+
+
+def test_every_kind_of_fault_is_drawn() -> None:
+    drawn = {step.fault.name for seed in range(300) for step in plan_of(seed).steps}
+    assert drawn >= set(KINDS)
+    assert drawn <= set(FAULTS)
+
+
+def plan_of(seed: int) -> Plan:
+    return find(SWARM).plan(random.Random(f"{SWARM}:{seed}"))
+
+
+@pytest.mark.parametrize("scenario", list(SCENARIOS))
+def test_a_plan_comes_back_whole_from_its_json(scenario: str) -> None:
+    for seed in range(20):
+        plan = find(scenario).plan(random.Random(seed))
+        data = json.loads(json.dumps(plan.to_json()))
+        again = Plan.from_json(data)
+        assert again.to_json() == plan.to_json()
+        assert [type(step.fault) for step in again.steps] == [type(step.fault) for step in plan.steps]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"steps": [{"fault": "kill"}]},
+        {"steps": [{"at_ms": 1, "fault": "shout"}]},
+        {"steps": [], "pace": 1},
+    ],
+    ids=["empty", "no time", "no such fault", "no such field"],
+)
+def test_what_is_no_plan_is_refused(data: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"not a plan|no step"):
+        Plan.from_json(data)
+
+
+@pytest.mark.sim
+def test_a_schedule_in_a_file_runs_as_its_seed_did(tmp_path: Path) -> None:
+    schedule = tmp_path / "schedule.json"
+    first = CliRunner().invoke(sim, ["--replay", "3", "--scenario", SWARM, "--schedule", str(schedule)])
+    assert first.exit_code == 0, first.output
+    again = CliRunner().invoke(sim, ["--replay", str(schedule)])
+    assert again.exit_code == 0, again.output
+    trace = [line.split(",")[0] for line in first.output.splitlines() if line.startswith("trace ")]
+    assert trace == [line.split(",")[0] for line in again.output.splitlines() if line.startswith("trace ")]
+
+
+def test_what_is_neither_a_seed_nor_a_schedule_is_wrong_usage(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text("[]")
+    for name in (str(other), str(tmp_path / "missing.json")):
+        done = CliRunner().invoke(sim, ["--replay", name])
+        assert done.exit_code == 64
+        assert "neither a seed nor a schedule" in done.output
+
+
+@pytest.mark.sim
+def test_a_schedule_is_shrunk_to_the_steps_and_the_time_it_needs() -> None:
+    steps = [
+        Step(400, RollingChange("b1", {})),
+        Step(900, Kill("slave"), "one"),
+        Step(1500, Restart("=one")),
+        Step(2500, Kill("master"), "two"),
+        Step(3500, Restart("=two")),
+    ]
+    plan, result = shrink(SWARM, 1, "reuse_offset", plan=Plan(steps, load_ms=5000), tell=lambda line: None)
+    assert result.violations
+    assert {step.fault.name for step in plan.steps} <= {"kill", "restart"}
+    assert len(plan.steps) < len(steps)
+    assert plan.load_ms < 5000
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("bug", list(BUGS) if os.environ.get("KEELMQ_SWARM_BUGS") == "all" else QUICKLY_FOUND)
+def test_each_planted_bug_is_found_by_the_swarm(bug: str) -> None:
+    seeds = sorted(range(BUG_SEEDS_MAX), key=lambda seed: (seed != QUICKLY_FOUND.get(bug), seed))
+    if not any(run_seed(SWARM, seed, bug).violations for seed in seeds):
+        pytest.fail(f"{bug} was not found by any of {BUG_SEEDS_MAX} seeds of the swarm")
+
+
+@pytest.mark.sim
+def test_a_report_grows_from_part_to_part_and_runs_no_seed_twice(tmp_path: Path) -> None:
+    out = tmp_path / "swarm.json"
+    for first in ("0", "1"):
+        arguments = ["--swarm", "--seeds", "2", "--seed-from", first, "--json", str(out)]
+        done = CliRunner().invoke(sim, arguments)
+        assert done.exit_code == 0, done.output
+    found = json.loads(out.read_text())
+    assert found["seeds"] == 3
+    assert found["ranges"] == [[0, 3]]
+    assert found["violations"] == []
+    assert found["cpu_s"] > 0
+    assert found["schedules_per_cpu_second"] > 0
+    assert "fault.flip_bit" in {*found["coverage"], *found["not_met"]}
+
+
+def test_a_file_that_is_no_report_is_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "other.json"
+    out.write_text('{"kind": "something else"}')
+    with pytest.raises(ValueError, match="no report of the swarm"):
+        SwarmReport.load(out)
+    done = CliRunner().invoke(sim, ["--swarm", "--seeds", "1", "--json", str(out)])
+    assert done.exit_code == 64
+    assert out.read_text() == '{"kind": "something else"}'
