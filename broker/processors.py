@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from broker.context import BrokerContext
-from broker.requests.admin import AdminProcessor
-from broker.requests.heartbeats import ClientProcessor
-from broker.requests.locks import LockProcessor
-from broker.requests.offsets import OffsetProcessor
-from broker.requests.pull import PullProcessor
-from broker.requests.query import QueryProcessor
+from broker.requests.consumers.heartbeats import ClientProcessor
+from broker.requests.consumers.locks import LockProcessor
+from broker.requests.consumers.offsets import OffsetProcessor
+from broker.requests.consumers.pull import PullProcessor
+from broker.requests.operators.admin import AdminProcessor
+from broker.requests.operators.query import QueryProcessor
+from broker.requests.operators.tables import TableProcessor
 from broker.requests.send import SendProcessor
 from broker.requests.table import handlers
-from broker.requests.tables import TableProcessor
 from broker.requests.transactions import Transactions
 from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.services import Upkeep

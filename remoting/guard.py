@@ -18,7 +18,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from model.codes import Request, Response
 from model.config.server import ServerConfig
@@ -27,9 +27,6 @@ from remoting.auth import PEER_CODES, SIGNATURE, Credentials
 from remoting.codec import FRAME_BYTES_MAX, Command
 from runtime.complaints import Complaints
 from runtime.slow_turns import SlowTurns
-
-if TYPE_CHECKING:
-    from remoting.connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +100,20 @@ class Share:
         self.told_unsigned = False
 
 
+class Guarded(Protocol):
+    """A connection, as far as its guard is concerned."""
+
+    share: Share
+    remote: str
+
+    @property
+    def unread(self) -> int:
+        """Bytes written for the peer that it has not read."""
+
+    def fail(self, why: object) -> None:
+        """End it with one line in the log."""
+
+
 class Tally:
     """Bytes by connection, and all of them; pure.
 
@@ -111,10 +122,10 @@ class Tally:
 
     def __init__(self, most: int) -> None:
         self.total = 0
-        self.by: dict[Connection, int] = {}
+        self.by: dict[Guarded, int] = {}
         self._most = most
 
-    def note(self, connection: Connection, size: int) -> Connection | None:
+    def note(self, connection: Guarded, size: int) -> Guarded | None:
         """It has ``size`` now; who must give way when all together have too much since."""
         before = self.by.get(connection, 0)
         if size == before:
@@ -126,7 +137,7 @@ class Tally:
             del self.by[connection]
         return self.worst() if size > before else None
 
-    def worst(self) -> Connection | None:
+    def worst(self) -> Guarded | None:
         """Who has most when all together have too much."""
         return max(self.by, key=self.by.__getitem__) if self.total > self._most else None
 
@@ -151,7 +162,7 @@ class Guard:
         self._count: Counter[Standing] = Counter()
         self._clients: Counter[str] = Counter()  # by address, without ports
 
-    def admit(self, connection: Connection) -> bool:
+    def admit(self, connection: Guarded) -> bool:
         """Take a connection that was just accepted; False: it is to end now."""
         share = connection.share
         share.host = connection.remote.rpartition(":")[0]
@@ -167,7 +178,7 @@ class Guard:
         self._enter(share, Standing.PROBATION)
         return True
 
-    def on_request(self, connection: Connection, request: Command, credentials: Credentials | None) -> None:
+    def on_request(self, connection: Guarded, request: Command, credentials: Credentials | None) -> None:
         """A request of a connection: does it show a peer? Raises Refused when it had to, and does not."""
         share = connection.share
         if share.standing is Standing.PEER or share.standing is Standing.OWN:
@@ -184,7 +195,7 @@ class Guard:
                 Response.SYSTEM_BUSY,
             )
 
-    def on_end(self, connection: Connection) -> None:
+    def on_end(self, connection: Guarded) -> None:
         """It takes nothing any more."""
         share = connection.share
         self.begun.note(connection, 0)
@@ -193,14 +204,14 @@ class Guard:
             self._leave(share)
             share.standing = Standing.GONE
 
-    def on_begun(self, connection: Connection, size: int) -> None:
+    def on_begun(self, connection: Guarded, size: int) -> None:
         """Its begun frame takes ``size`` bytes. May end the connection whose frame takes most."""
         if connection.share.standing not in (Standing.OWN, Standing.PEER):
             worst = self.begun.note(connection, size)
             if worst is not None:
                 self._end(worst, "maxBegunFrameBytes", f"its begun frame takes {self.begun.by[worst]} bytes")
 
-    def on_unread(self, connection: Connection, size: int) -> None:
+    def on_unread(self, connection: Guarded, size: int) -> None:
         """It left ``size`` bytes of answers unread. May end it, or the connection that left most."""
         if size > self.limits.unread_bytes_per_connection:
             self._end(connection, "maxUnreadBytesPerConnection", f"it left {size} bytes unread")
@@ -273,7 +284,7 @@ class Guard:
             if not self._clients[share.host]:
                 del self._clients[share.host]
 
-    def _end(self, connection: Connection, reason: str, text: str) -> None:
+    def _end(self, connection: Guarded, reason: str, text: str) -> None:
         self.refused[reason] += 1
         connection.fail(f"{text} ({reason})")
 

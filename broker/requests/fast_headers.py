@@ -128,6 +128,8 @@ and the names a header may have to be remembered."""
 
 _Around = tuple[int, bytes, bytes, bytes]
 
+_Known = tuple[SendHead, SendExt]  # the second one is of the first
+
 
 class BinaryHeads:
     """Reads ROCKETMQ headers; ``head`` is the call of each frame.
@@ -137,10 +139,10 @@ class BinaryHeads:
     """
 
     def __init__(self) -> None:
-        self._known: dict[_Around, SendExt] = {}
+        self._known: dict[_Around, _Known] = {}
 
     def head(self, header: bytes) -> SendHead:
-        """The head in one whole header."""
+        """The head in one whole header: to be read before the next call, which may change it."""
         if len(header) < _EXT_AT:
             return _NO_SEND  # it cannot be read: the ordinary way ends the connection
         code, opaque, flag, remark_bytes, ext_bytes = _HEADER.unpack_from(header)
@@ -168,28 +170,14 @@ class BinaryHeads:
             if known is None:
                 known = self._learn(around, header)
             properties = header[size_at + 4 : end].decode()
-        except (PeerError, Refused, UnicodeDecodeError):
+        except (PeerError, Refused, UnicodeDecodeError, struct.error):
             return _ODD_SEND
-        return SendHead(
-            SEND_BATCH if code == SEND_BATCH else SEND,
-            opaque,
-            flag,
-            SendExt(
-                known.producer_group,
-                known.topic,
-                known.default_topic,
-                known.default_topic_queues,
-                known.queue_id,
-                known.sys_flag,
-                int(born),
-                known.flag,
-                properties,
-                known.reconsume_times,
-                known.batch,
-            ),
-        )
+        head, ext = known
+        head.opaque, head.flag = opaque, flag
+        ext.born_timestamp_ms, ext.properties = int(born), properties
+        return head
 
-    def _learn(self, around: _Around, header: bytes) -> SendExt:
+    def _learn(self, around: _Around, header: bytes) -> _Known:
         """The fields of a header met for the first time. Raises PeerError, Refused: it is not to be
         remembered, or none at all."""
         code, before, between, _ = around
@@ -204,9 +192,9 @@ class BinaryHeads:
             or places.get(names["properties"]) != born_at + _BORN_DIGITS + len(between) + 4
         ):
             raise PeerError("a header that is not to be remembered")
-        ext = codec.binary_ext(header, fields)
-        found = SendHeader.parse(code, ext)
-        known = SendExt(
+        texts = codec.binary_ext(header, fields)
+        found = SendHeader.parse(code, texts)
+        ext = SendExt(
             found.producer_group,
             found.topic,
             found.default_topic,
@@ -217,9 +205,10 @@ class BinaryHeads:
             found.flag,
             "",
             found.reconsume_times,
-            ext.get(names["batch"], ""),
+            texts.get(names["batch"], ""),
         )
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
-        self._known[around] = known
+        kind = SEND_BATCH if code == SEND_BATCH else SEND
+        known = self._known[around] = (SendHead(kind, ext=ext), ext)
         return known

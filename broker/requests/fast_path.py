@@ -465,7 +465,7 @@ def _inner(
         if properties_bytes < 0 or properties_at + 2 + properties_bytes != end:
             return None
         raw = bytes(view[properties_at + 2 : end])
-        if raw and not buffer[end - 1]:
+        if raw[-1:] == b"\0":
             return None  # the store closes such properties: they would look torn
         try:
             marked = "\x02" + raw.decode() + "\x02"

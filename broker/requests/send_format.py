@@ -26,6 +26,8 @@ from remoting.codec import Command
 _LENGTHS: Final = struct.Struct(">iI").pack
 _INT: Final = struct.Struct(">i").pack
 _BINARY_MARK: Final = codec.ROCKETMQ << 24
+_START: Final = struct.Struct(">iIhBhiiii")
+assert _START.size == 8 + codec.BINARY_BYTES + 4, "a frame with a ROCKETMQ header up to its ext fields"
 
 INT_MIN: Final = -(2**31)
 INT_MAX: Final = 2**31 - 1
@@ -134,57 +136,49 @@ class BinaryAnswer:
     """The same with ROCKETMQ headers, cut from the codec's output as well."""
 
     def __init__(self, config: BrokerConfig, host: bytes) -> None:
-        sample = Command(
-            0,
-            send_ext(config, 111111101, "@UNIQ@", "@MSGID@", 111111103),
-            opaque=111111104,
-            flag=codec.FLAG_RESPONSE,
-            serialize=codec.ROCKETMQ,
+        self._host = host.hex().upper().encode()
+        id_bytes = len(self._host) + 16
+        ext = send_ext(config, 111111101, "@UNIQ@", "@" * id_bytes, 111111103)
+        sample = codec.encode(Command(0, ext, flag=codec.FLAG_RESPONSE, serialize=codec.ROCKETMQ))
+        _, _, self._code, self._language, self._version, _, self._flag, _, ext_bytes = _START.unpack_from(
+            sample
         )
-        frame = codec.encode(sample)
-        header_bytes = len(frame) - 8
-        ext_bytes = header_bytes - codec.BINARY_BYTES - 4
-        slots = (
-            (_LENGTHS(4 + header_bytes, _BINARY_MARK | header_bytes), b"%b"),
-            (_INT(111111104), b"%b"),
-            (_INT(ext_bytes), b"%b"),
+        marked_id = _INT(id_bytes) + b"@" * id_bytes
+        before = (
             (_INT(9) + b"111111101", b"\x00\x00\x00%c%b"),
             (_INT(6) + b"@UNIQ@", b"%b%b"),
-            (_INT(7) + b"@MSGID@", b"%b%b"),
-            (_INT(9) + b"111111103", b"\x00\x00\x00%c%b"),
         )
-        self._host = host.hex().upper().encode()
-        self._frame = _template(frame, slots, config)
-        self._ext_bytes = ext_bytes - len(b"111111101" + b"@UNIQ@" + b"@MSGID@" + b"111111103")
+        behind = (_INT(9) + b"111111103", b"\x00\x00\x00%c%b")
+        fields = sample[_START.size :]
+        self._ext = _template(fields, (*before, (marked_id, b"%b%b"), behind), config)
+        one_id = _INT(id_bytes) + self._host + b"%016X"
+        self._one = _template(fields, (*before, (marked_id, one_id), behind), config)
+        self._fixed_bytes = ext_bytes - len(b"111111101" + b"@UNIQ@" + b"111111103") - id_bytes
+        self._one_bytes = self._fixed_bytes + id_bytes
 
     def frame(
         self, queue_id: int, uniq_key: bytes, offsets: Sequence[int], queue_offset: int, opaque: int
     ) -> bytes:
         """The whole answer to a send of the messages at ``offsets``."""
         ids = b",".join([b"%b%016X" % (self._host, offset) for offset in offsets])
-        return self._with(queue_id, uniq_key, ids, queue_offset, opaque)
+        queue, place, unique = b"%d" % queue_id, b"%d" % queue_offset, _INT(len(uniq_key))
+        start = self._start(self._fixed_bytes + len(queue) + len(uniq_key) + len(ids) + len(place), opaque)
+        values = (len(queue), queue, unique, uniq_key, _INT(len(ids)), ids, len(place), place)
+        return start + self._ext % values
 
     def one(self, queue_id: int, uniq_key: bytes, offset: int, queue_offset: int, opaque: int) -> bytes:
-        """``frame`` of one message."""
-        return self._with(queue_id, uniq_key, b"%b%016X" % (self._host, offset), queue_offset, opaque)
+        """``frame`` of one message, in fewer steps."""
+        queue, place, unique = b"%d" % queue_id, b"%d" % queue_offset, _INT(len(uniq_key))
+        start = self._start(self._one_bytes + len(queue) + len(uniq_key) + len(place), opaque)
+        return start + self._one % (len(queue), queue, unique, uniq_key, offset, len(place), place)
 
-    def _with(self, queue_id: int, uniq_key: bytes, ids: bytes, queue_offset: int, opaque: int) -> bytes:
-        queue, place = b"%d" % queue_id, b"%d" % queue_offset
-        ext_bytes = self._ext_bytes + len(queue) + len(uniq_key) + len(ids) + len(place)
-        header_bytes = codec.BINARY_BYTES + 4 + ext_bytes
-        return self._frame % (
-            _LENGTHS(4 + header_bytes, _BINARY_MARK | header_bytes),
-            _INT(opaque),
-            _INT(ext_bytes),
-            len(queue),
-            queue,
-            _INT(len(uniq_key)),
-            uniq_key,
-            _INT(len(ids)),
-            ids,
-            len(place),
-            place,
-        )
+    def _start(self, ext_bytes: int, opaque: int) -> bytes:
+        """A frame up to its ext fields."""
+        size = _START.size - 8 + ext_bytes
+        return _START.pack(
+            4 + size, _BINARY_MARK | size, self._code, self._language, self._version, opaque, self._flag, 0,
+            ext_bytes,
+        )  # fmt: skip
 
 
 def _template(sample: bytes, slots: Iterable[tuple[bytes, bytes]], config: BrokerConfig) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.context import BrokerContext
 from broker.discovery.registration import Registration
-from broker.requests.acting import Acting
+from broker.requests.consumers.acting import Acting
 from broker.tables.table_files import TableFiles
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair

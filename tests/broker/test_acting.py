@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.requests.acting import stands_in
+from broker.requests.consumers.acting import stands_in
 from broker.tables.offsets import OffsetTable
 from model.codes import Request
 from tests.broker.helpers import client_of, eventually, pair, topic

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.requests.held import Held, HeldPulls
+from broker.requests.consumers.held import Held, HeldPulls
 from broker.state.clients import Client, Clients, Subscription
 from model.codes import Request
 from model.topic import SubscriptionGroupConfig, TopicConfig

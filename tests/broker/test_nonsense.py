@@ -75,7 +75,7 @@ def test_no_request_makes_a_processor_fail(tmp_path: Path, caplog: pytest.LogCap
 async def test_heartbeats_of_very_many_groups_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.requests.heartbeats.CLIENTS_MAX", 3)
+    monkeypatch.setattr("broker.requests.consumers.heartbeats.CLIENTS_MAX", 3)
     async with running(tmp_path) as broker, client_of(broker) as client:
         codes = []
         for number in range(8):

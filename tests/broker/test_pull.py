@@ -221,7 +221,7 @@ async def test_a_held_pull_passes_over_nothing_its_consumer_has_come_to_want(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was asked for A; by the time B comes the consumer wants that, too."""
-    monkeypatch.setattr("broker.requests.pull.RECHECK_MS", 0)
+    monkeypatch.setattr("broker.requests.consumers.pull.RECHECK_MS", 0)
 
     async with running(tmp_path) as broker, client_of(broker) as client:
         await client.send("T", properties="TAGS\x01A\x02")

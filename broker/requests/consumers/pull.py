@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.context import BrokerContext
-from broker.requests.held import Held, HeldPulls, Queue
-from broker.requests.offsets import note_offset
+from broker.requests.consumers.held import Held, HeldPulls, Queue
+from broker.requests.consumers.offsets import note_offset
 from broker.state.clients import TAG, Subscription
 from model.codes import Response
 from model.errors import MqError, Refused

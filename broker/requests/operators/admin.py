@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.requests.answers import dialect, strict
-from broker.requests.offsets import need_own_group, stored_ms
+from broker.requests.consumers.offsets import need_own_group, stored_ms
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
 from model.config import BrokerConfig

@@ -1,0 +1,1 @@
+"""Requests of operators and mqadmin: settings, progress, tables, single messages."""
