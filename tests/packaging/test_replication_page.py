@@ -1,4 +1,4 @@
-"""The promise of docs/replication-modes.md: each promise to consumers and producers names tests that exist."""
+"""The promise of docs/replication-modes.md: each promise to clients names tests that exist."""
 
 from __future__ import annotations
 
