@@ -26,6 +26,9 @@ FOUND_BY = {
     "one_record_cut_off": 15,
     "suspect_among_members": 107,
     "suspect_leads_alone": 149,
+    "shrunk_before_it_is_decided": 238,
+    "older_epoch_acknowledged": 46,
+    "ack_before_replication": 37,
     "lease_never_ends": 165,
 }
 """A seed that found a bug is tried first, only to save time: what it meets shifts when the code changes."""
