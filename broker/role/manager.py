@@ -408,7 +408,7 @@ class RoleManager:
         # the same, and asks again with every heartbeat.
         await self._beats.renew(broker_id, LEASE_FIRST_S)
         propose = partial(self._propose, broker_id, view.epoch)
-        # Elected by Controllers that knew of the doubt: what this log has is what the group has.
+        # Elected by Controllers that knew it was suspect: what this log has is what the group has.
         await self._membership.whole()
         self.machine.on_change()
         await self._host.lead(Elected(broker_id, view.epoch, view.members, view.set_epoch, propose))

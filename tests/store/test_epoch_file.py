@@ -118,11 +118,11 @@ def test_the_copy_is_read_when_the_file_is_damaged() -> None:
     with pytest.raises(DiskError, match="not an epoch file"):
         _file(disk)
     doubtful = EpochFile(disk, PATH)
-    doubtful.load(may_doubt=True)
+    doubtful.load(may_be_unreadable=True)
     assert doubtful.entries == []
-    assert doubtful.doubt is not None
+    assert doubtful.unreadable is not None
     doubtful.trust([EpochEntry(3, 7)])
-    assert doubtful.doubt is None
+    assert doubtful.unreadable is None
     assert _file(disk).entries == [(3, 7)]
 
 
