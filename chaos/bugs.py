@@ -7,15 +7,18 @@ giving an offset twice, electing whoever is there.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from broker.membership.reboot import Found, UncleanRebootDetector
+from broker.role.lease import Lease
 from broker.state.pending_acks import PendingAcks
+from broker.upkeep.table_sync import MetadataSync
 from chaos.scenarios.disks import FULL_DISK, POWER_OF_ALL, POWER_OF_ONE, SYNC_ERROR
 from chaos.scenarios.kills import KILL_A_SLAVE, KILL_THE_MASTER
 from chaos.scenarios.majorities import ONE_OF_THREE, TWO_LOSE_POWER
@@ -24,16 +27,20 @@ from chaos.scenarios.outsiders import ONLY_OUTSIDERS
 from chaos.scenarios.partitions import TWO_ROOMS
 from chaos.scenarios.pauses import STOOD_STILL
 from chaos.scenarios.plan import Scenario
+from chaos.scenarios.swarm import SWARM
 from controller.groups import elect
 from controller.groups import group as replica_group
 from controller.groups.commands import ElectMaster
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
+from controller.groups.prospects import Prospects, Wish
 from controller.groups.table import ReplicaTable
 from controller.raft.raft import Raft
 from ha.master import links as slave_links
+from ha.master.membership import Membership
 from ha.master.sync_set import SyncSet
 from ha.service import HaService
+from ha.slave import follow
 from model.errors import DiskError
 from model.ids import PhysicalOffset
 from store.files.commit_log import CommitLog
@@ -42,17 +49,24 @@ from store.files.health import Health
 from store.flow.dispatch import Dispatcher
 from store.flow.flush import Flusher
 from store.message_store import MessageStore
+from store.recover.recovery import _Recovery as Recovery
 
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """``owner.name`` becomes ``replacement(original)`` while planted; ``scenario`` brings it out."""
+    """``owner.name`` becomes ``replacement(original)`` while planted, and so on with ``more``; ``scenario``
+    brings it out."""
 
     text: str
     scenario: Scenario
     owner: Any
     name: str
     replacement: Callable[[Any], Any]
+    more: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = ()
+
+    @property
+    def changes(self) -> tuple[tuple[Any, str, Callable[[Any], Any]], ...]:
+        return ((self.owner, self.name, self.replacement), *self.more)
 
 
 def _answers_at_once(original: Any) -> Any:
@@ -201,6 +215,73 @@ def _no_standing_still(original: Any) -> Any:
     return on_tick
 
 
+def _never_ends(original: Any) -> Any:
+    def holds(self: Lease) -> bool:
+        return self.supported is False or self._until_ms > float("-inf")
+
+    return holds
+
+
+def _shrinks_at_once(original: Any) -> Any:
+    def recount(self: Membership) -> None:
+        original(self)
+        if self.pending is not None and self.pending.members < self.members:
+            self.counted = self.certain = tuple(sorted(self.pending.members - {self._self_id}))
+
+    return recount
+
+
+def _any_epoch_agrees(original: Any) -> Any:
+    def point(master: Any, slave: Any, master_end: int, slave_end: int) -> int:
+        return min(master_end, slave_end)
+
+    return point
+
+
+def _tables_dropped(original: Any) -> Any:
+    async def copy(self: MetadataSync, master: str) -> None:
+        tables = self._tables
+        self._tables = [(name, code, lambda table: False) for name, code, _ in tables]
+        try:
+            await original(self, master)
+        finally:
+            self._tables = tables
+
+    return copy
+
+
+def _one_record_off(original: Any) -> Any:
+    def scan(self: Any) -> Any:
+        found = original(self)
+        if not self.clean and found.records > 0:
+            found.drop_last()
+        return found
+
+    return scan
+
+
+def _members_alone(original: Any) -> Any:
+    def among_survivors(ballot: Ballot) -> int | None:
+        heard = [b for b in ballot.members if b in ballot.alive]
+        return ballot.best(heard) if len(heard) == len(ballot.members) else None
+
+    return among_survivors
+
+
+def _killed_is_suspect(original: Any) -> Any:
+    def register(self: ReplicaTable, command: Any) -> Any:
+        return original(self, msgspec.structs.replace(command, suspect=command.suspect or command.unclean))
+
+    return register
+
+
+def _own_word_is_enough(original: Any) -> Any:
+    def to_ask(self: Prospects, name: str, group: Group, wish: Wish, now_ms: float) -> Any:
+        return original(self, name, group, dataclasses.replace(wish, suspect=False), now_ms)
+
+    return to_ask
+
+
 BUGS: Final[dict[str, Bug]] = {
     "ack_before_replication": Bug(
         "a send is answered when the master alone has it",
@@ -321,6 +402,51 @@ BUGS: Final[dict[str, Bug]] = {
         "on_tick",
         _no_standing_still,
     ),
+    "lease_never_ends": Bug(
+        "a master that held a lease once believes to hold it for ever", SWARM, Lease, "holds", _never_ends
+    ),
+    "shrunk_before_it_is_decided": Bug(
+        "a member that shall leave the SyncStateSet is waited for no more before the Controllers noted it",
+        SWARM,
+        Membership,
+        "recount",
+        _shrinks_at_once,
+    ),
+    "older_epoch_acknowledged": Bug(
+        "what a slave holds of an older epoch counts as acknowledged in the newer one",
+        SWARM,
+        follow,
+        "consistent_point",
+        _any_epoch_agrees,
+    ),
+    "tables_not_copied": Bug(
+        "a slave says it has the tables and has not", SWARM, MetadataSync, "_copy_changes", _tables_dropped
+    ),
+    "one_record_cut_off": Bug(
+        "after an unclean stop the last whole record is cut off", SWARM, Recovery, "_scan", _one_record_off
+    ),
+    "suspect_leads_alone": Bug(
+        "a suspect that is the only member leads, whatever others hold, and a killed slave is suspect, too",
+        SWARM,
+        elect,
+        "_among_survivors",
+        _members_alone,
+        more=((ReplicaTable, "_register", _killed_is_suspect),),
+    ),
+    "suspect_among_members": Bug(
+        "a suspect leads when all members are there, though a replica outside of the set has more",
+        SWARM,
+        elect,
+        "_among_survivors",
+        _members_alone,
+    ),
+    "suspect_asks_nobody": Bug(
+        "an elected suspect that asks anew is refused for want of answers nobody was asked for",
+        SWARM,
+        Prospects,
+        "to_ask",
+        _own_word_is_enough,
+    ),
 }
 
 
@@ -332,10 +458,9 @@ def planted(name: str | None) -> Iterator[None]:
         return
     if name not in BUGS:
         raise KeyError(f"no bug {name}; there are {', '.join(BUGS)}")
-    bug = BUGS[name]
-    original = vars(bug.owner)[bug.name]
-    setattr(bug.owner, bug.name, bug.replacement(original))
-    try:
+    with ExitStack() as undo:
+        for owner, attribute, replacement in BUGS[name].changes:
+            original = vars(owner)[attribute]
+            undo.callback(setattr, owner, attribute, original)
+            setattr(owner, attribute, replacement(original))
         yield
-    finally:
-        setattr(bug.owner, bug.name, original)

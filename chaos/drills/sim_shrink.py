@@ -78,6 +78,7 @@ class Shrinking:
         plain = Plan([])
         changes: tuple[dict[str, Any], ...] = (
             {"learners": 0},
+            {"extras": False},
             {"shuffle_tasks": False},
             {"network": {}},
             {"offload_ms": plain.offload_ms},

@@ -40,6 +40,8 @@ class Plan:
     learners: int = 0
     tolerates: int | None = None
     """So many brokers hit by faults may cost acknowledged messages, by the mode: None for none."""
+    extras: bool = False
+    """Delayed messages, transactions, messages given back, offsets, topics and groups are asked for, too."""
     swarm: bool = False
     """Losses that the mode promises away are accounted for, message by message."""
 

@@ -67,12 +67,12 @@ def _mode(name: str, weight: int, tolerates: int | None, **values: str) -> Mode:
 
 
 MODES: Final = (
-    _mode("all", 10, None, allAckInSyncStateSet="true"),
-    _mode("all of two", 3, None, allAckInSyncStateSet="true", minInSyncReplicas="2"),
+    _mode("all", 8, None, allAckInSyncStateSet="true"),
+    _mode("all of two", 2, None, allAckInSyncStateSet="true", minInSyncReplicas="2"),
     _mode("majority", 4, None, majorityAck="true"),
     _mode("counted 2", 2, 2, inSyncReplicas="2"),
-    _mode("counted 1", 1, 1),
-    _mode("async", 1, 1, brokerRole="ASYNC_MASTER"),
+    _mode("counted 1", 2, 1),
+    _mode("async", 2, 1, brokerRole="ASYNC_MASTER"),
 )
 
 
@@ -290,6 +290,7 @@ def _swarm(rng: random.Random) -> Plan:
         brokers=len(draw.brokers),
         learners=int(rng.random() < 0.1),
         tolerates=min(tolerates, default=None),
+        extras=rng.random() < 0.3,
         swarm=True,
         **ground(rng),
     )

@@ -76,6 +76,11 @@ class Losses:
         return [(int(path.rpartition("/")[2]), machine.content(path)) for path in machine.paths(LOGS)]
 
     @property
+    def any_allowed(self) -> bool:
+        """Whether something may have been lost that was answered."""
+        return bool(self._moments) or self._tolerates is not None or self._unclean()
+
+    @property
     def bytes_may_be_missing(self) -> bool:
         return bool(self._moments)
 

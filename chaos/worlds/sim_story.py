@@ -20,6 +20,7 @@ from chaos.history import Asked, History, Observed, Ok, Read
 from chaos.scenarios import Plan
 from chaos.workload import ProducerLoad, ReaderLoad, queues_of
 from chaos.worlds.sim import GROUP, SimCluster, WorldConfig
+from chaos.worlds.sim_extras import Extras
 from chaos.worlds.sim_faults import Nemesis
 from chaos.worlds.sim_losses import Losses
 from chaos.worlds.sim_net import NetProfile
@@ -73,6 +74,7 @@ class Story:
         if plan.swarm:
             self.nemesis.after.append(self.losses.struck)
             self.history.watch(self.losses.happened)
+        self.extras: Extras | None = None
         self.found: list[Violation] = []
         self.evidence = Evidence(self.history, power_failures=plan.power_failures, set_kept=plan.set_kept)
         self.queues = queues_of(plan.load, GROUP)
@@ -90,6 +92,9 @@ class Story:
         await self._create_topic()
         self._begin_probe()
         producers, reader, tasks = await self._begin_load()
+        if plan.extras:
+            self.extras = Extras(cluster)
+            tasks.append(self.extras.begin())
         faults = own.spawn(self.nemesis.run(), name="faults")
         begun_ms = cluster.clock()
         await asyncio.sleep(plan.load_ms / 1000)
@@ -101,6 +106,8 @@ class Story:
         for producer in producers:
             producer.stop()
         reader.stop()
+        if self.extras is not None:
+            self.extras.stop()
         _, late = await asyncio.wait(tasks, timeout=ENDS_S)
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
@@ -110,6 +117,10 @@ class Story:
             self._not_live("the healed cluster did not converge", reason)
             self.evidence.complete = False
         await self._last_sends(producers)
+        await cluster.until(cluster.converged, 5.0)
+        if self.extras is not None and not self.losses.any_allowed:
+            await self.extras.settle()
+            self.found += self.extras.broken()
         await cluster.until(cluster.converged, 5.0)
         observer.cancel()
         cluster.observe()
@@ -310,6 +321,8 @@ class Story:
                 found[f"event.{event.name}"] += 1
         for change, count in role_changes(self.history.observed()).items():
             found[f"role.{change}"] = count
+        if self.extras is not None:
+            found.update(self.extras.done)
         for send in self.history.sends():
             found[f"send.{send.outcome}"] += 1
         found["read"] = len(self.history.reads(final=False))

@@ -1,0 +1,215 @@
+"""What clients ask for besides sends and reads, while the cluster is being broken, and was it kept?
+
+Delayed messages, transactions, messages given back, offsets, topics and groups, each with a key of its own.
+What was answered OK is a promise (docs/replication-modes.md); what was refused or not answered is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, cast
+
+from broker.service import Broker
+from chaos.checks import Violation
+from chaos.worlds.sim import GROUP, SimCluster
+from client.admin import AdminClient
+from client.message import Message, Queue, SendResult, SendStatus
+from client.producer import Producer, SendOptions
+from client.pull import PullConsumer
+from model.codes import Request
+from model.errors import MqError, Unknown
+from model.message import parse_message_id
+from remoting import bodies
+from remoting.headers import EndTransactionHeader
+
+TOPIC: Final = "extras"
+SENDERS: Final = "GID_extras_p"
+READERS: Final = "GID_extras"
+RETRY: Final = f"%RETRY%{READERS}"
+QUEUE: Final = Queue(TOPIC, GROUP, 0)
+COMMIT, ROLLBACK = 8, 12
+DELAY_LEVEL: Final = 1  # one second
+PAUSE_S: Final = 0.3
+SHOWN_S: Final = 12.0
+"""How long a healed cluster may take to show what was answered."""
+KINDS: Final = ("delayed", "transaction", "given_back", "offset", "topic", "group")
+
+
+class Extras:
+    """Works until ``stop``; ``settle`` looks at the healed cluster, ``broken`` says what was not kept."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._node, env = cluster.client("extras")
+        namesrvs = cluster.namesrv_addresses
+        self._chance: random.Random = cluster.chance("extras")
+        options = SendOptions(timeout_s=3.0, poll_ms=1000)
+        self._producer = Producer(env, SENDERS, namesrvs, options=options)
+        self._consumer = PullConsumer(env, READERS, namesrvs, poll_ms=1000)
+        self._admin = AdminClient(env, namesrvs)
+        self._number = 0
+        self._stopping = False
+        self._acts: dict[str, Callable[[str], Awaitable[None]]] = {
+            "delayed": self._delayed,
+            "transaction": self._transaction,
+            "given_back": self._given_back,
+            "offset": self._offset,
+            "topic": self._topic,
+            "group": self._group,
+        }
+        self.shown: dict[str, set[str]] = {
+            kind: set() for kind in ("messages", "retries", "topics", "groups")
+        }
+        """Keys that were answered OK, by where they have to show."""
+        self.hidden: set[str] = set()
+        """Half messages whose rollback was answered OK."""
+        self.hidden_topics: set[str] = set()
+        """Topics whose deletion was answered OK."""
+        self.offset_tried = 0
+        self.done: Counter[str] = Counter()
+        self._found: list[str] = []
+
+    def begin(self) -> asyncio.Task[None]:
+        return self._cluster.inside(self._node, self._run(), name="extras")
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def _run(self) -> None:
+        for part in (self._producer, self._consumer, self._admin):
+            await part.start()
+        await self._until_done(lambda: self._admin.create_topic(TOPIC, 1, brokers=[GROUP]))
+        while not self._stopping:
+            kind = self._chance.choice(KINDS)
+            self._number += 1
+            try:
+                await self._acts[kind](f"{kind}-{self._number}")
+                self.done[f"extra.{kind}"] += 1
+            except (MqError, OSError):
+                self.done["extra.failed"] += 1  # not answered, or no: nothing was promised
+            await asyncio.sleep(self._chance.random() * 2 * PAUSE_S)
+
+    async def _until_done(self, act: Callable[[], Awaitable[object]]) -> None:
+        while not self._stopping:
+            try:
+                await act()
+                return
+            except (MqError, OSError):
+                await asyncio.sleep(0.2)
+
+    # What is asked for
+
+    async def _send(self, message: Message) -> SendResult:
+        """Raises Unknown for an answer that is not OK."""
+        result = await self._producer.send(message, queue=QUEUE)
+        if result.status is not SendStatus.SEND_OK:
+            raise Unknown(f"answered {result.status.name}")
+        return result
+
+    def _message(self, key: str, delay_level: int = 0, **properties: str) -> Message:
+        found = {"UNIQ_KEY": key, **properties}
+        return Message(topic=TOPIC, body=key.encode(), properties=found, delay_level=delay_level)
+
+    async def _delayed(self, key: str) -> None:
+        await self._send(self._message(key, DELAY_LEVEL))
+        self.shown["messages"].add(key)
+
+    async def _transaction(self, key: str) -> None:
+        half = await self._send(self._message(key, TRAN_MSG="true", PGROUP=SENDERS))
+        decision = self._chance.choice((COMMIT, ROLLBACK))
+        _, physical = parse_message_id(half.offset_msg_id)
+        header = EndTransactionHeader(SENDERS, half.queue_offset, physical, decision, key, key)
+        address = half.attempts[-1].address
+        await self._admin.session.call(address, Request.END_TRANSACTION, header.to_ext())
+        if decision == COMMIT:
+            self.shown["messages"].add(key)
+        else:
+            self.hidden.add(key)
+
+    async def _given_back(self, key: str) -> None:
+        """Send one, read it, and give it back: it comes again, in the group's retry topic."""
+        sent = await self._send(self._message(key))
+        self.shown["messages"].add(key)
+        _, physical = parse_message_id(sent.offset_msg_id)
+        ext = {
+            "offset": str(physical),
+            "group": READERS,
+            "delayLevel": str(DELAY_LEVEL),
+            "originMsgId": key,
+            "originTopic": TOPIC,
+            "unitMode": "false",
+            "maxReconsumeTimes": "16",
+            "bname": GROUP,
+        }
+        await self._admin.session.call(sent.attempts[-1].address, Request.CONSUMER_SEND_MSG_BACK, ext)
+        self.shown["retries"].add(key)
+
+    async def _offset(self, key: str) -> None:
+        self.offset_tried += 1
+        await self._consumer.commit(QUEUE, self.offset_tried)
+
+    async def _topic(self, key: str) -> None:
+        await self._admin.create_topic(key, 1, brokers=[GROUP])
+        if self._chance.random() < 0.3:
+            await self._admin.delete_topic(key)
+            self.hidden_topics.add(key)
+        else:
+            self.shown["topics"].add(key)
+
+    async def _group(self, key: str) -> None:
+        info = await self._admin.cluster_info()
+        master = info.brokers.get(GROUP, {}).get(0)
+        if master is None:
+            return
+        body = bodies.dumps({"groupName": key, "consumeEnable": True, "retryQueueNums": 1})
+        await self._admin.session.call(master, Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+        self.shown["groups"].add(key)
+
+    # Was it kept?
+
+    async def settle(self) -> None:
+        """Wait until the healed cluster shows all that was answered, or long enough."""
+        loop = self._cluster.loop
+        until_s = loop.time() + SHOWN_S
+        while True:
+            self._found = await self._cluster.inside(self._node, self._look(), name="extras-look")
+            if not self._found or loop.time() > until_s:
+                return
+            await asyncio.sleep(0.5)
+
+    async def _look(self) -> list[str]:
+        found: list[str] = []
+        try:
+            seen = await self._keys(TOPIC)
+            again = await self._keys(RETRY) if self.shown["retries"] else set()
+            offset = await self._consumer.committed(QUEUE) if self.offset_tried else None
+        except (MqError, OSError) as error:
+            return [f"cannot be read back: {error}"]
+        found += [f"{key} was answered OK, not in {TOPIC}" for key in sorted(self.shown["messages"] - seen)]
+        found += [f"{key} was given back, not in {RETRY}" for key in sorted(self.shown["retries"] - again)]
+        found += [f"{key} was rolled back and is in {TOPIC}" for key in sorted(self.hidden & seen)]
+        if offset is not None and offset > self.offset_tried:
+            found.append(f"offset {offset} of {READERS} was never committed")
+        return [*found, *self._tables()]
+
+    def _tables(self) -> Iterator[str]:
+        for node in self._cluster.of("broker"):
+            if not node.running:
+                continue
+            broker = cast(Broker, node.server)
+            for key in sorted(self.shown["topics"] - set(broker.topics.table)):
+                yield f"topic {key} was made and is not at {node.name}"
+            for key in sorted(self.hidden_topics & set(broker.topics.table)):
+                yield f"topic {key} was deleted and is at {node.name}"
+            for key in sorted(self.shown["groups"] - set(broker.groups.table)):
+                yield f"group {key} was made and is not at {node.name}"
+
+    async def _keys(self, topic: str) -> set[str]:
+        queues = await self._consumer.queues(topic)
+        return {message.msg_id for queue in queues for message in await self._consumer.read_all(queue)}
+
+    def broken(self) -> list[Violation]:
+        return [Violation("extras", text) for text in self._found]
