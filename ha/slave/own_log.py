@@ -21,6 +21,7 @@ from ha.slave.follow import (
     text_of,
 )
 from model.errors import DiskError, MqError
+from model.ids import Epoch, PhysicalOffset
 from store.files.epoch_file import EpochEntry
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class LogKeeper:
                 case EpochsCoverLog():
                     store.epochs.labelled()
                 case LearnEpochs(entries, why):
-                    store.epochs.trust([EpochEntry(*entry) for entry in entries])
+                    store.epochs.trust([EpochEntry(Epoch(e), PhysicalOffset(at)) for e, at in entries])
                     log.warning("%s: its epochs are %s", why, text_of(entries))
                 case Agreed():
                     agreed = True
