@@ -55,6 +55,7 @@ PEER_CODES: Final = frozenset(
         Request.UPDATE_CONTROLLER_CONFIG,
         Request.CLEAN_BROKER_DATA,
         Request.KEELMQ_TRANSFER_LEADERSHIP,
+        Request.KEELMQ_REPLACE_CONTROLLER,
         # operators to NameServers
         Request.PUT_KV_CONFIG,
         Request.DELETE_KV_CONFIG,
