@@ -50,7 +50,7 @@ class Conditions:
 
     holds_lease: Callable[[], bool] = lambda: True
     """Whether no other master can be there now: ``broker.role.lease``; without Controllers always."""
-    members_vouch: Callable[[], bool] = lambda: True
+    acks_replace_lease: Callable[[], bool] = lambda: True
     """Whether no other master can be there while every member acknowledges to this one: not where
     Controllers may elect a broker outside of the set."""
     eligible: Callable[[int], bool] = lambda broker_id: True
@@ -167,7 +167,7 @@ class HaService:
             not_catchup_ms=self._config.ha_not_catchup_ms,
             now_ms=now_ms,
             may_confirm=lambda by_all: (
-                (by_all and self.conditions.members_vouch()) or self.conditions.holds_lease()
+                (by_all and self.conditions.acks_replace_lease()) or self.conditions.holds_lease()
             ),
             eligible=lambda broker_id: self.conditions.eligible(broker_id),
         )
@@ -306,7 +306,7 @@ class HaService:
     def acked_by_all_recently(self) -> bool:
         """Whether this is a master to which every member acknowledged all there was a moment ago. That says
         what a lease says, also while no Controller is there to grant one (docs/decisions/0005-lease.md)."""
-        if not self.conditions.members_vouch():
+        if not self.conditions.acks_replace_lease():
             return False
         config = self._config
         within_ms = max(config.controller_heartbeat_timeout_ms * 0.8, config.ha_heartbeat_ms * 1.5)
@@ -315,8 +315,8 @@ class HaService:
     def refuse(self) -> Refused | None:
         """The answer to a write that could not be confirmed, or None.
 
-        Either a promise was found broken, or the lease ended and not every member is there, or fewer members
-        than minInSyncReplicas, or than a majority in majority mode, are in sync.
+        Refused is a write when a promise was found broken, when the lease ended and not every member is
+        there, or when the set has fewer members than minInSyncReplicas or, in majority mode, a majority.
         """
         sync = self.links.replicas
         if sync is None:

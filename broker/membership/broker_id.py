@@ -1,4 +1,4 @@
-"""How does a broker come by its permanent id?
+"""How does a broker get its permanent id?
 
     brokerIdentity ── none ──► next free id ──► noted (broker.identity) ──► applied for ──► kept
                                     ▲                                            │
@@ -42,16 +42,19 @@ class BrokerIdAllocator:
             application = await self._next()
         if not await self._controllers.apply_id(application.broker_id, application.check_code):
             self._identity.give_up()
-            raise ConnectionError(f"id {application.broker_id} went to another broker, asking for the next")
+            raise ConnectionError(
+                f"id {application.broker_id} was given to another broker, applying for the next"
+            )
         self._identity.keep(application.broker_id)
-        log.info("%s has id %d now", self._config.broker_name, application.broker_id)
+        log.info("%s: broker id %d", self._config.broker_name, application.broker_id)
         return application.broker_id
 
     async def apply_anew(self, broker_id: int, *, empty: bool) -> int:
-        """The Controller does not know ``broker_id``: ask for it again, or else for the next free one.
+        """The Controllers do not know ``broker_id``: ask for it again, or else for the next free one.
 
-        Raises MqError where it never gave that id, unless the log is ``empty``: ids are never given twice, so
-        it lost its memory, and whoever asked first would be elected, and the others cut to what that one has.
+        Raises MqError when they never gave that id, unless the log is ``empty``. Ids are never given twice,
+        so these Controllers lost their state: the first broker to ask would be elected, and the others cut
+        to its log.
         """
         free = broker_id + 1 if empty else await self._controllers.next_id()
         if free <= broker_id:
@@ -61,7 +64,9 @@ class BrokerIdAllocator:
             )
         if await self._controllers.apply_id(broker_id, self._check_code()):
             return broker_id
-        log.warning("the Controller gives id %d no more: asking for another one", broker_id)
+        log.warning(
+            "%s: id %d belongs to another broker, applying for a new one", self._config.broker_name, broker_id
+        )
         await self._next()
         return await self.apply()
 

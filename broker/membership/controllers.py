@@ -69,9 +69,11 @@ class Controllers:
         return [*self._known, *extra]
 
     def heard_of_election(self, address: str) -> None:
-        """A notice of an election came on the connection made to ``address``. If that is a Controller of the
-        configuration it is asked first from now on, also for a view that another one owes: a leader that died
-        without a word would be waited for. Nothing of the notice is believed; one that does not lead says so.
+        """A notice of an election came on the connection made to ``address``.
+
+        If that is a configured Controller, it is asked first from now on. A read that waits for another one's
+        answer is asked again there: that leader may have died without closing its connection. The notice
+        itself is not believed, and a Controller that does not lead says so.
         """
         if address not in self._known or address == self.leader:
             return
@@ -97,7 +99,7 @@ class Controllers:
                 self._forget(leader)
                 raise
             if answer.code == Response.CONTROLLER_NOT_LEADER and attempt == 1:
-                # It did nothing, so asking another one is harmless.
+                # It did nothing, so another one may be asked.
                 self.leader = None
                 continue
             if answer.code == Response.CONTROLLER_NOT_LEADER:
@@ -109,12 +111,12 @@ class Controllers:
         raise AssertionError("the second attempt returns or raises")
 
     def _forget(self, leader: str) -> None:
-        # A request that timed out must not be carried out much later, when a broken link is back.
+        # A request that timed out must not arrive much later, when a broken link is back.
         self._client.reset(leader)
         self.leader = None
 
     async def _find(self) -> str:
-        """Ask all of them at once who leads; the first that knows wins. Raises ConnectionError."""
+        """Ask all of them at once which one leads; the first answer counts. Raises ConnectionError."""
         tasks = [
             self._tasks.spawn(self._ask_leader(address), name=f"find.{address}") for address in self._known
         ]
@@ -157,7 +159,7 @@ class Controllers:
         return need_int(answer.ext, "nextBrokerId", 1)
 
     async def apply_id(self, broker_id: int, check_code: str) -> bool:
-        """Whether the id is this broker's now; False when another one has it."""
+        """Whether the id is this broker's now; False: another broker has it."""
         ext = self._group(appliedBrokerId=broker_id, registerCheckCode=check_code)
         refused = Response.CONTROLLER_BROKER_ID_INVALID
         answer = await self.call(Command(Request.CONTROLLER_APPLY_BROKER_ID, ext), also=[refused])
@@ -175,8 +177,8 @@ class Controllers:
         ext |= {name: "true" for name, value in said.items() if value}
         if self._config.majority_ack:
             ext["majorityOf"] = str(self._config.total_replicas)
-        # The rule by which this broker acknowledges as master, and the length of its leases: elections go by
-        # what was registered, not by a heartbeat that a broker with another configuration sent before.
+        # How this broker acknowledges as master, and how long its leases are. Elections go by what was
+        # registered, not by a heartbeat that was sent before under another configuration.
         ext["allAckInSyncStateSet"] = flag(self._config.waits_for_every_member)
         ext["heartbeatTimeoutMills"] = str(self._config.controller_heartbeat_timeout_ms)
         asked_ms = self._env.monotonic_ms()
@@ -193,7 +195,7 @@ class Controllers:
             except TimeoutError:
                 if not reading.expired():
                     raise
-                # Another Controller leads by now. A read that is given up changes nothing.
+                # Another Controller leads by now. A read may be given up: it changes nothing.
             finally:
                 self._reading = None
 
@@ -250,9 +252,9 @@ class Controllers:
         set_epoch: int,
         incarnations: Mapping[int, int] | None = None,
     ) -> tuple[frozenset[int], int] | None:
-        """Propose a SyncStateSet: the one in force now, or None after a definite no. Raises Unknown
-        otherwise. ``incarnations``: of the members, as they were when their links began; one that forgot
-        since is not taken in."""
+        """Propose a SyncStateSet. Returns the one in force now, or None after a definite no; raises Unknown
+        otherwise. ``incarnations``: of the members, as of when their links began. A member with a newer one
+        lost something since, and is not taken in."""
         ext = self._group(masterBrokerId=broker_id, masterEpoch=epoch)
         if incarnations:
             ext["incarnations"] = ";".join(f"{i}:{times}" for i, times in sorted(incarnations.items()))
@@ -274,8 +276,8 @@ class Controllers:
     # Heartbeats
 
     def beat(self, ext: dict[str, str], *, skip: str | None = None) -> None:
-        """Send one heartbeat to every Controller but ``skip``, oneway; one that cannot be reached delays
-        none of the others."""
+        """Send one heartbeat to every Controller but ``skip``, oneway. One that cannot be reached delays no
+        other."""
         command = Command(Request.BROKER_HEARTBEAT, ext)
         for address in self.all():
             if address not in self._beating and address != skip and not self._hung_up:
@@ -327,7 +329,7 @@ class Controllers:
             self._beating.discard(address)
 
     def hang_up(self) -> None:
-        """Close the connections and make no more: for the Controllers this broker is dead from now on."""
+        """Close the connections and make no more: the Controllers take this broker for dead from now on."""
         self._hung_up = True
         for address in self.all():
             self._client.drop(address)
@@ -358,6 +360,6 @@ def view_of(answer: Command, asked_ms: float) -> View:
 
 
 def _incarnations(text: str) -> dict[int, int]:
-    """Of ``2:1;3:4``; what is none of it is passed over."""
+    """Of ``2:1;3:4``; anything else is ignored."""
     pairs = (pair.partition(":") for pair in text.split(";"))
     return {int(i): int(times) for i, _, times in pairs if i.isdecimal() and times.isdecimal()}

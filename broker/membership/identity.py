@@ -1,12 +1,11 @@
-"""Which broker of its group is this store, for ever?
+"""Which broker of its group does this store belong to?
 
     brokerIdentity        CLUSTER#GROUP#ID                 the id the Controller gave
-    brokerIdentity-temp   CLUSTER#GROUP#ID#ADDRESS;MILLIS  an id applied for; the part after the last # is
-    the check code
-    brokerIdentity.crc    ours alone: the first one's text three times, each line behind its CRC-32 in hex
+    brokerIdentity-temp   CLUSTER#GROUP#ID#ADDRESS;MILLIS  an id applied for, with its check code
+    brokerIdentity.crc    keelmq's own: the first file's text three times, each line after its CRC-32 in hex
 
-One good line of the third says what the first should hold. The temporary file is written before the
-application: a broker that crashes in between applies again with the same check code, and the Controller gives
+One good line of the third file says what the first should hold. The temporary file is written before the
+application. A broker that crashes in between applies again with the same check code, and the Controller gives
 the same id instead of a second one. Source of the format: Apache RocketMQ 5.x,
 ``broker/controller/ReplicasManager``.
 """
@@ -34,7 +33,7 @@ class Application:
 
 
 class Identity:
-    """The two files of one store. All changes are on disk when a call returns; it blocks on syncs."""
+    """The identity files of one store. A change is on disk when its call returns; calls block on syncs."""
 
     def __init__(self, disk: Disk, config: BrokerConfig) -> None:
         self._disk = disk
@@ -56,7 +55,7 @@ class Identity:
         return None if context is None else self._id(self._path, context[2])
 
     def _mend(self) -> None:
-        """Make both files what one good line says, or the first file when there is no line at all."""
+        """Repair both files from one good line; without any, the first file is taken as it is."""
         try:
             text = read_file(self._disk, self._path).strip()
             lines = read_file(self._disk, self._copies) if self._disk.exists(self._copies) else b""
@@ -65,7 +64,7 @@ class Identity:
                 raise DiskError(f"{self._copies} holds different ids: {sorted(good)}")
             right = good.pop() if good else text
             if right != text:
-                log.error("%s was damaged and is written anew", self._path)
+                log.error("%s is corrupt: restored from %s", self._path, self._copies)
                 write_file(self._disk, self._path, right)
             if lines != _lines(right) and right.startswith(f"{self._cluster}#{self._group}#".encode()):
                 write_file(self._disk, self._copies, _lines(right))
@@ -73,7 +72,7 @@ class Identity:
             raise DiskError(f"{self._path} cannot be read: {error}") from None
 
     def application(self) -> Application | None:
-        """The application under way, or None. Raises ConfigError and DiskError as ``broker_id``."""
+        """The open application, or None. Raises ConfigError and DiskError as ``broker_id``."""
         context = self._read(self._temporary, 4)
         return None if context is None else Application(self._id(self._temporary, context[2]), context[3])
 
@@ -85,13 +84,13 @@ class Identity:
     def keep(self, broker_id: int) -> None:
         """The Controller gave ``broker_id``. Raises OSError."""
         text = f"{self._cluster}#{self._group}#{broker_id}"
-        # First the copies: with the file alone they mean nothing, without them it stands unprotected.
+        # The copies first: alone they mean nothing, but the file alone has no protection.
         self._write(self._copies, _lines(text.encode()).decode())
         self._write(self._path, text)
         self.give_up()
 
     def give_up(self) -> None:
-        """Forget the application under way. Raises OSError."""
+        """Forget the open application. Raises OSError."""
         if self._disk.exists(self._temporary):
             self._disk.remove(self._temporary)
             self._disk.sync_dir(self._path.rpartition("/")[0] or ".")
@@ -129,7 +128,7 @@ def _lines(text: bytes) -> bytes:
 
 
 def _checked(line: bytes) -> bytes | None:
-    """The text of one line of the copies, or None when more than a bit of it is wrong."""
+    """The text of one line of the copies; None when more than one bit of it is wrong."""
     if len(line) < 10:
         return None
     digits, text = line[:8], line[9:]

@@ -65,23 +65,25 @@ class Membership:
         try:
             was_longer.forget()  # bootId.json says it now
         except OSError as error:
-            log.warning("%s: it stays noted that the log was longer: %s", self._config.broker_name, error)
+            log.warning(
+                "%s: cannot remove the note that the log was longer: %s", self._config.broker_name, error
+            )
 
     @property
     def suspect(self) -> bool:
-        """The log may lack its end, and no master has seen it since."""
+        """The log may lack its end, and no master has taken this broker into its set since."""
         return self._reboot.suspect
 
     @property
     def unclean(self) -> bool:
-        """Whether this process began without an orderly end before it, and acknowledges what is not synced:
-        what a power failure took was counted on by the master."""
+        """Whether the stop before this start was not an orderly one, and this broker acknowledges before a
+        sync. Then a power failure may have taken what it had acknowledged."""
         recovered = self._store.recovered
         unclean = recovered is not None and not recovered.clean
         return unclean and self._config.flush_disk_type != "SYNC_FLUSH"
 
     async def whole(self) -> None:
-        """The log has all that it acknowledged, or its group goes on without that."""
+        """The log has all that it acknowledged, or the group has decided to go on without."""
         await self._env.offload(self._reboot.on_whole)
 
     async def on_view(self, view: View) -> None:
@@ -104,7 +106,7 @@ class Membership:
         self._suspect_since_ms = self._env.monotonic_ms()
 
     async def on_look(self) -> None:
-        """Note the first bytes of a log that had none."""
+        """Note that the log has its first bytes."""
         if self._reboot.owes_bytes and self._store.log.end > 0:
             await self._env.offload(self._reboot.on_bytes)
 
@@ -121,7 +123,7 @@ class Membership:
             return await self._register(broker_id), True
         view = await self._controllers.replica_info()
         if slave and self.suspect and broker_id in view.members & view.suspects:
-            # It stayed a member because no other could; now a master can tell what its log lacks.
+            # It stayed a member while no other could lead. Now there is a master to compare its log with.
             return await self._register(broker_id), True
         return view, False
 
@@ -132,14 +134,14 @@ class Membership:
         return view
 
     async def on_refused(self, refused: Refused) -> bool:
-        """A Controller said no. If it does not know this broker, register or apply for the id anew; whether
-        that can be done at once."""
+        """A Controller refused. If it does not know this broker, register or apply for the id again; whether
+        to try at once."""
         if refused.code not in UNKNOWN_TO_CONTROLLER:
             return False
         if self.registered:
             self.registered = False
             return True
-        # It lost its memory of this broker, or never had it: apply for the same id anew.
+        # It never knew this broker, or forgot it: apply for the same id again.
         empty = self._store.log.end == self._store.log.min_offset
         self.broker_id = await self._allocator.apply_anew(await self.id(), empty=empty)
         return False

@@ -48,9 +48,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def suspicion(noted: Noted | None, found: Found, boot_id: str) -> str | None:
-    """Why the log may lack its end, or None. ``noted`` None: the store was never opened by this program, or
-    the file is gone with the disk it was on. ``boot_id`` empty: the machine does not tell, and may have been
-    reset."""
+    """Why the log may lack its end, or None.
+
+    ``noted`` None: this program never opened the store, or the file is gone with its disk. ``boot_id`` empty:
+    the machine does not tell its boot, so it may have been reset.
+    """
     if noted is not None and noted.suspect:
         return "no master has taken it into its SyncStateSet since it became suspect"
     if found.was_longer is not None:
@@ -96,18 +98,18 @@ class UncleanRebootDetector:
                 Noted(boot_id=boot_id, suspect=self.suspect, synced=found.synced, written=written or None)
             )
         except OSError as error:
-            # What the file says now can only make the next start suspect more.
+            # The old content can only make the next start more suspicious.
             if self.suspect:
                 raise DiskError(f"{self._path} cannot be written: {error}") from error
             log.warning("%s cannot be written: %s", self._path, error)
 
     @property
     def owes_bytes(self) -> bool:
-        """Whether ``on_bytes`` has something to note once the log has bytes."""
+        """Whether the log had no bytes yet when this was last noted."""
         return not self._noted.written
 
     def on_bytes(self) -> None:
-        """The log has bytes: from now on an empty one is short. Blocks on syncs, once in a store's life."""
+        """The log has bytes: from now on an empty one is evidence of a loss. Blocks on syncs."""
         if self.owes_bytes:
             self._note(
                 msgspec.structs.replace(self._noted, written=True), "an empty log would not be noticed"

@@ -1,6 +1,6 @@
-"""What must a broker be able to do when its role changes?
+"""What does a broker do when its role changes?
 
-``broker.role.manager`` decides when, ``broker.service`` knows how: this is what the first asks of the second.
+``broker.role.manager`` decides when; the host carries it out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Is there a replica that lives, as the Controllers say, and does not follow this master?
+"""Which replicas are alive for the Controllers and do not follow this master?
 
-A real slave can stay with a former master for good (docs/mixed-groups.md), and any slave's way to the HA port
-can be blocked while its heartbeats reach the Controllers: the group then has a replica less than everybody
-thinks. A master in Controller mode asks for the list every LOOK_S and compares it with its HA links.
+A real slave can stay with a former master for good (docs/mixed-groups.md). Any slave's way to the HA port can
+be blocked while its heartbeats reach the Controllers. Then the group has one replica less than it seems. A
+master in Controller mode asks for the list every LOOK_S and compares it with its HA links.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class LinkWatch:
         try:
             alive = await self._alive()
         except (MqError, OSError) as error:
-            log.debug("nobody tells which replicas live: %s", error)
+            log.debug("the Controllers do not say which replicas are alive: %s", error)
             return
         linked = self._linked()
         for broker_id, ms in self._missing.look(alive, linked, self._now_ms()) if linked is not None else ():
             log.warning(
-                "replica %d lives, as the Controllers say, but has had no HA link to this master for %.0f s:"
+                "replica %d has no HA link to this master for %.0f s, but is alive for the Controllers:"
                 " it follows another broker, or cannot reach the HA port; restart it",
                 broker_id,
                 ms / 1000,

@@ -401,14 +401,14 @@ class RoleManager:
     async def _lead_now(self, broker_id: int, view: View) -> None:
         self._beats.begin(view.epoch)
         self._replica.ha.conditions.holds_lease = self.lease.holds
-        # A broker outside of the set may be elected: its members would go on acknowledging to this master.
-        self._replica.ha.conditions.members_vouch = lambda: not self._controllers.elects_outsiders
+        # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
+        self._replica.ha.conditions.acks_replace_lease = lambda: not self._controllers.elects_outsiders
         self._replica.ha.links.on_incarnations(view.incarnations)
-        # Before it serves, so that no write is refused for want of a lease; without an answer it serves all
-        # the same, and asks again with every heartbeat.
+        # Before it serves, so that no write is refused for want of a lease. Without an answer it serves all
+        # the same, and asks again with each heartbeat.
         await self._beats.renew(broker_id, LEASE_FIRST_S)
         propose = partial(self._propose, broker_id, view.epoch)
-        # Elected by Controllers that knew of the doubt: what this log has is what the group has.
+        # Elected by Controllers that knew of the suspicion: what this log has is what the group has.
         await self._membership.whole()
         self.machine.on_change()
         await self._host.lead(Elected(broker_id, view.epoch, view.members, view.set_epoch, propose))
@@ -455,7 +455,7 @@ class RoleManager:
         return answer
 
     def _beat(self) -> None:
-        # A broker that lacks something sends none: only a living one is elected.
+        # A broker that must copy something first sends none: only a living one is elected.
         known = self._membership.registered and self.broker_id is not None
         if known and not self.machine.over and self._host.lacks() is None:
             assert self.broker_id is not None

@@ -127,20 +127,18 @@ class Copies:
             )
         return self._ha.refuse()
 
-    async def wait_for_copies(self, *gathered: str) -> None:
-        """Wait until this broker, and every one that could be elected and copies, has on its disk all that
-        changed so far, and so many have it as an answer promises. ``gathered``: tables beside the topics and
-        groups that are to be on disks, too.
+    async def wait_for_copies(self, *changed: str) -> None:
+        """Wait until this broker, and every one that could be elected and copies, has on its disk what
+        changed so far in these tables, and so many have it as an answer promises.
 
         Raises Refused after ``slaveTimeout``: the change stands here, and asking again does no harm.
         """
-        if gathered:
-            self._synced = self.revision
+        self._synced = self.revision
         wanted = self.hurry()
         limit_ms = self._config.slave_timeout_ms
         deadline_ms = self._env.monotonic_ms() + limit_ms
         try:
-            await self.write([name for name, t in self._tables.items() if not t.gathered or name in gathered])
+            await self.write(changed)
         except (OSError, DiskError) as error:
             text = f"done on this broker, but not written: {error}; repeat the request"
             raise Refused(text, Response.SYSTEM_ERROR) from None

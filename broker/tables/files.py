@@ -101,7 +101,7 @@ class ConfigFile:
         if self.later:
             self._on_disk.unmerged_ms = self._env.monotonic_ms()
         if found is not None and not whole:
-            log.warning("%s was damaged and is written anew", self.path)
+            log.warning("%s was damaged: written anew from its other copy", self.path)
             self.write_anew()
         return table
 
@@ -112,7 +112,7 @@ class ConfigFile:
             self._on_disk.mark = self._source.mark()
 
     def found(self) -> None:
-        """The table is complete again: it was copied, or is to begin empty."""
+        """The table is complete again: it was copied, or begins empty by order of the configuration."""
         if self.lost is not None:
             self.lost = None
             self.write_anew()

@@ -1,4 +1,4 @@
-"""How fast, and up to how many, may clients make entries of a table by using them?"""
+"""How many topics or groups may clients create by using them, and how fast?"""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Final
 
 BURST_S: Final = 2.0
-"""So many seconds' worth may come at once."""
+"""At most what is earned in so many seconds may be spent at once."""
 
 
 class Quota:
-    """Lets ``per_s`` entries be made each second while the table has fewer than ``most``; pure.
+    """Allows ``per_s`` new entries a second while the table has fewer than ``most``; pure.
 
-    Holds: 0 <= what is left <= ``per_s * BURST_S``.
+    Holds: 0 <= what may be created now <= ``per_s * BURST_S``.
     """
 
     def __init__(self, per_s: int, most: int, now_ms: Callable[[], float]) -> None:
@@ -23,9 +23,9 @@ class Quota:
         self._since_ms = now_ms()
 
     def take(self, count: int) -> bool:
-        """Whether one more may be made, of a table that has ``count``; then it is counted."""
+        """Whether a table of ``count`` entries may get one more; if so, it is counted."""
         now_ms = self._now_ms()
-        # The clock may have been set back: nothing is earned then.
+        # The clock may have been set back: then nothing is earned.
         earned = max(0.0, now_ms - self._since_ms) / 1000 * self._per_s
         self._left = min(self._left + earned, self._per_s * BURST_S)
         self._since_ms = now_ms
@@ -36,4 +36,4 @@ class Quota:
         return True
 
     def check_invariants(self) -> None:
-        assert 0 <= self._left <= self._per_s * BURST_S, "a quota is neither overdrawn nor hoarded"
+        assert 0 <= self._left <= self._per_s * BURST_S, "a quota is never negative and never above its burst"

@@ -55,4 +55,4 @@ def test_only_a_master_asks_and_a_silent_controller_is_no_reason_to_warn(
 
     asyncio.run(body())
     assert [r.levelname for r in caplog.records] == ["WARNING"]
-    assert "replica 2 lives" in caplog.records[0].message
+    assert "replica 2 has no HA link" in caplog.records[0].message

@@ -50,7 +50,7 @@ async def test_a_slave_whose_disk_refuses_the_table_confirms_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
-        pair(tmp_path, slaveSyncMetadataPeriod="50", slaveTimeout="300") as (one, two),
+        pair(tmp_path, slaveSyncMetadataPeriod="50", slaveTimeout="1000") as (one, two),
         client_of(one) as client,
     ):
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
@@ -64,6 +64,7 @@ async def test_a_slave_whose_disk_refuses_the_table_confirms_nothing(
             assert answer.code == Response.SYSTEM_ERROR
             assert "in-sync slaves [2]" in (answer.remark or "")
             assert not one.context.copies.has(2, one.context.copies.revision)
+        await eventually(lambda: one.context.copies.has(2, one.context.copies.revision), "it tries again")
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
         assert b'"T"' in stored(two, "topics")
 

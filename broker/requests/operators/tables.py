@@ -62,7 +62,7 @@ class TableProcessor:
         topic.others = held.others if held else {}  # the header has no room for them
         self._check_topic(topic.name)
         self._context.topics.put(topic)
-        await self._context.copies.wait_for_copies()
+        await self._context.copies.wait_for_copies("topics")
         return request.reply()
 
     async def put_topics(self, connection: Connection, request: Command) -> Command:
@@ -79,7 +79,7 @@ class TableProcessor:
             topic.attributes = _altered(self._context.topics.get(topic.name), topic.attributes)
         if topics:
             self._context.topics.put(*topics)
-            await self._context.copies.wait_for_copies()
+            await self._context.copies.wait_for_copies("topics")
         return request.reply()
 
     async def delete_topic(self, connection: Connection, request: Command) -> Command:
@@ -97,7 +97,7 @@ class TableProcessor:
             name, ends, {queue_id: store.next_offset(name, queue_id) for queue_id in ends}
         )
         self._context.offsets.drop_topic(name)
-        await self._context.copies.wait_for_copies("offsets")
+        await self._context.copies.wait_for_copies("topics", "offsets")
         return request.reply()
 
     async def all_topics(self, connection: Connection, request: Command) -> Command:
@@ -134,7 +134,7 @@ class TableProcessor:
     async def put_group(self, connection: Connection, request: Command) -> Command:
         self._need_change()
         self._context.groups.put(self._group(bodies.loads_object(request.body)))
-        await self._context.copies.wait_for_copies()
+        await self._context.copies.wait_for_copies("groups")
         return request.reply()
 
     async def put_groups(self, connection: Connection, request: Command) -> Command:
@@ -145,7 +145,7 @@ class TableProcessor:
         groups = [self._group(group) for group in raw]
         if groups:
             self._context.groups.put(*groups)
-            await self._context.copies.wait_for_copies()
+            await self._context.copies.wait_for_copies("groups")
         return request.reply()
 
     async def delete_group(self, connection: Connection, request: Command) -> Command:
@@ -155,7 +155,7 @@ class TableProcessor:
         self._context.groups.delete(name)
         if opt_bool(request.ext, "cleanOffset"):
             self._context.offsets.drop_group(name)
-        await self._context.copies.wait_for_copies("offsets")
+        await self._context.copies.wait_for_copies("groups", "offsets")
         return request.reply()
 
     async def all_groups(self, connection: Connection, request: Command) -> Command:
