@@ -79,7 +79,7 @@ class Member:
     journal: Journal | None = None
     applied: list[bytes] = field(default_factory=list)
     paused: bool = False
-    doubtful: bool = False  # wiped or damaged, and not admitted since
+    suspect: bool = False  # wiped or damaged, and not admitted since
 
     @property
     def runs(self) -> bool:
@@ -271,7 +271,7 @@ class World:
         self.counts[kind] += 1
         getattr(self, f"_{kind}")(self.rng.choice(list(self.members.values())))
         for member in self.members.values():
-            member.doubtful = member.doubtful and not (
+            member.suspect = member.suspect and not (
                 member.node is not None and member.journal is not None and member.journal.admitted
             )
 
@@ -364,8 +364,8 @@ class World:
                 self.start(member)
 
     def _minority(self, member: Member) -> bool:
-        doubtful = {m.name for m in self.members.values() if m.doubtful} | {member.name}
-        return len(doubtful) * 2 < len(self.members)
+        suspect = {m.name for m in self.members.values() if m.suspect} | {member.name}
+        return len(suspect) * 2 < len(self.members)
 
     def _damage(self, member: Member) -> None:
         """One bit of the last batch of its journal is another one, after its power was lost."""
@@ -382,7 +382,7 @@ class World:
         life = Life(member.name, 0)
         life.alive = True
         write_file(SimDisk(member.machine, life), JOURNAL, bytes(data))
-        member.doubtful = True
+        member.suspect = True
 
     def _wipe(self, member: Member) -> None:
         """A new, empty machine under the same name."""
@@ -390,7 +390,7 @@ class World:
             return
         self.stop(member, power=True)
         member.machine = Machine(member.name, self.rng.randrange(1 << 32), lambda: 0)
-        member.doubtful = True
+        member.suspect = True
         self.seen.forget_votes(member.name)
 
     # the whole
