@@ -12,7 +12,7 @@ from typing import Any, Final
 from broker import stopping
 from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
-from broker.discovery.registration import Registration
+from broker.discovery.registration import Registration, changes_of
 from broker.processors import Processors
 from broker.requests.consumers.pull import CHECK_S
 from broker.requests.fast_path import FastPath
@@ -68,6 +68,7 @@ class Broker:
             lambda: self.role.registration_id,
             is_sole_master=lambda: self._is_sole_master(needs_role=True),
             listening=lambda: self.group_address.listening,
+            changes=changes_of(self.topics),
         )
         delays = DelayOffsets(env.now_ms)
         self.processors = Processors(self.context, delays)

@@ -282,6 +282,19 @@ class AdminClient(Lifecycle):
         except KeyError:
             raise PeerError(f"answer of a transfer lacks its header: {response.ext}") from None
 
+    async def replace_controller(
+        self, controllers: Sequence[str], old: str, address: str, raft_address: str | None = None
+    ) -> tuple[int, str]:
+        """Give the id ``old`` to the Controller at ``address``. Returns its incarnation and Raft address."""
+        ext = {"controllerId": old, "address": address}
+        if raft_address is not None:
+            ext["raftAddress"] = raft_address
+        response = await self._leader(controllers, Request.KEELMQ_REPLACE_CONTROLLER, ext, b"")
+        try:
+            return int(response.ext["incarnation"]), response.ext["raftAddress"]
+        except (KeyError, ValueError):
+            raise PeerError(f"answer of a replacement lacks its header: {response.ext}") from None
+
     # --- how
 
     async def _nameserver(self, code: int) -> Command:

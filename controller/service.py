@@ -39,8 +39,9 @@ from controller.raft.raft import Raft
 from controller.raft.timing import RaftConfig
 from model.codes import Request, Response
 from model.config import ControllerConfig
+from model.config.controller import raft_port_of
 from model.errors import ConfigError, PeerError, Refused, Unknown
-from model.settings import parse_properties, peers, split_address
+from model.settings import one_address, parse_properties, peers, split_address
 from remoting import codec
 from remoting.auth import Credentials, read_credentials
 from remoting.bodies import dumps, loads, loads_object
@@ -180,6 +181,10 @@ class Controller:
             "term": self._raft.term,
             "commitIndex": self._raft.commit_index,
             "admitted": self._raft.admitted,
+            "replaced": {
+                node: {"incarnation": seat.incarnation, "address": seat.address}
+                for node, seat in sorted(self._raft.seats.items())
+            },
             "raft": self._raft.status(),
             "groups": {
                 name: {
@@ -213,6 +218,8 @@ class Controller:
                 return request.reply(ext=self._metadata())
             case Request.KEELMQ_TRANSFER_LEADERSHIP:
                 return await self._transfer(request)
+            case Request.KEELMQ_REPLACE_CONTROLLER:
+                return await self._replace(request)
             case Request.UPDATE_CONTROLLER_CONFIG:
                 return self._update_config(request)
             case Request.GET_CONTROLLER_CONFIG:
@@ -284,15 +291,19 @@ class Controller:
 
     # any Controller
 
+    def _addresses(self) -> dict[str, str]:
+        """id -> request port of each Controller: as configured, or where its replacement is."""
+        return {**self._peers, **{node: seat.address for node, seat in self._raft.seats.items()}}
+
     def _metadata(self) -> dict[str, str]:
         ext = {
             "group": self._config.group,
             "isLeader": flag(self._raft.is_leader),
-            "peers": "".join(f"{node}:{address};" for node, address in self._peers.items()),
+            "peers": "".join(f"{node}:{address};" for node, address in self._addresses().items()),
         }
         leader = self._raft.leader_id
         if leader is not None:
-            ext |= {"controllerLeaderId": leader, "controllerLeaderAddress": self._peers[leader]}
+            ext |= {"controllerLeaderId": leader, "controllerLeaderAddress": self._addresses()[leader]}
         return ext
 
     async def _transfer(self, request: codec.Command) -> codec.Command:
@@ -302,7 +313,28 @@ class Controller:
         except Unknown as error:
             raise Refused(f"outcome not known: {error}", Response.SYSTEM_ERROR) from None
         return request.reply(
-            ext={"controllerLeaderId": leader, "controllerLeaderAddress": self._peers[leader]}
+            ext={"controllerLeaderId": leader, "controllerLeaderAddress": self._addresses()[leader]}
+        )
+
+    async def _replace(self, request: codec.Command) -> codec.Command:
+        """keelmq's own: the leader gives the id of a lost Controller to the one at another address."""
+        old, ext = need(request.ext, "controllerId"), request.ext
+        try:
+            address = one_address(need(ext, "address"))
+            raft_address = one_address(ext.get("raftAddress") or raft_port_of(address))
+        except ConfigError as error:
+            raise Refused(str(error), Response.INVALID_PARAMETER) from None
+        try:
+            incarnation = await self._raft.replace(old, address, raft_address)
+        except Unknown as error:
+            raise Refused(f"outcome not known: {error}", Response.SYSTEM_ERROR) from None
+        return request.reply(
+            ext={
+                "controllerId": old,
+                "address": address,
+                "raftAddress": raft_address,
+                "incarnation": str(incarnation),
+            }
         )
 
     def _update_config(self, request: codec.Command) -> codec.Command:

@@ -147,6 +147,7 @@ class Request(IntEnum):
     KEELMQ_COPY_TABLES = 7702
     KEELMQ_LOG_DIGESTS = 7703
     KEELMQ_TRANSFER_LEADERSHIP = 7710  # to the Controllers' leader
+    KEELMQ_REPLACE_CONTROLLER = 7711  # to the Controllers' leader
 
 
 class Response(IntEnum):

@@ -156,6 +156,13 @@ def addresses(text: str) -> list[str]:
     return found
 
 
+def one_address(text: str) -> str:
+    """``text`` as a ``host:port``. Raises ConfigError."""
+    found = addresses(text)
+    need(len(found) == 1, f"address {text!r}: expected one host:port")
+    return found[0]
+
+
 def peers(text: str) -> dict[str, str]:
     """Split ``n0-host:port;n1-host:port`` into id -> address. Raises ConfigError."""
     found: dict[str, str] = {}

@@ -29,6 +29,8 @@ BODY_BYTES_MAX: Final = 64 * 1024 * 1024  # of a compressed body, once decompres
 VERSION_3_0_11: Final = 37
 VERSION_5_0_0: Final = 413
 ZONE: Final = "__ZONE_NAME"
+PART: Final = "keelmqPart"
+"""Ours. A master registers topics that changed; the answer to 103 says that this NameServer takes it."""
 
 _INT: Final = struct.Struct(">i")
 
@@ -50,6 +52,7 @@ def parse_registration(command: Command) -> Registration:
         timeout_ms or None,
         opt_bool(ext, "enableActingMaster") if ext.get("enableActingMaster") else None,
         ext.get(ZONE),
+        part=opt_bool(ext, PART),
     )
     if not command.body:
         return found

@@ -57,6 +57,9 @@ class Registration:
     topics: dict[str, Queues] = field(default_factory=dict)
     mappings: dict[str, dict[str, Any]] = field(default_factory=dict)
     filter_servers: list[str] = field(default_factory=list)
+    part: bool = (
+        False  # ``topics`` are those that changed since the registration before on the same connection
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,8 @@ class RouteTable:
         if self._is_overtaken(broker, session):
             return Registered()
         group = self._groups.get(broker.group)
+        if broker.part and not self._can_add_to(broker, group, session):
+            raise Refused(f"not all of {broker.address} is known here: register every topic")
         listed = dict(group.addresses) if group else {}
         min_before = min(listed, default=0)
         # The same process under a new id: a slave that became master, or the other way round.
@@ -174,6 +179,17 @@ class RouteTable:
         if broker.broker_id < min_before:
             notices.append(self._min_id_change(broker.group, group, None, broker.ha_address))
         return self._told(broker, group, notices)
+
+    def _can_add_to(self, broker: Registration, group: _Group | None, session: int) -> bool:
+        """Whether the table of this master that a part is to be added to came on the same connection."""
+        live = self._live.get(broker.address)
+        return (
+            live is not None
+            and live.session == session
+            and group is not None
+            and broker.broker_id == MASTER_ID
+            and group.addresses.get(MASTER_ID) == broker.address
+        )
 
     def _is_overtaken(self, broker: Registration, session: int) -> bool:
         """Whether the broker spoke on a newer connection since, and of no older epoch."""
@@ -228,7 +244,7 @@ class RouteTable:
         live = self._live.get(broker.address)
         # An unchanged table is not taken again: it would give back a write bit an operator wiped.
         changed = moved or live is None or live.version != broker.version
-        if self._config.delete_topic_with_registration:
+        if self._config.delete_topic_with_registration and not broker.part:
             self._drop_unnamed(broker)
         read_only = broker.acting_master and not is_master
         for topic, queues in broker.topics.items():

@@ -11,8 +11,9 @@ from typing import Any, Final, Protocol
 from model.codes import Request, Response
 from model.config import NamesrvConfig
 from model.errors import ConfigError, DiskError, PeerError, Refused
+from model.ids import MASTER_ID
 from model.settings import parse_properties
-from namesrv.codec import ZONE, parse_queues, parse_registration, parse_version
+from namesrv.codec import PART, ZONE, parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, Notice, RouteTable
 from remoting.auth import read_credentials
 from remoting.bodies import dumps, dumps_dialect, loads_object
@@ -49,8 +50,8 @@ class Companion(Protocol):
 class NameServer:
     """Serves the NameServer's requests on one port.
 
-    ``companions`` (name -> server) are shown in ``status`` under their names and counted in ``health``; who
-    adds them starts and stops them.
+    ``companions`` (name -> server) are shown in ``status`` under their names and counted in ``health``; their
+    owner starts and stops them.
     """
 
     def __init__(self, env: Env, config: NamesrvConfig) -> None:
@@ -224,9 +225,9 @@ class NameServer:
         broker = parse_registration(request)
         found = self._table.register(broker, connection.attributes["session"], self._now_ms())
         self._announce(found.notices)
-        ext = {}
+        ext = {PART: "true"} if broker.broker_id == MASTER_ID else {}
         if found.master_address is not None:
-            ext = {"masterAddr": found.master_address, "haServerAddr": found.ha_address or ""}
+            ext |= {"masterAddr": found.master_address, "haServerAddr": found.ha_address or ""}
         order = self._kv.namespace(ORDER_NAMESPACE) if self._config.return_order_topic_config else None
         return request.reply(ext=ext, body=b"" if order is None else dumps({"table": order}))
 

@@ -28,10 +28,13 @@ def namesrv(ctx: click.Context, file: str | None, settings: tuple[str, ...]) -> 
 
 @click.group(
     cls=LazyGroup,
-    lazy={"transfer": ("admin.commands.transfer:transfer", "Make another Controller leader.")},
+    lazy={
+        "transfer": ("admin.commands.transfer:transfer", "Make another Controller leader."),
+        "replace": ("admin.commands.replace:replace", "Give a lost Controller's id to a new machine."),
+    },
     invoke_without_command=True,
     no_args_is_help=False,
-    short_help="Run a Controller of its own, or move their leadership.",
+    short_help="Run a Controller of its own, move their leadership, or replace one.",
 )
 @_conf
 @_set

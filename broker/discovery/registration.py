@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
 
+from broker.tables.topics import Topics
 from model.codes import Request, Response
 from model.config import BrokerConfig
 from model.errors import MqError, Refused
@@ -25,8 +26,8 @@ from model.settings import addresses
 from model.topic import DataVersion
 from remoting.bodies import dumps, loads_object
 from remoting.codec import Command
-from remoting.headers import flag
-from remoting.service import RemotingClient
+from remoting.headers import flag, opt_bool
+from remoting.service import Connection, RemotingClient
 from runtime.backoff import Backoff
 from runtime.env import Env
 from runtime.loops import level_triggered
@@ -41,6 +42,25 @@ GOODBYE_S: Final = 1.0
 FIRST_ID: Final = 1  # the smallest that a Controller gives; a master is 0
 FENCED: Final = -1
 """The id of a broker without a role: it is registered nowhere."""
+PART: Final = "keelmqPart"
+"""Ours. In an answer: this NameServer takes registrations of what changed. In a request: this is one."""
+PARTS_FROM: Final = 500
+"""A table of fewer topics is always sent as a whole."""
+
+Changes = Callable[[int | None], tuple[dict[str, Any] | None, int]]
+"""What changed in a table since a mark (None: all of it is to be sent), and the mark of now."""
+
+
+def changes_of(topics: Topics) -> Changes:
+    """Those of a large table, as long as no topic was deleted."""
+
+    def changes(mark: int | None) -> tuple[dict[str, Any] | None, int]:
+        found = None if mark is None or len(topics.table) < PARTS_FROM else topics.since(mark)
+        if found is not None and not all(name in topics.table for name in found["part"]):
+            found = None
+        return found, topics.mark
+
+    return changes
 
 
 class Registration:
@@ -62,12 +82,14 @@ class Registration:
         broker_id: Callable[[], int],
         is_sole_master: Callable[[], bool] = lambda: True,
         listening: Callable[[], bool] = lambda: True,
+        changes: Changes = lambda mark: (None, 0),
     ) -> None:
         self.on_master: list[Callable[[str, str], None]] = []
         """Hear the master's address and HA address when a NameServer tells them to this slave."""
         self._config = config
         self._client = client
         self._topics = topics
+        self._changes = changes
         self._broker_id = broker_id
         self._is_sole_master = is_sole_master
         self._listening = listening
@@ -148,7 +170,7 @@ class Registration:
 
     async def _register(self, server: _Server) -> None:
         # First the connection: what follows is true when it is sent, not when a connection was asked for.
-        await self._client.connection(server.address, CALL_S)
+        connection = await self._client.connection(server.address, CALL_S)
         broker_id = self._broker_id()
         if broker_id == FENCED:
             return
@@ -161,7 +183,15 @@ class Registration:
         if former == self._config.group_address != address:
             self._hang_up(server)
             former = None
-        answer = await self._client.call(server.address, self._request(broker_id, address), CALL_S)
+        place = (connection, address, broker_id)
+        part, mark = self._changes(server.mark if server.told == place else None)
+        server.told = None
+        answer = await self._client.call(server.address, self._request(broker_id, address, part), CALL_S)
+        if answer.code != Response.SUCCESS and part is not None:
+            part, mark = self._changes(None)
+            answer = await self._client.call(server.address, self._request(broker_id, address), CALL_S)
+        if broker_id == MASTER_ID and answer.code == Response.SUCCESS and opt_bool(answer.ext, PART):
+            server.told, server.mark = place, mark
         if answer.code != Response.SUCCESS:
             raise Refused(f"registration refused: {answer.code} {answer.remark or ''}".strip(), answer.code)
         server.registered_id, server.registered_address = broker_id, address
@@ -176,8 +206,8 @@ class Registration:
         in_route = broker_id == MASTER_ID and self._listening()
         return self._config.route_address if in_route else self._config.address
 
-    def _request(self, broker_id: int, address: str) -> Command:
-        body = self._body()
+    def _request(self, broker_id: int, address: str, part: dict[str, Any] | None = None) -> Command:
+        body = self._body(self._topics() if part is None else part)
         ext = self._ext(broker_id, address) | {
             "haServerAddr": self._config.ha_address,
             "enableActingMaster": flag(self._config.slave_acting_master),
@@ -185,6 +215,8 @@ class Registration:
             "compressed": "false",
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
         }
+        if part is not None:
+            ext[PART] = "true"
         if self._config.slave_acting_master:
             # No slave acts while NameServers still believe in the master: for two minutes, if we say nothing.
             ext["heartbeatTimeoutMillis"] = str(self._config.register_namesrv_ms * 3)
@@ -230,8 +262,7 @@ class Registration:
             "brokerId": str(broker_id),
         }
 
-    def _body(self) -> bytes:
-        table = self._topics()
+    def _body(self, table: dict[str, Any]) -> bytes:
         wrapper = {
             "dataVersion": table["dataVersion"],
             "topicConfigTable": table["topicConfigTable"],
@@ -251,3 +282,6 @@ class _Server:
         self.backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         self.registered_id = FENCED
         self.registered_address: str | None = None
+        # Where it took a master's table last, and the mark of what it took.
+        self.told: tuple[Connection, str, int] | None = None
+        self.mark = 0

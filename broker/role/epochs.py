@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ha.slave.own_log import classic_from
+from model.ids import Epoch, PhysicalOffset
 from store.files.epoch_file import EpochEntry
 from store.message_store import MessageStore
 
@@ -28,8 +29,8 @@ def label_log(store: MessageStore, epoch: int) -> None:
     if since is not None and (last is None or epoch > last.epoch):
         epochs.append(epoch, since)
     elif since is not None:
-        epochs.replace([*epochs.entries[:-1], EpochEntry(epoch, since)])
+        epochs.replace([*epochs.entries[:-1], EpochEntry(Epoch(epoch), PhysicalOffset(since))])
         epochs.labelled()
     entries = epochs.entries
     if entries and entries[0].start > begin and entries[0].epoch > 0:
-        epochs.replace([EpochEntry(0, begin), *entries])
+        epochs.replace([EpochEntry(Epoch(0), begin), *entries])

@@ -1,6 +1,7 @@
 """How do two Controllers prove to each other which members they are?
 
-Three unframed pieces of fixed form; an id is one length byte and UTF-8::
+Three unframed pieces of fixed form; an id is one length byte and UTF-8, with the incarnation of a member that
+was replaced (``controller.links.roster``)::
 
     dialer   -> acceptor   b"KMQRAFT1", nonce (32), own id, id it wants to reach
     acceptor -> dialer     nonce (32), proof (32)
@@ -18,16 +19,17 @@ directory) are told apart. Pure: bytes in, bytes out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from controller.links.frames import Frames
+from controller.links.roster import Roster
 from model.errors import ConfigError, PeerError
 from runtime.handshake import Initiator, Keys, NotProven, Responder, State
 from runtime.secret import NONCE_BYTES
 
 MAGIC: Final = b"KMQRAFT1"
+ID_BYTES_MAX: Final = 230  # with an incarnation behind it an id still fits its length byte
 PROCESS_BYTES: Final = NONCE_BYTES // 2
 
 
@@ -35,20 +37,24 @@ PROCESS_BYTES: Final = NONCE_BYTES // 2
 class Identity:
     """Which member this is, the ids of all, and what proves it. ``tls``: certificates name members."""
 
-    node_id: str
+    roster: Roster
     ids: frozenset[str]
     keys: Keys
     tls: bool
 
+    @property
+    def node_id(self) -> str:
+        return self.roster.node_id
+
     @classmethod
-    def of(cls, node_id: str, ids: Iterable[str], secret: bytes, *, tls: bool) -> Identity:
+    def of(cls, roster: Roster, secret: bytes, *, tls: bool) -> Identity:
         """Raises ConfigError for ids the handshake cannot carry."""
-        members = frozenset(ids)
-        if any(not 0 < len(member.encode()) < 256 for member in members):
-            raise ConfigError("ids in controllerDLegerPeers must have 1 to 255 bytes")
+        members = frozenset(roster.addresses)
+        if any(not 0 < len(member.encode()) <= ID_BYTES_MAX or "\n" in member for member in members):
+            raise ConfigError(f"ids in controllerDLegerPeers must be one line of 1 to {ID_BYTES_MAX} bytes")
         context = hashlib.sha256("\n".join(sorted(members)).encode()).digest()
         keys = Keys(secret, initiator=b"dialer\0", responder=b"acceptor\0", context=context)
-        return cls(node_id, members, keys, tls)
+        return cls(roster, members, keys, tls)
 
     def check_certificate(self, peer: str, names: frozenset[str]) -> None:
         """Raises PeerError when the certificate shown is not ``peer``'s."""
@@ -73,7 +79,9 @@ class Dialing:
     """The end that dialed ``peer``."""
 
     def __init__(self, identity: Identity, peer: str, nonce: bytes) -> None:
-        self.hello = MAGIC + nonce + _text(identity.node_id) + _text(peer)
+        self.hello = (
+            MAGIC + nonce + _text(identity.roster.own_label()) + _text(identity.roster.label_of(peer))
+        )
         self.opened: Opened | None = None
         self._peer = peer
         self._end = Initiator(identity.keys, self.hello, NONCE_BYTES)
@@ -125,9 +133,9 @@ class Accepting:
         hello = _read_hello(said)
         if hello is None:
             return b""
-        if hello.wanted != identity.node_id:
-            raise PeerError(f"it looks for {hello.wanted!r}, this is {identity.node_id}")
-        claimed = hello.claimed
+        if not identity.roster.is_wanted(hello.wanted):
+            raise PeerError(f"it looks for {hello.wanted!r}, this is {identity.roster.own_label()!r}")
+        claimed = identity.roster.check_claim(hello.claimed)
         if claimed not in identity.ids or not dials(claimed, identity.node_id):
             raise PeerError(f"it calls itself {claimed!r}, which is no member that dials this one")
         identity.check_certificate(claimed, self._names)

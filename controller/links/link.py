@@ -8,6 +8,7 @@ from typing import Final, Protocol, cast
 
 from controller.links.frames import Frames
 from controller.links.handshake import Accepting, Dialing, Identity, Opened
+from controller.links.roster import Replaced
 from controller.links.tls import member_names
 from model.errors import PeerError
 from model.settings import is_loopback
@@ -89,8 +90,9 @@ class Link(asyncio.Protocol):
                 self._frames.feed(data)
             self._take_frames()
         except PeerError as error:
+            level = logging.DEBUG if isinstance(error, Replaced) else logging.WARNING
             peer = self.peer or "a stranger"
-            log.warning("Raft connection with %s (%s) ended: %s", peer, self.remote, error)
+            log.log(level, "Raft connection with %s (%s) ended: %s", peer, self.remote, error)
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -20,6 +20,7 @@ from typing import Final
 
 from controller.links.handshake import PROCESS_BYTES, Identity, Opened, dials
 from controller.links.link import Link
+from controller.links.roster import Roster
 from controller.links.tls import TlsFiles, TlsNetwork
 from model.errors import ConfigError
 from model.settings import is_loopback, split_address
@@ -79,20 +80,18 @@ class Transport:
     def __init__(
         self,
         env: Env,
-        node_id: str,
-        addresses: Mapping[str, str],
+        roster: Roster,
         owner: Callbacks,
         *,
         security: Security,
         limits: Limits | None = None,
     ) -> None:
         """Raises ConfigError: members beyond loopback without secret or TLS, files that cannot be used."""
-        security.check(addresses)
+        security.check(roster.addresses)
         tls = security.tls
         self.env = env
-        self.addresses = dict(addresses)
         self.loopback_only = not security.secret and tls is None
-        self.identity = Identity.of(node_id, addresses, security.secret or b"", tls=tls is not None)
+        self.identity = Identity.of(roster, security.secret or b"", tls=tls is not None)
         self.limits = limits or Limits()
         self._network = env.network if tls is None else TlsNetwork(tls)
         self._owner = owner
@@ -100,7 +99,7 @@ class Transport:
         self._strangers: dict[Link, None] = {}  # in order of their coming
         self._process = b""
         self._doubled: dict[str, float] = {}  # id -> since when a second one is refused; inf = it was told
-        self._tasks = Tasks(f"raft.{node_id}")
+        self._tasks = Tasks(f"raft.{roster.node_id}")
         self._listener: Listener | None = None
         self._closed = False
 
@@ -127,6 +126,11 @@ class Transport:
             self._listener.close()
         for link in [*self._links.values(), *self._strangers]:
             link.abort()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """id -> Raft address of each member, as far as this one knows."""
+        return self.identity.roster.addresses
 
     @property
     def node_id(self) -> str:

@@ -9,7 +9,8 @@ A snapshot on disk and on the wire::
      0     8  magic   b"KMQRSNP1"
      8     4  crc     CRC32 of all that follows
     12     8  length  bytes of the body
-    20        body    msgpack [entry before the last applied one, last applied entry, state]
+    20        body    msgpack [entry before the last applied one, last applied entry, state], and the seats
+                        that were replaced, if there are any
 
 Integers outside msgpack are unsigned and big-endian. A log entry is (command, index, term).
 """
@@ -107,10 +108,19 @@ class PreVoteAnswer(
     admitted: bool = True
 
 
-class Admit(msgspec.Struct, frozen=True, tag_field="type", tag="admit", forbid_unknown_fields=True):
-    """The leader of ``term``: you hold all that was decided before you began, so you may vote."""
+class Admit(
+    msgspec.Struct,
+    frozen=True,
+    tag_field="type",
+    tag="admit",
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+):
+    """The leader of ``term``: you hold all that was decided before you began, so you may vote.
+    ``incarnation``: of your seat (``controller.raft.seats``)."""
 
     term: Natural
+    incarnation: Natural = 0
 
 
 class TimeoutNow(
@@ -124,7 +134,7 @@ class TimeoutNow(
 Message = AppendEntries | Ack | RequestVote | Vote | PreVote | PreVoteAnswer | Admit | TimeoutNow
 
 _MESSAGE: Final = Limits(bytes_max=COMMAND_BYTES_MAX + 1, text_max=64, items_max=BATCH_BYTES_MAX)
-_SNAPSHOT: Final = Limits(bytes_max=SNAPSHOT_BYTES_MAX, text_max=0, items_max=3)
+_SNAPSHOT: Final = Limits(bytes_max=SNAPSHOT_BYTES_MAX, text_max=4096, items_max=256)
 
 
 def encode_message(message: Message | dict[str, Any]) -> bytes:
@@ -155,12 +165,23 @@ def check_entries(message: AppendEntries) -> None:
         before, term = index, of_term
 
 
+class Seat(msgspec.Struct, frozen=True, array_like=True):
+    """The ``incarnation`` of a member that counts, and its request port and Raft port."""
+
+    node_id: str
+    incarnation: Natural
+    address: str
+    raft_address: str
+
+
 class Snapshot(msgspec.Struct, frozen=True, array_like=True):
-    """The state machine after ``last`` was applied; ``before`` is the entry in front of it."""
+    """The state machine after ``last`` was applied; ``before`` is the entry in front of it. ``seats``: those
+    that were replaced until then; left out where there are none."""
 
     before: Entry
     last: Entry
     state: bytes
+    seats: tuple[Seat, ...] = ()
 
 
 _SNAPSHOT_MAGIC = b"KMQRSNP1"
@@ -168,7 +189,8 @@ _SNAPSHOT_HEAD = struct.Struct(">8sIQ")
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    body = pack(snapshot)
+    fields = (snapshot.before, snapshot.last, snapshot.state)
+    body = pack(snapshot if snapshot.seats else fields)
     length = struct.pack(">Q", len(body))
     crc = zlib.crc32(body, zlib.crc32(length))
     return _SNAPSHOT_HEAD.pack(_SNAPSHOT_MAGIC, crc, len(body)) + body

@@ -21,6 +21,7 @@ before it counts.
             ["t", index]                entries from this index on are gone
             ["m", term, vote or nil]    current term and vote
             ["a"]                       this member was admitted: it may vote
+            ["i", incarnation]          of its seat it is this incarnation; without it 0, once admitted
 
 Integers outside msgpack are unsigned and big-endian. Compaction writes a new file beside the old one and
 replaces it, so there is no moment without a whole journal. While the new one is being written nothing of the
@@ -81,7 +82,11 @@ class _Admitted(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     pass
 
 
-_Record = _Owner | _Entry | _Truncated | _Meta | _Admitted
+class _Incarnation(msgspec.Struct, frozen=True, array_like=True, tag="i"):
+    incarnation: Natural
+
+
+_Record = _Owner | _Entry | _Truncated | _Meta | _Admitted | _Incarnation
 _LIMITS: Final = Limits(bytes_max=COMMAND_BYTES_MAX + 1, text_max=255, items_max=2**32 - 1)
 """Of what was written under a checksum. An entry is a command and the byte of its kind; ids have at most 255
 bytes; the first batch of a file holds all entries kept."""
@@ -104,6 +109,7 @@ class Journal:
         self._term = 0
         self._vote: str | None = None
         self._admitted = False
+        self._incarnation: int | None = None
         self._pending: list[_Record] = []
         self._number = 0
         self._end = 0
@@ -179,6 +185,11 @@ class Journal:
         """Whether this member may vote: a leader vouched that it lacks no decision of its past."""
         return self._admitted
 
+    @property
+    def incarnation(self) -> int | None:
+        """Which incarnation of its seat this directory is; None = it was never admitted."""
+        return self._incarnation
+
     def getCurrentTerm(self) -> int:
         return self._term
 
@@ -231,12 +242,15 @@ class Journal:
         self._pending.append(_Meta(term, vote))
         self.sync()
 
-    def admit(self) -> None:
-        """This member may vote. Durable when this returns."""
+    def admit(self, incarnation: int = 0) -> None:
+        """This member may vote, as this incarnation of its seat. Durable when this returns."""
         self._check()
         if not self._admitted:
             self._admitted = True
+            self._incarnation = max(incarnation, self._incarnation or 0)
             self._pending.append(_Admitted())
+            if self._incarnation:
+                self._pending.append(_Incarnation(self._incarnation))
             self.sync()
 
     def sync(self) -> None:
@@ -322,6 +336,8 @@ class Journal:
         records: list[_Record] = [_Owner(self._node_id), _Meta(self._term, self._vote)]
         if self._admitted:
             records.append(_Admitted())
+        if self._incarnation or (self._incarnation is not None and not self._admitted):
+            records.append(_Incarnation(self._incarnation))
         records += [_Entry(index, term, command) for command, index, term in self._entries]
         return _FILE_MAGIC + _batch(1, records)
 
@@ -387,6 +403,9 @@ class Journal:
                     self._term, self._vote = term, vote
                 case _Admitted():
                     self._admitted = True
+                    self._incarnation = self._incarnation or 0
+                case _Incarnation(incarnation=incarnation):
+                    self._incarnation = incarnation
                 case _Truncated(index=index):
                     self._entries = [entry for entry in self._entries if entry[1] < index]
                 case _Entry(index=index, term=term, command=command):

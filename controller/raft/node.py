@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from controller.raft.admission import Admission
+from controller.packing import Malformed
 from controller.raft.calls import Done, Failed, StateMachine, library_callback, safely
 from controller.raft.codec import (
     BATCH_BYTES_MAX,
@@ -36,6 +36,7 @@ from controller.raft.codec import (
     PreVote,
     PreVoteAnswer,
     RequestVote,
+    Seat,
     Snapshot,
     TimeoutNow,
     Vote,
@@ -47,11 +48,13 @@ from controller.raft.health import PeerProgress, Progress, Watch
 from controller.raft.invariants import Invariants, Position
 from controller.raft.journal import Journal, align
 from controller.raft.library import Outbox, Peer, library
+from controller.raft.membership import Membership
 from controller.raft.reads import Reads
+from controller.raft.seats import SEAT, Seats, pack_seat, read_seat
 from controller.raft.snapshots import Compaction, Incoming, Storage
 from controller.raft.timing import Timing
-from controller.raft.voting import Voting
-from model.errors import DiskError, MqError, PeerError
+from controller.raft.voting import NEVER, Voting
+from model.errors import DiskError, MqError, PeerError, Refused
 
 if TYPE_CHECKING:
     from random import Random
@@ -97,7 +100,7 @@ class Node(Voting):
         self._clock_ms = clock_ms or (lambda: self._now() * 1000)
         self._watch = Watch()
         self._invariants = Invariants()
-        self._admission = Admission()
+        self._membership = Membership()
         self._incoming = Incoming()
         self._queue: deque[tuple[bytes, Done]] = deque()
         reads = self._reads = Reads(len(self.peers))
@@ -105,22 +108,35 @@ class Node(Voting):
         self._begin_voting()
         conf = _library_conf(timing, journal)
         super().__init__(Peer(node_id), list(self.peers.values()), conf, transport=self._outbox)
-        if storage.snapshot is not None:
+        if storage.snapshot is None:
+            self.seats.load((), 0, journal[:])
+        else:
             self.snapshots.store(encode_snapshot(storage.snapshot))
             self._adopt(storage.snapshot)
+
+    @property
+    def seats(self) -> Seats:
+        """The members that were replaced."""
+        return self._membership.seats
 
     # what the owner does with a node
 
     def up(self, peer: str) -> None:
         """There is a link to ``peer``."""
+        self._membership.vacated.discard(peer)
         self.link_up(self.peers[peer])
 
     def down(self, peer: str) -> None:
         """The link to ``peer`` ended."""
+        self._membership.vacated.discard(peer)
+        self._forget(peer)
+
+    def _forget(self, peer: str) -> None:
+        """What ``peer`` said so far counts for nothing any more."""
         self.link_down(self.peers[peer])
         self.snapshots.cancelTransmisstion(self.peers[peer])
         self._take_votes_back(peer)
-        self._admission.link_ended(peer)
+        self._membership.link_ended(peer)
         if self.leads():
             # It may come back with an empty directory: believe again only what it then acknowledges.
             self.match_index[self.peers[peer]] = 0
@@ -142,6 +158,37 @@ class Node(Voting):
             return
         # What former leaders committed lies before the entry this term began with.
         self._reads.ask(self.term, max(self.commit_index, self.noop_index), done)
+
+    def replace(self, old: str, address: str, raft_address: str, done: Done) -> None:
+        """Give the seat of ``old`` to a new machine. ``done`` gets its incarnation once that is committed.
+
+        Raises Refused with the reason: nothing was changed. docs/raft.md has the safety argument.
+        """
+        assert self.leads(), "looked at by the caller"
+        since, answered = self._now() - self._timing.election_min_s, self.answered_at
+        answering = {peer.id for peer in self.peers.values() if answered.get(peer, NEVER) > since}
+        if self.commit_index < self.noop_index:
+            # Ongaro's bug of single-server changes: a change needs an entry of the own term before it.
+            raise Refused("this leader has not committed an entry of its own term yet; try again")
+        why = self._membership.why_not_replace(old, set(self.peers), answering, self.commit_index)
+        if why is not None:
+            raise Refused(why)
+        seat = self.seats.next_of(old, address, raft_address)
+        index, term = self._journal.last_index + 1, self.term
+        self._add_entry(pack_seat(seat), index, term, seat)
+        self.waiting[index].append((term, library_callback(done)))
+        self.speak_now()
+
+    def _add_entry(self, command: bytes, index: int, term: int, seat: Seat | None) -> None:
+        self._journal.add(command, index, term)
+        if seat is None:
+            return
+        self.seats.add(index, seat)
+        log.info("%s is replaced: incarnation %d, at %s", seat.node_id, seat.incarnation, seat.raft_address)
+        if seat.node_id in self.peers:
+            self._membership.vacated.add(seat.node_id)
+            self._forget(seat.node_id)
+            self.answered_at[self.peers[seat.node_id]] = NEVER
 
     def queued(self) -> int:
         return len(self._queue)
@@ -258,6 +305,8 @@ class Node(Voting):
         Most messages are signs of life and their answers, of which a group that has nothing to do exchanges
         many. Raises PeerError, DiskError, Diverged.
         """
+        if sender_id in self._membership.vacated:
+            return False  # it was replaced, and its link is about to end
         before = self._position()
         self._take(self.peers[sender_id], message)
         self.check_invariants()
@@ -340,12 +389,13 @@ class Node(Voting):
             if index > last or journal[index - first][2] != term:
                 break
             checked = index
-        new = message.entries[checked - before :]
+        new = [(*entry, _seat_in(sender, entry[0])) for entry in message.entries[checked - before :]]
         if new and checked < last:
             self._contradicted(checked + 1)
             journal.deleteEntriesFrom(checked + 1 - first)
-        for command, index, term in new:
-            journal.add(command, index, term)
+            self.seats.cut_from(checked + 1)
+        for command, index, term, seat in new:
+            self._add_entry(command, index, term, seat)
             checked = index
         # Beyond ``checked`` this log may still differ from the leader's.
         self.commit_to(max(self.commit_index, min(message.commit_index, checked)))
@@ -379,6 +429,7 @@ class Node(Voting):
     def _adopt(self, snapshot: Snapshot) -> None:
         """Let journal and state follow a durable snapshot. Entries behind it stay if they continue it."""
         align(self._journal, snapshot)
+        self.seats.load(snapshot.seats, snapshot.last[1], self._journal[:])
         self._machine.restore(snapshot.state)
         self.skip_to(snapshot.last[1])
 
@@ -400,6 +451,7 @@ class Node(Voting):
         if not message.admitted:
             self._consider(sender, message)
             return
+        self._membership.voting.add(sender.id)
         self.answered_at[sender] = self._now()
         self._reads.on_ack(sender.id, message, self._clock_ms() * 1000)
         if not message.reset and message.success and matched.get(sender, 0) < message.next_index - 1:
@@ -415,21 +467,27 @@ class Node(Voting):
         read, confirmed by others after it began, or because all members, this one as it is now, elected this
         leader.
         """
-        if sender.id in self._voters:
+        if sender.id in self._ballots.electors:
             self.answered_at[sender] = self._now()
-        elif not self._admission.is_confirmed(sender.id):
-            self._admission.ask(sender.id, self.read)
+        elif not self._membership.is_confirmed(sender.id):
+            self._membership.ask(sender.id, self.read)
             return
+        seat_index = self.seats.index_of(sender.id)
+        if seat_index > self.commit_index:
+            return  # that its seat is vacant is not certain yet
         needed = max(self.commit_index, self.noop_index)
         if message.success and not message.reset and message.next_index > needed:
             log.info("Controller %s holds everything: admitted", sender.id)
-            self._outbox.send(sender, Admit(self.term))
+            self._outbox.send(sender, Admit(self.term, self.seats.incarnation(sender.id)))
             self.speak_now()  # its answer says that it was
 
     def _on_admit(self, sender: Peer, message: Admit) -> None:
         if message.term == self.term and sender == self.leader_peer:
             log.info("admitted by %s: this Controller may vote", sender.id)
-            self._journal.admit()
+            if self.voted_for is None:
+                # Its past self may have voted in this term, so it has no other vote than for its leader.
+                self.set_term(self.term, sender.id)
+            self._journal.admit(message.incarnation)
 
     # acknowledgements
 
@@ -438,14 +496,18 @@ class Node(Voting):
     ) -> None:
         """Answer ``said``."""
         after = self._journal.last_index + 1 if next_index is None else next_index
-        admitted = self._journal.admitted
-        self._outbox.send(to, Ack(self.term, after, reset, success, said.sent_us, said.round, admitted))
+        ack = Ack(self.term, after, reset, success, said.sent_us, said.round, self.has_vote)
+        self._outbox.send(to, ack)
 
     # what the library asks
 
     def apply_command(self, command: bytes) -> Any:
         if command[:1] == NO_OP:
             return b""
+        if command[:1] == SEAT:
+            seat = read_seat(command)
+            assert seat is not None, "looked at when it was added"
+            return b"%d" % seat.incarnation
         if command[:1] != REGULAR:
             log.error("entry of unknown kind %r was committed; it changes nothing", command[:1])
             return Failed(f"entry of unknown kind {command[:1]!r}")
@@ -469,9 +531,16 @@ class Node(Voting):
     def compact(self) -> None:
         applied, now = self.last_applied, self._now()
         if self._compaction.is_due(applied, now):
-            data = self._compaction.run(applied, self._machine.snapshot(), now)
+            data = self._compaction.run(applied, self._machine.snapshot(), self.seats.until(applied), now)
             if data is not None:
                 self.snapshots.store(data)
+
+
+def _seat_in(sender: Peer, command: bytes) -> Seat | None:
+    try:
+        return read_seat(command)
+    except Malformed as error:
+        raise PeerError(f"{sender.id} sends an entry that is no replacement: {error}") from None
 
 
 def _library_conf(timing: Timing, journal: Journal) -> Any:

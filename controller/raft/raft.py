@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from controller.links.roster import Roster
 from controller.links.transport import Callbacks, Security, Transport
 from controller.raft.calls import Callers, Failed, StateMachine
-from controller.raft.codec import COMMAND_BYTES_MAX, decode_message
+from controller.raft.codec import COMMAND_BYTES_MAX, Seat, decode_message
 from controller.raft.directory import Directory, no_room
 from controller.raft.health import Progress, Vitals
 from controller.raft.node import NO_OP, REGULAR, Node
 from controller.raft.timing import RaftConfig
 from model.errors import ConfigError, DiskError, MqError, PeerError, Refused, Unknown
+from model.settings import is_loopback, split_address
 from runtime.backoff import Backoff
 from runtime.env import Env
 from runtime.loops import UNTIL_WOKEN, level_triggered
@@ -89,8 +91,7 @@ class Raft:
         self._new_transport = partial(
             Transport,
             env,
-            node_id,
-            addresses,
+            Roster(node_id, addresses, self._incarnation),
             Callbacks(self._on_message, self._on_up, self._on_down),
             security=security or Security(),
             limits=config.limits(),
@@ -180,6 +181,9 @@ class Raft:
             return ended.why
         if ended is None and (why := self._vitals.stalled(self._env.monotonic_ms())):
             return why
+        seat, incarnation = self.seats.get(self.node_id), self._incarnation()
+        if seat is not None and incarnation is not None and incarnation < seat.incarnation:
+            return f"this Controller was replaced by the one at {seat.address}: end it for good"
         if self.leader_id is None:
             return "no leader among the Controllers"
         if not self.admitted:
@@ -270,6 +274,7 @@ class Raft:
         self._callers.question_leaves()
         try:
             self._node.tick()
+            self._follow_seats()
         except Exception as error:  # noqa: BLE001
             self._fail(error)
             return
@@ -300,6 +305,7 @@ class Raft:
         message = decode_message(body)
         try:
             moved = self._node.received(peer, message)
+            self._follow_seats()
         except PeerError:
             raise
         except Exception as error:  # noqa: BLE001
@@ -318,6 +324,48 @@ class Raft:
         if self._node is not None and self._ended is None:
             self._node.down(peer)
             self._wake.set()
+
+    def _incarnation(self) -> int | None:
+        journal = self._directory.journal
+        return None if journal is None else journal.incarnation
+
+    def _follow_seats(self) -> None:
+        """The links go where the log says that the members are, and end where it says that they are not."""
+        if self._node is None:
+            return
+        seats = self._node.seats
+        roster = self._transport.identity.roster
+        replaced = {seat.node_id: (seat.incarnation, seat.raft_address) for seat in seats.current.values()}
+        for peer in roster.update(replaced):
+            log.info("Controller %s: %s is at %s", self.node_id, peer, roster.addresses[peer])
+            self._transport.drop(peer)
+
+    @property
+    def seats(self) -> dict[str, Seat]:
+        """The members that were replaced, as this member's log says."""
+        return {} if self._node is None else self._node.seats.current
+
+    async def replace(self, old: str, address: str, raft_address: str, timeout_s: float = 3.0) -> int:
+        """Give the seat of member ``old`` to a new machine: the incarnation that counts from now on.
+
+        Raises NotLeader; Refused with the reason, nothing was changed then; Unknown.
+        """
+        node = self._leading()
+        others = sorted(self._transport.identity.ids - {self.node_id})
+        if old == self.node_id:
+            raise Refused(f"{old} leads: make another one leader first (keelmq controller transfer)")
+        if old not in others:
+            raise Refused(f"{old} is not another member: {', '.join(others) or 'there is none'}")
+        taken = [peer for peer, at in self._transport.addresses.items() if at == raft_address and peer != old]
+        if taken:
+            raise Refused(f"{raft_address} is the Raft port of {taken[0]}")
+        if self._transport.loopback_only and not is_loopback(split_address(raft_address)[0]):
+            raise Refused(f"raftSecretFile is needed: {raft_address} is not on loopback")
+        future, done = self._callers.expect(lambda: NotLeader(self.leader_id))
+        node.replace(old, address, raft_address, done)
+        self._follow_seats()
+        self._wake.set()
+        return int(await self._callers.wait(future, timeout_s))
 
     async def transfer(self, to: str | None = None) -> str:
         """Make member ``to``, or any that holds the whole log, the leader: the id of the new leader.
@@ -421,4 +469,5 @@ class Raft:
             send=self._transport.send,
             clock_ms=self._env.monotonic_ms,
         )
+        self._follow_seats()
         storage.journal.sync()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from controller.raft.codec import SNAPSHOT_BYTES_MAX, Snapshot, encode_snapshot
+from controller.raft.codec import SNAPSHOT_BYTES_MAX, Seat, Snapshot, encode_snapshot
 from controller.raft.journal import Journal
 from model.errors import DiskError, PeerError
 
@@ -43,12 +43,12 @@ class Compaction:
         long = done >= COMPACT_ENTRIES_MIN and storage.journal.size_bytes > COMPACT_BYTES
         return (done >= storage.compact_entries or long) and now_s >= self._not_before_s
 
-    def run(self, applied: int, state: bytes, now_s: float) -> bytes | None:
+    def run(self, applied: int, state: bytes, seats: tuple[Seat, ...], now_s: float) -> bytes | None:
         """The new snapshot, durable; None when the disk refused and nothing was touched. Raises DiskError."""
         journal = self.storage.journal
         done = applied - journal.first_index
         before, last = journal[done - 1 : done + 1]
-        data = encode_snapshot(Snapshot(before, last, state))
+        data = encode_snapshot(Snapshot(before, last, state, seats))
         try:
             self.storage.store_snapshot(data)
             # Only now: until here a crash finds the old journal whole.

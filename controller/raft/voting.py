@@ -13,6 +13,7 @@ group begins.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from controller.raft.codec import PreVote, PreVoteAnswer, RequestVote, Vote
@@ -24,10 +25,35 @@ if TYPE_CHECKING:
     from random import Random
 
     from controller.raft.journal import Journal
+    from controller.raft.membership import Membership
 
 NEVER: Final = -1e9
 ANSWERS_MISSED_MAX: Final = 3
 """A follower that left so many signs of life in a row unanswered is not asked to lead."""
+
+
+@dataclass(slots=True)
+class Ballots:
+    """The votes for this member: voter -> whether it is admitted.
+
+    ``votes`` are of ``term``, ``promised`` are pre-votes. ``electors``: all other members, where this leader
+    was elected by all of them.
+    """
+
+    term: int = 0
+    votes: dict[str, bool] = field(default_factory=dict)
+    promised: dict[str, bool] = field(default_factory=dict)
+    electors: frozenset[str] = frozenset()
+
+    def add(self, term: int, voter: str, *, admitted: bool) -> None:
+        if term != self.term:
+            self.term, self.votes = term, {}
+        self.votes[voter] = admitted
+
+    def take_back(self, voter: str) -> None:
+        self.promised.pop(voter, None)
+        self.votes.pop(voter, None)
+        self.electors -= {voter}
 
 
 class Voting(LibraryNode):
@@ -38,17 +64,22 @@ class Voting(LibraryNode):
     _chance: Random
     _timing: Timing
     _outbox: Outbox
+    _membership: Membership
     peers: dict[str, Peer]
 
     def _begin_voting(self) -> None:
         self._heard_leader = NEVER  # when the current leader last spoke
-        self._votes: tuple[int, dict[str, bool]] = (0, {})  # term -> voter: whether it is admitted
-        self._pre_votes: dict[str, bool] = {}
-        self._voters: set[str] = set()  # the members that elected this leader when it took all of them
+        self._ballots = Ballots()
         self._forced = False
         self._tries = 0  # since a leader was last heard
         self._turns: dict[str, float] = {}  # since when each peer was asked to lead instead
         self._ticked = 1e9  # when the last tick began
+
+    @property
+    def has_vote(self) -> bool:
+        """False for a member that was not admitted, and for one that was replaced."""
+        journal = self._journal
+        return journal.admitted and not self._membership.is_replaced(self.selfNode.id, journal.incarnation)
 
     def leader(self) -> str | None:
         found = self.leader_peer
@@ -61,7 +92,7 @@ class Voting(LibraryNode):
         self._heard_leader = self._now()
         self.election_deadline = self._heard_leader + self._patience_s()
         self._tries = 0
-        self._pre_votes.clear()
+        self._ballots.promised.clear()
         self._forced = False
         self.become_follower(leader)
 
@@ -93,7 +124,7 @@ class Voting(LibraryNode):
         self._tries += 1
         self.election_deadline = now + self._next_try_s()
         self.leader_peer = None
-        self._pre_votes.clear()
+        self._ballots.promised.clear()
         _command, index, term = self._journal[-1]
         for peer in self.peers.values():
             self._outbox.send(peer, PreVote(self.term + 1, index, term))
@@ -122,9 +153,9 @@ class Voting(LibraryNode):
             return
         if self.leader_peer is not None:
             return  # one came back meanwhile
-        self._pre_votes[sender.id] = message.admitted
-        if self._elects(self._pre_votes):
-            self._pre_votes.clear()
+        self._ballots.promised[sender.id] = message.admitted
+        if self._elects(self._ballots.promised):
+            self._ballots.promised.clear()
             self._stand_soon(transfer=False)
 
     def _on_vote(self, sender: Peer, message: Vote) -> None:
@@ -135,25 +166,24 @@ class Voting(LibraryNode):
             return
         if self.role != CANDIDATE:
             return
-        if self._votes[0] != message.term:
-            self._votes = (message.term, {})
-        votes = self._votes[1]
-        votes[sender.id] = message.admitted
-        if self._elects(votes):
-            self._voters = set(votes) if len(votes) == len(self.peers) else set()
+        ballots = self._ballots
+        ballots.add(message.term, sender.id, admitted=message.admitted)
+        if self._elects(ballots.votes):
+            ballots.electors = frozenset(ballots.votes if len(ballots.votes) == len(self.peers) else ())
             self.on_elected()
 
     def _elects(self, votes: dict[str, bool]) -> bool:
         """Whether these and the own vote are a majority of admitted members, or all members."""
+        seats, own = self._membership.seats, str(self.selfNode.id)
+        if not self._journal.admitted and seats.index_of(own) > self.commit_index:
+            return False  # that its seat is this machine's is not certain: its former one may still vote
         if len(votes) == len(self.peers):
             return True
-        return self._majority(sum(votes.values()) + self._journal.admitted)
+        return self._majority(sum(votes.values()) + self.has_vote)
 
     def _take_votes_back(self, peer: str) -> None:
         """The link to ``peer`` ended: it may come back without a memory of its vote, and vote again."""
-        self._pre_votes.pop(peer, None)
-        self._votes[1].pop(peer, None)
-        self._voters.discard(peer)
+        self._ballots.take_back(peer)
         if self._forced and not self.linked:
             # No member is left to vote; those that come back are asked again.
             self._forced = self._outbox.transfer = False
@@ -200,7 +230,7 @@ class Voting(LibraryNode):
             # Wait for it: two candidates that woke together would split the votes.
             later = self._now() + self._timing.retry_s
             self.election_deadline = max(self.election_deadline, later)
-        answer = PreVoteAnswer(message.term, self.term, granted, self._journal.admitted)
+        answer = PreVoteAnswer(message.term, self.term, granted, self.has_vote)
         self._outbox.send(sender, answer)
 
     def _on_request_vote(self, sender: Peer, message: RequestVote) -> None:
@@ -220,7 +250,7 @@ class Voting(LibraryNode):
             self.set_term(message.term, sender.id)
         if granted:
             self.election_deadline = self._now() + self._patience_s()
-        self._outbox.send(sender, Vote(message.term, granted, self._journal.admitted))
+        self._outbox.send(sender, Vote(message.term, granted, self.has_vote))
 
     def _leader_is_well(self) -> bool:
         """Whether this member, leader or follower, has recent word that the current leader works."""
@@ -260,5 +290,5 @@ class Voting(LibraryNode):
     def on_elected(self) -> None:
         self._tries = 0
         # Its log reaches as far as that of a majority which forgot nothing, or of every member there is.
-        self._journal.admit()
+        self._journal.admit(self._membership.seats.incarnation(str(self.selfNode.id)))
         self.become_leader()

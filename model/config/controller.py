@@ -93,5 +93,10 @@ class ControllerConfig(ServerConfig):
         """id -> host:port of every member's Raft port."""
         if self.raft_peers:
             return peers(self.raft_peers)
-        split = {node: split_address(address) for node, address in peers(self.peers).items()}
-        return {node: f"{host}:{port + 10}" for node, (host, port) in split.items()}
+        return {node: raft_port_of(address) for node, address in peers(self.peers).items()}
+
+
+def raft_port_of(address: str) -> str:
+    """Where the Raft port of a Controller is unless it is configured: 10 above its request port."""
+    host, port = split_address(address)
+    return f"{host}:{port + 10}"

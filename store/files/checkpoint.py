@@ -25,6 +25,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 from zlib import crc32
 
+from model.ids import PhysicalOffset
 from runtime.env import Disk, File
 
 FILE_BYTES = 4096
@@ -43,10 +44,10 @@ class Checkpoint:
     physic_timestamp_ms: int = 0
     logics_timestamp_ms: int = 0
     index_timestamp_ms: int = 0
-    master_flushed_offset: int = 0
-    confirm_offset: int = 0
-    settled_offset: int = 0
-    indexed_offset: int = 0
+    master_flushed_offset: PhysicalOffset = PhysicalOffset(0)
+    confirm_offset: PhysicalOffset = PhysicalOffset(0)
+    settled_offset: PhysicalOffset = PhysicalOffset(0)
+    indexed_offset: PhysicalOffset = PhysicalOffset(0)
     trusted: bool = False  # written here, and not changed since
     kept: bytes = bytes(_KEPT_BYTES)  # what a RocketMQ newer than ours may keep behind its fields
 

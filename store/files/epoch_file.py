@@ -23,6 +23,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from model.errors import DiskError
+from model.ids import Epoch, PhysicalOffset
 from runtime.env import Disk
 from store.files.sealed import one_bit_off, read_copies, write_copies
 
@@ -30,10 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class EpochEntry(NamedTuple):
-    """``start``: physical offset, bytes."""
+    """``start``: where its first byte lies in the log."""
 
-    epoch: int
-    start: int
+    epoch: Epoch
+    start: PhysicalOffset
 
 
 def encode(entries: list[EpochEntry]) -> bytes:
@@ -41,11 +42,16 @@ def encode(entries: list[EpochEntry]) -> bytes:
     return b"%d\n%d\n%b" % (len(entries), crc32(lines) & 0x7FFFFFFF, lines)
 
 
+def _entry(line: str) -> EpochEntry:
+    epoch, start = line.split("-")
+    return EpochEntry(Epoch(int(epoch)), PhysicalOffset(int(start)))
+
+
 def decode(data: bytes) -> list[EpochEntry]:
     """Raises DiskError when the text is not an epoch file or its CRC is another."""
     try:
         count, crc, *lines = data.decode().split("\n")
-        entries = [EpochEntry(int(e), int(s)) for e, s in (line.split("-") for line in lines if line)]
+        entries = [_entry(line) for line in lines if line]
         wrong = len(entries) != int(count) or int(crc) not in (
             0,
             crc32(encode(entries).split(b"\n", 2)[2]) & 0x7FFFFFFF,
@@ -64,9 +70,9 @@ class EpochFile:
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.entries: list[EpochEntry] = []
-        self.doubt: str | None = None
+        self.unreadable: str | None = None
         """Why nothing is known of the epochs; None: ``entries`` is all there is to know."""
-        self.classic_from: int | None = None
+        self.classic_from: PhysicalOffset | None = None
         """From where on, bytes, a log that has epochs was written without a Controller; None: nowhere."""
         self._disk = disk
         self._path = path
@@ -76,18 +82,18 @@ class EpochFile:
     def last(self) -> EpochEntry | None:
         return self.entries[-1] if self.entries else None
 
-    def load(self, *, may_doubt: bool = False) -> None:
+    def load(self, *, may_be_unreadable: bool = False) -> None:
         """Read the file, or its ``.bak``; one flipped bit is turned back. When both are damaged beyond that
-        there are no entries and ``doubt``, or without ``may_doubt`` DiskError."""
-        self.entries, self.doubt = [], None
+        there are no entries and ``unreadable``, or without ``may_be_unreadable`` DiskError."""
+        self.entries, self.unreadable = [], None
         try:
             found, whole = read_copies(self._disk, self._path, _mend)
         except OSError as error:
             raise DiskError(f"reading {self._path} failed: {error.strerror or error}") from error
         except DiskError as error:
-            if not may_doubt:
+            if not may_be_unreadable:
                 raise
-            self.doubt = str(error)
+            self.unreadable = str(error)
             log.error("epochs lost, they come from a master: %s", error)
             return
         if found is not None:
@@ -96,7 +102,7 @@ class EpochFile:
                 self._write(self.entries)
         self.classic_from = self._load_classic()
 
-    def _load_classic(self) -> int | None:
+    def _load_classic(self) -> PhysicalOffset | None:
         last = self.last
         try:
             found, _ = read_copies(self._disk, self._classic_path, _mend)
@@ -116,7 +122,7 @@ class EpochFile:
         last = self.last
         if last is None or (self.classic_from is not None and self.classic_from <= end):
             return
-        start = max(end, last.start)
+        start = PhysicalOffset(max(end, last.start))
         try:
             write_copies(self._disk, self._classic_path, encode([EpochEntry(last.epoch, start)]))
         except OSError as error:
@@ -137,9 +143,9 @@ class EpochFile:
         self.classic_from = None
 
     def trust(self, entries: list[EpochEntry]) -> None:
-        """End ``doubt``: these are the epochs."""
+        """End ``unreadable``: these are the epochs."""
         self._write(entries)
-        self.entries, self.doubt = list(entries), None
+        self.entries, self.unreadable = list(entries), None
         self.labelled()
 
     def append(self, epoch: int, start: int) -> None:
@@ -154,7 +160,7 @@ class EpochFile:
         if last is not None and (epoch <= last.epoch or start < last.start):
             raise ValueError(f"epoch {epoch} at {start} cannot follow epoch {last.epoch} at {last.start}")
         kept = self.entries[:-1] if last is not None and last.start == start else self.entries
-        self._store([*kept, EpochEntry(epoch, start)])
+        self._store([*kept, EpochEntry(Epoch(epoch), PhysicalOffset(start))])
 
     def truncate_suffix(self, offset: int) -> None:
         """Forget the epochs that start at or behind ``offset``."""

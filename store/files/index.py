@@ -17,9 +17,10 @@ from datetime import datetime
 from typing import Final
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from model.message import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from runtime.env import Disk
-from store.files.index_file import STILL_LOOKING, IndexFile
+from store.files.index_file import STILL_LOOKING, IndexFile, Item
 from store.files.key_hash import MASK, KeyHash, absolute
 from store.files.record import Dispatch
 
@@ -41,7 +42,7 @@ class Index:
         self._entries = entries
         self._now_ms = now_ms
         self.removed = False  # loading met a file that cannot be right
-        self._owed: list[tuple[int, int, int]] = []  # key hash, offset, store time: no file could be made for
+        self._owed: list[Item] = []  # no file could be made for them
         self._full: list[IndexFile] = []  # full files whose last entries are not written yet
         self._names_dirty = self._names_in_flight = False
         self._flushing: list[IndexFile] = []
@@ -105,9 +106,10 @@ class Index:
         return None if last is None or last.is_full or last.table is not None else last
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> PhysicalOffset:
         """Offset of the last message indexed, -1 when there is none: those up to here are skipped."""
-        return next((file.head.end_offset for file in reversed(self.files) if file.head.count > 1), -1)
+        ends = (file.head.end_offset for file in reversed(self.files) if file.head.count > 1)
+        return next(ends, PhysicalOffset(-1))
 
     @property
     def end_timestamp_ms(self) -> int:
@@ -222,7 +224,7 @@ class Index:
             )
         ]
 
-    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def find(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
         """Physical offsets of messages that may carry ``key``, newest first, and now and then STILL_LOOKING.
         Raises OSError."""
         key_hash = self.hash(topic, key)

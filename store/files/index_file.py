@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from runtime.env import Disk, File
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,11 @@ _PICTURE_BYTES: Final = 1 << 18
 """Bytes of slots copied between two turns of the loop: a fifth of a millisecond."""
 LOOKED_AT_ONCE: Final = 128
 """Entries of a key looked at between two turns of the loop: a third of a millisecond."""
-STILL_LOOKING: Final = -1
+STILL_LOOKING: Final = PhysicalOffset(-1)
+
+
+Item = tuple[int, PhysicalOffset, int]
+"""What goes into the index: key hash, physical offset, store time in ms."""
 
 
 @dataclass(slots=True)
@@ -63,8 +68,8 @@ class Header:
 
     begin_timestamp_ms: int = 0
     end_timestamp_ms: int = 0
-    begin_offset: int = 0
-    end_offset: int = 0
+    begin_offset: PhysicalOffset = PhysicalOffset(0)
+    end_offset: PhysicalOffset = PhysicalOffset(0)
     slots_used: int = 0
     count: int = 1
 
@@ -207,8 +212,8 @@ class IndexFile:
         self.table[slot] = number
         self.dirty_pages.add(slot >> _PAGE_SLOTS_SHIFT)
 
-    def add(self, items: Sequence[tuple[int, int, int]]) -> None:
-        """Add entries of (key hash, physical offset, store time in ms), oldest first; they must fit."""
+    def add(self, items: Sequence[Item]) -> None:
+        """Add entries, oldest first; they must fit."""
         table = self.table if self.table is not None else self.writable()
         head = self.head
         number = head.count
@@ -258,7 +263,7 @@ class IndexFile:
         if self._flush is not None:
             self._flush.cut = True
 
-    def entry(self, number: int) -> tuple[int, int, int, int]:
+    def entry(self, number: int) -> tuple[int, PhysicalOffset, int, int]:
         """(key hash, physical offset, seconds since the first, entry before) of entry ``number``."""
         if number >= self._written:
             at = (number - self._written) * ENTRY_BYTES
@@ -268,7 +273,7 @@ class IndexFile:
             key_hash, offset, seconds, before = ENTRY.unpack(raw)
         return key_hash, offset, seconds, before
 
-    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
         """Physical offsets of entries with this hash, newest first, stored within [begin_ms, end_ms]
         (to the second); STILL_LOOKING after each LOOKED_AT_ONCE entries: a key may have millions."""
         number = self._newest(key_hash % self.slots)

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from model.ids import PhysicalOffset
 from runtime.env import Env
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
@@ -70,7 +71,9 @@ class Housekeeping:
         self._interval_s = interval_ms / 1000
         self._want_sync = want_sync
         self._early = asyncio.Event()
-        self._rounds: deque[tuple[int, int]] = deque()  # how far dispatch was, bytes; store time there, ms
+        self._rounds: deque[tuple[PhysicalOffset, int]] = (
+            deque()
+        )  # how far dispatch was; store time there, ms
         self._rounds_of = 0  # log.generation
         self._written = b""
         self._made_up = False  # what lacked in the index at the start is written back

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from runtime.env import Env
 from store.files.index import Index
 from store.files.index_file import CHECKED_AT_ONCE
@@ -41,7 +42,7 @@ class Indexer:
     """``at``: the messages that end at or below this log offset (bytes) are in the index."""
 
     def __init__(self, files: StoreFiles, walker: Walker, throttle: Throttle) -> None:
-        self.at = 0
+        self.at = PhysicalOffset(0)
         self.caught_up = True  # is the index level with the queues, and its slots in memory?
         self.on_bad: Callable[[int, BadRecord], int] = lambda at, bad: at
         """Told of bytes at an offset that are no record; says where good records go on."""
@@ -56,18 +57,18 @@ class Indexer:
 
     def start_at(self, offset: int, *, behind: bool = False) -> None:
         """Where the index was found to end; ``behind``: ``run`` makes up what lacks."""
-        self.at = offset
+        self.at = PhysicalOffset(offset)
         self.caught_up = self._index is None or not behind
 
     def move_back(self, offset: int) -> None:
         """The log was cut to ``offset``."""
-        self.at = min(self.at, offset)
+        self.at = min(self.at, PhysicalOffset(offset))
 
     def take(self, batch: Sequence[Dispatch], end: int) -> None:
         """The messages of ``batch``, up to log offset ``end``, are in their queues now."""
         if self.caught_up:
             self._put(batch)
-            self.at = end
+            self.at = PhysicalOffset(end)
 
     def _put(self, batch: Sequence[Dispatch]) -> None:
         if self._index is None or not batch:
@@ -95,10 +96,11 @@ class Indexer:
         self.at = max(self.at, self._log.min_offset)
         for found, end in self._walker.parsed(self.at, until, stop_bad=True, read_bytes=size):
             self._put(found)
-            self.at = end
+            self.at = PhysicalOffset(end)
             return
         if self.at < until:
-            self.at = self.on_bad(self.at, BadRecord("unreadable_region", f"no record starts at {self.at}"))
+            bad = BadRecord("unreadable_region", f"no record starts at {self.at}")
+            self.at = PhysicalOffset(self.on_bad(self.at, bad))
 
     async def run(
         self, env: Env, dispatched: Callable[[], int], pause: Callable[[float], Awaitable[bool]]

@@ -60,7 +60,7 @@ class _Verification:
         store = self._store
         segments = self._segments
         checkpoint = store.checkpoint()
-        known_end = max(checkpoint.confirm_offset, checkpoint.master_flushed_offset)
+        known_end: int = max(checkpoint.confirm_offset, checkpoint.master_flushed_offset)
         if not store.stopped_cleanly or not known_end:
             known_end = max(known_end, self._queues_end())
         known_end = max([known_end, *(item.until for item in store.damaged())])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from runtime.env import Env, write_file
 from store.files.epoch_file import encode as encode_epochs
 from store.files.store_files import StoreFiles
@@ -81,12 +82,12 @@ class Truncator:
 
     def invalidate(self, offset: int) -> None:
         """The checkpoint says nothing of bytes behind ``offset``, durably. Raises OSError."""
-        now = self._checkpoint.now
+        now, end = self._checkpoint.now, PhysicalOffset(offset)
         before = now.encode()
-        now.confirm_offset = min(now.confirm_offset, offset)
-        now.master_flushed_offset = min(now.master_flushed_offset, offset)
-        now.settled_offset = min(now.settled_offset, offset)
-        now.indexed_offset = min(now.indexed_offset, offset)
+        now.confirm_offset = min(now.confirm_offset, end)
+        now.master_flushed_offset = min(now.master_flushed_offset, end)
+        now.settled_offset = min(now.settled_offset, end)
+        now.indexed_offset = min(now.indexed_offset, end)
         if now.encode() != before:
             self._checkpoint.write(now.encode())
 

@@ -23,7 +23,7 @@ from remoting.codec import Command
 from remoting.headers import SEND_V1_NAMES, SEND_V2_NAMES, SendHeader
 from remoting.service import Connection
 from tests.broker.helpers import batch_body
-from tests.broker.test_fast_path import Side
+from tests.fakes.broker.send_path import Side
 
 FRAMES: Final = int(os.environ.get("KEELMQ_BOTH_PATHS_FRAMES", "20000"))
 FRAMES_PER_EXAMPLE: Final = 200

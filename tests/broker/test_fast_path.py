@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -11,107 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.context import BrokerContext
 from broker.requests.fast_headers import SendExt
-from broker.requests.fast_path import FastPath, is_fast
-from broker.requests.send import SendProcessor
+from broker.requests.fast_path import is_fast
 from broker.requests.send_format import is_special
-from broker.state.current_role import CurrentRole
-from broker.state.pending_acks import PendingAcks
-from broker.state.role_state import RoleState
-from broker.state.stats import Stats
-from broker.tables.groups import Groups
-from broker.tables.topics import Topics
-from model.config import BrokerConfig
-from model.errors import PeerError, Refused
+from model.errors import PeerError
 from model.topic import TopicConfig
 from remoting import codec
 from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection
-from runtime.os_env import OsEnv
 from tests.broker.helpers import batch_body, golden_exchanges
-from tests.fakes.broker.store import FakeConnection, FakeStore
+from tests.fakes.broker.send_path import Side
 
 UNIQ = "UNIQ_KEY\x01FD00000000000000000000000000021E\x02WAIT\x01true\x02"
-
-
-class FixedEnv(OsEnv):
-    """The same wall clock and the same chance for both ways."""
-
-    def __init__(self) -> None:
-        super().__init__(seed=7)
-
-    def now_ms(self) -> int:
-        return 1_700_000_000_000
-
-
-class Side:
-    """One broker's write path over a store in memory."""
-
-    def __init__(self, *, segment_bytes: int = 1 << 20, **keys: str) -> None:
-        config = BrokerConfig.from_mapping(
-            {"mappedFileSizeCommitLog": str(segment_bytes), "brokerIP1": "127.0.0.2", **keys}
-        )
-        self.env = FixedEnv()
-        self.store = FakeStore(self.env.now_ms(), segment_bytes)
-        self.topics = Topics(config, self.env.now_ms)
-        self.topics.boot(None)
-        self.topics.put(TopicConfig("T", 4, 4), TopicConfig("ReadOnly", 4, 4, 4), TopicConfig("U", 2, 2))
-        role_state = CurrentRole()
-        role_state.set(RoleState("master", 0, 1))
-        self.replicated: int | None = None
-        self.pending_acks = PendingAcks(
-            self.env,
-            config,
-            replicated=lambda: self.store.log.end if self.replicated is None else self.replicated,
-            flushed=lambda: self.store.log.end,
-            sync_to=self.store.sync_to,
-        )
-        self.context = BrokerContext(
-            self.env,
-            config,
-            cast(Any, self.store),
-            cast(Any, SimpleNamespace(refuse=lambda: None)),
-            role_state,
-            self.topics,
-            Groups(config, self.env.now_ms),
-            cast(Any, None),
-            self.pending_acks,
-            stats=Stats(),
-        )
-        self.sender = SendProcessor(self.context)
-        self.refusing = False
-        self.hot = FastPath(
-            config,
-            cast(Any, self.store),
-            self.topics,
-            self.pending_acks,
-            self.context.stats,
-            lambda: self.refusing,
-        )
-        self.connection = FakeConnection()
-
-    def ordinary(self, frames: list[bytes]) -> None:
-        """Each frame to the processor, answers as the server would write them."""
-
-        async def each() -> None:
-            for frame in frames:
-                request = codec.decode(frame)
-                try:
-                    answer = await self.sender.send(cast(Connection, self.connection), request)
-                except Refused as refused:
-                    answer = request.reply(refused.code, remark=refused.remark)
-                if answer is not None and not request.is_oneway:
-                    answer.opaque = request.opaque
-                    self.connection.write(codec.encode(answer))
-
-        asyncio.run(each())
-
-    def fast(self, data: bytes) -> list[bytes]:
-        consumed, slow = self.hot.process(cast(Connection, self.connection), bytearray(data), 0, len(data))
-        assert consumed == len(data)
-        return slow
 
 
 def frame(

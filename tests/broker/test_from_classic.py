@@ -12,6 +12,7 @@ import pytest
 
 from broker.service import Broker
 from model.codes import Request
+from model.ids import Epoch, PhysicalOffset
 from store.files.epoch_file import EpochEntry
 from tests.broker.helpers import client_of, commit, eventually, running
 from tests.broker.logs import log_of, put
@@ -73,7 +74,7 @@ async def test_a_classic_group_goes_on_under_controllers_where_its_logs_end(
     async with FakeControllers() as controllers, controlled(tmp_path, controllers, "1", "2") as brokers:
         await equal(controllers, brokers)
         assert [e for e in brokers[1].env.events if e.name in ("truncated", "reseeding")] == []
-        assert brokers[1].store.epochs.entries == [EpochEntry(1, 0)]
+        assert brokers[1].store.epochs.entries == [EpochEntry(Epoch(1), PhysicalOffset(0))]
         # From now on it is a replica like any other.
         for broker in brokers:
             await broker.stop()
@@ -183,7 +184,7 @@ async def test_a_replica_is_filled_from_a_log_whose_first_epoch_begins_behind_it
     await classic_alone(tmp_path / "1", *(f"m{n}" for n in range(50)))
     async with FakeControllers() as controllers:
         async with controlled(tmp_path, controllers, "1") as (broker,):
-            entries = [EpochEntry(1, broker.store.log.end)]
+            entries = [EpochEntry(Epoch(1), broker.store.log.end)]
             await send(broker, "first of the epoch")
             await broker.fence()
             broker.store.epochs.replace(entries)

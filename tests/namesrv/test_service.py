@@ -115,7 +115,7 @@ def test_a_changed_master_is_an_event_and_a_slave_learns_its_addresses() -> None
             assert slave.ext == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:1"}
             await w.register("10.0.0.2:10911", 0, state=2)
             ignored = await w.register("10.0.0.1:10911", 0, state=1)
-            assert (ignored.code, ignored.ext) == (0, {})
+            assert (ignored.code, ignored.ext) == (0, {"keelmqPart": "true"})
             events = [event for event in w.env.events.to_json() if event["event"] == "route_changed"]
             assert [(event["group"], event["master"]) for event in events] == [
                 ("broker-a", "10.0.0.1:10911"),

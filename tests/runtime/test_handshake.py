@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.links.link import Link
+from controller.links.roster import Roster
 from controller.links.transport import Callbacks, Security, Transport
 from ha.wire.proof import Credentials, HandshakeInitiator, HandshakeResponder
 from model.config import BrokerConfig
@@ -49,8 +50,7 @@ def raft_link(node: str, seed: int, dialed: str | None) -> tuple[Link, Wire, lis
     heard: list[tuple[str, bytes]] = []
     owner = Transport(
         OsEnv(seed=seed),
-        node,
-        {"n0": "127.0.0.1:1", "nü1": "127.0.0.1:2"},
+        Roster(node, {"n0": "127.0.0.1:1", "nü1": "127.0.0.1:2"}),
         Callbacks(lambda peer, body: heard.append((peer, body)), lambda peer: None, lambda peer: None),
         security=Security(SECRET),
     )

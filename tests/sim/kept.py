@@ -6,7 +6,7 @@ import asyncio
 from typing import cast
 
 from broker.service import Broker
-from chaos.worlds.sim import BROKER_PORT
+from chaos.worlds.sim import BROKER_PORT, Node
 from chaos.worlds.sim_net import NetProfile
 from model.codes import Request
 from model.errors import MqError
@@ -33,6 +33,7 @@ class Kept(World):
         self.acked: list[int] = []
         self.quiet = False
         """No more is sent."""
+        self._operator: tuple[Node, RemotingClient] | None = None
 
     def start(self, name: str) -> None:
         """The broker's configuration is read when it boots, within this turn and the next ones."""
@@ -70,6 +71,17 @@ class Kept(World):
                     self.acked.append(number)
 
         self.cluster.inside(node, send(), name="send")
+
+    async def ask(self, code: Request, ext: dict[str, str], body: bytes = b"") -> Command:
+        """What the master answers. Raises MqError, OSError."""
+        master = self.cluster.master()
+        assert master is not None
+        if self._operator is None:
+            node, env = self.cluster.client("operator")
+            self._operator = node, RemotingClient(env, "operator")
+        node, client = self._operator
+        call = client.call(f"{self.cluster.nodes[master].host}:{BROKER_PORT}", Command(code, ext, body), 5.0)
+        return await self.cluster.inside(node, call)
 
     def broker(self, name: str) -> Broker:
         found = self.cluster.nodes[name].server

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from store.files.record import encode
 from store.flow import housekeeping
 from store.message_store import MessageStore
@@ -146,7 +147,7 @@ async def test_the_confirm_offset_is_never_recovered_beyond_the_log() -> None:
     async def work(store: MessageStore) -> None:
         puts = await fill(store, 20, queues=1)
         store.log.sync()
-        store.checkpoint.now.confirm_offset = store.log.end + 1000
+        store.checkpoint.now.confirm_offset = PhysicalOffset(store.log.end + 1000)
         store.checkpoint.write(store.checkpoint.now.encode())
         assert puts
 

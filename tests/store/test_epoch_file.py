@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import fields
 from zlib import crc32
 
 import pytest
@@ -10,9 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import DiskError
+from model.ids import Epoch, PhysicalOffset
 from store.files.checkpoint import Checkpoint, CheckpointFile
 from store.files.epoch_file import EpochEntry, EpochFile, decode, encode
 from tests.fakes.disk.memory import FaultyDisk
+
+
+def _entry(epoch: int, start: int) -> EpochEntry:
+    return EpochEntry(Epoch(epoch), PhysicalOffset(start))
+
+
+def _checkpoint(*values: int, trusted: bool = False) -> Checkpoint:
+    """Three times, then offsets."""
+    names = [field.name for field in fields(Checkpoint)]
+    found = Checkpoint(trusted=trusted)
+    for name, value in zip(names, values, strict=False):
+        setattr(found, name, value)
+    return found
+
 
 PATH = "/store/epochFileCheckpoint"
 
@@ -26,7 +42,7 @@ def _file(disk: FaultyDisk | None = None) -> EpochFile:
 
 
 def test_the_text_is_the_real_one() -> None:
-    assert encode([EpochEntry(1, 0), EpochEntry(3, 1000)]) == b"2\n1377471367\n1-0\n3-1000\n"
+    assert encode([_entry(1, 0), _entry(3, 1000)]) == b"2\n1377471367\n1-0\n3-1000\n"
     assert decode(b"2\n0\n1-0\n3-1000\n") == [(1, 0), (3, 1000)]
 
 
@@ -35,7 +51,7 @@ def test_epochs_decode_to_what_was_encoded(steps: list[tuple[int, int]]) -> None
     entries, epoch, start = [], 0, 0
     for more_epochs, more_bytes in steps:
         epoch, start = epoch + more_epochs, start + more_bytes
-        entries.append(EpochEntry(epoch, start))
+        entries.append(_entry(epoch, start))
     assert decode(encode(entries)) == entries
 
 
@@ -117,12 +133,12 @@ def test_the_copy_is_read_when_the_file_is_damaged() -> None:
     disk.nodes[PATH + ".bak"].cache[-2:] = b"##"
     with pytest.raises(DiskError, match="not an epoch file"):
         _file(disk)
-    doubtful = EpochFile(disk, PATH)
-    doubtful.load(may_doubt=True)
-    assert doubtful.entries == []
-    assert doubtful.doubt is not None
-    doubtful.trust([EpochEntry(3, 7)])
-    assert doubtful.doubt is None
+    suspect = EpochFile(disk, PATH)
+    suspect.load(may_be_unreadable=True)
+    assert suspect.entries == []
+    assert suspect.unreadable is not None
+    suspect.trust([_entry(3, 7)])
+    assert suspect.unreadable is None
     assert _file(disk).entries == [(3, 7)]
 
 
@@ -155,7 +171,7 @@ def test_the_checkpoint_has_4096_bytes_and_keeps_its_values() -> None:
     file = CheckpointFile(disk, "/store/checkpoint")
     file.load()
     assert file.now == Checkpoint()
-    file.now = Checkpoint(1, 2, 3, 4, 5, 6, 7)
+    file.now = _checkpoint(1, 2, 3, 4, 5, 6, 7)
     file.write(file.now.encode())
     after = disk.crash()
     values = bytes.fromhex("".join(f"{n:016x}" for n in (1, 2, 3, 4, 5)))
@@ -165,12 +181,12 @@ def test_the_checkpoint_has_4096_bytes_and_keeps_its_values() -> None:
     assert bytes(after.nodes["/store/checkpoint"].cache) == written + bytes(4096 - 88)
     again = CheckpointFile(after, "/store/checkpoint")
     again.load()
-    assert again.now == Checkpoint(1, 2, 3, 4, 5, 6, 7, trusted=True)
+    assert again.now == _checkpoint(1, 2, 3, 4, 5, 6, 7, trusted=True)
 
 
 def test_a_checkpoint_is_believed_whole_or_not_at_all() -> None:
-    ours = Checkpoint(1, 2, 3, 4, 5, 6, 7).encode()
-    assert Checkpoint.decode(ours[:40]) == Checkpoint(1, 2, 3, 4, 5)  # the real broker's: it has no seal
+    ours = _checkpoint(1, 2, 3, 4, 5, 6, 7).encode()
+    assert Checkpoint.decode(ours[:40]) == _checkpoint(1, 2, 3, 4, 5)  # the real broker's: it has no seal
     for bit in (*range(40 * 8), *range(68 * 8, 88 * 8)):
         rotten = bytearray(ours)
         rotten[bit // 8] ^= 1 << bit % 8
@@ -184,6 +200,6 @@ def test_what_a_newer_rocketmq_keeps_behind_its_fields_stays() -> None:
     disk.open("/store/checkpoint", create=True).pwrite(theirs, 0)
     file = CheckpointFile(disk, "/store/checkpoint")
     file.load()
-    file.now.settled_offset = 9
+    file.now.settled_offset = PhysicalOffset(9)
     file.write(file.now.encode())
     assert bytes(disk.nodes["/store/checkpoint"].cache)[40:64] == theirs[40:64]

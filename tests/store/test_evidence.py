@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.ids import PhysicalOffset
 from runtime.env import write_file
 from store.files.checkpoint import Checkpoint
 from store.files.epoch_file import EpochEntry
@@ -27,7 +28,10 @@ def test_only_what_was_written_here_and_synced_is_evidence(
     flushed: int, confirmed: int, settled: int, trusted: bool, last: EpochEntry | None
 ) -> None:
     checkpoint = Checkpoint(
-        master_flushed_offset=flushed, confirm_offset=confirmed, settled_offset=settled, trusted=trusted
+        master_flushed_offset=PhysicalOffset(flushed),
+        confirm_offset=PhysicalOffset(confirmed),
+        settled_offset=PhysicalOffset(settled),
+        trusted=trusted,
     )
     was = reached(checkpoint, last)
     epochs = 0 if last is None else last.start

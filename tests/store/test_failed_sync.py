@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from model.errors import DiskError
+from model.ids import Epoch, PhysicalOffset
 from runtime.env import read_file
 from store.files.checkpoint import Checkpoint
 from store.files.damage import DamagedRange, load_ranges
@@ -245,7 +246,7 @@ def test_an_epoch_is_durable_before_it_counts_as_there_already() -> None:
     again.append(2, 500)
     after = EpochFile(disk.crash(), "/epochs/epochFileCheckpoint")
     after.load()
-    assert after.last == EpochEntry(2, 500)
+    assert after.last == EpochEntry(Epoch(2), PhysicalOffset(500))
 
 
 def test_damage_that_a_restart_knows_of_is_durable_before_it_is_believed() -> None:

@@ -26,10 +26,13 @@ SECRET = b"a secret of 32 bytes, or nearly."
 class Member:
     """One Controller's Raft over its lives; the state is the list of applied commands."""
 
-    def __init__(self, group: Group, name: str) -> None:
+    def __init__(self, group: Group, name: str, host: str | None = None) -> None:
+        """``host``: where it is, if that is not what the group is configured with."""
         self.group = group
         self.name = name
-        self.machine = Machine(name, group.seed, lambda: int(group.loop.time() * 1000))
+        self.host = host or name
+        self.addresses = {**group.addresses, name: f"{self.host}:9000"}
+        self.machine = Machine(self.host, group.seed, lambda: int(group.loop.time() * 1000))
         self.life: Life | None = None
         self.raft: Raft | None = None
         self.applied: list[bytes] = []
@@ -46,7 +49,7 @@ class Member:
         applied = self.applied = []
         self.replayed = 0
         self.life = group.loop.new_life(self.name)
-        env = SimEnv(group.loop, self.life, group.fabric, self.machine, self.name, seed=group.seed)
+        env = SimEnv(group.loop, self.life, group.fabric, self.machine, self.host, seed=group.seed)
         env.disk = self.disk = RefusingDisk(env.disk, self.machine)
         self.disk.fault = self.fault
 
@@ -62,7 +65,7 @@ class Member:
             raft = Raft(
                 env,
                 self.name,
-                group.addresses,
+                self.addresses,
                 "/raft",
                 StateMachine(apply, lambda: b"\n".join(applied), restore),
                 config=RaftConfig(

@@ -6,6 +6,7 @@ import os
 import struct
 from collections.abc import Awaitable, Callable
 
+from controller.links.roster import Roster
 from controller.links.tls import TlsFiles
 from controller.links.transport import Callbacks, Limits, Security, Transport
 from model.errors import PeerError
@@ -33,8 +34,7 @@ class End:
         self.downs: list[str] = []
         self.transport = Transport(
             OsEnv(seed=seed),
-            node,
-            addresses,
+            Roster(node, addresses),
             Callbacks(self.on_message, self.ups.append, self.downs.append),
             security=Security(secret, tls),
             limits=LIMITS,

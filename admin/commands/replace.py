@@ -1,0 +1,77 @@
+"""``keelmq controller replace``: a new machine takes the place of a lost Controller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import click
+
+from admin import credentials
+from admin.commands.which import which_cluster
+from admin.local.cluster import LocalCluster
+from client.admin import AdminClient
+from model.errors import MqError, Refused
+from model.settings import addresses
+from remoting.auth import Credentials
+from runtime.os_env import OsEnv
+
+
+class CannotReplace(MqError):
+    """Nothing was changed, or the outcome is not known; the text says which."""
+
+
+@click.command(short_help="Give a lost Controller's id to a new machine.")
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option(
+    "--raft", "raft_address", metavar="HOST:PORT", help="Its Raft port [10 above its request port]."
+)
+@which_cluster("Any other cluster: its Controllers.")
+@credentials.option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def replace(
+    old: str,
+    new: str,
+    raft_address: str | None,
+    directory: Path,
+    controllers: str | None,
+    credentials_file: str | None,
+    as_json: bool,
+) -> None:
+    """Give the id OLD to the Controller at NEW (host:port of its request port).
+
+    The machine that had the id counts for nothing from then on, also when it comes back. Needs a majority of
+    all Controllers without OLD. Exit code 3 when nothing was changed.
+
+    Example: keelmq controller replace n2 10.0.0.9:9878
+    """
+    if controllers is not None:
+        at = addresses(controllers)
+    else:
+        at = [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
+    key = credentials.read(credentials_file)
+    incarnation, raft = asyncio.run(_replace(at, old, new, raft_address, key))
+    if as_json:
+        found = {"id": old, "address": new, "raftAddress": raft, "incarnation": incarnation}
+        click.echo(json.dumps(found))
+        return
+    click.echo(f"Controller {old} is at {new} from now on (Raft {raft}, incarnation {incarnation}).")
+    click.echo("What had this id before is refused, also when it comes back: end it for good.")
+    click.echo(
+        f"Start the new one with controllerDLegerSelfId={old}, the same ids in controllerDLegerPeers and an"
+        " empty controllerStorePath."
+    )
+    click.echo("It votes once it holds every decision: its /healthz is 200 then.")
+    click.echo(f"Where clients and brokers name the old address of {old}, change it.")
+
+
+async def _replace(
+    controllers: list[str], old: str, new: str, raft_address: str | None, key: Credentials | None
+) -> tuple[int, str]:
+    async with AdminClient(OsEnv(), controllers, credentials=key) as admin:
+        try:
+            return await admin.replace_controller(controllers, old, new, raft_address)
+        except Refused as error:
+            raise CannotReplace(f"the Controllers refuse: {error}") from None

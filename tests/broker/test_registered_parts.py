@@ -1,0 +1,84 @@
+"""The promise of broker.discovery.registration: one change of a large table costs a NameServer one entry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from model.codes import Request
+from model.config import NamesrvConfig
+from model.topic import TopicConfig
+from namesrv import service as module
+from namesrv.codec import parse_registration
+from namesrv.core import Registration
+from namesrv.service import NameServer
+from remoting.codec import Command
+from runtime.os_env import OsEnv
+from tests.broker.helpers import client_of, free_port, running
+from tests.waiting import until
+
+MANY = 2000
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int]]:
+    """Each registration that came: was it a part, and of how many topics?"""
+    found: list[tuple[bool, int]] = []
+
+    def parse(request: Command) -> Registration:
+        registration = parse_registration(request)
+        found.append((registration.part, len(registration.topics)))
+        return registration
+
+    monkeypatch.setattr(module, "parse_registration", parse)
+    return found
+
+
+def knows(server: NameServer, topic: str) -> bool:
+    return server._table.route(topic) is not None
+
+
+async def test_a_change_of_a_large_table_is_registered_alone(
+    tmp_path: Path, heard: list[tuple[bool, int]]
+) -> None:
+    config = NamesrvConfig(listen_port=free_port(), delete_topic_with_registration=True)
+    server = NameServer(OsEnv(seed=1), config)
+    await server.start()
+    async with running(tmp_path, namesrvAddr=server.address) as broker, client_of(broker) as client:
+        await until(lambda: heard)
+        broker.topics.put(*(TopicConfig(f"T{n}") for n in range(MANY)))
+        await until(lambda: knows(server, "T0"))
+        heard.clear()
+        broker.topics.put(TopicConfig("One"))
+        await until(lambda: knows(server, "One"))
+        assert heard == [(True, 1)]
+        assert knows(server, "T1"), "what a part does not name stays"
+        assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T1"})).code == 0
+        await until(lambda: not knows(server, "T1"))
+        assert heard[-1] == (False, len(broker.topics.table)), "a deletion is told with the whole table"
+
+        # A NameServer that knows nothing is told everything, and one that forgot refuses a part.
+        await server.stop()
+        server = NameServer(OsEnv(seed=2), config)
+        await server.start()
+        await until(lambda: knows(server, "T5"))
+        assert heard[-1] == (False, len(broker.topics.table))
+        server._table.unregister(broker.config.address)
+        assert not knows(server, "T5")
+        broker.topics.put(TopicConfig("Two"))
+        await until(lambda: knows(server, "Two"))
+        assert heard[-2:] == [(True, 1), (False, len(broker.topics.table))]
+        assert knows(server, "T5")
+    await server.stop()
+
+
+async def test_a_small_table_is_registered_as_a_whole(tmp_path: Path, heard: list[tuple[bool, int]]) -> None:
+    server = NameServer(OsEnv(seed=1), NamesrvConfig(listen_port=free_port()))
+    await server.start()
+    async with running(tmp_path, namesrvAddr=server.address) as broker:
+        await until(lambda: heard)
+        broker.topics.put(TopicConfig("One"))
+        await until(lambda: knows(server, "One"))
+        assert {part for part, _ in heard} == {False}
+    await server.stop()
