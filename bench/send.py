@@ -8,7 +8,8 @@ summed up. ``--peer rocketmq`` measures the real RocketMQ beside, ``--before`` a
 broker). CPU is what the operating system accounts to the broker processes (user + system). Each row is the
 median of ``--repeat`` runs of ``--seconds``, the sides in turn; ``spread`` is the lowest and the highest. The
 JVM gets ``--warm-up`` seconds of load first, keelmq a tenth. ``fast``: the share of keelmq's messages that
-took its fast path, by its own counter.
+took its fast path, by its own counter; ``refused``: the share of sends that were answered with an error, at
+the worst (flow control), CPU counts for those stored.
 """
 
 from __future__ import annotations
@@ -86,8 +87,8 @@ class Side:
     def load(self, work: Work, seconds: float) -> dict[str, Any]:
         before, cpu_s = self._stored(), self._cpu_s()
         outcome = load.run(self.address, TOPIC, QUEUES, work, seconds)
-        if outcome.failed:
-            raise RuntimeError(f"{self.name} refused {outcome.failed} sends: {outcome.first_failure}")
+        if not outcome.ok:
+            raise RuntimeError(f"{self.name} refused all sends: {outcome.first_failure}")
         cpu_s = self._cpu_s() - cpu_s
         after = self._stored()
         messages = outcome.ok * work.batch
@@ -96,6 +97,7 @@ class Side:
             "per_s": messages / outcome.seconds,
             "p50_us": outcome.p50_us,
             "p99_us": outcome.p99_us,
+            "refused": outcome.failed / outcome.sent,
         }
         if before is not None and after is not None:
             found["fast"] = (after[1] - before[1]) / max(after[0] - before[0], 1)
@@ -219,6 +221,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         name: round(statistics.median(run[name] for run in runs), 2)
         for name in ("cpu_us", "per_s", "p50_us", "p99_us")
     }
+    found["refused"] = round(max(run["refused"] for run in runs), 4)
     found["spread"] = [round(pick(run["cpu_us"] for run in runs), 2) for pick in (min, max)]
     if all("fast" in run for run in runs):
         found["fast"] = round(min(run["fast"] for run in runs), 4)
@@ -236,6 +239,8 @@ def line_of(row: dict[str, Any]) -> str:
             )
         if "fast" in row.get(name, {}):
             text += f", fast {100 * row[name]['fast']:.0f} %"
+        if row.get(name, {}).get("refused"):
+            text += f", refused {100 * row[name]['refused']:.1f} %"
         if f"ratio_to_{name}" in row:
             text += f", ratio {row[f'ratio_to_{name}']:.2f}"
     return text

@@ -136,8 +136,8 @@ class RoleChanges:
     def lacks(self) -> str | None:
         """See ``RoleHost``."""
         lost = self._tables.lost()
-        if self._context.store.epochs.doubt is not None:
-            lost.append(self._context.store.epochs.doubt)
+        if self._context.store.epochs.unreadable is not None:
+            lost.append(self._context.store.epochs.unreadable)
         return "; ".join(lost) if lost else None
 
     async def drained(self, transfer_target: int | None, timeout_s: float) -> bool:

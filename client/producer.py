@@ -378,7 +378,7 @@ class Producer(Lifecycle):
             address = route.master(queue.broker_name)
             if address is None:
                 continue
-            if not self._routes.in_doubt(address):
+            if not self._routes.is_suspect(address):
                 return queue
             fallback = fallback or queue
         if fallback is None:

@@ -253,9 +253,9 @@ class PullConsumer(Lifecycle):
         members = route.brokers.get(queue.broker_name, {})
         suggested = None if master_only else members.get(self._suggested.get(queue, 0))
         address = suggested or members.get(0)
-        if not master_only and (address is None or self._routes.in_doubt(address)):
+        if not master_only and (address is None or self._routes.is_suspect(address)):
             # Consumers read only what every member has: another one serves as well.
-            sound = (other for other in members.values() if not self._routes.in_doubt(other))
+            sound = (other for other in members.values() if not self._routes.is_suspect(other))
             address = next(sound, address or next(iter(members.values()), None))
         if address is None:
             raise NoMaster(f"group {queue.broker_name} has no master")

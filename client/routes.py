@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 HEDGE_S: Final = 0.1
 """A calm question goes to one NameServer; the next one is asked as well when no answer came for this long."""
 SUSPECT_MS: Final = 1000.0
-"""How long one failure keeps an address in doubt, unless it answers."""
+"""How long one failure keeps an address suspect, unless it answers."""
 REPAIR_S: Final = 10.0
 """How long a closed link keeps asking for the new master by itself; later the poll finds it."""
 REPAIR_WAIT_MIN_S: Final = 0.02
@@ -171,7 +171,7 @@ class Routes:
         return answer
 
     def suspect(self, address: str, *, silent: bool = False) -> None:
-        """An attempt at ``address`` failed: while in doubt, answers naming another master are preferred.
+        """An attempt at ``address`` failed: while it is suspect, answers naming another master are preferred.
 
         ``silent``: it takes requests and does not answer, so a new one would hang as well.
         """
@@ -192,7 +192,7 @@ class Routes:
         """``address`` answered."""
         self._suspects.pop(address, None)
 
-    def in_doubt(self, address: str) -> bool:
+    def is_suspect(self, address: str) -> bool:
         return self._suspicion(address) is not None
 
     def silent(self, address: str) -> bool:
@@ -236,8 +236,8 @@ class Routes:
             wait_s = min(wait_s * REPAIR_WAIT_GROWTH, REPAIR_WAIT_MAX_S)
 
     def _waits_for_master(self, route: Route, lost: str) -> bool:
-        if not self.in_doubt(lost) and lost in route.masters():
-            return False  # it answered meanwhile, or the doubt ran out: it is the master after all
+        if not self.is_suspect(lost) and lost in route.masters():
+            return False  # it answered meanwhile, or the suspicion ran out: it is the master after all
         return any(ids.get(0) in (None, lost) for ids in route.brokers.values())
 
     async def _poll(self) -> None:
@@ -250,7 +250,7 @@ class Routes:
                     log.warning("route of %s not refreshed: %s", topic, error)
 
     async def _ask(self, topic: str) -> Route | MqError:
-        """First answer in which every group has a master that is not in doubt; else the best one there is."""
+        """First answer in which every group has a master that is not suspect; else the best one there is."""
         answers: asyncio.Queue[tuple[int, Route | MqError]] = asyncio.Queue()
         count = len(self.nameservers)
         known = self._routes.get(topic)
@@ -309,7 +309,7 @@ class Routes:
         answers.put_nowait((index, answer))
 
     def _good_masters(self, route: Route) -> int:
-        return sum(1 for ids in route.brokers.values() if 0 in ids and not self.in_doubt(ids[0]))
+        return sum(1 for ids in route.brokers.values() if 0 in ids and not self.is_suspect(ids[0]))
 
     def _adopt(self, route: Route) -> None:
         former = self._routes.get(route.topic)

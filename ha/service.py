@@ -315,8 +315,8 @@ class HaService:
     def refuse(self) -> Refused | None:
         """The answer to a write that could not be confirmed, or None.
 
-        Either a promise was found broken, or the lease ended and not every member is there, or fewer members
-        than minInSyncReplicas, or than a majority in majority mode, are in sync.
+        Refused is a write when a promise was found broken, when the lease ended and not every member is
+        there, or when the set has fewer members than minInSyncReplicas or, in majority mode, a majority.
         """
         sync = self.links.replicas
         if sync is None:

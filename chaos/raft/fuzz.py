@@ -54,6 +54,7 @@ RATES: Final = {
     "cut": (0.5, 5.0),
     "pause": (0.0, 3.0),
     "hand_over": (0.0, 2.0),
+    "rivals": (0.0, 3.0),
     "kill": (0.2, 2.0),
     "lose_power": (0.2, 2.0),
     "start": (0.5, 4.0),
@@ -78,7 +79,7 @@ class Member:
     journal: Journal | None = None
     applied: list[bytes] = field(default_factory=list)
     paused: bool = False
-    doubtful: bool = False  # wiped or damaged, and not admitted since
+    suspect: bool = False  # wiped or damaged, and not admitted since
 
     @property
     def runs(self) -> bool:
@@ -270,7 +271,7 @@ class World:
         self.counts[kind] += 1
         getattr(self, f"_{kind}")(self.rng.choice(list(self.members.values())))
         for member in self.members.values():
-            member.doubtful = member.doubtful and not (
+            member.suspect = member.suspect and not (
                 member.node is not None and member.journal is not None and member.journal.admitted
             )
 
@@ -314,6 +315,43 @@ class World:
         if member.node is not None and member.runs:
             member.node.hand_over()
 
+    def _rivals(self, _member: Member) -> None:
+        """A leader asks two members to lead, votes for the first, is restarted, and is asked by the second:
+        two candidates of one term, which pre-votes, and links that end with a member, hardly allow."""
+        leading = [m for m in self.members.values() if m.runs and m.node is not None and m.node.leads()]
+        if not leading:
+            return
+        leader = self.rng.choice(leading)
+        assert leader.node is not None, "it leads"
+        for _ in range(3):  # only members that hold all and answered lately are asked
+            leader.node.speak_now()
+            self._tick(leader)
+            for other in self.members.values():
+                self._deliver_all(leader, other)
+                self._deliver_all(other, leader)
+        asked: list[Member] = []
+        for other in self.rng.sample(list(self.members.values()), len(self.members)):
+            if len(asked) < 2 and other.runs and leader.node.hand_over(other.name):
+                asked.append(other)
+        if len(asked) < 2:
+            return
+        first, second = asked
+        for other in asked:
+            self._deliver_all(leader, other)
+        self._tick(first)
+        self._deliver_all(first, leader)
+        self.stop(leader, power=self.rng.random() < 0.5)
+        self.start(leader)
+        self.connect(leader.name, second.name)
+        self._tick(second)
+        self._deliver_all(second, leader)
+
+    def _deliver_all(self, sender: Member, to: Member) -> None:
+        """What is under way to ``to`` now, if it still is."""
+        link = self.link(sender.name, to.name)
+        for _ in range(0 if link is None else len(link[to.name])):
+            self.deliver(sender.name, to.name)
+
     def _kill(self, member: Member) -> None:
         self.stop(member, power=False)
 
@@ -326,8 +364,8 @@ class World:
                 self.start(member)
 
     def _minority(self, member: Member) -> bool:
-        doubtful = {m.name for m in self.members.values() if m.doubtful} | {member.name}
-        return len(doubtful) * 2 < len(self.members)
+        suspect = {m.name for m in self.members.values() if m.suspect} | {member.name}
+        return len(suspect) * 2 < len(self.members)
 
     def _damage(self, member: Member) -> None:
         """One bit of the last batch of its journal is another one, after its power was lost."""
@@ -344,7 +382,7 @@ class World:
         life = Life(member.name, 0)
         life.alive = True
         write_file(SimDisk(member.machine, life), JOURNAL, bytes(data))
-        member.doubtful = True
+        member.suspect = True
 
     def _wipe(self, member: Member) -> None:
         """A new, empty machine under the same name."""
@@ -352,7 +390,7 @@ class World:
             return
         self.stop(member, power=True)
         member.machine = Machine(member.name, self.rng.randrange(1 << 32), lambda: 0)
-        member.doubtful = True
+        member.suspect = True
         self.seen.forget_votes(member.name)
 
     # the whole

@@ -52,7 +52,7 @@ class TurnedAway:
 
 
 class Incarnations:
-    """How often each slave forgot what it had: it lost power, or its disk. Only grows."""
+    """How often each slave forgot what it had, because it lost power or its disk. The numbers only grow."""
 
     def __init__(self) -> None:
         self._told: dict[int, int] = {}  # as the Controllers last said
@@ -159,12 +159,11 @@ class SlaveLinks:
     def on_greeting(self, link: SlaveLink) -> None:
         """``link`` said which broker it is: it takes the place of a former connection of the same one.
 
-        Also of one that works: a broker ends its link before it makes another, so a second one means that the
-        first is a leftover whose end has not reached us, or that two use one id. Were the first to stay
-        while it answers, a liar that came first would keep the true broker out for ever; this way the true
-        one, which tries again, comes back. What the former one acknowledged is forgotten (``on_connect``):
-        nothing is confirmed until the new one reported how far *it* is. Proven is proven, though: a link
-        without a proof takes no place of one that has it.
+        Even of one that works. A broker ends its link before it makes another, so the first is a leftover
+        whose end has not reached this master, or two brokers use one id. If the first one stayed while it
+        answers, a liar that came first would keep the true broker out for ever. This way the true one, which
+        tries again, comes back. What the former link acknowledged is forgotten (``on_connect``): nothing is
+        confirmed until the new one has reported. A link without a proof never replaces one with a proof.
         """
         assert self.replicas is not None
         former = self.by_id.get(link.broker_id)

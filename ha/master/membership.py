@@ -36,10 +36,10 @@ class Membership:
         self.joining: dict[int, float] = {}  # since when, ms
         self.refused_until_ms: dict[int, float] = {}
         self.counted: tuple[int, ...] = ()
-        """Everyone else that could be elected: a joining slave counts from that moment on, a proposed one
-        from the proposal on. The Controllers may have applied it before we hear so."""
+        """Every other broker that could be elected. A slave counts as soon as it joins or is proposed: the
+        Controllers may have applied a proposal before this master hears so."""
         self.certain: tuple[int, ...] = ()
-        """Everyone else that is a member whatever the Controllers answer."""
+        """Every other broker that is a member whatever the Controllers answer."""
         self.awaited = self.members
         """Members not heard of since this broker became master."""
         self._self_id = self_id

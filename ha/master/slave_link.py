@@ -62,7 +62,7 @@ class Budget:
         return taken
 
     def wait_s(self) -> float:
-        """Seconds until it is worth while to ask again."""
+        """Seconds until something may be sent again."""
         return self._burst / 2 / self._bytes_per_s if self._bytes_per_s else 0.0
 
 
@@ -335,7 +335,7 @@ class SlaveLink(asyncio.Protocol):
             return False
         self._write([self._dialect.header(own_end, 0, (0, 0), 0)])
         log.warning(
-            "the slave at %s asks from %d on, our log ends at %d: it does not belong to this one",
+            "slave at %s: it asks from %d on, our log ends at %d; its log is another one",
             self.address,
             asked,
             own_end,
@@ -444,7 +444,7 @@ class SlaveLink(asyncio.Protocol):
         if self.next < begin and not self._gone:
             # The slave sees a frame that starts beyond its end and knows: what it needs is not here any more.
             log.warning(
-                "slave %d at %s needs the log from %d, which begins at %d here: it must be re-seeded",
+                "slave %d at %s: it needs the log from %d, ours begins at %d; it must be re-seeded",
                 self.broker_id,
                 self.address,
                 self.next,
@@ -471,7 +471,7 @@ class SlaveLink(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         if reason is not None:
-            log.warning("HA connection of slave %d at %s ended: %s", self.broker_id, self.address, reason)
+            log.warning("slave %d at %s: HA connection ended: %s", self.broker_id, self.address, reason)
         self._forget_proof()
         self._transport.abort()
 

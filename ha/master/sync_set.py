@@ -58,7 +58,7 @@ class _Slave:
     end: int = -1  # acknowledged on this connection; -1 before its first report
     reported: bool = False  # before, in the epoch there is
     noted: bool = False  # it has noted the current epoch, and all of the log before it
-    blamed_ms: float = 0.0  # it is to blame for no silence before: the master stood still
+    blamed_ms: float = 0.0  # silence before this is not its fault: the master stood still
 
 
 @dataclass(slots=True)
@@ -304,7 +304,7 @@ class SyncSet:
 
     @property
     def proposed(self) -> frozenset[int]:
-        """Ids that count although the Controllers' set, as far as known, does not hold them."""
+        """Brokers that count although the Controllers' set, as far as this master knows, lacks them."""
         return frozenset(self._membership.counted) - self.members
 
     @property

@@ -6,8 +6,8 @@ the way with Controllers, ``ClassicFollowing`` the one without. What always hold
 * bytes are appended at the log's end only,
 * a log is not cut below what is confirmed here, unless the confirmation may be a real RocketMQ master's
   (``Master.proves_confirmed``),
-* nothing is acknowledged that the log does not hold, or that was not compared with the master's where no
-  epoch tells.
+* nothing is acknowledged that the log does not hold, nor what has no epoch before it was compared with the
+  master's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMPARE_WAIT_MS: Final = 5000
 
 
 class OwnLog(NamedTuple):
-    """This replica's log at one moment, offsets in bytes."""
+    """This replica's log at one moment. Offsets are bytes in the CommitLog."""
 
     begin: int
     end: int
@@ -42,14 +42,14 @@ class OwnLog(NamedTuple):
 
     @property
     def without_epoch_from(self) -> int | None:
-        """From where on what the log holds belongs to no epoch; None: all of it does."""
+        """Where the part of the log begins that belongs to no epoch; None: there is no such part."""
         if not self.epochs:
             return self.begin if self.end > self.begin else None
         return self.classic_from if self.classic_from is not None and self.classic_from < self.end else None
 
 
 class Master(NamedTuple):
-    """What is known of the master beside what it says."""
+    """What this slave knows of its master, apart from what the master says."""
 
     epoch: int
     """The election that made it master, by the Controllers' word."""
@@ -73,24 +73,24 @@ class Truncate(NamedTuple):
 
 
 class ForgetEpochs(NamedTuple):
-    """Those that start at ``start`` or later."""
+    """Forget the epochs that start at ``start`` or later."""
 
     start: int
 
 
 class EpochsCoverLog(NamedTuple):
-    """Nothing the log holds from here on belongs to no epoch."""
+    """From now on every byte of the log belongs to an epoch."""
 
 
 class LearnEpochs(NamedTuple):
-    """The master's epochs are those of this log, too."""
+    """Take over the master's epochs: they are those of this log, too."""
 
     entries: tuple[EpochStart, ...]
     why: str
 
 
 class NoteEpoch(NamedTuple):
-    """What comes next belongs to this epoch."""
+    """What is appended next belongs to this epoch."""
 
     epoch: int
     start: int
@@ -138,8 +138,8 @@ ReadOwn = Callable[[int, int], bytes | None]
 
 
 class Tail:
-    """The end of one log, compared with the master's bytes where no epoch tells the writer: without a
-    Controller, and of what was written in such a time.
+    """The end of one log, compared with the master's bytes where no epoch says which master wrote it: without
+    Controllers, and what was written in such a time.
 
     A master that lost its end (a power failure) and wrote on would otherwise go on in the middle of a record
     of a slave that still has it. So the slave's first report names an offset before its end, and what comes

@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class NeedsReseedError(MqError):
-    """This log cannot be continued from the master's, which has ours up to ``master_end`` at the most; only
-    an empty one can. ``lacks_confirmed``: it could, but what is confirmed here would be cut.
+    """This log cannot be continued from the master's, only an empty one can. The text says why.
 
-    The text says why.
+    ``master_end``: up to here at most the master has our log. ``lacks_confirmed``: the log could be
+    continued, but what is confirmed here would be cut.
     """
 
     def __init__(self, text: str, master_end: int, *, lacks_confirmed: bool = False) -> None:
@@ -52,13 +52,13 @@ def own_log(store: MessageStore) -> OwnLog:
         store.confirmed,
         store.dispatched,
         epochs.entries,
-        epochs.doubt is not None,
+        epochs.unreadable is not None,
         epochs.classic_from,
     )
 
 
 def classic_from(store: MessageStore) -> int | None:
-    """From where on what the log holds belongs to no epoch; None: all of it does."""
+    """Where the part of the log begins that belongs to no epoch; None: there is no such part."""
     return own_log(store).without_epoch_from
 
 
@@ -113,13 +113,13 @@ class LogKeeper:
             return
         if to < store.confirmed:
             log.error(
-                "cutting our log from %d to %d, below %d that a master confirmed",
+                "log cut from %d to %d, below %d that a master confirmed",
                 store.log.end,
                 to,
                 store.confirmed,
             )
         else:
-            log.warning("cutting our log from %d to %d, where it leaves the master's", store.log.end, to)
+            log.warning("log cut from %d to %d: the master's differs from there on", store.log.end, to)
         try:
             store.truncate(to)
         except DiskError as error:

@@ -70,7 +70,7 @@ class EpochFile:
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.entries: list[EpochEntry] = []
-        self.doubt: str | None = None
+        self.unreadable: str | None = None
         """Why nothing is known of the epochs; None: ``entries`` is all there is to know."""
         self.classic_from: PhysicalOffset | None = None
         """From where on, bytes, a log that has epochs was written without a Controller; None: nowhere."""
@@ -82,18 +82,18 @@ class EpochFile:
     def last(self) -> EpochEntry | None:
         return self.entries[-1] if self.entries else None
 
-    def load(self, *, may_doubt: bool = False) -> None:
+    def load(self, *, may_be_unreadable: bool = False) -> None:
         """Read the file, or its ``.bak``; one flipped bit is turned back. When both are damaged beyond that
-        there are no entries and ``doubt``, or without ``may_doubt`` DiskError."""
-        self.entries, self.doubt = [], None
+        there are no entries and ``unreadable``, or without ``may_be_unreadable`` DiskError."""
+        self.entries, self.unreadable = [], None
         try:
             found, whole = read_copies(self._disk, self._path, _mend)
         except OSError as error:
             raise DiskError(f"reading {self._path} failed: {error.strerror or error}") from error
         except DiskError as error:
-            if not may_doubt:
+            if not may_be_unreadable:
                 raise
-            self.doubt = str(error)
+            self.unreadable = str(error)
             log.error("epochs lost, they come from a master: %s", error)
             return
         if found is not None:
@@ -143,9 +143,9 @@ class EpochFile:
         self.classic_from = None
 
     def trust(self, entries: list[EpochEntry]) -> None:
-        """End ``doubt``: these are the epochs."""
+        """End ``unreadable``: these are the epochs."""
         self._write(entries)
-        self.entries, self.doubt = list(entries), None
+        self.entries, self.unreadable = list(entries), None
         self.labelled()
 
     def append(self, epoch: int, start: int) -> None:

@@ -102,8 +102,8 @@ class Opening:
         self._before()
         epochs, config = self._files.epochs, self._config
         self._files.checkpoint.load()
-        epochs.load(may_doubt=self._controller_mode or config.start_with_damaged_tables)
-        if epochs.doubt is not None and config.start_with_damaged_tables:
+        epochs.load(may_be_unreadable=self._controller_mode or config.start_with_damaged_tables)
+        if epochs.unreadable is not None and config.start_with_damaged_tables:
             epochs.trust([])
         was = reached(self._files.checkpoint.now, epochs.last)
         recovered = recover(

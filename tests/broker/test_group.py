@@ -255,7 +255,7 @@ async def test_a_slave_that_lost_its_epochs_learns_them_though_what_is_confirmed
         await two.fence()
         last = log_records(two)[-1]
         two.store.flow.dispatcher.start_at(last.physical_offset, two.store.log.end - 7)
-        two.store.epochs.entries, two.store.epochs.doubt = [], "both copies are damaged"
+        two.store.epochs.entries, two.store.epochs.unreadable = [], "both copies are damaged"
         await two.follow(2, 1, one.config.address, one.config.ha_address)
         await eventually(lambda: two.ha.follows and log_records(two) == log_records(one), "it goes on")
         assert two.store.epochs.entries == one.store.epochs.entries

@@ -133,12 +133,12 @@ def test_the_copy_is_read_when_the_file_is_damaged() -> None:
     disk.nodes[PATH + ".bak"].cache[-2:] = b"##"
     with pytest.raises(DiskError, match="not an epoch file"):
         _file(disk)
-    doubtful = EpochFile(disk, PATH)
-    doubtful.load(may_doubt=True)
-    assert doubtful.entries == []
-    assert doubtful.doubt is not None
-    doubtful.trust([_entry(3, 7)])
-    assert doubtful.doubt is None
+    suspect = EpochFile(disk, PATH)
+    suspect.load(may_be_unreadable=True)
+    assert suspect.entries == []
+    assert suspect.unreadable is not None
+    suspect.trust([_entry(3, 7)])
+    assert suspect.unreadable is None
     assert _file(disk).entries == [(3, 7)]
 
 

@@ -19,7 +19,7 @@ class Entry(NamedTuple):
 class FakeEpochs:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.doubt: str | None = None
+        self.unreadable: str | None = None
         self.classic_from: int | None = None
 
     @property
@@ -46,7 +46,7 @@ class FakeEpochs:
         self.classic_from = None
 
     def trust(self, entries: Sequence[tuple[int, int]]) -> None:
-        self.entries, self.doubt, self.classic_from = [Entry(*entry) for entry in entries], None, None
+        self.entries, self.unreadable, self.classic_from = [Entry(*entry) for entry in entries], None, None
 
     def truncate_suffix(self, offset: int) -> None:
         self.entries = [entry for entry in self.entries if entry.start < offset]
