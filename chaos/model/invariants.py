@@ -60,15 +60,16 @@ def _one_acknowledger(setting: Setting, before: World, after: World, leads: int)
 
 
 def _copies(setting: Setting, before: World, after: World, leads: int) -> str | None:
-    """OK means so many copies, at the moment it is said."""
+    """OK means so many copies at the moment it is said, but for those that a disk lost since."""
     if not leads:
         return None
     mode = setting.mode_of(after.broker(leads))
     by_mode = {"all": 1, "count": mode.acks, "majority": setting.brokers // 2 + 1}
     needed = max(mode.copies_min, by_mode[mode.wait])
+    forgot = setting.budget.powers - after.left.powers + setting.budget.wipes - after.left.wipes
     for at, record in sorted(after.acked - before.acked):
         copies = sum(at < len(b.log) and b.log[at] == record for b in after.brokers)
-        if copies < needed:
+        if copies + forgot < needed:
             return f"copies: record {record} at {at} is acknowledged with {copies} of {needed}"
     return None
 
