@@ -48,6 +48,7 @@ class Replica:
     skipped: list[tuple[int, int]] = field(default_factory=list)  # unreadable stretches the end lies behind
     holes: list[tuple[int, int]] = field(default_factory=list)  # ranges no file covers
     queues: bool = True  # there is a ``consumequeue``
+    refused: tuple[int, int] | None = None  # a record behind the end that looks left over: offset, bytes
 
     @property
     def empty(self) -> bool:
@@ -155,7 +156,12 @@ def find_ends(replicas: list[Replica]) -> None:
         if replica.segments:
             replica.segment_bytes = size
     for replica in replicas:
-        _find_end(replica)
+        _find_end(replica, set())
+    for replica in replicas:
+        proven: set[int] = set()
+        while replica.refused is not None and _held_elsewhere(replica, replicas):
+            proven.add(replica.refused[0])
+            _find_end(replica, proven)
     for replica in replicas:
         _leave_out_leftovers(replica, [r for r in replicas if r is not replica and not r.empty])
 
@@ -171,8 +177,33 @@ def _leave_out_leftovers(replica: Replica, others: list[Replica]) -> None:
             return
 
 
-def _find_end(replica: Replica) -> None:
-    """Walk the headers of the last segment that holds any record."""
+def _held_elsewhere(replica: Replica, replicas: list[Replica]) -> bool:
+    """Does a longer log hold the refused record, byte for byte, at the same place? Then it is no left-over,
+    but what stands behind a hole: its time is earlier because a clock went back."""
+    assert replica.refused is not None, "asked for a refused record only"
+    begin, size = replica.refused
+    own = _bytes_at(replica, begin, size)
+    longer = [
+        r for r in replicas if r is not replica and r.end >= begin + size and r.covers(begin, begin + size)
+    ]
+    return any(_bytes_at(other, begin, size) == own for other in longer)
+
+
+def _bytes_at(replica: Replica, begin: int, size: int) -> bytes:
+    segment = replica.segment_at(begin)
+    if segment is None:
+        return b""
+    storage = open_storage(replica.location)
+    try:
+        return segment_reader(storage, segment)(begin, size)
+    finally:
+        storage.close()
+
+
+def _find_end(replica: Replica, proven: set[int]) -> None:
+    """Walk the headers of the last segment that holds any record. Records at ``proven`` are the log's."""
+    replica.torn, replica.refused = None, None
+    replica.skipped, replica.holes = [], []
     storage = open_storage(replica.location)
     try:
         for segment in reversed(replica.segments):
@@ -183,7 +214,7 @@ def _find_end(replica: Replica) -> None:
             segment_end = replica.segment_end(segment)
             if not _holds_records(storage, segment, read, limit, segment_end):
                 continue
-            _LastSegment(storage, replica, segment, read, limit).walk()
+            _LastSegment(storage, replica, segment, read, limit, proven).walk()
             break
         # Again: an epoch is written down before its first byte, so now it tells of all that was found.
         _read_epochs(storage, replica)
@@ -209,7 +240,16 @@ def _holds_records(storage: Storage, segment: Segment, read: Read, limit: int, s
 class _LastSegment:
     """Walks the last segment that holds records, to where they stop: sets ``end``, ``torn``, ``skipped``."""
 
-    def __init__(self, storage: Storage, replica: Replica, segment: Segment, read: Read, limit: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        replica: Replica,
+        segment: Segment,
+        read: Read,
+        limit: int,
+        proven: set[int],
+    ) -> None:
+        self._proven = proven
         self._storage, self._replica, self._segment = storage, replica, segment
         self._read, self._limit = read, limit
         self._segment_end = replica.segment_end(segment)
@@ -278,19 +318,22 @@ class _LastSegment:
 
         Truncation leaves old records behind the end, so a record found there counts only if the replica
         itself says the log was confirmed beyond, or if it was stored no earlier than the record before the
-        gap.
+        gap. One that is older is the log's if a longer log of the group holds the same there (``find_ends``).
         """
         base, end = self._segment.base, self._segment_end
         begin = self._storage.data_from(self._segment.file, self._position - base)
         if begin is None:
             return -1
         found = find_record(self._read, max(self._position + 1, base + begin), self._limit, end)
-        if found < 0 or self._replica.confirmed > found:
+        if found < 0 or self._replica.confirmed > found or found in self._proven:
             return found
         parsed = parse(window(self._read, found, end - found), 0, found, end)
         if parsed.record is None or parsed.damage is not None:
             return -1
-        return found if self._last is None or _follows(parsed.record, self._last) else -1
+        if self._last is None or _follows(parsed.record, self._last):
+            return found
+        self._replica.refused = (found, parsed.size)
+        return -1
 
 
 def _follows(record: Record, last: Record) -> bool:

@@ -112,3 +112,29 @@ def test_an_empty_store_needs_no_queues(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "origin")
     shutil.rmtree(writer.root / "consumequeue")
     assert run_local(copies(writer.root, 2), None).verdict == "clean"
+
+
+@pytest.mark.parametrize("zeroed", [(70, 73), (65, 66)])
+def test_a_hole_in_the_last_segment_is_no_end_though_the_clock_went_back_behind_it(
+    zeroed: tuple[int, int], tmp_path: Path
+) -> None:
+    """A failover to a slower clock; the others hold what stands behind the hole at the same places."""
+    writer = LogWriter(tmp_path / "origin")
+    writer.fill(60, stamp=9000)
+    before = len(writer.rows)
+    writer.fill(20, mark="n", stamp=1000)
+    writer.confirm(before)
+    stores = copies(writer.root)
+    for store in stores:
+        (store / "abort").touch()
+        (store / "checkpoint").unlink()
+    begin, end = (int(str(writer.rows[at]["phys_offset"])) for at in zeroed)
+    patch(stores[2], begin, bytes(end - begin))
+    for n in range(zeroed[0] - 1, zeroed[0]):  # the record before the hole has a later time than those behind
+        at = int(str(writer.rows[n]["phys_offset"]))
+        for store in stores:
+            patch(store, at + 56, (9999).to_bytes(8, "big"))
+    report = run_local(stores, None)
+    assert [(f.kind, f.severity, f.replica) for f in report.findings if not f.caused_by] == [
+        ("unreadable_region", "error", "r2")
+    ]
