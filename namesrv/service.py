@@ -50,8 +50,8 @@ class Companion(Protocol):
 class NameServer:
     """Serves the NameServer's requests on one port.
 
-    ``companions`` (name -> server) are shown in ``status`` under their names and counted in ``health``; who
-    adds them starts and stops them.
+    ``companions`` (name -> server) are shown in ``status`` under their names and counted in ``health``; their
+    owner starts and stops them.
     """
 
     def __init__(self, env: Env, config: NamesrvConfig) -> None:

@@ -8,7 +8,7 @@ leaves out: ``auth/.../DefaultAuthenticationContextBuilder``): its brokers, mqad
     ext Signature      base64(HmacSHA1(secretKey, content))
     content            the values of all other ext fields, keys in the order of their UTF-16 units; the body
 
-Neither the request code, nor the keys, nor the time are part of it: who can read the traffic can send a
+Neither the request code, nor the keys, nor the time are part of it: a reader of the traffic can send a
 signed request again, also under another code (docs/security.md). So nothing is signed that goes to clients.
 """
 

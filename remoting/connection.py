@@ -66,7 +66,7 @@ class BufferHandler(Protocol):
 
 
 class Owner:
-    """What the connections of one port or client share: who handles, the guard, and the tasks."""
+    """What the connections of one port or client share: the handler, the guard, and the tasks."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closed_at = 0.0
         self._last_io = self._loop.time()
 
-    # for those who use it
+    # for its users
 
     @property
     def closed(self) -> bool:

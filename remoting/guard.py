@@ -1,4 +1,4 @@
-"""How much may the clients of one server take, and who has to give way beyond that?
+"""How much may the clients of one server take, and which connection ends beyond that?
 
 One ``Guard`` stands for all ports of a server. It counts connections, bytes of frames that have begun, and
 bytes of answers that nobody reads. Beyond a cap the connection that has most of it ends, with one line in the
@@ -126,7 +126,7 @@ class Tally:
         self._most = most
 
     def note(self, connection: Guarded, size: int) -> Guarded | None:
-        """It has ``size`` now; who must give way when all together have too much since."""
+        """It has ``size`` bytes now. Returns the connection to end when the growth passes the limit."""
         before = self.by.get(connection, 0)
         if size == before:
             return None
@@ -138,12 +138,12 @@ class Tally:
         return self.worst() if size > before else None
 
     def worst(self) -> Guarded | None:
-        """Who has most when all together have too much."""
+        """The connection with most, when the total is over the limit."""
         return max(self.by, key=self.by.__getitem__) if self.total > self._most else None
 
     def check_invariants(self) -> None:
         assert self.total == sum(self.by.values()), "the total is the sum"
-        assert all(size > 0 for size in self.by.values()), "who has nothing is not listed"
+        assert all(size > 0 for size in self.by.values()), "a connection without bytes is not listed"
 
 
 class Guard:

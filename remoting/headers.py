@@ -433,7 +433,7 @@ class OffsetHeader:
 
 @dataclass(slots=True)
 class BrokerHeader:
-    """Who a broker says it is: 103, 104, 322 (and 904, without an id) at a NameServer."""
+    """A broker's identity: 103, 104, 322 (and 904, without an id) at a NameServer."""
 
     cluster: str
     name: str

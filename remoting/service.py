@@ -1,4 +1,4 @@
-"""Who listens, who calls: the server and the client that RocketMQ's commands travel between."""
+"""The server and the client that RocketMQ's commands travel between."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class RemotingServer:
 class RemotingClient:
     """Calls servers by address (``host:port``) over one connection each, made when first needed.
 
-    Nothing is retried here: who calls knows whether a second try is harmless. With ``credentials`` every
+    Nothing is retried here: the caller knows whether a second try is harmless. With ``credentials`` every
     request is signed, and requests of ``remoting.auth.PEER_CODES`` from the servers must be.
     """
 

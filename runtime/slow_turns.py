@@ -1,4 +1,4 @@
-"""What held the event loop longer than it may be held, and for whom?
+"""Which request held the event loop too long, and from which client?
 
 The lease, heartbeats and replication run on the same loop as clients' requests. Each step of a request is
 timed; one of ``SLOW_MS`` or more is counted, and logged as far as the rate limit lets it.
@@ -37,20 +37,20 @@ class SlowTurns:
         self._last: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._complaints = Complaints(log, lambda: now_ms() / 1000)
 
-    def note(self, took_ms: float, what: str, whom: str) -> None:
-        """``what`` of ``whom`` took so long in one piece. Nothing happens below ``SLOW_MS``."""
+    def note(self, took_ms: float, what: str, peer: str) -> None:
+        """``what`` of ``peer`` took so long in one piece. Nothing happens below ``SLOW_MS``."""
         if took_ms < SLOW_MS:
             return
         self.total += 1
         self.worst_ms = max(self.worst_ms, took_ms)
         self.by_what[what] += 1
-        self._last.append({"what": what, "from": whom, "ms": round(took_ms, 1)})
+        self._last.append({"what": what, "from": peer, "ms": round(took_ms, 1)})
         self._complaints.warn(
-            "%s: %s from %s held the event loop for %.0f ms", self._name, what, whom, took_ms
+            "%s: %s from %s held the event loop for %.0f ms", self._name, what, peer, took_ms
         )
 
     @coroutine
-    def steps(self, work: Coroutine[Any, Any, T], what: str, whom: str) -> Generator[Any, Any, T]:
+    def steps(self, work: Coroutine[Any, Any, T], what: str, peer: str) -> Generator[Any, Any, T]:
         """Run ``work``, timing each piece between two waits; its result."""
         now_ms = self._now_ms
         thrown: BaseException | None = None
@@ -64,7 +64,7 @@ class SlowTurns:
             finally:
                 took_ms = now_ms() - began_ms
                 if took_ms >= SLOW_MS:
-                    self.note(took_ms, what, whom)
+                    self.note(took_ms, what, peer)
             thrown = None
             try:
                 yield waits_for

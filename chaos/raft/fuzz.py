@@ -54,6 +54,7 @@ RATES: Final = {
     "cut": (0.5, 5.0),
     "pause": (0.0, 3.0),
     "hand_over": (0.0, 2.0),
+    "rivals": (0.0, 3.0),
     "kill": (0.2, 2.0),
     "lose_power": (0.2, 2.0),
     "start": (0.5, 4.0),
@@ -313,6 +314,43 @@ class World:
     def _hand_over(self, member: Member) -> None:
         if member.node is not None and member.runs:
             member.node.hand_over()
+
+    def _rivals(self, _member: Member) -> None:
+        """A leader asks two members to lead, votes for the first, is restarted, and is asked by the second:
+        two candidates of one term, which pre-votes, and links that end with a member, hardly allow."""
+        leading = [m for m in self.members.values() if m.runs and m.node is not None and m.node.leads()]
+        if not leading:
+            return
+        leader = self.rng.choice(leading)
+        assert leader.node is not None, "it leads"
+        for _ in range(3):  # only members that hold all and answered lately are asked
+            leader.node.speak_now()
+            self._tick(leader)
+            for other in self.members.values():
+                self._deliver_all(leader, other)
+                self._deliver_all(other, leader)
+        asked: list[Member] = []
+        for other in self.rng.sample(list(self.members.values()), len(self.members)):
+            if len(asked) < 2 and other.runs and leader.node.hand_over(other.name):
+                asked.append(other)
+        if len(asked) < 2:
+            return
+        first, second = asked
+        for other in asked:
+            self._deliver_all(leader, other)
+        self._tick(first)
+        self._deliver_all(first, leader)
+        self.stop(leader, power=self.rng.random() < 0.5)
+        self.start(leader)
+        self.connect(leader.name, second.name)
+        self._tick(second)
+        self._deliver_all(second, leader)
+
+    def _deliver_all(self, sender: Member, to: Member) -> None:
+        """What is under way to ``to`` now, if it still is."""
+        link = self.link(sender.name, to.name)
+        for _ in range(0 if link is None else len(link[to.name])):
+            self.deliver(sender.name, to.name)
 
     def _kill(self, member: Member) -> None:
         self.stop(member, power=False)

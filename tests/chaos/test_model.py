@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from chaos.model.parts.moves import moves
 from chaos.model.plants import PLANTS
 from chaos.model.rows import SMALL
 from chaos.model.rules import AS_KEELMQ
+from chaos.model.symmetry import key, with_names
 from chaos.model.world import Budget, Setting
 
 STATES_MAX = 120_000
@@ -57,11 +59,39 @@ def test_a_walk_is_the_same_for_the_same_seed_and_goes_deeper_than_a_search() ->
     assert one.depth > 20
 
 
+@pytest.mark.parametrize("start", sorted(STARTS.keys() - {"joins"}))  # there an id is given later
+def test_other_ids_are_the_same_state_with_the_same_steps(start: str) -> None:
+    """What may happen next does not depend on who has which id, or one state could not stand for all."""
+    setting = Setting(start=start, budget=Budget(2, 2, 1, 1, 0, 2, 1, views=1, cuts=1, leaders=1))
+    chance = random.Random(f"ids:{start}")
+    world = begin(setting)
+    for _ in range(25):
+        steps = [move.world for move in moves(setting, AS_KEELMQ, world)]
+        names = tuple(chance.sample(setting.ids, 3))
+        other = with_names(world, names)
+        assert key(other) == key(world)
+        assert {key(move.world) for move in moves(setting, AS_KEELMQ, other)} == set(map(key, steps))
+        if not steps:
+            break
+        world = chance.choice(steps)
+
+
 def test_the_command_shows_the_steps_and_ends_with_2(tmp_path: Path) -> None:
-    out = tmp_path / "model.json"
-    done = CliRunner().invoke(model, ["--plant", "elects_anyone", "--json", str(out)])
+    out, page = tmp_path / "model.json", tmp_path / "model.md"
+    asked = ["--plant", "elects_anyone", "--json", str(out), "--markdown", str(page)]
+    done = CliRunner().invoke(model, asked)
     assert done.exit_code == 2, done.output
     row = json.loads(out.read_text())["rows"][0]
     assert row["violation"]["trace"]
     assert not row["complete"]
     assert row["setting"]["budget"]["writes"] == 1
+    assert "BROKEN in 6 steps" in page.read_text()
+
+
+def test_a_row_that_is_not_there_is_wrong_usage_and_one_alone_is_run_alone(tmp_path: Path) -> None:
+    assert CliRunner().invoke(model, ["--only", "no such row"]).exit_code == 2
+    out = tmp_path / "model.json"
+    done = CliRunner().invoke(model, ["--only", "unclean elections, a lease", "--json", str(out)])
+    assert done.exit_code == 0, done.output
+    found = json.loads(out.read_text())
+    assert [(row["work"], row["complete"]) for row in found["rows"]] == [("unclean elections, a lease", True)]

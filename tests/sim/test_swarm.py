@@ -21,8 +21,18 @@ from chaos.scenarios.swarm import KINDS
 SWARM = "swarm"
 SEEDS = 6
 BUG_SEEDS_MAX = 300
-QUICKLY_FOUND = {"tables_not_copied": 4, "one_record_cut_off": 15}
-"""The seed that found a bug first; tried first, only to save time."""
+FOUND_BY = {
+    "tables_not_copied": 4,
+    "one_record_cut_off": 15,
+    "suspect_among_members": 107,
+    "suspect_leads_alone": 149,
+    "shrunk_before_it_is_decided": 238,
+    "older_epoch_acknowledged": 46,
+    "ack_before_replication": 37,
+    "lease_never_ends": 165,
+}
+"""A seed that found a bug is tried first, only to save time: what it meets shifts when the code changes."""
+QUICKLY_FOUND = ("tables_not_copied", "one_record_cut_off")
 
 
 @pytest.mark.sim
@@ -107,7 +117,7 @@ def test_a_schedule_is_shrunk_to_the_steps_and_the_time_it_needs() -> None:
 @pytest.mark.sim
 @pytest.mark.parametrize("bug", list(BUGS) if os.environ.get("KEELMQ_SWARM_BUGS") == "all" else QUICKLY_FOUND)
 def test_each_planted_bug_is_found_by_the_swarm(bug: str) -> None:
-    seeds = sorted(range(BUG_SEEDS_MAX), key=lambda seed: (seed != QUICKLY_FOUND.get(bug), seed))
+    seeds = sorted(range(BUG_SEEDS_MAX), key=lambda seed: (seed != FOUND_BY.get(bug), seed))
     if not any(run_seed(SWARM, seed, bug).violations for seed in seeds):
         pytest.fail(f"{bug} was not found by any of {BUG_SEEDS_MAX} seeds of the swarm")
 

@@ -1,1 +1,1 @@
-"""Requests of consumers: pulls, offsets, queue locks, heartbeats; and who serves them without a master."""
+"""Requests of consumers: pulls, offsets, queue locks, heartbeats; the slave that stands in for a master."""

@@ -1,4 +1,4 @@
-"""Who serves consumers while a group has no master and none can be elected?
+"""Which slave serves consumers while a group has no master and none can be elected?
 
 With ``enableSlaveActingMaster`` the member with the smallest id that the NameServers know stands in: reads
 and locks it serves anyway, and consumer offsets it keeps in memory, beside the table it copied, until a
