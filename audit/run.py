@@ -20,15 +20,15 @@ from audit.compare import Ranges, compare_digests, drill_down
 from audit.findings import Finding, order, verdict
 from audit.intervals import Interval
 from audit.kinds import acked, causes, queues
+from audit.kinds import tails as tail_kinds
 from audit.kinds.damage import damage
 from audit.kinds.differences import SameBytes, differences
 from audit.kinds.epochs import epochs
 from audit.kinds.facts import Facts
 from audit.kinds.files import files
-from audit.kinds.tails import tails
 from audit.ledger import read_ledger
 from audit.queues import begins_again
-from audit.reading.layout import Replica, find_ends, load
+from audit.reading.layout import Replica, bytes_at, find_ends, load
 from audit.reading.storage import StoreSpec, open_storage
 from audit.tables import DIGEST, Engine, ScannedLog, Tail, View
 from model.errors import MqError
@@ -294,7 +294,17 @@ class _Questions:
             held = [self._acked_behind(other, replicas[at].end) for other in apart if other != at]
             return max(held, key=lambda tail: tail.records, default=NO_TAIL)
 
-        return tails(self.facts, missing_behind, acked_end, roots)
+        def rotten(at: int) -> bool:
+            """Is what ends this log no write under way, but a record that others hold otherwise?"""
+            own = replicas[at]
+            begin, end = own.torn or (0, 0)
+            others = [r for r in replicas if r is not own and r.covers(begin, end)]
+            if own.torn is None or begin != own.end or not others:
+                return False
+            held = bytes_at(own, begin, end - begin)
+            return all(tail_kinds.is_rot(held, bytes_at(other, begin, end - begin)) for other in others)
+
+        return tail_kinds.tails(self.facts, missing_behind, acked_end, roots, rotten)
 
     def _acked_behind(self, at: int, offset: int) -> Tail:
         if self.ledger is None or at not in self.views:

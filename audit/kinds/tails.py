@@ -21,8 +21,20 @@ def tail_target(replicas: list[Replica], acked_end: int) -> int:
     return max(confirmed, acked_end, most, ends[-1])
 
 
+def is_rot(own: bytes, other: bytes) -> bool:
+    """Did bytes of ``own``, a damaged last record, change after they were written? ``other``: what another
+    replica holds there. A write that is under way, or was cut short, leaves zeros to the end of a block."""
+    differing = [at for at, (a, b) in enumerate(zip(own, other, strict=False)) if a != b]
+    few = 0 < len(differing) < 8 and own[-1:] == other[-1:]
+    return few or any(own[at] for at in differing)
+
+
 def tails(
-    facts: Facts, tail_of: Callable[[int], Tail], acked_end: int, roots: Sequence[Finding]
+    facts: Facts,
+    tail_of: Callable[[int], Tail],
+    acked_end: int,
+    roots: Sequence[Finding],
+    rotten: Callable[[int], bool] = lambda at: False,
 ) -> list[Finding]:
     """Logs that end before or behind where they should. Lag that nobody was promised is information only."""
     target = tail_target(facts.replicas, acked_end)
@@ -32,7 +44,7 @@ def tails(
         if (r.empty and not target and r.confirmed <= r.end) or r.name in diverged:
             continue
         if r.end < target:
-            found.append(_short(facts, at, target, tail_of(at)))
+            found.append(_short(facts, at, target, tail_of(at), rotten(at)))
         elif r.confirmed > r.end:
             expected = f"its own confirmOffset {r.confirmed}"
             found.append(
@@ -47,12 +59,14 @@ def tails(
     return found
 
 
-def _short(facts: Facts, at: int, target: int, acked: Tail) -> Finding:
+def _short(facts: Facts, at: int, target: int, acked: Tail, rotten: bool) -> Finding:
     r = facts.replicas[at]
     behind = f", {acked.records} acknowledged behind it" if acked.records else ""
+    behind += ", then a record that was changed" if rotten else ""
+    severity = _short_severity(facts.replicas, r, acked)
     return facts.at(
         "short_tail",
-        _short_severity(facts.replicas, r, acked),
+        WARN if rotten and severity == INFO else severity,
         at,
         r.end,
         target,
@@ -70,12 +84,18 @@ def _short_severity(replicas: Sequence[Replica], r: Replica, acked: Tail) -> str
     longer = [other for other in replicas if other.end > r.end]
     if any(min(other.confirmed, other.end) > r.end for other in longer):
         return WARN
-    if not r.empty and longer and all(other.start >= r.end for other in longer):
-        return WARN  # they share nothing: no byte of it was compared
-    reached = max((other.end for other in longer), default=r.end)
-    if reached - r.end >= r.segment_bytes or (r.empty and reached > r.end):
-        return WARN  # a whole segment behind, or nothing at all: that is no lag of a moment
+    if _is_far(r, longer):
+        return WARN
     return INFO if _running(replicas) else WARN
+
+
+def _is_far(r: Replica, longer: Sequence[Replica]) -> bool:
+    """Does the log lack more than a live one lags? Then it shares nothing with the others, so that no byte
+    of it was compared, or it is a whole segment behind, or has nothing at all."""
+    if not r.empty and longer and all(other.start >= r.end for other in longer):
+        return True
+    reached = max((other.end for other in longer), default=r.end)
+    return reached - r.end >= r.segment_bytes or (r.empty and reached > r.end)
 
 
 def _running(replicas: Sequence[Replica]) -> bool:

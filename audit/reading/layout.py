@@ -182,14 +182,15 @@ def _held_elsewhere(replica: Replica, replicas: list[Replica]) -> bool:
     but what stands behind a hole: its time is earlier because a clock went back."""
     assert replica.refused is not None, "asked for a refused record only"
     begin, size = replica.refused
-    own = _bytes_at(replica, begin, size)
+    own = bytes_at(replica, begin, size)
     longer = [
         r for r in replicas if r is not replica and r.end >= begin + size and r.covers(begin, begin + size)
     ]
-    return any(_bytes_at(other, begin, size) == own for other in longer)
+    return any(bytes_at(other, begin, size) == own for other in longer)
 
 
-def _bytes_at(replica: Replica, begin: int, size: int) -> bytes:
+def bytes_at(replica: Replica, begin: int, size: int) -> bytes:
+    """Bytes of one segment of a replica's log; none where it has no file. Raises OSError."""
     segment = replica.segment_at(begin)
     if segment is None:
         return b""

@@ -444,19 +444,11 @@ class SyncSet:
             for slave in counting.counted:
                 if slave.end < slowest:
                     slowest = slave.end
-        wait = policy.wait
-        if wait is Wait.ALL and slowest <= self.confirmed and slowest <= self.replicated:
+        if policy.wait is Wait.ALL and slowest <= self.confirmed and slowest <= self.replicated:
             return  # most calls: nothing moves
         if not self._may_confirm(counting.by_all):
             return
-        if wait is Wait.ALL:
-            readable, replicated = policy.by_all(slowest, 1 + len(counting.voters), counting.copies)
-        else:
-            # In majority mode a slave that has not noted this epoch may lose an election against one with an
-            # epoch between: what it holds of former epochs counts only together with this one (Raft, 5.4.2).
-            noted = wait is not Wait.MAJORITY
-            ends = [slave.end for slave in counting.voters if noted or slave.noted]
-            readable, replicated = policy.watermarks(own, slowest, ends, counting.copies)
+        readable, replicated = self._watermarks(own, slowest)
         if readable < self.replicated:
             readable = self.replicated  # what producers were told of may be read ...
         if readable > slowest:
@@ -466,3 +458,13 @@ class SyncSet:
         if replicated > self.replicated:
             self.replicated = replicated
             self._evidence.copies = counting.copies.to_ack
+
+    def _watermarks(self, own: int, slowest: int) -> tuple[int, int]:
+        policy, counting = self._policy, self._counting
+        if policy.wait is Wait.ALL:
+            return policy.by_all(slowest, 1 + len(counting.voters), counting.copies)
+        # In majority mode a slave that has not noted this epoch may lose an election against one with an
+        # epoch between: what it holds of former epochs counts only together with this one (Raft, 5.4.2).
+        noted = policy.wait is not Wait.MAJORITY
+        ends = [slave.end for slave in counting.voters if noted or slave.noted]
+        return policy.watermarks(own, slowest, ends, counting.copies)

@@ -138,3 +138,20 @@ def test_a_hole_in_the_last_segment_is_no_end_though_the_clock_went_back_behind_
     assert [(f.kind, f.severity, f.replica) for f in report.findings if not f.caused_by] == [
         ("unreadable_region", "error", "r2")
     ]
+
+
+@pytest.mark.parametrize(("torn", "severity"), [(False, "warn"), (True, "info")])
+def test_a_flipped_last_record_is_not_one_that_is_still_being_written(
+    torn: bool, severity: str, tmp_path: Path
+) -> None:
+    stores, writer, _ = make(tmp_path)
+    for store in stores:
+        (store / "abort").touch()
+        (store / "checkpoint").unlink()
+    at = int(str(writer.rows[-1]["phys_offset"]))
+    if torn:
+        patch(stores[2], at + 92, bytes(writer.end - at - 92))
+    else:
+        patch(stores[2], at + 92, b"?")
+    report = run_local(stores, None)
+    assert [(f.kind, f.severity, f.replica) for f in report.findings] == [("short_tail", severity, "r2")]
