@@ -235,3 +235,18 @@ def test_messages_that_found_no_room_are_indexed_when_there_is_room_again() -> N
     assert _found(index, "b") == [0]
     index.put_many([_item(2, "a")])
     assert _found(index, "a") == [2, 1, 0], "nothing is indexed twice"
+
+
+def test_an_index_that_is_dropped_after_an_unclean_stop_has_no_names_to_sync() -> None:
+    """Its directory is gone until there is a first entry again."""
+    disk = FaultyDisk()
+    index = _index(disk)
+    index.put_many([_item(1, "a")])
+    _flush(index)
+    index = _index(disk)
+    index.load(clean=False)
+    index.destroy()
+    _flush(index)
+    index.put_many([_item(2, "b")])
+    _flush(index)
+    assert _found(index, "b") == [2]
