@@ -92,7 +92,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Nothing is new."""
+    """The view is old, or says what is so already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class RoleMachine:
 
     def __init__(self, holder: RoleHolder, lost_hint: str = "") -> None:
         self.state = State.UNREGISTERED
-        self.ha_address: str | None = None  # where the master's log is copied from
+        self.ha_address: str | None = None  # HA address the master's log is copied from
         self._holder = holder
         self._before: RoleState | None = None  # during a change: what was shown before
         self._announced = False
@@ -245,6 +245,7 @@ class RoleMachine:
 
     def _became(self, event: Event, state: RoleState) -> bool:
         assert state.epoch >= self.epoch, f"the epoch goes back from {self.epoch} to {state.epoch}"
+        # From here to ``set`` the role that is shown lags behind the state: a change is under way.
         before, self._before = self._before or self.current, self.current
         self.on(event)
         self._holder.set(state)

@@ -40,6 +40,7 @@ from broker.role.machine import (
     Lead,
     RoleMachine,
     State,
+    Stay,
 )
 from broker.role.replica import Replica
 from broker.state.role_state import Role
@@ -187,6 +188,7 @@ class RoleManager:
         with self._fence_on_mistake():
             await self._handover.begin(command)
             return self._replica.store.log.end
+        # Only reached when the guard caught a mistake.
         raise Refused("this broker fenced itself", Response.CONTROLLER_INVALID_MASTER)
 
     async def step_down_for(self, transfer_target: int) -> None:
@@ -351,6 +353,10 @@ class RoleManager:
                 self.machine.on_examined()
                 action = self.machine.decide(view, self._facts(broker_id))
             match action:
+                case Stay():
+                    pass
+                case AskAnew():
+                    raise AssertionError("an examined broker is not asked to ask anew")
                 case CannotFollow(reason):
                     raise MqError(reason)
                 case Fence(reason):
@@ -480,7 +486,7 @@ class RoleManager:
         self._broke("the store is broken", error)
 
     def _ha_broke(self, error: BaseException) -> None:
-        self._broke("stopped", error)
+        self._broke("replication is broken", error)
 
     def _broke(self, what: str, error: BaseException) -> None:
         """A disk that failed must not lead, nor count as a replica: the Controllers hear of it at once."""
