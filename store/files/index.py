@@ -326,6 +326,7 @@ class Index:
             file.close()
         self.files.clear()
         self._full.clear()
+        self._names_dirty = False  # there is no directory any more whose names could be synced
         if self._disk.is_dir(self.path):
             self._disk.rmtree(self.path)
             self._disk.sync_dir(self.path.rpartition("/")[0])

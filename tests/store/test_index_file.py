@@ -15,6 +15,7 @@ from store.files.index import Index
 from store.files.index_file import HEADER, HEADER_BYTES
 from store.files.key_hash import KeyHash
 from store.files.record import Dispatch
+from tests.fakes.disk.crashing import CrashingDisk, machine
 from tests.fakes.disk.memory import FaultyDisk
 
 SLOTS, ENTRIES = 7, 30
@@ -235,3 +236,22 @@ def test_messages_that_found_no_room_are_indexed_when_there_is_room_again() -> N
     assert _found(index, "b") == [0]
     index.put_many([_item(2, "a")])
     assert _found(index, "a") == [2, 1, 0], "nothing is indexed twice"
+
+
+def test_an_index_that_is_dropped_after_an_unclean_stop_has_no_names_to_sync() -> None:
+    """Its directory is gone until there is a first entry again; to sync it is an error, as on a real disk."""
+    disk = CrashingDisk(machine())
+
+    def made() -> Index:
+        return Index(disk, "/raft/index", SLOTS, ENTRIES, lambda: 1_700_000_000_000)
+
+    index = made()
+    index.put_many([_item(1, "a")])
+    _flush(index)
+    index = made()
+    index.load(clean=False)
+    index.destroy()
+    _flush(index)
+    index.put_many([_item(2, "b")])
+    _flush(index)
+    assert _found(index, "b") == [2]
