@@ -225,8 +225,8 @@ def _never_ends(original: Any) -> Any:
 def _shrinks_at_once(original: Any) -> Any:
     def recount(self: Membership) -> None:
         original(self)
-        if self.pending is not None and self.pending.members < self.members:
-            self.counted = self.certain = tuple(sorted(self.pending.members - {self._self_id}))
+        if self.open is not None and self.open.members < self.members:
+            self.counted = self.certain = tuple(sorted(self.open.members - {self._self_id}))
 
     return recount
 

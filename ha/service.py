@@ -166,8 +166,8 @@ class HaService:
             policy,
             not_catchup_ms=self._config.ha_not_catchup_ms,
             now_ms=now_ms,
-            may_confirm=lambda by_all: (
-                (by_all and self.conditions.acks_replace_lease()) or self.conditions.holds_lease()
+            may_confirm=lambda all_must: (
+                (all_must and self.conditions.acks_replace_lease()) or self.conditions.holds_lease()
             ),
             eligible=lambda broker_id: self.conditions.eligible(broker_id),
         )

@@ -1,4 +1,5 @@
-"""Does every group have a living master, and if not, what has to be done next?
+"""Does every group have a living master, and if not, what has to be done next? (All groups: one election is
+``underway.py``, who wins it ``elect.py``.)
 
 A pure decider: ``step(event, now_ms)`` takes what happened and returns what to do (``controller.groups.
 signals``); ``controller.groups.coordinator`` carries it out. Events start an election at once: the end of a
@@ -74,19 +75,19 @@ TELLS_STEP_MS: Final = 20
 
 @dataclass(slots=True)
 class Mandate:
-    """Whether this Controller leads, and whether its table holds all that was committed before: of
-    ``number`` questions only the last one's answer says so."""
+    """Whether this Controller leads, and whether its table holds all that was committed before
+    (``caught_up``). ``number`` counts the questions; only the answer to the newest one says so."""
 
     leads: bool = False
     term: int = 0
     led_term: int = 0
     number: int = 0
-    settled: bool = False
+    caught_up: bool = False
     settle_ms: float = NEVER  # when to ask again
 
     @property
     def decides(self) -> bool:
-        return self.leads and self.settled
+        return self.leads and self.caught_up
 
 
 @dataclass(slots=True)
@@ -102,8 +103,8 @@ class ElectionState:
     """The elections of all groups, as far as this Controller sees to them.
 
     In: ``step``; and, for heartbeats, ``grant``. ``live`` is filled by the caller before it tells the event.
-    Holds: at most one proposal of a group is in flight; none is made for a group whose master is alive, nor
-    while a lease lasts; while a group has no master there is always a time to look at it again.
+    Holds: at most one proposal of a group is in flight; none of its own is made while the master is presumed
+    alive, none at all while a lease matters; there is always a time to look at every group again.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class ElectionState:
         self._out = []
         self._take(event)
         self._out.append(WakeAt(self._wake_ms()))
-        self._check_elections()
+        self._check_invariants_of_elections()
         return self._out
 
     def _take(self, event: Event) -> None:
@@ -141,7 +142,7 @@ class ElectionState:
                 self._on_leadership(event)
             case Settled():
                 if event.number == self.mandate.number and self.mandate.leads:
-                    self.mandate.settled, self.mandate.settle_ms = True, NEVER
+                    self.mandate.caught_up, self.mandate.settle_ms = True, NEVER
                     self._look_now()
             case NotSettled():
                 self._on_not_settled(event)
@@ -150,7 +151,7 @@ class ElectionState:
                 self._live.lead(self._now_ms)
             case BrokerBack():
                 self._stir(event.group)
-                self._check_named(event.group)
+                self._elect_named_if_needed(event.group)
             case SessionsEnded():
                 self._on_sessions_ended(event.brokers)
             case Answered():
@@ -180,7 +181,7 @@ class ElectionState:
     def _on_leadership(self, event: LeadershipChanged) -> None:
         mandate = self.mandate
         if event.term != mandate.term:
-            mandate.settled = False
+            mandate.caught_up = False
         mandate.leads, mandate.term = event.leads, event.term
         if mandate.leads and mandate.led_term != mandate.term:
             mandate.led_term = mandate.term
@@ -190,19 +191,19 @@ class ElectionState:
             self._reported.told.clear()
             self._unsettle()
         if not mandate.leads:
-            mandate.settled, mandate.settle_ms = False, NEVER
+            mandate.caught_up, mandate.settle_ms = False, NEVER
             mandate.number += 1
             mandate.led_term = 0
 
     def _unsettle(self) -> None:
         """Nothing is decided, and no lease granted, before the table holds what may have been committed."""
-        self.mandate.settled, self.mandate.settle_ms = False, NEVER
+        self.mandate.caught_up, self.mandate.settle_ms = False, NEVER
         self.mandate.number += 1
         if self.mandate.leads:
             self._out.append(Settle(self.mandate.number))
 
     def _on_not_settled(self, event: NotSettled) -> None:
-        if event.number == self.mandate.number and self.mandate.leads and not self.mandate.settled:
+        if event.number == self.mandate.number and self.mandate.leads and not self.mandate.caught_up:
             self._report(f"this Controller leads, but: {event.error}")
             self.mandate.settle_ms = self._now_ms + RETRY_MS
 
@@ -211,7 +212,7 @@ class ElectionState:
     def _look_now(self) -> None:
         self._look_ms = self._now_ms
 
-    def _look_at(self, at_ms: float) -> None:
+    def _look_again_by(self, at_ms: float) -> None:
         """Look at every group again at that time, if not before."""
         self._look_ms = min(self._look_ms, at_ms)
 
@@ -237,14 +238,14 @@ class ElectionState:
             self._reported.tells = 0
             self._look_ms = self._now_ms + self._config.scan_inactive_master_ms
             for name, group in sorted(self._table.groups.items()):
-                self._check(name, group)
+                self._elect_if_needed(name, group)
 
     def _on_sessions_ended(self, brokers: tuple[Broker, ...]) -> None:
         for name, broker_id in brokers:
             group = self._table.groups.get(name)
             if group is not None and group.master == broker_id:
                 self._stir(name)
-                self._check(name, group)
+                self._elect_if_needed(name, group)
 
     def _stir(self, name: str) -> None:
         """Something happened in the group that may let somebody be elected: do not wait any longer."""
@@ -257,12 +258,12 @@ class ElectionState:
         backoff, _ = self._rests.get(name) or (Backoff(self._chance, REST_MIN_MS, REST_MAX_MS), 0.0)
         self._rests[name] = backoff, self._now_ms + backoff.next_s() * 1000
 
-    def _check_named(self, name: str) -> None:
+    def _elect_named_if_needed(self, name: str) -> None:
         group = self._table.groups.get(name)
         if group is not None:
-            self._check(name, group)
+            self._elect_if_needed(name, group)
 
-    def _check(self, name: str, group: Group) -> None:
+    def _elect_if_needed(self, name: str, group: Group) -> None:
         """Start an election if the group needs one and this Controller may."""
         if not self.mandate.decides or name in self.elections:
             return
@@ -270,26 +271,27 @@ class ElectionState:
             self._tell_once(name, group.master, group.epoch)
             if self._live.is_presumed(name, group.master, self._now_ms):
                 if not self._live.is_alive(name, group.master, self._now_ms):
-                    self._look_at(self._live.presumed_until_ms(name, group.master) + 1)
+                    self._look_again_by(self._live.presumed_until_ms(name, group.master) + 1)
                 return
             self._note_lost(name, group.master, group.epoch)
-        elif self._prospects.candidate(name, group, self._now_ms) is None:
+        elif self._prospects.would_be_elected(name, group, self._now_ms) is None:
             return
         _, rests_until_ms = self._rests.get(name, (None, 0.0))
         if self._now_ms < rests_until_ms:
-            self._look_at(rests_until_ms)
-        elif not self._is_held(name, None, self._now_ms):
-            self.elections[name] = election = Election()
-            self._begin(name, election)
-
-    def _is_held(self, name: str, answered: frozenset[int] | None, at_ms: float) -> bool:
-        """Whether the former master's lease holds the election up, or did at ``at_ms``, when the candidates
-        were asked; then it is looked at again in time."""
-        chosen = self._prospects.chosen(self._prospects.command(name, OWN, answered, self._now_ms))
-        left_ms = self._prospects.lease_left_ms(name, chosen, at_ms)
+            self._look_again_by(rests_until_ms)
+            return
+        left_ms = self._lease_left_ms(name, None, self._now_ms)
         if left_ms > 0:
-            self._look_at(self._now_ms + left_ms)
-        return left_ms > 0
+            self._look_again_by(self._now_ms + left_ms)
+            return
+        self.elections[name] = election = Election()
+        self._begin(name, election)
+
+    def _lease_left_ms(self, name: str, answered: frozenset[int] | None, at_ms: float) -> float:
+        """For how long from ``at_ms`` on (when the candidates were asked, or now) the former master's lease
+        holds an own election up."""
+        chosen = self._prospects.chosen(self._prospects.command(name, OWN, answered, self._now_ms))
+        return self._prospects.lease_left_ms(name, chosen, at_ms)
 
     # telling
 
@@ -302,7 +304,7 @@ class ElectionState:
         if self._reported.told.get(name) == (master, epoch):
             return
         if self._reported.tells >= TELLS_MAX:
-            self._look_at(self._now_ms + TELLS_STEP_MS)
+            self._look_again_by(self._now_ms + TELLS_STEP_MS)
             return
         self._reported.tells += 1
         self._tell(name)
@@ -414,25 +416,24 @@ class ElectionState:
 
     def _propose(self, election: Election, command: ElectMaster) -> None:
         own = election.ticket is None
-        assert not (own and self._lives(command.group)), f"the master of {command.group} may be alive"
+        assert not (own and self._is_presumed(command.group)), f"the master of {command.group} may be alive"
         election.phase = Phase.PROPOSING
         self._out.append(Propose(command))
 
     def _on_asked_for_ours(self, name: str, election: Election, *, following: bool) -> None:
-        """Propose, unless the master may live. While a candidate still hears a master whose connection ended,
-        it may be back in a moment: a process that dies takes all its connections with it. So may one that
-        nobody could replace: after a standstill of the machine requests are given up, with their connections,
-        by all of its brokers at once."""
+        """Propose, unless the master may come back: its connection ended, and a candidate still hears it, or
+        nobody could replace it. (A dying process ends all its connections at once; after a standstill of the
+        machine all brokers drop theirs.)"""
         group = self._table.groups.get(name)
         command = self._command(name, election, election.answered)
         if group is not None and group.master is not None:
-            may_live = following or self._prospects.chosen(command) is None
+            may_be_back = following or self._prospects.chosen(command) is None
             hung_up = self._live.hung_up(name, group.master)
-            if may_live and hung_up and self._now_ms < election.back_until_ms:
+            if may_be_back and hung_up and self._now_ms < election.back_until_ms:
                 election.phase, election.due_ms = Phase.PAUSING, self._now_ms + BACK_STEP_MS
                 return
-        held = group is None or self._lives(name) or self._is_held(name, election.answered, election.asked_ms)
-        if held or not self.mandate.leads:
+        left_ms = self._lease_left_ms(name, election.answered, election.asked_ms)
+        if group is None or self._is_presumed(name) or left_ms > 0 or not self.mandate.leads:
             self._end(name, election, None)
         elif self._prospects.is_in_vain(command):
             self._rest(name)
@@ -440,7 +441,7 @@ class ElectionState:
         else:
             self._propose(election, command)
 
-    def _lives(self, name: str) -> bool:
+    def _is_presumed(self, name: str) -> bool:
         """The master is heard, or must not be taken for dead yet."""
         group = self._table.groups.get(name)
         master = None if group is None else group.master
@@ -555,7 +556,9 @@ class ElectionState:
 
     def check_invariants(self) -> None:
         """Raise if a promise of this state is broken."""
-        self._check_elections()
+        self._check_invariants_of_elections()
+        longest_ms = max(self._config.scan_inactive_master_ms, self._config.scan_not_active_ms)
+        assert self._look_ms <= self._now_ms + longest_ms, "there is no time to look at every group again"
         for name, (_, until_ms) in self._rests.items():
             assert until_ms <= self._now_ms + REST_MAX_MS, f"{name} rests for longer than it may"
         for name, (master, epoch) in self._reported.told.items():
@@ -563,9 +566,9 @@ class ElectionState:
             if group is not None and group.master is not None and group.epoch == epoch:
                 assert group.master == master, f"{name}: brokers were told of another master of epoch {epoch}"
 
-    def _check_elections(self) -> None:
+    def _check_invariants_of_elections(self) -> None:
         """After every step, also in production: there are few."""
-        assert self.mandate.leads or not self.mandate.settled, (
+        assert self.mandate.leads or not self.mandate.caught_up, (
             "a Controller that does not lead decides nothing"
         )
         for name, election in self.elections.items():

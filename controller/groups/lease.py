@@ -59,7 +59,7 @@ class Leases:
         """The broker itself said that it does not act as master any more."""
         self._until[broker] = float("-inf")
 
-    def holders(self, group: str) -> list[int]:
+    def granted_to(self, group: str) -> list[int]:
         """Brokers this Controller granted a lease to, sorted; it may be over."""
         return sorted(broker_id for name, broker_id in self._until if name == group)
 

@@ -58,8 +58,8 @@ class Prospects:
         before any was asked (None), those that could. The shell adds the request's id and the time."""
         group = self.group(name)
         alive = self._live.alive(name, now_ms)
-        confirmed = group.master if group is not None and not wish.restarted else wish.broker_id
-        beat = None if confirmed is None else self._live.newest(name, confirmed)
+        confirming = group.master if group is not None and not wish.restarted else wish.broker_id
+        beat = None if confirming is None else self._live.newest(name, confirming)
         return ElectMaster(
             group=name,
             alive=tuple(alive),
@@ -80,7 +80,7 @@ class Prospects:
         group = self.group(command.group)
         return None if group is None else group.choice(command)
 
-    def candidate(self, name: str, group: Group, now_ms: float) -> int | None:
+    def would_be_elected(self, name: str, group: Group, now_ms: float) -> int | None:
         """The broker that would be elected if all that live answered, in a group without master."""
         alive = tuple(self._live.alive(name, now_ms))
         ends, unclean = self._live.ends(name), self._config.elect_unclean_master
@@ -129,16 +129,16 @@ class Prospects:
         if group is None or chosen is None:
             return 0.0
         # Without a master it is one of the members that led, or one that was removed, and it may not know.
-        deposed = {*group.members, *group.removed, *self._leases.holders(name)}
+        deposed = {*group.members, *group.removed, *self._leases.granted_to(name)}
         if group.virgin and group.epoch > 0:
             # All of it was removed, perhaps under a former leader: it may not know either.
             deposed.add(NOBODY)
-        holders = [group.master] if group.master is not None else sorted(deposed)
+        may_confirm = [group.master] if group.master is not None else sorted(deposed)
         untils = [0.0]
-        for holder in holders:
-            beat = self._live.newest(name, holder)
-            if holder != chosen and matters(beat, group.members, chosen, group.rule):
-                untils.append(self._leases.until_ms((name, holder), beat, group.rule) - at_ms)
+        for broker_id in may_confirm:
+            beat = self._live.newest(name, broker_id)
+            if broker_id != chosen and matters(beat, group.members, chosen, group.rule):
+                untils.append(self._leases.until_ms((name, broker_id), beat, group.rule) - at_ms)
         return max(untils)
 
     def may_lack(self, wanted: ElectMaster) -> bool:

@@ -1,4 +1,7 @@
-"""How far is an election that is under way?"""
+"""How far is one election that is under way?
+
+(``election.py`` sees to the elections of all groups, ``elect.py`` says who wins one.)
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Membership:
     def __init__(self, self_id: int, members: frozenset[int], set_epoch: int) -> None:
         self.members = members | {self_id}
         self.set_epoch = set_epoch
-        self.pending: Proposal | None = None
+        self.open: Proposal | None = None
         self.unanswered: dict[Proposal, float | None] = {}  # since when (ms) Controllers answer again
         self.joining: dict[int, float] = {}  # since when, ms
         self.refused_until_ms: dict[int, float] = {}
@@ -52,8 +52,8 @@ class Membership:
             self.members = members | {self._self_id}
             self.set_epoch = set_epoch
             self.unanswered = {p: since for p, since in self.unanswered.items() if p.base >= set_epoch}
-            if self.pending is not None and self.pending.base < set_epoch:
-                self.pending = None
+            if self.open is not None and self.open.base < set_epoch:
+                self.open = None
             self.joining = {b: since for b, since in self.joining.items() if b not in self.members}
         elif set_epoch == self.set_epoch and asked_ms is not None:
             since_ms = {
@@ -64,29 +64,29 @@ class Membership:
         return newer
 
     def on_refused(self, proposal: Proposal, now_ms: float) -> None:
-        if self.pending == proposal:
-            self.pending = None
+        if self.open == proposal:
+            self.open = None
         for broker_id in proposal.members - self.members:
             self.joining.pop(broker_id, None)
             self.refused_until_ms[broker_id] = now_ms + REFUSED_MS
         self.recount()
 
     def on_unanswered(self, proposal: Proposal) -> None:
-        if self.pending == proposal:
-            self.pending = None
+        if self.open == proposal:
+            self.open = None
             self.unanswered[proposal] = None
             self.recount()
 
     def on_elected(self, members: frozenset[int], set_epoch: int) -> None:
         """Proposals of the former epoch can no longer be applied."""
         self.members, self.set_epoch = members | {self._self_id}, set_epoch
-        self.pending, self.unanswered, self.joining = None, {}, {}
+        self.open, self.unanswered, self.joining = None, {}, {}
         self.recount()
 
     def propose(self, desired: frozenset[int], now_ms: float) -> Proposal:
-        self.pending = Proposal(desired, self.set_epoch, now_ms)
+        self.open = Proposal(desired, self.set_epoch, now_ms)
         self.recount()
-        return self.pending
+        return self.open
 
     def begin_joining(self, broker_id: int, now_ms: float) -> bool:
         """It counts from now on, unless it was refused a moment ago. Return whether that is new."""
@@ -106,7 +106,7 @@ class Membership:
 
     def recount(self) -> None:
         counted, certain = set(self.members), set(self.members)
-        for proposal in (*self.unanswered, *((self.pending,) if self.pending else ())):
+        for proposal in (*self.unanswered, *((self.open,) if self.open else ())):
             counted |= proposal.members
             certain &= proposal.members
         counted |= self.joining.keys()

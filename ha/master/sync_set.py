@@ -10,6 +10,7 @@ Two promises, whatever answers of the Controllers are late or lost (``check_inva
   Controllers may hold has acknowledged. So every broker elected from it has each confirmed byte.
 * ``replicated`` (answers to producers leave up to it) counts members of the SyncStateSet only: never a
   learner, never a slave that merely connects. It moves only over what has the copies that the policy asks.
+  The check holds it to what can be told later: so many brokers acknowledged it, learners excepted.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ class _Slave:
 class _Counting:
     """Whose ends both watermarks are computed from. Made anew whenever one of them may be another."""
 
-    counted: tuple[_Slave, ...]
+    connected: tuple[_Slave, ...]
     """Connected slaves that could be elected."""
-    by_all: bool
-    """Every broker that could be elected acknowledges, and there is one."""
+    all_must: bool
+    """Mode *all*, and another broker could be elected: what moves has been acknowledged by each."""
     absent: bool
     """One that could be elected is not connected."""
-    voters: tuple[_Slave, ...]
+    certain: tuple[_Slave, ...]
     """Connected members, whatever the Controllers answer to open proposals."""
     replicas_known: int
     """Learners excepted; 0 where no majority depends on it."""
@@ -104,8 +105,10 @@ class _Evidence:
     copies: int = 1
     """What the policy asked for when ``replicated`` moved last."""
     owed: int = 0
-    """``replicated`` when this master learned of the set there is: what was answered by the word of brokers
-    that are in no set any more."""
+    """``replicated`` as it was when the present set became known. Part of it may rest on brokers that have
+    left."""
+    confirmed: int = 0
+    """How far the log was confirmed at the last check."""
 
 
 class SyncSet:
@@ -124,12 +127,13 @@ class SyncSet:
         *,
         not_catchup_ms: int,
         now_ms: float,
-        may_confirm: Callable[[bool], bool] = lambda by_all: True,
+        may_confirm: Callable[[bool], bool] = lambda all_must: True,
         eligible: Callable[[int], bool] = lambda broker_id: True,
     ) -> None:
-        """``may_confirm(by_all)``: whether no other master can be there now; asked whenever bytes could be
-        confirmed. ``by_all``: every member acknowledges them, and there is one. ``eligible``: whether a slave
-        has all that a member must have besides the log; one that has not neither joins nor is proposed."""
+        """``may_confirm(all_must)``: whether no other master can be there now; asked whenever bytes could be
+        confirmed. ``all_must``: mode *all*, and another broker could be elected, so each acknowledged them.
+        ``eligible``: whether a slave has all that a member must have besides the log; one that has not
+        neither joins nor is proposed."""
         self.self_id = self_id
         self._leads = leads
         self.end = log.end
@@ -142,7 +146,7 @@ class SyncSet:
         self._may_confirm = may_confirm
         self._eligible = eligible
         self._slaves: dict[int, _Slave] = {}
-        self._evidence = _Evidence()
+        self._evidence = _Evidence(confirmed=self.confirmed)
         self._changed()
 
     # What happened
@@ -212,8 +216,8 @@ class SyncSet:
         gap_ms = now_ms - time.tick_ms
         time.tick_ms = now_ms
         if gap_ms > time.not_catchup_ms / 2:
-            # The master itself stood still (a paused process): its slaves are not to blame for the silence.
-            # What they said before it is as old as it is, and proves nothing about now.
+            # The master itself stood still (a paused process). Its slaves are not to blame: shift their
+            # silence by the gap. Their old words do not become newer by it.
             time.since_ms = min(time.since_ms + gap_ms, now_ms)
             for slave in self._slaves.values():
                 slave.blamed_ms = min(max(slave.caught_up_ms, slave.blamed_ms) + gap_ms, now_ms)
@@ -242,7 +246,7 @@ class SyncSet:
         """What to ask of the Controllers now, or None. It counts until one of ``on_view``, ``on_refused`` and
         ``on_unanswered`` is called."""
         self.on_tick(now_ms)  # when this process stood still, a proposal that was due comes before the tick
-        if self._membership.pending is not None:
+        if self._membership.open is not None:
             return None
         desired = self.desired_members(now_ms)
         if desired == self.members:
@@ -303,11 +307,6 @@ class SyncSet:
         return self._membership.set_epoch
 
     @property
-    def proposed(self) -> frozenset[int]:
-        """Brokers that count although the Controllers' set, as far as this master knows, lacks them."""
-        return frozenset(self._membership.counted) - self.members
-
-    @property
     def candidates(self) -> frozenset[int]:
         """Every other broker that the Controllers may elect, as far as this master knows."""
         return frozenset(self._membership.counted)
@@ -316,11 +315,6 @@ class SyncSet:
     def members_to_write(self) -> int:
         """Members without which no write is taken."""
         return self._policy.members_to_write(self._counting.replicas_known)
-
-    @property
-    def copies_to_read(self) -> int:
-        """Copies a record needs before consumers read it, beside that of every member."""
-        return self._counting.copies.to_read
 
     def desired_members(self, now_ms: float) -> frozenset[int]:
         """The SyncStateSet the master would like: itself, members that keep up, slaves that have caught
@@ -367,6 +361,10 @@ class SyncSet:
         acknowledged, copies = evidence.acknowledged, evidence.copies
         assert confirmed <= end, f"confirmed {confirmed} lies beyond the log's end {end}"
         assert replicated <= end, f"replicated {replicated} lies beyond the log's end {end}"
+        assert confirmed >= evidence.confirmed, (
+            f"confirmed moved back from {evidence.confirmed} to {confirmed}"
+        )
+        evidence.confirmed = confirmed
         assert len(evidence.floor) == len(self._membership.counted), "each counted broker is checked"
         for broker_id, floor in evidence.floor.items():
             assert confirmed <= floor or confirmed <= acknowledged.get(broker_id, -1), (
@@ -419,17 +417,17 @@ class SyncSet:
         wait = policy.wait
         if wait is Wait.MAJORITY:
             known = len({*membership.members, *(b for b, slave in slaves.items() if not slave.learner)})
-        copies, by_all = policy.copies(known), wait is Wait.ALL and bool(counted)
+        copies, all_must = policy.copies(known), wait is Wait.ALL and bool(counted)
         self._counting = _Counting(
             connected,
-            by_all=by_all,
+            all_must=all_must,
             absent=len(connected) < len(counted),
-            voters=tuple(slaves[b] for b in membership.certain if b in slaves and not slaves[b].learner),
+            certain=tuple(slaves[b] for b in membership.certain if b in slaves and not slaves[b].learner),
             replicas_known=known,
             copies=copies,
             # No slave has more than the master. So without SYNC_FLUSH a copy of a slave is the shortest that
             # is needed, as soon as one is needed.
-            own_end_moves=policy.synced or not (by_all or copies.to_read > 1),
+            own_end_moves=policy.synced or not (all_must or copies.to_read > 1),
         )
         before = evidence.floor
         evidence.floor = {broker_id: before.get(broker_id, self.confirmed) for broker_id in counted}
@@ -437,16 +435,17 @@ class SyncSet:
     def _advance(self) -> None:
         policy, counting = self._policy, self._counting
         end = self.end
+        # AckPolicy.own_end, inline as each acknowledgement comes by here.
         own = slowest = min(end, self._flushed) if policy.synced else end
         if counting.absent:
             slowest = -1
         else:
-            for slave in counting.counted:
+            for slave in counting.connected:
                 if slave.end < slowest:
                     slowest = slave.end
         if policy.wait is Wait.ALL and slowest <= self.confirmed and slowest <= self.replicated:
             return  # most calls: nothing moves
-        if not self._may_confirm(counting.by_all):
+        if not self._may_confirm(counting.all_must):
             return
         readable, replicated = self._watermarks(own, slowest)
         if readable < self.replicated:
@@ -462,9 +461,9 @@ class SyncSet:
     def _watermarks(self, own: int, slowest: int) -> tuple[int, int]:
         policy, counting = self._policy, self._counting
         if policy.wait is Wait.ALL:
-            return policy.by_all(slowest, 1 + len(counting.voters), counting.copies)
+            return policy.by_all(slowest, 1 + len(counting.certain), counting.copies)
         # In majority mode a slave that has not noted this epoch may lose an election against one with an
         # epoch between: what it holds of former epochs counts only together with this one (Raft, 5.4.2).
         noted = policy.wait is not Wait.MAJORITY
-        ends = [slave.end for slave in counting.voters if noted or slave.noted]
+        ends = [slave.end for slave in counting.certain if noted or slave.noted]
         return policy.watermarks(own, slowest, ends, counting.copies)

@@ -5,7 +5,8 @@ the way with Controllers, ``ClassicFollowing`` the one without. What always hold
 
 * bytes are appended at the log's end only,
 * a log is not cut below what is confirmed here, unless the confirmation may be a real RocketMQ master's
-  (``Master.proves_confirmed``),
+  (``Master.proves_confirmed``), or the epochs were lost: then to the last whole record known, once the
+  master is seen to have all that is confirmed here,
 * nothing is acknowledged that the log does not hold, nor what has no epoch before it was compared with the
   master's.
 """
@@ -70,6 +71,9 @@ class Truncate(NamedTuple):
     """Cut the log at ``to``."""
 
     to: int
+    why: str
+    harmless: bool = False
+    """What is cut of the confirmed part is in the master's log, and is copied again."""
 
 
 class ForgetEpochs(NamedTuple):
@@ -111,9 +115,9 @@ class Agreed(NamedTuple):
     """The log goes on in the master's."""
 
 
-class NeedsReseed(NamedTuple):
+class CannotGoOn(NamedTuple):
     """The log cannot be continued from the master's, which has ours up to ``master_end`` at the most. It is
-    kept."""
+    kept. /status calls it ``needs_reseed``, also with ``lacks_confirmed``, when an operator decides first."""
 
     why: str
     master_end: int
@@ -130,14 +134,14 @@ Action = (
     | Append
     | Confirm
     | Agreed
-    | NeedsReseed
+    | CannotGoOn
 )
 
 ReadOwn = Callable[[int, int], bytes | None]
 """Bytes of this log from an offset, so many; None: some of them are known to be damaged."""
 
 
-class Tail:
+class TailCompare:
     """The end of one log, compared with the master's bytes where no epoch says which master wrote it: without
     Controllers, and what was written in such a time.
 
@@ -160,7 +164,7 @@ class Tail:
     def compared(self) -> bool:
         return self.at >= self._end
 
-    def take(self, body: bytes, now_ms: float) -> int | NeedsReseed:
+    def take(self, body: bytes, now_ms: float) -> int | CannotGoOn:
         """Compare ``body``, the master's bytes at ``at``; how many of them the slave has."""
         theirs = body[: self._end - self.at]
         if self.compared:
@@ -168,7 +172,7 @@ class Tail:
         if not theirs:
             self._waiting_ms = now_ms if self._waiting_ms is None else self._waiting_ms
             if now_ms - self._waiting_ms >= COMPARE_WAIT_MS:
-                return NeedsReseed(
+                return CannotGoOn(
                     f"our log ends at {self._end}, the master has nothing behind {self.at}:"
                     " it is not the log we copied",
                     self.at,
@@ -178,7 +182,7 @@ class Tail:
         ours = self._read(self.at, len(theirs))
         if ours is not None and ours != theirs:
             equal = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
-            return NeedsReseed(
+            return CannotGoOn(
                 f"our log, which ends at {self._end}, differs from the master's at {self.at + equal}:"
                 " one of the two lost its end and wrote on",
                 self.at + equal,
@@ -194,7 +198,7 @@ class _Acks:
         self._synced = synced  # SYNC_FLUSH: what is on the disk counts
         self._said = -1
 
-    def next_end(self, own: OwnLog, tail: Tail | None, *, empty: bool, always: bool) -> int | None:
+    def next_end(self, own: OwnLog, tail: TailCompare | None, *, empty: bool, always: bool) -> int | None:
         """What to tell the master now, or None. ``always``: also what it was told before."""
         end = min(own.end, own.flushed) if self._synced else own.end
         if self._said < 0 and end < own.end:
@@ -215,7 +219,7 @@ class Following:
     """One link to a master of a group with Controllers.
 
     In: ``on_handshake`` once, then ``on_frame``. Out: actions in the order they are carried out, and ``ack``.
-    A ``NeedsReseed`` is the last of them. Raises PeerError when the master's word cannot be true.
+    A ``CannotGoOn`` is the last of them. Raises PeerError when the master's word cannot be true.
     """
 
     def __init__(self, *, segment_bytes: int, synced: bool, read: ReadOwn) -> None:
@@ -226,7 +230,7 @@ class Following:
         self._greeted = False
         self._epochs: tuple[EpochStart, ...] = ()  # the master's, as of the handshake
         self._empty = False  # the log held nothing: the master says where it starts
-        self._tail: Tail | None = None  # is compared with the master's log first; None: need not be
+        self._tail: TailCompare | None = None  # is compared with the master's log first; None: need not be
 
     @property
     def agreed(self) -> bool:
@@ -267,9 +271,9 @@ class Following:
         if frame.offset != own.end and not without_log:
             if frame.offset > own.end:
                 text = f"the master sends from {frame.offset}, our log ends at {own.end}"
-                return [*actions, NeedsReseed(text, frame.offset)]
+                return [*actions, CannotGoOn(text, frame.offset)]
             raise PeerError(f"the master sent offset {frame.offset}, our log ends at {own.end}")
-        actions += self._noted(frame, own.epochs[-1] if own.epochs else None)
+        actions += self._epochs_to_note(frame, own.epochs[-1] if own.epochs else None)
         end = own.end
         if frame.body:
             actions.append(Append(frame.offset, frame.body))
@@ -285,8 +289,10 @@ class Following:
         # What is confirmed may end inside of a record, as a piece of the stream does: a cut must not.
         cut = min(own.confirmed, own.dispatched)
         end = min(own.end, max(cut, own.begin))
+        why = "our epochs were lost"
         epochs = _before(frame.epochs, end)
-        actions += (Truncate(cut), LearnEpochs(epochs, "our epochs were lost"))
+        behind = f"{why}, and what lies behind is copied again"
+        actions += (Truncate(end, behind, harmless=True), LearnEpochs(epochs, why))
         return own._replace(
             end=end, confirmed=min(own.confirmed, end), epochs=epochs, epochs_lost=False, classic_from=None
         )
@@ -300,8 +306,8 @@ class Following:
                 f"our log, written without a Controller, ends at {own.end},"
                 f" and the master's epochs cover {begin} to {frame.end} only"
             )
-            return [NeedsReseed(text, frame.end)]
-        self._tail = Tail(own, self._segment_bytes, self._read, begin)
+            return [CannotGoOn(text, frame.end)]
+        self._tail = TailCompare(own, self._segment_bytes, self._read, begin)
         return []
 
     def _cut(self, frame: MasterHandshake, own: OwnLog, master: Master) -> list[Action]:
@@ -318,30 +324,30 @@ class Following:
                 f"no consistent point: our epochs are {text_of(own.epochs)} up to {own.end}, "
                 f"the master's {text_of(frame.epochs)} up to {frame.end}"
             )
-            return [*actions, NeedsReseed(text, frame.end)]
+            return [*actions, CannotGoOn(text, frame.end)]
         if point < own.confirmed and master.proves_confirmed:
             text = (
                 f"the master's log leaves ours at {point}, and ours is confirmed up to {own.confirmed}:"
                 " acknowledged messages would be cut; an operator must say which log counts"
             )
-            return [*actions, NeedsReseed(text, min(frame.end, point), lacks_confirmed=True)]
+            return [*actions, CannotGoOn(text, min(frame.end, point), lacks_confirmed=True)]
         if point < own.end:
-            actions.append(Truncate(point))
+            actions.append(Truncate(point, "the master's differs from there on"))
         # The log first: epochs without their bytes are harmless, bytes of a forgotten epoch are not.
         return [*actions, ForgetEpochs(point), Agreed()]
 
     def _compared(
-        self, tail: Tail, frame: Transfer, own: OwnLog, now_ms: float, actions: list[Action]
+        self, tail: TailCompare, frame: Transfer, own: OwnLog, now_ms: float, actions: list[Action]
     ) -> Transfer | None:
         """What of ``frame`` lies behind our end, which is the master's up to there; None: not known yet."""
         if frame.offset != tail.at:
             text = f"the master sends from {frame.offset}, we asked from {tail.at} on"
             if frame.offset < tail.at:
                 raise PeerError(text)
-            actions.append(NeedsReseed(text, self.master_end))
+            actions.append(CannotGoOn(text, self.master_end))
             return None
         known = tail.take(frame.body, now_ms)
-        if isinstance(known, NeedsReseed):
+        if isinstance(known, CannotGoOn):
             actions.append(known._replace(master_end=self.master_end))
             return None
         if not tail.compared:
@@ -353,7 +359,7 @@ class Following:
             frame.offset + known, frame.epoch, frame.epoch_start, frame.confirmed, frame.body[known:]
         )
 
-    def _noted(self, frame: Transfer, last: EpochStart | None) -> list[Action]:
+    def _epochs_to_note(self, frame: Transfer, last: EpochStart | None) -> list[Action]:
         epoch = (frame.epoch, frame.epoch_start)
         if last is None or frame.epoch > last[0]:
             if not (last[1] if last else 0) <= frame.epoch_start <= frame.offset + len(frame.body):
@@ -376,7 +382,7 @@ class ClassicFollowing:
         self.master_end = 0  # nobody tells
         self._acks = _Acks(synced=synced)
         self._empty = own.end == own.begin
-        self._tail = Tail(own, segment_bytes, read)
+        self._tail = TailCompare(own, segment_bytes, read)
 
     @property
     def agreed(self) -> bool:
@@ -397,9 +403,9 @@ class ClassicFollowing:
             text = f"our log ends at {own.end}, the master's goes on at {frame.offset}: " + (
                 "the range between is gone there" if frame.offset > at else "it is not the log we copied"
             )
-            return [NeedsReseed(text, frame.offset)]
+            return [CannotGoOn(text, frame.offset)]
         known = tail.take(frame.body, now_ms)
-        if isinstance(known, NeedsReseed):
+        if isinstance(known, CannotGoOn):
             return [known]
         actions: list[Action] = []
         end = own.end

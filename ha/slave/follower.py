@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from ha.slave.follow import Master
 from ha.slave.master_link import Dialect, MasterLink
-from ha.slave.own_log import NeedsReseedError, forget_epochs
+from ha.slave.own_log import CannotGoOnError, forget_epochs
 from ha.slave.parts import Parts
 from ha.slave.reseeds import Reseeds
 from ha.wire.codec import SlaveHandshake
@@ -278,7 +278,7 @@ class Follower:
             return UNTIL_WOKEN
         try:
             await self._link_to(address)
-        except NeedsReseedError as error:
+        except CannotGoOnError as error:
             if not await self._reseed(error):
                 raise
         except Exception as error:
@@ -290,7 +290,7 @@ class Follower:
 
     def _on_error(self, error: Exception) -> None:
         match error:
-            case NeedsReseedError():
+            case CannotGoOnError():
                 pass  # noted by _reseed
             case UnprovenError():
                 self._note(State.UNPROVEN, error)
@@ -299,7 +299,7 @@ class Follower:
                 broken = self._parts.store.writable is not None or isinstance(error, DiskError)
                 self._note(State.BROKEN if broken else State.CONNECTING, error)
 
-    async def _reseed(self, error: NeedsReseedError) -> bool:
+    async def _reseed(self, error: CannotGoOnError) -> bool:
         """Whether there is an empty log to go on with."""
         kept = self.reseeds.kept(error)
         if error.lacks_confirmed and self.state is not State.NEEDS_RESEED:

@@ -10,11 +10,11 @@ from ha.slave.follow import (
     Action,
     Agreed,
     Append,
+    CannotGoOn,
     Confirm,
     EpochsCoverLog,
     ForgetEpochs,
     LearnEpochs,
-    NeedsReseed,
     NoteEpoch,
     OwnLog,
     Truncate,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class NeedsReseedError(MqError):
-    """This log cannot be continued from the master's, only an empty one can. The text says why.
+class CannotGoOnError(MqError):
+    """This log cannot be continued from the master's. The text says why, /status says ``needs_reseed``.
 
     ``master_end``: up to here at most the master has our log. ``lacks_confirmed``: the log could be
     continued, but what is confirmed here would be cut.
@@ -82,7 +82,7 @@ class LogKeeper:
         return self._store.log.read(offset, size)
 
     def carry_out(self, actions: Iterable[Action], master_end: int) -> bool:
-        """Whether the log was found to go on in the master's. Raises DiskError, NeedsReseedError."""
+        """Whether the log was found to go on in the master's. Raises DiskError, CannotGoOnError."""
         store, agreed = self._store, False
         for action in actions:
             match action:
@@ -92,8 +92,8 @@ class LogKeeper:
                     store.confirm(offset)
                 case NoteEpoch(epoch, start):
                     store.epochs.append(epoch, start)
-                case Truncate(to):
-                    self._cut(to, master_end)
+                case Truncate() as cut:
+                    self._cut(cut, master_end)
                 case ForgetEpochs(start):
                     forget_epochs(store, start)
                 case EpochsCoverLog():
@@ -103,26 +103,27 @@ class LogKeeper:
                     log.warning("%s: its epochs are %s", why, text_of(entries))
                 case Agreed():
                     agreed = True
-                case NeedsReseed(why, end, lacks_confirmed):
-                    raise NeedsReseedError(why, end, lacks_confirmed=lacks_confirmed)
+                case CannotGoOn(why, end, lacks_confirmed):
+                    raise CannotGoOnError(why, end, lacks_confirmed=lacks_confirmed)
         return agreed
 
-    def _cut(self, to: int, master_end: int) -> None:
-        store = self._store
+    def _cut(self, cut: Truncate, master_end: int) -> None:
+        store, to = self._store, cut.to
         if to >= store.log.end:
             return
-        if to < store.confirmed:
+        if to < store.confirmed and not cut.harmless:
             log.error(
-                "log cut from %d to %d, below %d that a master confirmed",
+                "log cut from %d to %d, below %d that a master confirmed: %s",
                 store.log.end,
                 to,
                 store.confirmed,
+                cut.why,
             )
         else:
-            log.warning("log cut from %d to %d: the master's differs from there on", store.log.end, to)
+            log.warning("log cut from %d to %d: %s", store.log.end, to, cut.why)
         try:
             store.truncate(to)
         except DiskError as error:
             if store.writable is not None:
                 raise
-            raise NeedsReseedError(f"the log cannot be cut at {to}: {error}", master_end) from error
+            raise CannotGoOnError(f"the log cannot be cut at {to}: {error}", master_end) from error

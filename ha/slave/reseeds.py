@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ha.slave.own_log import NeedsReseedError
+from ha.slave.own_log import CannotGoOnError
 from ha.slave.parts import Parts
 from runtime.backoff import Backoff
 
@@ -35,7 +35,7 @@ class Reseeds:
         self._from_ms = float("-inf")  # no log is put aside before
         self._torn_ms = float("-inf")  # when the log could not be continued the last time
 
-    def kept(self, error: NeedsReseedError) -> str | None:
+    def kept(self, error: CannotGoOnError) -> str | None:
         """Why the log is not put aside although ``autoReseed`` is set, or None.
 
         Not when the master lacks bytes we know to be confirmed: then it is perhaps the master that should be
@@ -60,7 +60,7 @@ class Reseeds:
     def on(self) -> bool:
         return self._config.auto_reseed
 
-    def put_aside(self, error: NeedsReseedError) -> None:
+    def put_aside(self, error: CannotGoOnError) -> None:
         """Begin with an empty log. Raises DiskError, OSError."""
         end = self._store.log.end
         aside = self._store.quarantine()

@@ -244,7 +244,7 @@ async def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
 
 
 async def test_a_slave_that_lost_its_epochs_learns_them_though_what_is_confirmed_ends_inside_of_a_record(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its acknowledgements end where a piece of the stream did, and what is confirmed may, too."""
 
@@ -259,6 +259,8 @@ async def test_a_slave_that_lost_its_epochs_learns_them_though_what_is_confirmed
         await two.follow(2, 1, one.config.address, one.config.ha_address)
         await eventually(lambda: two.ha.follows and log_records(two) == log_records(one), "it goes on")
         assert two.store.epochs.entries == one.store.epochs.entries
+        assert "our epochs were lost, and what lies behind is copied again" in caplog.text
+        assert "that a master confirmed" not in caplog.text, "nothing was lost: no error"
 
 
 async def test_a_slave_whose_master_does_not_know_the_secret_says_so_in_its_health(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Group:
 def test_a_slave_that_is_not_eligible_is_not_proposed_and_does_not_hold_the_confirmed_offset() -> None:
     group = Group()
     assert group.sync.propose(2) is None
-    assert group.sync.proposed == frozenset()
+    assert group.sync.candidates == frozenset()
     group.sync.on_append(200)
     assert group.sync.confirmed == 200
 
@@ -58,9 +58,9 @@ def test_a_joining_slave_that_lacks_a_newer_change_waits_and_is_let_go_when_that
     group.sync.on_eligible(2, 5000)
     group.ready.discard(2)
     assert group.sync.propose(5000) is None
-    assert group.sync.proposed == {2}
+    assert group.sync.candidates == {2}
     assert group.sync.propose(5001 + JOINING_MS) is None
-    assert group.sync.proposed == frozenset()
+    assert group.sync.candidates == frozenset()
 
 
 def test_a_member_stays_one_while_it_copies_a_change() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ha.slave.follow import (
     Action,
     Append,
+    CannotGoOn,
     ClassicFollowing,
     Confirm,
     EpochsCoverLog,
@@ -16,7 +17,6 @@ from ha.slave.follow import (
     ForgetEpochs,
     LearnEpochs,
     Master,
-    NeedsReseed,
     NoteEpoch,
     OwnLog,
     Truncate,
@@ -35,13 +35,14 @@ class Slave:
         self, data: bytes, epochs: tuple[tuple[int, int], ...], confirmed: int, flushed: int
     ) -> None:
         self.begin = 0
+        self.dispatched: int | None = None  # None: up to the end
         self.data = bytearray(data)
         self.epochs = list(epochs)
         self.confirmed = confirmed
         self.flushed = flushed
         self.classic_from: int | None = None
         self.epochs_lost = False
-        self.reseed: NeedsReseed | None = None
+        self.reseed: CannotGoOn | None = None
         self.cut_to: int | None = None
 
     @property
@@ -55,7 +56,7 @@ class Slave:
             self.end,
             self.flushed,
             self.confirmed,
-            self.end,
+            self.end if self.dispatched is None else self.dispatched,
             tuple(self.epochs),
             self.epochs_lost,
             self.classic_from,
@@ -73,7 +74,8 @@ class Slave:
                     assert body
                     self.begin = self.begin if self.data else offset
                     self.data += body
-                case Truncate(to):
+                case Truncate(to, _, _):
+                    assert self.begin <= to <= self.end, "a cut is inside of the log"
                     self.cut_to = to
                     del self.data[to - self.begin :]
                     self.confirmed, self.flushed = min(self.confirmed, to), min(self.flushed, to)
@@ -89,7 +91,7 @@ class Slave:
                     self.epochs = [entry for entry in self.epochs if entry[1] < start]
                 case EpochsCoverLog():
                     self.classic_from = None
-                case NeedsReseed():
+                case CannotGoOn():
                     self.reseed = action
 
 
@@ -127,6 +129,7 @@ def slaves(draw: st.DrawFn) -> Slave:
     confirmed, flushed = draw(st.integers(0, size)), draw(st.integers(0, size))
     slave = Slave(bytes(size), epochs, confirmed, flushed)
     slave.epochs_lost = draw(st.booleans()) and not epochs
+    slave.dispatched = draw(st.integers(0, confirmed))
     slave.classic_from = draw(st.none() | st.integers(0, 200)) if epochs else None
     return slave
 
@@ -158,12 +161,14 @@ def test_whatever_a_master_says_the_log_grows_at_its_end_and_keeps_what_is_prove
     following = Following(segment_bytes=SEGMENT, synced=synced, read=slave.read)
     assert following.ack(slave.own, always=True) is None, "nothing is said before the master's handshake"
     confirmed, lost = slave.confirmed, slave.epochs_lost
+    whole = slave.own.dispatched
     try:
         slave.carry_out(following.on_handshake(greeting, slave.own, master))
         if slave.cut_to is not None and master.proves_confirmed and not lost:
             assert slave.cut_to >= confirmed
         if slave.cut_to is not None and lost:
             assert greeting.end >= confirmed, "what was confirmed is copied again"
+            assert slave.cut_to >= min(confirmed, whole), "no further back than to the last whole record"
         said = -1
         for frame in frames:
             if slave.reseed is not None:
@@ -230,6 +235,19 @@ def test_a_master_that_lacks_what_is_confirmed_here_cuts_nothing(greeting: Maste
         " acknowledged messages would be cut; an operator must say which log counts"
     )
     assert slave.reseed.master_end < 100, "so autoReseed does not put it aside"
+
+
+def test_without_epochs_the_log_ends_where_the_value_says_and_never_before_it_begins() -> None:
+    slave = Slave(bytes(150), (), 120, 150)
+    slave.begin, slave.epochs_lost, slave.dispatched = 60, True, 110
+    greeting = MasterHandshake(300, 2, ((1, 0), (2, 100)))
+    following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
+    actions = following.on_handshake(greeting, slave.own, OURS)
+    assert [action for action in actions if isinstance(action, Truncate)] == [
+        Truncate(110, "our epochs were lost, and what lies behind is copied again", harmless=True)
+    ], "the end of the last whole record, not in the middle of what is confirmed"
+    slave.carry_out(actions)
+    assert (slave.end, slave.epochs) == (110, [(1, 0), (2, 100)])
 
 
 @pytest.mark.parametrize("master", [REAL, Master(9, followed_rocketmq=True)])

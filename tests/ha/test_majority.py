@@ -17,7 +17,7 @@ def test_in_majority_mode_an_answer_needs_a_majority_of_all_replicas_whatever_th
     sync.on_append(300)
     sync.on_ack(2, 300, 2)
     assert sync.replicated == 200, "the set has shrunk to the master: no answer leaves"
-    assert sync.copies_to_read == 2
+    assert sync.members_to_write == 2
 
 
 def test_in_majority_mode_nobody_leaves_before_those_that_stay_have_what_was_answered() -> None:
@@ -61,10 +61,10 @@ def test_in_majority_mode_records_of_former_epochs_count_only_with_the_current_o
 
 def test_in_majority_mode_replicas_that_were_not_counted_on_raise_the_majority() -> None:
     sync = with_slaves(2, 3, majority_of=3)
-    assert sync.copies_to_read == 2
+    assert sync.members_to_write == 2
     sync.on_connect(4, 1)
     sync.on_connect(5, 1, learner=True)
-    assert sync.copies_to_read == 3, "four replicas now; a learner is none"
+    assert sync.members_to_write == 3, "four replicas now; a learner is none"
 
 
 def test_in_majority_mode_a_joining_slave_has_what_was_answered_before_the_set_was_known() -> None:

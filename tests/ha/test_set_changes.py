@@ -31,7 +31,7 @@ def test_when_the_dust_settles_every_level_slave_joins_and_every_silent_one_leav
             model.step(what, 2, 1)
     assert sync.members == model.members == {SELF, 2, 3}
     assert sync.confirmed == sync.replicated == sync.end
-    assert sync.proposed == frozenset()
+    assert sync.candidates == {2, 3}
 
 
 def test_members_not_heard_of_yet_are_waited_for_and_lost_ones_are_not() -> None:
@@ -181,5 +181,5 @@ def test_a_master_elected_again_forgets_proposals_of_its_former_epoch() -> None:
     sync.on_ack(2, 100, 0)
     assert sync.propose(0) is not None
     sync.on_elected(Leadership(2, 100, frozenset({SELF}), 5), 0)
-    assert (sync.epoch, sync.set_epoch, sync.proposed) == (2, 5, frozenset())
+    assert (sync.epoch, sync.set_epoch, sync.candidates) == (2, 5, frozenset())
     assert sync.slave_ends() == {2: 100}

@@ -84,7 +84,7 @@ def test_where_outsiders_may_be_elected_members_do_not_stand_for_a_lease() -> No
     """The master and a member are cut off together, and go on by each other's word while the third, which is
     no member, is elected (enableElectUncleanMaster)."""
     lease = True
-    sync = sync_set({SELF, 2}, end=100, may_confirm=lambda by_all: lease)
+    sync = sync_set({SELF, 2}, end=100, may_confirm=lambda all_must: lease)
     sync.on_connect(2, 0)
     sync.on_ack(2, 100, 0)
     assert sync.replicated == 100
@@ -188,3 +188,21 @@ def test_with_sync_flush_nothing_is_confirmed_that_only_the_masters_memory_holds
     assert (sync.confirmed, sync.replicated) == (60, 60)
     sync.on_flush(100)
     assert (sync.confirmed, sync.replicated) == (100, 100)
+
+
+def test_a_confirmed_offset_that_moves_back_is_a_broken_promise() -> None:
+    sync = with_slaves(2)
+    sync.on_append(200)
+    sync.on_ack(2, 200, 1)
+    sync.check_invariants()
+    sync.confirmed = 150  # as a mistake of ours would have it
+    with pytest.raises(AssertionError, match="confirmed moved back from 200 to 150"):
+        sync.check_invariants()
+
+
+def test_a_master_begins_with_what_was_confirmed_and_never_falls_below() -> None:
+    sync = sync_set({SELF, 2}, end=100, confirmed=80)
+    sync.check_invariants()
+    sync.confirmed = 79
+    with pytest.raises(AssertionError, match="confirmed moved back from 80 to 79"):
+        sync.check_invariants()

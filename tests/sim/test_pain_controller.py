@@ -198,7 +198,7 @@ async def test_b19_a_silent_master_is_replaced_and_a_living_one_never(
     assert master is not None
     await asyncio.sleep(60)
     assert (cluster.master(), len(world.times("master_elected"))) == (master, 1)
-    check = ElectionState._check
+    check = ElectionState._elect_if_needed
 
     def fail_once(self: ElectionState, name: str, group: Group) -> None:
         nonlocal checks
@@ -207,7 +207,7 @@ async def test_b19_a_silent_master_is_replaced_and_a_living_one_never(
             raise ValueError("a mistake in one round")
         check(self, name, group)
 
-    monkeypatch.setattr(ElectionState, "_check", fail_once)
+    monkeypatch.setattr(ElectionState, "_elect_if_needed", fail_once)
     await asyncio.sleep(3)
     cluster.pause(master)  # its connections stay open
     assert await cluster.until(lambda: None if cluster.master() not in (None, master) else "none", 10) is None

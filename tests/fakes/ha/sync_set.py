@@ -37,7 +37,7 @@ def sync_set(
         policy,
         not_catchup_ms=NOT_CATCHUP_MS,
         now_ms=0.0,
-        may_confirm=may_confirm or (lambda by_all: by_all or holds_lease()),
+        may_confirm=may_confirm or (lambda all_must: all_must or holds_lease()),
     )
 
 
