@@ -12,8 +12,8 @@
     circle                modules that import each other, however late or for types only
     duplicate block       8 or more equal lines of code in a row at two places
 
-Exits with 1 while a function is over a limit and ``ALLOWED`` does not name it, or names too many; or a class, a
-constructor, a circle of imports or a duplicate block is over one. ``make check`` asks.
+Exits with 1 while a function is over a limit and ``ALLOWED`` does not name it, or names too many; or while
+there is a class or constructor over its limit, a circle or a duplicate block. ``make check`` asks.
 """
 
 from __future__ import annotations
