@@ -100,7 +100,7 @@ def _fastest_slave(original: Any) -> Any:
 
 
 def _confirms_at_once(original: Any) -> Any:
-    def appended(self: HaService, end: int) -> None:
+    def appended(self: HaService, end: PhysicalOffset) -> None:
         original(self, end)
         self._store.confirm(end)
 

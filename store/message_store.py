@@ -140,7 +140,8 @@ class MessageStore:
     def _follow_log_end(self) -> None:
         """Checkpoint, epochs and queue offsets say nothing of bytes behind the end that recovery found."""
         self.truncator.invalidate(self.log.end)
-        self.epochs.truncate_suffix(self.log.end + 1)  # an epoch may start where the log ends, not behind
+        # An epoch may start where the log ends, not behind.
+        self.epochs.truncate_suffix(PhysicalOffset(self.log.end + 1))
         self.rebuild_queue_offsets()
         self.check_invariants()
 
@@ -206,7 +207,7 @@ class MessageStore:
         """What a queue entry carries: the hash of TAGS, or when a delayed message is due (ms)."""
         return self.flow.parser.tags_code(topic, properties, store_timestamp_ms)
 
-    def append_raw(self, offset: int, data: Buffer) -> None:
+    def append_raw(self, offset: PhysicalOffset, data: Buffer) -> None:
         """Write bytes of the master's log, which start at ``offset`` there; records may be cut anywhere.
 
         An empty log may start at any segment's start. Raises DiskError when ``offset`` is not ``log.end`` or
@@ -230,7 +231,7 @@ class MessageStore:
         """Records below this offset are in their queues."""
         return self.flow.dispatcher.dispatched
 
-    def confirm(self, offset: int) -> None:
+    def confirm(self, offset: PhysicalOffset) -> None:
         """Records ending at or below ``offset`` are dispatched, in batches, soon. Never moves back."""
         if self._opened:
             self.flow.dispatcher.confirm(offset)
@@ -248,7 +249,7 @@ class MessageStore:
         """Return once look-ups by key see all that is dispatched. Raises DiskError when that cannot be."""
         await self.flow.indexer.level()
 
-    def truncate(self, offset: int) -> None:
+    def truncate(self, offset: PhysicalOffset) -> None:
         """Let everything end at ``offset``, durably: log, queues, index, offset table. Blocks.
 
         The epochs are the caller's to cut. Raises DiskError when ``offset`` lies outside of the log or is no
@@ -257,7 +258,7 @@ class MessageStore:
         self.truncator.truncate(offset)
         self.check_invariants()
 
-    def truncate_partial_tail(self) -> int:
+    def truncate_partial_tail(self) -> PhysicalOffset:
         """Drop a record at the end that is not there as a whole; returns the new end. Raises DiskError."""
         return self.truncator.truncate_partial_tail()
 

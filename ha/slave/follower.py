@@ -255,7 +255,7 @@ class Follower:
         self._situation = _Situation(State.FOLLOWING)
         self.on_agreed()
 
-    def _flushed(self, _flushed: int) -> None:
+    def _flushed(self, _flushed: PhysicalOffset) -> None:
         if self._session is not None:
             self._session.link.report()
 

@@ -114,7 +114,7 @@ class EpochFile:
         noted = decode(found)[-1:] if found is not None else []
         return noted[0].start if noted and last is not None and noted[0].epoch == last.epoch else None
 
-    def leave(self, end: int) -> None:
+    def leave(self, end: PhysicalOffset) -> None:
         """Note that what is written from ``end`` on, without a Controller, belongs to no epoch.
 
         What was noted before stands, unless the log ends before it now. Raises DiskError.
@@ -122,7 +122,7 @@ class EpochFile:
         last = self.last
         if last is None or (self.classic_from is not None and self.classic_from <= end):
             return
-        start = PhysicalOffset(max(end, last.start))
+        start = max(end, last.start)
         try:
             write_copies(self._disk, self._classic_path, encode([EpochEntry(last.epoch, start)]))
         except OSError as error:
@@ -148,7 +148,7 @@ class EpochFile:
         self.entries, self.unreadable = list(entries), None
         self.labelled()
 
-    def append(self, epoch: int, start: int) -> None:
+    def append(self, epoch: Epoch, start: PhysicalOffset) -> None:
         """Record that ``epoch`` starts at ``start``; a no-op when it is the last one already.
 
         An entry of the same start is replaced. Raises ValueError when epoch or start would go back,
@@ -160,13 +160,13 @@ class EpochFile:
         if last is not None and (epoch <= last.epoch or start < last.start):
             raise ValueError(f"epoch {epoch} at {start} cannot follow epoch {last.epoch} at {last.start}")
         kept = self.entries[:-1] if last is not None and last.start == start else self.entries
-        self._store([*kept, EpochEntry(Epoch(epoch), PhysicalOffset(start))])
+        self._store([*kept, EpochEntry(epoch, start)])
 
-    def truncate_suffix(self, offset: int) -> None:
+    def truncate_suffix(self, offset: PhysicalOffset) -> None:
         """Forget the epochs that start at or behind ``offset``."""
         self._store([entry for entry in self.entries if entry.start < offset])
 
-    def truncate_prefix(self, offset: int) -> None:
+    def truncate_prefix(self, offset: PhysicalOffset) -> None:
         """Forget the epochs that end at or below ``offset``, the log's new first byte; the last one stays."""
         kept = [entry for entry, following in pairwise(self.entries) if following.start > offset]
         self._store([*kept, *self.entries[-1:]])

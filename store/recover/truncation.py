@@ -91,7 +91,7 @@ class Truncator:
         if now.encode() != before:
             self._checkpoint.write(now.encode())
 
-    def truncate_partial_tail(self) -> int:
+    def truncate_partial_tail(self) -> PhysicalOffset:
         """Drop a record at the end that is not there as a whole; returns the new end."""
         end: int = self._dispatcher.dispatched
         for _, stop in self._walker.parsed(end, self._log.end, stop_bad=True):

@@ -18,7 +18,7 @@ from chaos.worlds.sim_net import Fabric
 from ha.service import HaService
 from ha.slave.follow import Master
 from model.config import BrokerConfig
-from model.ids import BrokerId, Epoch
+from model.ids import BrokerId, Epoch, PhysicalOffset
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
 from tests.plain import broker_ids
@@ -75,7 +75,7 @@ class Group:
         for replica in replicas.values():
             await loop.spawn(replica.life, replica.start(), name="start")
         master, crashed = replicas[MASTER], replicas[CRASHED]
-        master.store.epochs.append(3, master.store.log.end)
+        master.store.epochs.append(Epoch(3), master.store.log.end)
         promote = master.ha.become_master(BrokerId(MASTER), Epoch(3), self.members, 1, self._propose)
         await loop.spawn(master.life, promote, name="promote")
         for number in (OTHER, CRASHED):
@@ -140,9 +140,9 @@ def truth_disk(workload: Workload) -> FaultyDisk:
     async def write() -> None:
         store = MessageStore(env, config(**SETTINGS), controller_mode=True)
         await store.open()
-        store.epochs.append(1, 0)
-        store.epochs.append(2, workload.cut_at)
-        store.append_raw(0, workload.truth)
+        store.epochs.append(Epoch(1), PhysicalOffset(0))
+        store.epochs.append(Epoch(2), PhysicalOffset(workload.cut_at))
+        store.append_raw(PhysicalOffset(0), workload.truth)
         store.confirm(store.log.end)
         await store.close()
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from model.errors import DiskError
+from model.ids import Epoch, PhysicalOffset
 from store.files.record import NewMessage, walk
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
@@ -93,7 +94,7 @@ class Workload:
     async def run(self) -> None:
         self._env.disk.fail = self._take
         store = await self._open()
-        store.epochs.append(1, 0)
+        store.epochs.append(Epoch(1), PhysicalOffset(0))
         await self._put(store, 30)
         await self._flush(store)
         await self._put(store, 8)
@@ -185,12 +186,12 @@ class Workload:
             (record,) = walk(raw, at)
             known.given[record.topic, record.queue_id] = record.queue_offset
         with self._during("truncate"):
-            store.truncate(offset)
+            store.truncate(PhysicalOffset(offset))
         # From here on nothing of what was cut may come back.
         known.allowed = {at: raws for at, raws in known.allowed.items() if at < offset}
         self._unsafe = {at: item for at, item in self._unsafe.items() if at < offset}
         with self._during("truncate"):
-            store.epochs.append(2, offset)
+            store.epochs.append(Epoch(2), PhysicalOffset(offset))
         self.cut_at = offset
 
     async def _rot_and_repair(self, store: MessageStore, which: int) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import DiskError
-from model.ids import PhysicalOffset
+from model.ids import Epoch, PhysicalOffset
 from store.files.record import encode
 from store.flow import housekeeping
 from store.message_store import MessageStore
@@ -442,12 +442,12 @@ async def test_epochs_behind_the_recovered_end_are_forgotten() -> None:
     env = FaultyEnv()
 
     async def work(store: MessageStore) -> None:
-        store.epochs.append(1, 0)
+        store.epochs.append(Epoch(1), PhysicalOffset(0))
         await fill(store, 10)
         store.log.sync()
-        store.epochs.append(2, store.log.end)
+        store.epochs.append(Epoch(2), store.log.end)
         await fill(store, 10)
-        store.epochs.append(3, store.log.end)
+        store.epochs.append(Epoch(3), store.log.end)
 
     await abandoned(env, work, flush_interval_ms=3_600_000, flush_queue_interval_ms=3_600_000)
     async with opened(FaultyEnv(env.disk.crash())) as store:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar, cast
 import pytest
 
 from model.errors import DiskError
+from model.ids import Epoch, PhysicalOffset
 from store.files import segment
 from store.message_store import MessageStore
 from store.recover import recovery
@@ -98,7 +99,7 @@ def test_a_log_put_aside_is_kept_whole_whenever_the_process_dies() -> None:
 
     async def quarantine(store: MessageStore, at: int) -> bool:
         await fill(store, 120, size=200, queues=1)
-        store.epochs.append(1, 0)
+        store.epochs.append(Epoch(1), PhysicalOffset(0))
         store.sync_to(store.log.end)
         await until(lambda: store.log.flushed == store.log.end)
         calls = itertools.count()

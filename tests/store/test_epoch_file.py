@@ -65,31 +65,31 @@ def test_a_damaged_text_is_noticed(text: bytes) -> None:
 
 def test_an_election_without_a_write_takes_the_place_of_the_one_before() -> None:
     file = _file()
-    file.append(1, 0)
-    file.append(2, 500)
-    file.append(3, 500)
+    file.append(Epoch(1), PhysicalOffset(0))
+    file.append(Epoch(2), PhysicalOffset(500))
+    file.append(Epoch(3), PhysicalOffset(500))
     assert file.entries == [(1, 0), (3, 500)]
-    file.append(3, 500)
+    file.append(Epoch(3), PhysicalOffset(500))
     assert file.last == (3, 500)
 
 
 def test_epochs_and_offsets_do_not_go_back() -> None:
     file = _file()
-    file.append(2, 100)
+    file.append(Epoch(2), PhysicalOffset(100))
     for epoch, start in ((2, 200), (1, 200), (3, 99)):
         with pytest.raises(ValueError, match="cannot follow"):
-            file.append(epoch, start)
+            file.append(Epoch(epoch), PhysicalOffset(start))
     assert file.entries == [(2, 100)]
 
 
 def test_cut_epochs_do_not_come_back_even_when_none_is_left() -> None:
     disk = FaultyDisk()
     file = _file(disk)
-    file.append(1, 0)
-    file.append(2, 500)
-    file.truncate_suffix(500)
+    file.append(Epoch(1), PhysicalOffset(0))
+    file.append(Epoch(2), PhysicalOffset(500))
+    file.truncate_suffix(PhysicalOffset(500))
     assert _file(disk.crash()).entries == [(1, 0)]
-    file.truncate_suffix(0)
+    file.truncate_suffix(PhysicalOffset(0))
     assert _file(disk.crash()).entries == []
 
 
@@ -97,7 +97,7 @@ def test_every_change_survives_a_crash_and_a_crash_during_it_leaves_the_one_befo
     disk = FaultyDisk()
     file = _file(disk)
     for epoch in range(1, 6):
-        file.append(epoch, epoch * 10)
+        file.append(Epoch(epoch), PhysicalOffset(epoch * 10))
         assert _file(disk.crash(epoch)).entries == file.entries
     for allowed in range(12):
         calls = 0
@@ -110,7 +110,7 @@ def test_every_change_survives_a_crash_and_a_crash_during_it_leaves_the_one_befo
         disk.fail = fail
         before = file.entries
         try:
-            file.append(100 + allowed, 1000 + allowed)
+            file.append(Epoch(100 + allowed), PhysicalOffset(1000 + allowed))
         except DiskError:
             assert file.entries == before
         disk.fail = lambda what, path: None
@@ -124,8 +124,8 @@ def test_every_change_survives_a_crash_and_a_crash_during_it_leaves_the_one_befo
 def test_the_copy_is_read_when_the_file_is_damaged() -> None:
     disk = FaultyDisk()
     file = _file(disk)
-    file.append(1, 0)
-    file.append(2, 500)
+    file.append(Epoch(1), PhysicalOffset(0))
+    file.append(Epoch(2), PhysicalOffset(500))
     disk.nodes[PATH].cache[-2:] = b"##"
     assert _file(disk).entries == [(1, 0), (2, 500)]
     assert disk.nodes[PATH].cache == disk.nodes[PATH + ".bak"].cache
@@ -145,8 +145,8 @@ def test_the_copy_is_read_when_the_file_is_damaged() -> None:
 def test_a_flipped_bit_of_the_file_is_turned_back() -> None:
     disk = FaultyDisk()
     file = _file(disk)
-    file.append(1, 0)
-    file.append(2, 500)
+    file.append(Epoch(1), PhysicalOffset(0))
+    file.append(Epoch(2), PhysicalOffset(500))
     good = bytes(disk.nodes[PATH].cache)
     del disk.nodes[PATH + ".bak"]
     for bit in range(len(good) * 8):
@@ -158,10 +158,10 @@ def test_a_flipped_bit_of_the_file_is_turned_back() -> None:
 def test_epochs_whose_bytes_expired_are_dropped_but_never_the_last() -> None:
     file = _file()
     for epoch, start in ((1, 0), (2, 100), (3, 200)):
-        file.append(epoch, start)
-    file.truncate_prefix(150)
+        file.append(Epoch(epoch), PhysicalOffset(start))
+    file.truncate_prefix(PhysicalOffset(150))
     assert file.entries == [(2, 100), (3, 200)]
-    file.truncate_prefix(10**9)
+    file.truncate_prefix(PhysicalOffset(10**9))
     assert file.entries == [(3, 200)]
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.ids import PhysicalOffset
+from model.ids import Epoch, PhysicalOffset
 from runtime.env import write_file
 from store.files.checkpoint import Checkpoint
 from store.files.epoch_file import EpochEntry
@@ -41,7 +41,7 @@ def test_only_what_was_written_here_and_synced_is_evidence(
 async def written(env: FaultyEnv, *, clean: bool, segments: int = 3) -> int:
     """A store in its first epoch with so many segments; where its log ended."""
     async with opened(env, controller_mode=True) as store:
-        store.epochs.append(1, 0)
+        store.epochs.append(Epoch(1), PhysicalOffset(0))
         while store.log.end < segments * SEGMENT:
             await fill(store, 20)
         end = store.log.end
@@ -85,8 +85,8 @@ async def test_a_log_that_is_whole_or_was_cut_by_its_own_store_was_not_longer(cl
     async with opened(env, controller_mode=True) as store:
         assert store.was_longer.end is None
 
-        store.truncate(0)
-        store.epochs.truncate_suffix(1)
+        store.truncate(PhysicalOffset(0))
+        store.epochs.truncate_suffix(PhysicalOffset(1))
     async with opened(env, controller_mode=True) as store:
         assert (store.log.end, store.was_longer.end) == (0, None)
 

@@ -114,7 +114,7 @@ def test_a_checkpoint_whose_sync_failed_is_written_again_before_a_cut_relies_on_
         store = MessageStore(FaultyEnv(disk.killed()), config(**IDLE))
         await store.open()
         assert len(records_of(store)) == 40, "the cut failed before the log was touched"
-        store.truncate(cut)
+        store.truncate(PhysicalOffset(cut))
 
     cut = asyncio.run(broken())
     asyncio.run(again(cut))
@@ -235,15 +235,15 @@ def test_an_epoch_is_durable_before_it_counts_as_there_already() -> None:
     disk.makedirs("/epochs")
     file = EpochFile(disk, "/epochs/epochFileCheckpoint")
     file.load()
-    file.append(1, 0)
+    file.append(Epoch(1), PhysicalOffset(0))
     disk.fail = lambda what, path: errno.EIO if what == "sync_dir" else None
     with pytest.raises(DiskError, match="writing"):
-        file.append(2, 500)
+        file.append(Epoch(2), PhysicalOffset(500))
     disk.fail = lambda what, path: None
 
     again = EpochFile(disk.killed(), "/epochs/epochFileCheckpoint")
     again.load()
-    again.append(2, 500)
+    again.append(Epoch(2), PhysicalOffset(500))
     after = EpochFile(disk.crash(), "/epochs/epochFileCheckpoint")
     after.load()
     assert after.last == EpochEntry(Epoch(2), PhysicalOffset(500))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from model.errors import DiskError, Refused
-from model.ids import QueueOffset
+from model.ids import Epoch, PhysicalOffset, QueueOffset
 from model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, java_hash
 from runtime.os_env import OsEnv
 from store.files.record import MAGIC_BLANK, decode, encode
@@ -33,7 +33,9 @@ async def test_what_is_put_is_served_in_order_after_it_is_confirmed() -> None:
         assert [put.queue_offset for put in puts] == [0, 1, 2, 3, 4]
         await store.caught_up()
         assert store.get("T", 0, 0, 32, 1 << 20).status is GetStatus.NO_QUEUE
-        store.confirm(puts[2].physical_offset + 1)  # inside of the third: only two are whole below
+        store.confirm(
+            PhysicalOffset(puts[2].physical_offset + 1)
+        )  # inside of the third: only two are whole below
         await store.caught_up()
         assert store.max_queue_offset("T", 0) == 2
         store.confirm(store.log.end)
@@ -46,8 +48,8 @@ async def test_confirming_never_moves_back_nor_past_the_end() -> None:
     async with opened(FaultyEnv()) as store:
         await fill(store, 3)
         end = store.log.end
-        store.confirm(end - 50)
-        store.confirm(end + 500)
+        store.confirm(PhysicalOffset(end - 50))
+        store.confirm(PhysicalOffset(end + 500))
         assert store.confirmed == end
 
 
@@ -87,13 +89,13 @@ async def test_a_slave_that_gets_the_bytes_in_any_pieces_serves_the_same() -> No
         for size in (1, 7, 50, 333, 1024):
             for _ in range(10):
                 data = master.log.read(at, size)
-                slave.append_raw(at, data)
+                slave.append_raw(PhysicalOffset(at), data)
                 at += len(data)
-                slave.confirm(at)
+                slave.confirm(PhysicalOffset(at))
         while data := master.log.read(at, 4096):
-            slave.append_raw(at, data)
+            slave.append_raw(PhysicalOffset(at), data)
             at += len(data)
-        slave.confirm(at)
+        slave.confirm(PhysicalOffset(at))
         await slave.caught_up()
         assert slave.log.end == master.log.end
         for queue_id in (0, 1):
@@ -106,7 +108,7 @@ async def test_bytes_for_another_place_are_refused() -> None:
     async with opened(FaultyEnv()) as store:
         await fill(store, 2)
         with pytest.raises(DiskError, match="the log ends at"):
-            store.append_raw(store.log.end + 1, b"abc")
+            store.append_raw(PhysicalOffset(store.log.end + 1), b"abc")
 
 
 async def test_an_empty_slave_starts_at_any_segment_and_its_queues_at_any_offset() -> None:
@@ -114,11 +116,11 @@ async def test_an_empty_slave_starts_at_any_segment_and_its_queues_at_any_offset
         await fill(master, 120, size=200, queues=1)
         at = SEGMENT
         with pytest.raises(DiskError, match="inside of a segment"):
-            slave.append_raw(100, b"x")
+            slave.append_raw(PhysicalOffset(100), b"x")
         while data := master.log.read(at, 4096):
-            slave.append_raw(at, data)
+            slave.append_raw(PhysicalOffset(at), data)
             at += len(data)
-        slave.confirm(at)
+        slave.confirm(PhysicalOffset(at))
         await slave.caught_up()
         assert slave.log.min_offset == SEGMENT
         first = slave.min_queue_offset("T", 0)
@@ -130,7 +132,7 @@ async def test_an_empty_slave_starts_at_any_segment_and_its_queues_at_any_offset
 async def test_a_partial_record_at_the_end_is_dropped_and_nothing_else() -> None:
     async with opened(FaultyEnv()) as master, opened(FaultyEnv()) as slave:
         puts = await fill(master, 5)
-        slave.append_raw(0, master.log.read(0, puts[4].physical_offset + 40))
+        slave.append_raw(PhysicalOffset(0), master.log.read(0, puts[4].physical_offset + 40))
         slave.confirm(puts[1].physical_offset)
         assert slave.truncate_partial_tail() == puts[4].physical_offset
         assert slave.truncate_partial_tail() == puts[4].physical_offset
@@ -143,9 +145,9 @@ async def test_a_partial_blank_at_the_end_is_dropped_too() -> None:
         puts = await fill(master, 40, size=200)
         last = next(put for put in reversed(puts) if put.physical_offset < SEGMENT)
         end = last.physical_offset + last.size
-        slave.append_raw(0, master.log.read(0, end + 6))
+        slave.append_raw(PhysicalOffset(0), master.log.read(0, end + 6))
         assert slave.truncate_partial_tail() == end
-        slave.append_raw(end, master.log.read(end, 10))
+        slave.append_raw(PhysicalOffset(end), master.log.read(end, 10))
         assert slave.truncate_partial_tail() == end
 
 
@@ -173,11 +175,11 @@ async def test_truncate_inside_of_a_record_is_refused_and_changes_nothing() -> N
         end = store.log.end
         for offset in (puts[2].physical_offset + 5, end + 1, -1):
             with pytest.raises(DiskError, match="cannot cut"):
-                store.truncate(offset)
+                store.truncate(PhysicalOffset(offset))
         assert store.log.end == end
         store.put(message("unconfirmed"))
         with pytest.raises(DiskError, match="no record starts"):
-            store.truncate(end + 3)
+            store.truncate(PhysicalOffset(end + 3))
         store.truncate(end)
         assert store.log.end == end
 
@@ -319,7 +321,7 @@ async def test_a_record_longer_than_one_reading_is_dispatched_on_a_slave() -> No
     async with opened(FaultyEnv(), **big) as master, opened(FaultyEnv(), **big) as slave:
         master.put(message(b"x" * (1 << 20)))
         master.put(message(b"y"))
-        slave.append_raw(0, master.log.read(0, 4 << 20))
+        slave.append_raw(PhysicalOffset(0), master.log.read(0, 4 << 20))
         slave.confirm(slave.log.end)
         await slave.caught_up()
         assert [len(r.body) for r in records_of(slave)] == [1 << 20, 1]
@@ -358,7 +360,7 @@ async def test_reset_empties_everything() -> None:
     env = FaultyEnv()
     async with opened(env) as store:
         await fill(store, 60, size=200)
-        store.epochs.append(1, 0)
+        store.epochs.append(Epoch(1), PhysicalOffset(0))
         store.reset(3 * SEGMENT)
         assert (store.log.min_offset, store.log.end, store.confirmed) == (3 * SEGMENT,) * 3
         assert (list(store.queues()), store.epochs.entries) == ([], [])
@@ -407,7 +409,7 @@ async def test_a_topic_that_cannot_be_a_folder_is_refused_and_skipped_on_a_slave
         with pytest.raises(Refused, match="no queue"):
             store.put(message(topic="../../etc"))
         evil = encode(message(topic="../../etc"), 0, 0, 0)
-        store.append_raw(0, evil + encode(message(), 0, len(evil), 0))
+        store.append_raw(PhysicalOffset(0), evil + encode(message(), 0, len(evil), 0))
         store.confirm(store.log.end)
         await store.caught_up()
         assert list(store.queues()) == [("T", 0)]

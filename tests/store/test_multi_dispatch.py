@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from model.ids import PhysicalOffset
 from model.message import decode_properties, encode_properties
 from store.files.record import BadRecord, NewMessage, decode, encode
 from store.message_store import MessageStore
@@ -94,12 +95,12 @@ async def test_light_queues_are_the_same_after_every_way_to_make_them(how: str) 
 async def test_a_slave_and_a_foreign_log_give_the_same_queues() -> None:
     async with opened(FaultyEnv(), **LIGHT) as master, opened(FaultyEnv(), **LIGHT) as slave:
         await _fill(master)
-        slave.append_raw(0, master.log.read(0, master.log.end))
+        slave.append_raw(PhysicalOffset(0), master.log.read(0, master.log.end))
         slave.confirm(slave.log.end)
         await slave.caught_up()
         slave.rebuild_queue_offsets()  # as a promotion does
         _check(slave)
-        slave.truncate(_offset_of(master, "T", 3))
+        slave.truncate(PhysicalOffset(_offset_of(master, "T", 3)))
         assert _bodies(slave, A) == [b"1", b"2"]
         assert [slave.next_offset(name, 0) for name in (A, B)] == [2, 1]
 
@@ -125,7 +126,7 @@ async def test_offsets_a_producer_made_up_are_replaced_and_other_names_ignored()
 async def test_what_a_foreign_record_says_wrongly_makes_no_queue(names: str, offsets: str) -> None:
     async with opened(FaultyEnv(), **LIGHT) as store:
         one = _light("1", names, INNER_MULTI_QUEUE_OFFSET=offsets)
-        store.append_raw(0, encode(one, 0, 0, 1_700_000_000_000))
+        store.append_raw(PhysicalOffset(0), encode(one, 0, 0, 1_700_000_000_000))
         store.confirm(store.log.end)
         await store.caught_up()
         assert list(store.queues()) == [("T", 0)]

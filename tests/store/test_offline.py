@@ -13,6 +13,7 @@ import pytest
 
 from model.compression import PLAIN_BYTES_MAX
 from model.errors import DiskError
+from model.ids import Epoch, PhysicalOffset
 from model.message import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZLIB
 from runtime.os_env import OsDisk, OsEnv
 from store.files.record import Record
@@ -29,7 +30,7 @@ def _written(count: int = 100, **keys: Any) -> FaultyDisk:
     async def run() -> FaultyDisk:
         env = FaultyEnv()
         async with opened(env, **keys) as store:
-            store.epochs.append(1, 0)
+            store.epochs.append(Epoch(1), PhysicalOffset(0))
             await fill(store, count)
         return env.disk
 

@@ -8,6 +8,7 @@ import errno
 import pytest
 
 from model.errors import DiskError
+from model.ids import Epoch
 from runtime.env import write_file
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
@@ -54,7 +55,7 @@ async def test_a_full_disk_refuses_messages_but_not_an_election_and_serves_again
         with pytest.raises(DiskError, match="role changes"):
             store.put(message("refused"))
         disk.others -= 4 * MIB  # what the reserve gave back
-        store.epochs.append(7, store.log.end)
+        store.epochs.append(Epoch(7), store.log.end)
         write_file(disk, "/store/topics.json", b"{}")
         assert len(records_of(store)) == 10
         await asyncio.sleep(0.05)

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import pytest
 
+from model.ids import Epoch, PhysicalOffset
 from store.files.damage import DamagedRange
 from store.flow import retention
 from tests.fakes.disk.memory import FaultyEnv
@@ -36,9 +37,9 @@ async def test_old_segments_go_at_the_hour_and_queues_index_and_epochs_follow() 
     env = FaultyEnv(now_ms=_at_hour(4))
     _set_used(env, 50)
     async with opened(env) as store:
-        store.epochs.append(1, 0)
+        store.epochs.append(Epoch(1), PhysicalOffset(0))
         await fill(store, 100, queues=1)
-        store.epochs.append(2, store.log.end)
+        store.epochs.append(Epoch(2), store.log.end)
         await fill(store, 100, queues=1)
         store.log.sync()
         segments = len(store.log.segments)

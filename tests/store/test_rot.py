@@ -12,6 +12,7 @@ from typing import TypeVar
 import pytest
 
 from model.errors import DiskError
+from model.ids import Epoch, PhysicalOffset
 from model.message import TRANSACTION_PREPARED
 from store.files.consume_queue import ENTRY_BYTES, ConsumeQueue
 from store.files.index_file import LOOKED_AT_ONCE, IndexFile
@@ -33,7 +34,7 @@ T = TypeVar("T")
 async def write_all_kinds(store: MessageStore, rounds: int = 12) -> None:
     """Both record versions, transactions, several queues, four segments."""
     long_group = "%RETRY%" + "g" * 130
-    store.epochs.append(1, 0)
+    store.epochs.append(Epoch(1), PhysicalOffset(0))
     for number in range(rounds):
         for queue_id in range(3):
             body = f"{number}:{queue_id}".encode().ljust(40 + 37 * (number % 5), b"x")
@@ -42,7 +43,7 @@ async def write_all_kinds(store: MessageStore, rounds: int = 12) -> None:
         store.put(message(b"prepared", sys_flag=TRANSACTION_PREPARED))
         store.put([message(b"retry", topic=long_group), message(b"", topic="Empty")])
         if number == rounds // 2:
-            store.epochs.append(2, store.log.end)
+            store.epochs.append(Epoch(2), store.log.end)
     store.confirm(store.log.end)
     await store.caught_up()
 
@@ -218,7 +219,9 @@ async def test_a_slave_that_copied_a_damaged_log_dispatches_the_rest_and_mends_i
         bad = records[5]
         raw[bad.physical_offset + 5] ^= 1  # its magic
         for at in range(0, master.log.end, SEGMENT):
-            slave.append_raw(at, bytes(raw) if at == 0 else read_log(master, at, at + SEGMENT))
+            slave.append_raw(
+                PhysicalOffset(at), bytes(raw) if at == 0 else read_log(master, at, at + SEGMENT)
+            )
         slave.confirm(slave.log.end)
         await slave.caught_up()
         assert slave.writable is None
@@ -251,8 +254,8 @@ async def test_an_answer_that_comes_after_a_cut_overwrites_nothing() -> None:
 
 async def test_bytes_nothing_good_follows_still_break_the_store() -> None:
     async with opened(FaultyEnv()) as store:
-        store.append_raw(0, b"\x11" * 500)
-        store.confirm(500)
+        store.append_raw(PhysicalOffset(0), b"\x11" * 500)
+        store.confirm(PhysicalOffset(500))
         with pytest.raises(DiskError):
             await store.caught_up()
 
