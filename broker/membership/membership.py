@@ -82,7 +82,7 @@ class Membership:
         unclean = recovered is not None and not recovered.clean
         return unclean and self._config.flush_disk_type != "SYNC_FLUSH"
 
-    async def whole(self) -> None:
+    async def forget_suspicion(self) -> None:
         """The log has all that it acknowledged, or the group has decided to go on without."""
         await self._env.offload(self._reboot.on_whole)
 
@@ -91,7 +91,7 @@ class Membership:
         a view that was asked for before the suspicion began says nothing."""
         trusted = self.broker_id in view.members - view.suspects
         if trusted and view.asked_ms > self._suspect_since_ms:
-            await self.whole()
+            await self.forget_suspicion()
 
     async def before_reseed(self) -> None:
         """The log is about to be put aside (``autoReseed``): until it is copied anew, what it acknowledged is

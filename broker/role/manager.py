@@ -409,7 +409,7 @@ class RoleManager:
         await self._beats.renew(broker_id, LEASE_FIRST_S)
         propose = partial(self._propose, broker_id, view.epoch)
         # Elected by Controllers that knew of the suspicion: what this log has is what the group has.
-        await self._membership.whole()
+        await self._membership.forget_suspicion()
         self.machine.on_change()
         await self._host.lead(Elected(broker_id, view.epoch, view.members, view.set_epoch, propose))
         if not self._over:
