@@ -227,7 +227,7 @@ class Broker:
     async def _handle_asked(self, connection: Connection, request: Command) -> Command | None:
         """Requests on connections this broker made itself: from Controllers and NameServers."""
         if request.code == Request.CONTROLLER_ELECT_MASTER:
-            end = await self.role.hand_over_to(request)
+            end = await self.role.on_step_down(request)
             return request.reply(ext={"maxOffset": str(end)})
         return await self._handle(connection, request)
 
@@ -236,7 +236,7 @@ class Broker:
         return None if request.is_oneway else request.reply()
 
     def _link_lost(self, connection: Connection) -> None:
-        self.role.lost(connection.address)
+        self.role.on_connection_lost(connection.address)
         self.registration.lost(connection.address)
 
     def _is_sole_master(self, *, needs_role: bool = False) -> bool:

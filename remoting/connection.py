@@ -24,7 +24,7 @@ from remoting.calls import Calls, Flush, Outbox
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, PROBATION_S, Guard, Share, Standing
 from remoting.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
-from runtime.reset import reset
+from runtime.reset import reset as reset_transport
 from runtime.slow_turns import SLOW_MS
 from runtime.tasks import Tasks
 
@@ -38,7 +38,7 @@ Handler = Callable[["Connection", Command], Awaitable[Command | None]]
 
 
 class State(enum.Enum):
-    """Of a connection; it goes down this list, and may skip."""
+    """Of a connection; it goes down this list, and may skip (``Connection._go``)."""
 
     CONNECTING = "there is no transport yet"
     OPEN = "commands go both ways"
@@ -46,6 +46,7 @@ class State(enum.Enum):
     CLOSED = "nothing can be sent any more"
 
 
+_ORDER: Final = {state: at for at, state in enumerate(State)}
 _CLOSED: Final = State.CLOSED  # looked at for each answer
 _PROBATION: Final = Standing.PROBATION
 _NOT_DUE, _AT_TURN, _AFTER_READ = Flush.NOT_DUE, Flush.AT_TURN, Flush.AFTER_READ
@@ -65,8 +66,8 @@ class BufferHandler(Protocol):
         """
 
 
-class Owner:
-    """What the connections of one port or client share: the handler, the guard, and the tasks."""
+class Endpoint:
+    """What the connections of one port or client have in common: the handler, the guard, and the tasks."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Owner:
     def sweep(self, now: float) -> None:
         """Close what has been silent, half a frame, or closing for too long. ``now``: the loop's clock."""
         for connection in list(self.connections):
-            connection.check(now)
+            connection.enforce_limits(now)
         self.guard.recount()
 
     def hold(self, held: bool) -> None:
@@ -143,15 +144,15 @@ class Owner:
 class Connection(asyncio.BufferedProtocol):
     """One end of a connection. ``attributes`` is for whoever handles its commands."""
 
-    def __init__(self, owner: Owner, address: str = "") -> None:
+    def __init__(self, endpoint: Endpoint, address: str = "") -> None:
         self.address = address  # what a client dialled; empty at a server
         self.remote = address
         self.attributes: dict[str, Any] = {}
         self.share = Share()
-        self._owner = owner
+        self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._inbox = Inbox(owner.scratch)
+        self._inbox = Inbox(endpoint.scratch)
         self._outbox = Outbox()
         self._calls = Calls()
         self._gate = ReadGate()
@@ -173,7 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._gate.handling
 
     @property
-    def unread(self) -> int:
+    def untaken(self) -> int:
         """Bytes written for the peer that the system has not taken yet."""
         transport = self._transport
         return self._outbox.size + (transport.get_write_buffer_size() if transport is not None else 0)
@@ -201,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
     def oneway(self, command: Command) -> None:
         """Send a request nobody answers. Raises ConnectionError on a closed connection."""
         self._need_open()
-        self.send(self._owner.outgoing(command).numbered(self._calls.next_opaque(), FLAG_ONEWAY))
+        self.send(self._endpoint.outgoing(command).numbered(self._calls.next_opaque(), FLAG_ONEWAY))
 
     async def call(self, command: Command, timeout_s: float = 3.0) -> Command:
         """Send a request and return its answer, whatever its code.
@@ -212,7 +213,7 @@ class Connection(asyncio.BufferedProtocol):
         self._need_open()
         opaque, answer = self._calls.begin()
         try:
-            self.send(self._owner.outgoing(command).numbered(opaque))
+            self.send(self._endpoint.outgoing(command).numbered(opaque))
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
@@ -230,12 +231,12 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         self._shut()
         if self._transport is not None:
-            self._transport.close()  # what is unsent still leaves; check() bounds the time
+            self._transport.close()  # what is unsent still leaves; enforce_limits() bounds the time
 
     def finish(self, grace_s: float) -> None:
         """Close once the calls under way have their answers, or after ``grace_s``."""
-        if self._state is not State.CLOSED:
-            self._state = State.FINISHING
+        if self._state is not _CLOSED:
+            self._go(State.FINISHING)
         if len(self._calls):
             self._loop.call_later(grace_s, self.close)
         else:
@@ -257,26 +258,30 @@ class Connection(asyncio.BufferedProtocol):
         """End the connection now; what the peer has not got of it, it does not get any more."""
         self._shut()
         if self._transport is not None:
-            reset(self._transport)
+            reset_transport(self._transport)
 
     def _need_open(self) -> None:
         if self._state is _CLOSED:
             raise ConnectionError(f"the connection to {self.remote} is closed")
 
+    def _go(self, state: State) -> None:
+        assert _ORDER[state] >= _ORDER[self._state], f"{self._state.name} does not become {state.name} again"
+        self._state = state
+
     def _shut(self) -> None:
-        if self._state is not State.CLOSED:
-            self._state = State.CLOSED
+        if self._state is not _CLOSED:
+            self._go(_CLOSED)
             self._closed_at = self._loop.time()
             self._outbox.take()
             self._outbox.on_emptied()
-            self._owner.guard.on_end(self)
+            self._endpoint.guard.on_end(self)
 
     def fail(self, why: object) -> None:
         """End it with the one line a broken peer gets in the log."""
         if self._state is _CLOSED:
             return
-        self._owner.guard.complaints.warn(
-            "%s: closing connection of %s: %s", self._owner.name, self.remote, why
+        self._endpoint.guard.complaints.warn(
+            "%s: closing connection of %s: %s", self._endpoint.name, self.remote, why
         )
         # One try to hand over the answers to what came before; the rest of the peer's bytes is not looked at.
         out = self._outbox.take()
@@ -284,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(out)
         self.abort()
 
-    def check(self, now: float) -> None:
+    def enforce_limits(self, now: float) -> None:
         """Apply the time limits. ``now``: the loop's clock."""
         if self._state is _CLOSED:
             if now - self._closed_at > CLOSING_S and self._transport is not None:
@@ -293,11 +298,11 @@ class Connection(asyncio.BufferedProtocol):
         begun_at = self._inbox.begun_at
         if begun_at is not None and not self._gate.paused and self._inbox.overdue(now):
             self.fail(f"a frame is still not whole after {now - begun_at:.0f} s")
-        elif now - self._last_io > self._owner.guard.limits.idle_s:
+        elif now - self._last_io > self._endpoint.guard.limits.idle_s:
             if self._gate.unread or begun_at is not None:
-                self.fail(f"no progress for {self._owner.guard.limits.idle_s:.0f} s")
+                self.fail(f"no progress for {self._endpoint.guard.limits.idle_s:.0f} s")
             else:
-                log.debug("%s: closing idle connection of %s", self._owner.name, self.remote)
+                log.debug("%s: closing idle connection of %s", self._endpoint.name, self.remote)
                 self.close()
         elif self.share.standing is Standing.PROBATION and now - self._last_io > PROBATION_S:
             self.close()
@@ -307,20 +312,20 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.remote = _address(transport.get_extra_info("peername")) or self.address
-        self._owner.connections[self] = None
-        if self._owner.stopped or (not self.address and not self._owner.guard.admit(self)):
+        self._endpoint.connections[self] = None
+        if self._endpoint.stopped or (not self.address and not self._endpoint.guard.admit(self)):
             self.abort()
             return
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_HIGH)
         if self._state is State.CONNECTING:
-            self._state = State.OPEN
-        self._on_close = self._owner.on_close
+            self._go(State.OPEN)
+        self._on_close = self._endpoint.on_close
         self.regulate()
-        if self._owner.on_open is not None:
-            self._owner.on_open(self)
+        if self._endpoint.on_open is not None:
+            self._endpoint.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inbox.room(self._owner.guard.limits.frame_bytes_max)
+        return self._inbox.room(self._endpoint.guard.limits.frame_bytes_max)
 
     def buffer_updated(self, nbytes: int) -> None:
         inbox = self._inbox
@@ -336,10 +341,10 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(error)
         except Exception as error:
             # A mistake of our own: the state of this connection is unknown, the others go on.
-            log.exception("%s: handling what %s sent failed", self._owner.name, self.remote)
+            log.exception("%s: handling what %s sent failed", self._endpoint.name, self.remote)
             self.fail(f"{type(error).__name__}: {error}")
         self._flush()
-        guard = self._owner.guard
+        guard = self._endpoint.guard
         if inbox.owned != inbox.counted:
             inbox.counted = inbox.owned
             guard.on_begun(self, inbox.counted)
@@ -364,11 +369,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
-            log.debug("%s: connection of %s lost: %s", self._owner.name, self.remote, exc)
+            log.debug("%s: connection of %s lost: %s", self._endpoint.name, self.remote, exc)
         self._shut()
-        self._owner.connections.pop(self, None)
-        if not self._owner.connections:
-            self._owner.emptied.set()
+        self._endpoint.connections.pop(self, None)
+        if not self._endpoint.connections:
+            self._endpoint.emptied.set()
         self._calls.fail(f"the connection to {self.remote} ended before the answer")
         self._inbox.drop()
         if self._on_close is not None:
@@ -379,14 +384,14 @@ class Connection(asyncio.BufferedProtocol):
     def _frames(self) -> None:
         inbox = self._inbox
         buffer, start, end = inbox.buffer, inbox.start, inbox.end
-        fast = self._owner.fast
-        if fast is not None and not self._owner.going_away and self.share.standing is not _PROBATION:
+        fast = self._endpoint.fast
+        if fast is not None and not self._endpoint.going_away and self.share.standing is not _PROBATION:
             start, slow = fast.process(self, buffer, start, end)
             inbox.took(start, self._last_io)
             for frame in slow:
                 self._dispatch(decode(frame))
             return
-        limit = self._owner.guard.limits.frame_bytes_max
+        limit = self._endpoint.guard.limits.frame_bytes_max
         with memoryview(buffer) as view:
             while stop := frame_end(view, start, end, limit):
                 self._dispatch(decode(view[start:stop]))
@@ -398,16 +403,16 @@ class Connection(asyncio.BufferedProtocol):
             self._calls.on_answer(command)
             return
         self._gate.handling += 1
-        self._owner.tasks.spawn(self._handle(command), name=f"request.{command.code}")
+        self._endpoint.tasks.spawn(self._handle(command), name=f"request.{command.code}")
 
     async def _handle(self, request: Command) -> None:
         try:
-            while self.unread > UNSENT_BYTES_HIGH:
+            while self.untaken > UNSENT_BYTES_HIGH:
                 # What it asks for is not made before it has read what it asked for earlier.
                 await self._outbox.emptied()
                 if self._state is _CLOSED:
                     return
-            guard = self._owner.guard
+            guard = self._endpoint.guard
             if guard.made > MADE_BYTES_MAX:
                 await guard.next_turn()
             what = name_of(request.code)
@@ -426,35 +431,35 @@ class Connection(asyncio.BufferedProtocol):
                 self.regulate()
 
     async def _answer(self, request: Command) -> Command | None:
-        owner = self._owner
-        if owner.going_away and request.version > GO_AWAY_VERSION and not request.is_oneway:
+        endpoint = self._endpoint
+        if endpoint.going_away and request.version > GO_AWAY_VERSION and not request.is_oneway:
             return request.reply(Response.GO_AWAY, remark="this server is going away: connect elsewhere")
-        if owner.handler is None:
+        if endpoint.handler is None:
             return request.reply(Response.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported(request).remark)
         try:
-            if owner.credentials is not None:
-                self._check(owner.credentials, request)
-            owner.guard.on_request(self, request, owner.credentials)
-            return await owner.handler(self, request)
+            if endpoint.credentials is not None:
+                self._need_signature(endpoint.credentials, request)
+            endpoint.guard.on_request(self, request, endpoint.credentials)
+            return await endpoint.handler(self, request)
         except Refused as refused:
             return request.reply(refused.code, remark=refused.remark)
         except PeerError as error:
             # A body that is not what the request needs; the frames are whole, so the peer may go on.
             what = name_of(request.code)
-            owner.guard.complaints.warn("%s: %s from %s: %s", owner.name, what, self.remote, error)
+            endpoint.guard.complaints.warn("%s: %s from %s: %s", endpoint.name, what, self.remote, error)
             return request.reply(Response.SYSTEM_ERROR, remark=str(error))
         except Exception as error:
-            log.exception("%s: %s from %s failed", owner.name, name_of(request.code), self.remote)
+            log.exception("%s: %s from %s failed", endpoint.name, name_of(request.code), self.remote)
             return request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
-    def _check(self, credentials: Credentials, request: Command) -> None:
+    def _need_signature(self, credentials: Credentials, request: Command) -> None:
         try:
             credentials.check(request)
         except Refused as refused:
             # Once a connection: an unsigned heartbeat hears no answer (oneway), and comes twice a second.
             level = logging.DEBUG if self.share.told_unsigned else logging.WARNING
             self.share.told_unsigned = True
-            log.log(level, "%s: refused %s: %s", self._owner.name, self.remote, refused)
+            log.log(level, "%s: refused %s: %s", self._endpoint.name, self.remote, refused)
             raise
 
     # writing
@@ -468,15 +473,15 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(outbox.take())
         unread = self._transport.get_write_buffer_size()
         if unread:
-            self._owner.guard.on_unread(self, unread)
+            self._endpoint.guard.on_unread(self, unread)
         if not self._gate.unread:
             outbox.on_emptied()
 
     def regulate(self) -> None:
         """Read from the peer only while it reads what it is sent and has not too much under way."""
-        if self._state is State.CLOSED or self._transport is None:
+        if self._state is _CLOSED or self._transport is None:
             return
-        if self._gate.move(self._transport, all_held=self._owner.held):
+        if self._gate.move(self._transport, all_held=self._endpoint.held):
             self._inbox.begin_anew(self._loop.time())
 
 

@@ -107,7 +107,7 @@ class Guarded(Protocol):
     remote: str
 
     @property
-    def unread(self) -> int:
+    def untaken(self) -> int:
         """Bytes written for the peer that it has not read."""
 
     def fail(self, why: object) -> None:
@@ -244,7 +244,7 @@ class Guard:
     def recount(self) -> None:
         """Nothing tells when a peer reads its last answers: look."""
         for connection in list(self.unread.by):
-            self.unread.note(connection, connection.unread)
+            self.unread.note(connection, connection.untaken)
 
     def status(self) -> dict[str, Any]:
         """JSON-ready."""

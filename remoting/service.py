@@ -9,7 +9,7 @@ from typing import Final
 from model.settings import split_address
 from remoting.auth import Credentials
 from remoting.codec import Command
-from remoting.connection import BufferHandler, Connection, Handler, Owner, unsupported
+from remoting.connection import BufferHandler, Connection, Endpoint, Handler, unsupported
 from remoting.guard import Guard, Limits
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
@@ -50,7 +50,7 @@ class RemotingServer:
         guard: Guard | None = None,
     ) -> None:
         self._env = env
-        self._owner = Owner(
+        self._endpoint = Endpoint(
             name,
             handler,
             guard or Guard(name, Limits(), env.monotonic_ms),
@@ -66,36 +66,38 @@ class RemotingServer:
     @property
     def connections(self) -> KeysView[Connection]:
         """Those open now, in the order they came."""
-        return self._owner.connections.keys()
+        return self._endpoint.connections.keys()
 
     @property
     def guard(self) -> Guard:
         """Of this port, and of all others of its server."""
-        return self._owner.guard
+        return self._endpoint.guard
 
     def sign_calls(self) -> None:
         """Sign what is sent to the connected from now on; none of them may be a client."""
-        self._owner.signs = True
+        self._endpoint.signs = True
 
     async def start(self, host: str, port: int, *, shared: bool = False) -> int:
         """Listen and return the port (0 picks one). May be called again for one more port. Raises OSError.
 
         ``shared``: as ``runtime.env.Network.listen``.
         """
-        listener = await self._env.network.listen(lambda: Connection(self._owner), host, port, shared=shared)
+        listener = await self._env.network.listen(
+            lambda: Connection(self._endpoint), host, port, shared=shared
+        )
         if not self._sweeping:
             self._sweeping = True
-            self._timers.spawn(_sweep(self._owner), name="sweep")
+            self._timers.spawn(_sweep(self._endpoint), name="sweep")
         self._listeners.append(listener)
         return listener.port
 
     def go_away(self) -> None:
         """From now on answer requests of clients that know it with GO_AWAY: they connect elsewhere."""
-        self._owner.going_away = True
+        self._endpoint.going_away = True
 
     def hold(self, held: bool) -> None:
         """While ``held`` read nothing more from any connection; answers leave as ever."""
-        self._owner.hold(held)
+        self._endpoint.hold(held)
 
     async def dismiss(self, quiet_s: float, at_most_s: float) -> bool:
         """End every connection on which nothing came or left for ``quiet_s`` and all is answered; whether
@@ -106,7 +108,7 @@ class RemotingServer:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + at_most_s
-        while (again := self._owner.dismiss(quiet_s)) is not None:
+        while (again := self._endpoint.dismiss(quiet_s)) is not None:
             now = loop.time()
             if now >= until:
                 return False
@@ -126,7 +128,7 @@ class RemotingServer:
         self.stop_accepting()
         self._sweeping = False
         await self._timers.cancel()
-        await self._owner.stop()
+        await self._endpoint.stop()
 
 
 class RemotingClient:
@@ -151,8 +153,8 @@ class RemotingClient:
         self._on_close = on_close
         self._connect_timeout_s = connect_timeout_s
         guard = Guard(name, limits or Limits(), env.monotonic_ms)
-        self._owner = Owner(name, handler, guard, on_close=self._lost, credentials=credentials)
-        self._owner.signs = True
+        self._endpoint = Endpoint(name, handler, guard, on_close=self._lost, credentials=credentials)
+        self._endpoint.signs = True
         self._timers = Tasks(name)
         self._sweeping = False
         self._closed = False
@@ -207,7 +209,7 @@ class RemotingClient:
             task.cancel()
         self._open.clear()
         await self._timers.cancel()
-        await self._owner.stop()
+        await self._endpoint.stop()
 
     async def connection(self, address: str, timeout_s: float = CALL_S) -> Connection:
         """The connection to ``address``, made if there is none. Raises ConnectionError."""
@@ -215,10 +217,10 @@ class RemotingClient:
         if connection is not None and not connection.closed:
             return connection
         if self._closed:
-            raise ConnectionError(f"client {self._owner.name} is closed")
+            raise ConnectionError(f"client {self._endpoint.name} is closed")
         task = self._connecting.get(address)
         if task is None:
-            task = self._owner.tasks.spawn(self._connect(address), name=f"connect.{address}")
+            task = self._endpoint.tasks.spawn(self._connect(address), name=f"connect.{address}")
             self._connecting[address] = task
         # asyncio.wait leaves the task alone when this caller is cancelled or late: others wait for it too.
         done, _ = await asyncio.wait((task,), timeout=timeout_s)
@@ -236,7 +238,7 @@ class RemotingClient:
         try:
             host, port = split_address(address)
             _, connection = await self._env.network.connect(
-                lambda: Connection(self._owner, address), host, port, timeout_s=self._connect_timeout_s
+                lambda: Connection(self._endpoint, address), host, port, timeout_s=self._connect_timeout_s
             )
         except TimeoutError:
             return ConnectionError(f"cannot connect to {address} within {self._connect_timeout_s} s")
@@ -249,7 +251,7 @@ class RemotingClient:
             self._open[address] = connection
         if not self._sweeping:
             self._sweeping = True
-            self._timers.spawn(_sweep(self._owner), name="sweep")
+            self._timers.spawn(_sweep(self._endpoint), name="sweep")
         return connection
 
     def _lost(self, connection: Connection) -> None:
@@ -259,6 +261,8 @@ class RemotingClient:
             self._on_close(connection)
 
 
-async def _sweep(owner: Owner) -> None:
+async def _sweep(endpoint: Endpoint) -> None:
     loop = asyncio.get_running_loop()
-    await every(SWEEP_S, lambda: owner.sweep(loop.time()), what=f"{owner.name}: closing silent connections")
+    await every(
+        SWEEP_S, lambda: endpoint.sweep(loop.time()), what=f"{endpoint.name}: closing silent connections"
+    )

@@ -40,7 +40,7 @@ RETRY_MAX_MS: Final = 2000
 CALL_S: Final = 3.0
 GOODBYE_S: Final = 1.0
 FIRST_ID: Final = 1  # the smallest that a Controller gives; a master is 0
-FENCED: Final = -1
+NO_ID: Final = -1
 """The id of a broker without a role: it is registered nowhere."""
 PART: Final = "keelmqPart"
 """Ours. In an answer: this NameServer takes registrations of what changed. In a request: this is one."""
@@ -68,7 +68,7 @@ class Registration:
 
     ``topics`` gives the topic table (``{"dataVersion": .., "topicConfigTable": ..}``, stateVersion = the
     master's epoch). ``broker_id`` gives the id to register with: 0 while master, the Controller's id while
-    slave, else ``FENCED``. ``is_sole_master``: whether no other master can be there now. ``listening``:
+    slave, else ``NO_ID``. ``is_sole_master``: whether no other master can be there now. ``listening``:
     whether this master is at the group's address; where it is not (the port is taken), clients find it at its
     own.
     """
@@ -103,7 +103,7 @@ class Registration:
     async def stop(self) -> None:
         """Take the broker out of every NameServer that answers within ``GOODBYE_S``. May be called again."""
         await self._tasks.cancel()
-        servers = [server for server in self._servers if server.registered_id != FENCED]
+        servers = [server for server in self._servers if server.registered_id != NO_ID]
         goodbyes = [self._tasks.spawn(self._goodbye(s), name=f"bye.{s.address}") for s in servers]
         if goodbyes:
             await asyncio.wait(goodbyes, timeout=GOODBYE_S)
@@ -124,7 +124,7 @@ class Registration:
     def status(self) -> dict[str, int | None]:
         """NameServer address -> the id registered there, None while there is none."""
         return {
-            server.address: server.registered_id if server.registered_id != FENCED else None
+            server.address: server.registered_id if server.registered_id != NO_ID else None
             for server in self._servers
         }
 
@@ -159,9 +159,9 @@ class Registration:
 
     async def _keep(self, server: _Server) -> None:
         async def step() -> None:
-            if self._broker_id() != FENCED:
+            if self._broker_id() != NO_ID:
                 await self._register(server)
-            elif server.registered_id != FENCED:
+            elif server.registered_id != NO_ID:
                 await self._unregister(server)
 
         period_s = self._config.register_namesrv_ms / 1000
@@ -172,7 +172,7 @@ class Registration:
         # First the connection: what follows is true when it is sent, not when a connection was asked for.
         connection = await self._client.connection(server.address, CALL_S)
         broker_id = self._broker_id()
-        if broker_id == FENCED:
+        if broker_id == NO_ID:
             return
         address = self._address(broker_id)
         if address == self._config.group_address and not self._is_sole_master():
@@ -244,7 +244,7 @@ class Registration:
             self._hang_up(server)
         elif address is not None:
             await self._unregister_address(server, server.registered_id, address)
-        server.registered_id, server.registered_address = FENCED, None
+        server.registered_id, server.registered_address = NO_ID, None
 
     async def _unregister_address(self, server: _Server, broker_id: int, address: str) -> None:
         command = Command(Request.UNREGISTER_BROKER, self._ext(broker_id, address))
@@ -252,7 +252,7 @@ class Registration:
 
     def _hang_up(self, server: _Server) -> None:
         self._client.drop(server.address)
-        server.registered_id, server.registered_address = FENCED, None
+        server.registered_id, server.registered_address = NO_ID, None
 
     def _ext(self, broker_id: int, address: str) -> dict[str, str]:
         return {
@@ -280,7 +280,7 @@ class _Server:
         self.address = address
         self.wake = asyncio.Event()
         self.backoff = Backoff(env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
-        self.registered_id = FENCED
+        self.registered_id = NO_ID
         self.registered_address: str | None = None
         # Where it took a master's table last, and the mark of what it took.
         self.told: tuple[Connection, str, int] | None = None

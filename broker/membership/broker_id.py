@@ -20,7 +20,7 @@ from runtime.env import Env
 
 log = logging.getLogger(__name__)
 
-LOST: Final = "see 'The Controllers lost their directories' in docs/operations.md"
+LOST_HELP: Final = "see 'The Controllers lost their directories' in docs/operations.md"
 
 
 class BrokerIdAllocator:
@@ -60,7 +60,7 @@ class BrokerIdAllocator:
         if free <= broker_id:
             raise MqError(
                 f"the Controllers never gave id {broker_id}, the next one is {free}:"
-                f" they know nothing of this log; {LOST}"
+                f" they know nothing of this log; {LOST_HELP}"
             )
         if await self._controllers.apply_id(broker_id, self._check_code()):
             return broker_id

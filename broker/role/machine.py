@@ -20,7 +20,7 @@ class State(enum.StrEnum):
     FOLLOWING = "following"  # slave
     LEADING = "leading"  # master; it takes writes while its lease holds, or all members answer
     HANDING_OVER = "handing over"  # master that takes no writes: its transfer target is about to be elected
-    FENCED = "fenced"  # neither, until the Controllers name a master
+    DEPOSED = "deposed"  # neither, until the Controllers name a master
     BROKEN = "broken"  # its store failed: neither, for good
     STOPPED = "stopped"
 
@@ -50,17 +50,17 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
     (State.LEADING, Event.REGISTERED): State.LEADING,
     (State.LEADING, Event.LEAD): State.LEADING,
     (State.LEADING, Event.FOLLOW): State.FOLLOWING,
-    (State.LEADING, Event.FENCE): State.FENCED,
+    (State.LEADING, Event.FENCE): State.DEPOSED,
     (State.LEADING, Event.HAND_OVER): State.HANDING_OVER,
     (State.HANDING_OVER, Event.REGISTERED): State.HANDING_OVER,
     (State.HANDING_OVER, Event.HAND_OVER): State.HANDING_OVER,
     (State.HANDING_OVER, Event.RESUME): State.LEADING,
     (State.HANDING_OVER, Event.LEAD): State.LEADING,
     (State.HANDING_OVER, Event.FOLLOW): State.FOLLOWING,
-    (State.HANDING_OVER, Event.FENCE): State.FENCED,
-    (State.FENCED, Event.REGISTERED): State.FENCED,
-    (State.FENCED, Event.LEAD): State.LEADING,
-    (State.FENCED, Event.FOLLOW): State.FOLLOWING,
+    (State.HANDING_OVER, Event.FENCE): State.DEPOSED,
+    (State.DEPOSED, Event.REGISTERED): State.DEPOSED,
+    (State.DEPOSED, Event.LEAD): State.LEADING,
+    (State.DEPOSED, Event.FOLLOW): State.FOLLOWING,
     **{(state, Event.BREAK): State.BROKEN for state in State if state is not State.STOPPED},
     **{(state, Event.STOP): State.STOPPED for state in State},
 }
@@ -92,11 +92,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Nothing is new."""
+    """The view is old, or says what is so already."""
 
 
 @dataclass(frozen=True, slots=True)
-class CannotFollow:
+class CannotBecome:
     """This broker cannot become what the view says."""
 
     reason: str
@@ -135,7 +135,7 @@ class Fence:
     reason: str
 
 
-Action = Stay | CannotFollow | Adopt | AskAnew | Lead | Follow | Fence
+Action = Stay | CannotBecome | Adopt | AskAnew | Lead | Follow | Fence
 
 
 class RoleMachine:
@@ -149,14 +149,14 @@ class RoleMachine:
     LEADING only; outside of a change the ``RoleState`` shows the state.
     """
 
-    def __init__(self, holder: RoleHolder, lost_hint: str = "") -> None:
+    def __init__(self, holder: RoleHolder, help_if_lost: str = "") -> None:
         self.state = State.UNREGISTERED
-        self.ha_address: str | None = None  # where the master's log is copied from
+        self.ha_address: str | None = None  # HA address the master's log is copied from
         self._holder = holder
         self._before: RoleState | None = None  # during a change: what was shown before
         self._announced = False
         self._examined = False  # the Controllers know what this log holds, or it was copied since
-        self._lost_hint = lost_hint
+        self._help_if_lost = help_if_lost
         self._ha_hints: dict[str, str] = {}  # master's address -> HA address, as a NameServer tells
         self._set_known = (0, 0, 0.0)  # epoch, newest set epoch of it, known since (ms)
 
@@ -245,6 +245,7 @@ class RoleMachine:
 
     def _became(self, event: Event, state: RoleState) -> bool:
         assert state.epoch >= self.epoch, f"the epoch goes back from {self.epoch} to {state.epoch}"
+        # From here to ``set`` the role that is shown lags behind the state: a change is under way.
         before, self._before = self._before or self.current, self.current
         self.on(event)
         self._holder.set(state)
@@ -260,7 +261,7 @@ class RoleMachine:
             return Stay()
         gone_back = self._gone_back(view, facts)
         if gone_back is not None:
-            return Fence(gone_back) if self.leads else CannotFollow(gone_back)
+            return Fence(gone_back) if self.leads else CannotBecome(gone_back)
         if view.master_id != facts.broker_id:
             return self._follow(view, facts)
         if self.leads and view.epoch == self.epoch and self._before is None:
@@ -284,12 +285,12 @@ class RoleMachine:
     def _lead(self, view: View, facts: Facts) -> Action:
         if facts.must_copy is not None:
             # No heartbeats are sent meanwhile: the Controllers elect another one, if there is one.
-            return CannotFollow(f"cannot lead before it is copied from a master: {facts.must_copy}")
+            return CannotBecome(f"cannot lead before it is copied from a master: {facts.must_copy}")
         if not self.leads:
             if view.epoch < facts.last_epoch:
-                return CannotFollow(
+                return CannotBecome(
                     f"the Controller wants us to lead epoch {view.epoch}, but our log has epoch"
-                    f" {facts.last_epoch}; {self._lost_hint}"
+                    f" {facts.last_epoch}; {self._help_if_lost}"
                 )
             # We led this epoch before a restart, or were elected while we were down. If the machine lost the
             # end of the log, another replica may hold other bytes there, acknowledged and under the same

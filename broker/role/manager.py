@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from broker.discovery.registration import FENCED
-from broker.membership.broker_id import LOST
+from broker.discovery.registration import NO_ID
+from broker.membership.broker_id import LOST_HELP
 from broker.membership.controllers import Controllers
 from broker.membership.membership import UNKNOWN_TO_CONTROLLER, Membership
 from broker.membership.view import View
@@ -31,7 +31,7 @@ from broker.role.link_watch import LOOK_S, LinkWatch
 from broker.role.machine import (
     Adopt,
     AskAnew,
-    CannotFollow,
+    CannotBecome,
     Event,
     Facts,
     Fence,
@@ -40,6 +40,7 @@ from broker.role.machine import (
     Lead,
     RoleMachine,
     State,
+    Stay,
 )
 from broker.role.replica import Replica
 from broker.state.role_state import Role
@@ -79,7 +80,7 @@ class RoleManager:
         self.reason: str | None = "no word from a Controller yet"
         self.on_change: list[Callable[[], None]] = []
         self.on_no_ha_address: list[Callable[[], None]] = []
-        self.machine = RoleMachine(replica.current, LOST)
+        self.machine = RoleMachine(replica.current, LOST_HELP)
         self._replica = replica
         self._host = host
         self._tasks = Tasks("role")
@@ -92,7 +93,7 @@ class RoleManager:
         self._handover = Handover(
             config.broker_name, self.machine, host, self._beats.lease, self._tasks, self._beat
         )
-        self._beats.on_lease = self._leased
+        self._beats.on_lease = self._on_lease
         self._beats.on_no_lease = self._wake.set
         self._beats.on_back = self._tell_change
 
@@ -108,7 +109,7 @@ class RoleManager:
             return
         await self._membership.start()
         self._replica.ha.conditions.before_reseed = self._membership.before_reseed
-        self._tasks.spawn(self._live(), name="life")
+        self._tasks.spawn(self._follow_view(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.
         timeout_ms = self._replica.config.controller_heartbeat_timeout_ms
         period_s = min(self._replica.config.broker_heartbeat_ms, timeout_ms / 5) / 1000
@@ -166,7 +167,7 @@ class RoleManager:
         """The id for the NameServers: 0 while master, the permanent one while slave, -1 while fenced."""
         if self.machine.leads or self.machine.announced:
             return MASTER_ID
-        return self.broker_id if self.role == "slave" and self.broker_id is not None else FENCED
+        return self.broker_id if self.role == "slave" and self.broker_id is not None else NO_ID
 
     async def notice(self, command: Command, address: str) -> None:
         """NOTIFY_BROKER_ROLE_CHANGED (1008): a hint to look at the Controllers' view now.
@@ -181,12 +182,13 @@ class RoleManager:
         if epoch > self.epoch:
             self._wake.set()
 
-    async def hand_over_to(self, command: Command) -> int:
+    async def on_step_down(self, command: Command) -> int:
         """The Controllers' leader asks this master to step down (ELECT_MASTER): our log's end, all of it at
         the transfer target, bytes. Raises Refused."""
         with self._fence_on_mistake():
             await self._handover.begin(command)
             return self._replica.store.log.end
+        # Only reached when the guard caught a mistake.
         raise Refused("this broker fenced itself", Response.CONTROLLER_INVALID_MASTER)
 
     async def step_down_for(self, transfer_target: int) -> None:
@@ -205,7 +207,7 @@ class RoleManager:
         except (MqError, OSError) as error:
             log.info("%s stops without a handover: %s", self._replica.name, error)
 
-    def lost(self, address: str) -> None:
+    def on_connection_lost(self, address: str) -> None:
         """The connection to ``address`` ended; if the Controllers' leader was there, look for another one."""
         if address == self._controllers.leader:
             self._controllers.leader = None
@@ -269,7 +271,7 @@ class RoleManager:
             return None
         return {self.broker_id, *(slave["id"] for slave in self._replica.ha.slaves())}
 
-    async def _live(self) -> None:
+    async def _follow_view(self) -> None:
         period_ms = self._replica.config.sync_broker_metadata_ms
         await level_triggered(
             self._look_or_fence,
@@ -351,7 +353,11 @@ class RoleManager:
                 self.machine.on_examined()
                 action = self.machine.decide(view, self._facts(broker_id))
             match action:
-                case CannotFollow(reason):
+                case Stay():
+                    pass
+                case AskAnew():
+                    raise AssertionError("an examined broker is not asked to ask anew")
+                case CannotBecome(reason):
                     raise MqError(reason)
                 case Fence(reason):
                     log.error("%s fences itself: %s", self._replica.name, reason)
@@ -461,7 +467,7 @@ class RoleManager:
             assert self.broker_id is not None
             self._beats.send(self.broker_id)
 
-    def _leased(self, epoch: int, term: int | None) -> None:
+    def _on_lease(self, epoch: int, term: int | None) -> None:
         # A leader that does not say its term may not be the one that elects.
         if term is not None:
             self._handover.on_lease(epoch)
@@ -480,7 +486,7 @@ class RoleManager:
         self._broke("the store is broken", error)
 
     def _ha_broke(self, error: BaseException) -> None:
-        self._broke("stopped", error)
+        self._broke("replication is broken", error)
 
     def _broke(self, what: str, error: BaseException) -> None:
         """A disk that failed must not lead, nor count as a replica: the Controllers hear of it at once."""

@@ -313,7 +313,7 @@ class World:
 
     def _hand_over(self, member: Member) -> None:
         if member.node is not None and member.runs:
-            member.node.hand_over()
+            member.node.transfer_leadership()
 
     def _rivals(self, _member: Member) -> None:
         """A leader asks two members to lead, votes for the first, is restarted, and is asked by the second:
@@ -331,7 +331,7 @@ class World:
                 self._deliver_all(other, leader)
         asked: list[Member] = []
         for other in self.rng.sample(list(self.members.values()), len(self.members)):
-            if len(asked) < 2 and other.runs and leader.node.hand_over(other.name):
+            if len(asked) < 2 and other.runs and leader.node.transfer_leadership(other.name):
                 asked.append(other)
         if len(asked) < 2:
             return

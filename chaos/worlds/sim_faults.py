@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from chaos import faults
-from chaos.faults import Fault, Step
+from chaos.faults import FAULTS, Fault, Step
 from chaos.history import Happened
 from chaos.worlds.sim import SimCluster
 from chaos.worlds.sim_operator import Operator
@@ -48,6 +48,7 @@ class Nemesis:
             faults.RollingChange: self._rolling_change,
             faults.HandOver: self._hand_over,
         }
+        assert self._acts.keys() == set(FAULTS.values()) - {faults.Heal}, "each fault has what carries it out"
         self.operator = Operator(cluster)
         self.before: list[Callable[[Fault, str], None]] = []
         """Called when a fault is about to strike a node."""

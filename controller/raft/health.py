@@ -93,7 +93,7 @@ class Watch:
     """When did what happen last?"""
 
     append_ms: float | None = None  # a leader's last word
-    answers_ms: dict[str, float] = field(default_factory=dict)  # peer -> its last answer to this leader
+    heard_ms: dict[str, float] = field(default_factory=dict)  # peer -> its last answer to this leader
     _applied: int = -1
     _moved_ms: float = 0.0
 
@@ -106,7 +106,7 @@ class Watch:
         return now_ms - self._moved_ms if applied < known and applied == self._applied else 0.0
 
     def answer_age_ms(self, peer: str, now_ms: float) -> float | None:
-        at_ms = self.answers_ms.get(peer)
+        at_ms = self.heard_ms.get(peer)
         return None if at_ms is None else now_ms - at_ms
 
 

@@ -162,7 +162,9 @@ class LibraryNode(library.SyncObj):  # type: ignore[misc]
     voted_for = _Kept[str | None]("votedForNodeId")
     election_deadline = _Kept[float]("raftElectionDeadline")  # a follower's or candidate's patience ends
     append_due = _Kept[float]("newAppendEntriesTime")  # a leader speaks again
-    answered_at = _Kept[dict[Peer, float]]("lastResponseTime")  # when each peer last answered this leader
+    counted_answer_at = _Kept[dict[Peer, float]](
+        "lastResponseTime"
+    )  # when each peer last answered this leader
     match_index = _Kept[dict[Peer, int]]("raftMatchIndex")
     next_index = _Kept[dict[Peer, int]]("raftNextIndex")
     commit_index = _Kept[int]("raftCommitIndex")

@@ -64,6 +64,9 @@ log = logging.getLogger(__name__)
 REGULAR: Final = b"\x00"  # first byte of an entry's command: a command of ours, or nothing to do
 NO_OP: Final = b"\x01"
 COMMANDS_PER_TICK_MAX: Final = 1024
+STEPS_PER_TICK_MAX: Final = 8
+"""A member alone elects itself, appends, commits and applies in fewer. While commands keep coming each step
+moves something: the rest waits for the next tick, so that the links are served between."""
 
 
 class Diverged(MqError):
@@ -74,7 +77,9 @@ class Node(Voting):
     """One Raft member without time, sockets or files of its own: it is ticked and handed messages.
 
     A DiskError or Diverged out of ``tick`` or ``received`` is final: the node must never be used again.
-    PeerError means the sender broke the rules; nothing was changed.
+    PeerError means the sender broke the rules: nothing changed, except that pieces of a snapshot are dropped.
+
+    ``Voting`` is this class's other file, not a part of it: one object, one state, split by what is decided.
     """
 
     def __init__(
@@ -165,7 +170,7 @@ class Node(Voting):
         Raises Refused with the reason: nothing was changed. docs/raft.md has the safety argument.
         """
         assert self.leads(), "looked at by the caller"
-        since, answered = self._now() - self._timing.election_min_s, self.answered_at
+        since, answered = self._now() - self._timing.election_min_s, self.counted_answer_at
         answering = {peer.id for peer in self.peers.values() if answered.get(peer, NEVER) > since}
         if self.commit_index < self.noop_index:
             # Ongaro's bug of single-server changes: a change needs an entry of the own term before it.
@@ -188,7 +193,7 @@ class Node(Voting):
         if seat.node_id in self.peers:
             self._membership.vacated.add(seat.node_id)
             self._forget(seat.node_id)
-            self.answered_at[self.peers[seat.node_id]] = NEVER
+            self.counted_answer_at[self.peers[seat.node_id]] = NEVER
 
     def queued(self) -> int:
         return len(self._queue)
@@ -200,7 +205,7 @@ class Node(Voting):
         if self._reads.asked:
             self._reads.asked = False
             self.speak_now()
-        for _ in range(8):
+        for _ in range(STEPS_PER_TICK_MAX):
             before = (journal.last_index, self.commit_index, self.role)
             # A group of one commits within the tick: its own entries must be on the disk by then.
             journal.sync()
@@ -264,7 +269,7 @@ class Node(Voting):
             return None
         return self._reads.followed_ms(self.term, self._clock_ms())
 
-    def hand_over(self, to: str | None = None) -> str | None:
+    def transfer_leadership(self, to: str | None = None) -> str | None:
         """Ask ``to``, or any follower that holds the whole log and answered lately, to stand for election at
         once: its id, or None when there is none. A later call goes on to another one after a while."""
         transfer_target = self._transfer_target(to) if self.leads() else None
@@ -348,28 +353,29 @@ class Node(Voting):
 
     def _on_append(self, sender: Peer, message: AppendEntries) -> None:
         check_entries(message)
+        seats = _seats_in(sender, message.entries)
         if message.term < self.term:
             self._ack(sender, message, reset=False, success=False)  # tells a deposed leader that it is
             return
         if message.term == self.term and self.leads():
             raise PeerError(f"{sender.id} claims to lead term {message.term}, which is led from here")
+        arrived = self._snapshot_in(sender, message)
+        # All that may be wrong with the message was looked at: only now is any of it believed.
         if message.term > self.term:
             self.set_term(message.term, None)
         self._watch.append_ms = self._clock_ms()
-        if self.leader_peer != sender:
-            self._incoming.clear()
         self._on_leaders_word(sender)
         self.leader_commit = message.commit_index
         self._note_applied()
         if message.prevLogIdx is not None:
-            self._take_entries(sender, message)
-        elif message.serialized is not None:
-            self._take_snapshot(sender, message, *message.serialized)
-        else:
+            self._take_entries(sender, message, seats)
+        elif arrived is not None:
+            self._take_snapshot(sender, message, *arrived)
+        elif message.serialized is None:
             # It has nothing to send from where it believes this log ends: say where it ends.
             self._ack(sender, message, reset=True, success=False)
 
-    def _take_entries(self, sender: Peer, message: AppendEntries) -> None:
+    def _take_entries(self, sender: Peer, message: AppendEntries, seats: list[Seat | None]) -> None:
         journal = self._journal
         first, last, before = journal.first_index, journal.last_index, message.prevLogIdx
         assert before is not None, "looked at by the caller"
@@ -389,7 +395,8 @@ class Node(Voting):
             if index > last or journal[index - first][2] != term:
                 break
             checked = index
-        new = [(*entry, _seat_in(sender, entry[0])) for entry in message.entries[checked - before :]]
+        held = checked - before
+        new = [(*entry, seat) for entry, seat in zip(message.entries[held:], seats[held:], strict=True)]
         if new and checked < last:
             self._contradicted(checked + 1)
             journal.deleteEntriesFrom(checked + 1 - first)
@@ -408,16 +415,24 @@ class Node(Voting):
                 f"{self.commit_index}): one Controller's directory was replaced or edited"
             )
 
-    def _take_snapshot(
-        self, sender: Peer, message: AppendEntries, piece: bytes, first: bool, last: bool
-    ) -> None:
+    def _snapshot_in(self, sender: Peer, message: AppendEntries) -> tuple[bytes, Snapshot] | None:
+        """The leader's snapshot, checked, with its last piece; None before, and with entries."""
+        if self.leader_peer != sender:
+            self._incoming.clear()
+        if message.prevLogIdx is not None or message.serialized is None:
+            return None
+        piece, first, last = message.serialized
         data = self._incoming.add(piece, first=first, last=last)
         if data is None:
-            return
+            return None
         try:
             snapshot = decode_snapshot(data)
         except DiskError as error:
             raise PeerError(f"its snapshot is damaged: {error}") from None
+        _seats_in(sender, (snapshot.before, snapshot.last))
+        return data, snapshot
+
+    def _take_snapshot(self, sender: Peer, message: AppendEntries, data: bytes, snapshot: Snapshot) -> None:
         if snapshot.last[1] <= self.commit_index:
             self._ack(sender, message, reset=True, success=False, next_index=self.commit_index + 1)
             return
@@ -433,33 +448,41 @@ class Node(Voting):
         self._machine.restore(snapshot.state)
         self.skip_to(snapshot.last[1])
 
+    def _ack(
+        self, to: Peer, said: AppendEntries, *, reset: bool, success: bool, next_index: int | None = None
+    ) -> None:
+        """Answer ``said``."""
+        after = self._journal.last_index + 1 if next_index is None else next_index
+        ack = Ack(self.term, after, reset, success, said.sent_us, said.round, self.has_vote)
+        self._outbox.send(to, ack)
+
     def _on_ack(self, sender: Peer, message: Ack) -> None:
         if message.term > self.term:
             self._step_down(message.term)
         if not self.leads() or message.term != self.term:
             return
-        self._watch.answers_ms[sender.id] = self._clock_ms()
         if message.next_index > self._journal.last_index + 1:
             if message.success:
                 raise PeerError(f"acknowledges entry {message.next_index - 1}, which does not exist")
             message = msgspec.structs.replace(message, next_index=self._journal.last_index + 1)
+        self._watch.heard_ms[sender.id] = self._clock_ms()
         matched = self.match_index
         if message.reset:
             wanted = max(message.next_index, matched.get(sender, 0) + 1, 2)
             self.next_index[sender] = wanted
             self.speak_now()
         if not message.admitted:
-            self._consider(sender, message)
+            self._consider_admission(sender, message)
             return
         self._membership.voting.add(sender.id)
-        self.answered_at[sender] = self._now()
+        self.counted_answer_at[sender] = self._now()
         self._reads.on_ack(sender.id, message, self._clock_ms() * 1000)
         if not message.reset and message.success and matched.get(sender, 0) < message.next_index - 1:
             matched[sender] = message.next_index - 1
             if self.next_index[sender] < message.next_index:
                 self.next_index[sender] = message.next_index
 
-    def _consider(self, sender: Peer, message: Ack) -> None:
+    def _consider_admission(self, sender: Peer, message: Ack) -> None:
         """Admit a member without a vote once it holds all that it may have acknowledged before.
 
         Until then what it acknowledges counts for nothing: it may have helped to elect a leader of a later
@@ -468,7 +491,7 @@ class Node(Voting):
         leader.
         """
         if sender.id in self._ballots.electors:
-            self.answered_at[sender] = self._now()
+            self.counted_answer_at[sender] = self._now()
         elif not self._membership.is_confirmed(sender.id):
             self._membership.ask(sender.id, self.read)
             return
@@ -488,16 +511,6 @@ class Node(Voting):
                 # Its past self may have voted in this term, so it has no other vote than for its leader.
                 self.set_term(self.term, sender.id)
             self._journal.admit(message.incarnation)
-
-    # acknowledgements
-
-    def _ack(
-        self, to: Peer, said: AppendEntries, *, reset: bool, success: bool, next_index: int | None = None
-    ) -> None:
-        """Answer ``said``."""
-        after = self._journal.last_index + 1 if next_index is None else next_index
-        ack = Ack(self.term, after, reset, success, said.sent_us, said.round, self.has_vote)
-        self._outbox.send(to, ack)
 
     # what the library asks
 
@@ -536,9 +549,9 @@ class Node(Voting):
                 self.snapshots.store(data)
 
 
-def _seat_in(sender: Peer, command: bytes) -> Seat | None:
+def _seats_in(sender: Peer, entries: Iterable[Entry]) -> list[Seat | None]:
     try:
-        return read_seat(command)
+        return [read_seat(command) for command, _index, _term in entries]
     except Malformed as error:
         raise PeerError(f"{sender.id} sends an entry that is no replacement: {error}") from None
 
@@ -559,4 +572,4 @@ def _library_conf(timing: Timing, journal: Journal) -> Any:
     )
 
 
-__all__ = ["NO_OP", "REGULAR", "Diverged", "Entry", "Failed", "Node", "Timing"]
+__all__ = ["NO_OP", "REGULAR", "Diverged", "Failed", "Node"]

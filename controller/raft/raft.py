@@ -119,7 +119,7 @@ class Raft:
     async def stop(self) -> None:
         """Hand leadership over if that is quick, make everything durable, end. Idempotent."""
         if self._ended is None and self._node is not None:
-            await self._hand_over()
+            await self._transfer_before_stop()
             try:
                 if self._directory.journal is not None:
                     self._directory.journal.sync()
@@ -384,7 +384,7 @@ class Raft:
                     if self._ended is not None or self._node is None:
                         raise Unknown("this Controller ended meanwhile")
                     # A member that lags gets the rest meanwhile; one that heard it ignores the repetition.
-                    self._node.hand_over(to)
+                    self._node.transfer_leadership(to)
                     await asyncio.sleep(timing.retry_s / 2)
         except TimeoutError:
             if self.is_leader:
@@ -392,9 +392,9 @@ class Raft:
             raise Unknown("leadership was given up, a new leader is not known yet") from None
         return self.leader_id or ""
 
-    async def _hand_over(self) -> None:
+    async def _transfer_before_stop(self) -> None:
         assert self._node is not None, "looked at by the caller"
-        if not self._node.leads() or self._node.hand_over() is None:
+        if not self._node.leads() or self._node.transfer_leadership() is None:
             return
         try:
             await self.transfer()

@@ -57,7 +57,7 @@ class Ballots:
 
 
 class Voting(LibraryNode):
-    """The half of ``controller.raft.node.Node`` that elects."""
+    """What ``controller.raft.node.Node`` does to elect: its other file, not a part with its own state."""
 
     # Set by Node before the library is built.
     _journal: Journal
@@ -109,7 +109,7 @@ class Voting(LibraryNode):
         now = self._now()
         late = now - self._ticked - 2 * self._timing.append_s
         if self.role == LEADER and late > 0:
-            answered = self.answered_at
+            answered = self.counted_answer_at
             for peer in self.peers.values():
                 answered[peer] = min(now, answered.get(peer, NEVER) + late)
         self._ticked = now
@@ -194,7 +194,7 @@ class Voting(LibraryNode):
     def _transfer_target(self, to: str | None) -> Peer | None:
         """The next leader: the member asked last while its turn is not over, else the one that waited
         longest, of equals the one that answered last."""
-        now, answered = self._now(), self.answered_at
+        now, answered = self._now(), self.counted_answer_at
         matched, linked = self.match_index, self.linked
         lately = now - ANSWERS_MISSED_MAX * self._timing.append_s
         ready = [
@@ -256,7 +256,7 @@ class Voting(LibraryNode):
         """Whether this member, leader or follower, has recent word that the current leader works."""
         since = self._now() - self._timing.election_min_s
         if self.leads():
-            answered = self.answered_at
+            answered = self.counted_answer_at
             return self._majority(1 + sum(answered.get(p, NEVER) > since for p in self.peers.values()))
         return self._heard_leader > since
 

@@ -17,7 +17,7 @@ from broker.role.machine import (
     TRANSITIONS,
     Adopt,
     AskAnew,
-    CannotFollow,
+    CannotBecome,
     Event,
     Facts,
     Fence,
@@ -236,7 +236,7 @@ def test_a_handover_ends_leading_until_it_is_resumed() -> None:
 
 def test_what_is_lost_here_is_copied_before_it_leads() -> None:
     action = RoleMachine(CurrentRole()).decide(view(1), Facts(ME, 0, must_copy="topics.json"))
-    assert isinstance(action, CannotFollow)
+    assert isinstance(action, CannotBecome)
     assert "topics.json" in action.reason
 
 
@@ -255,7 +255,7 @@ def test_a_set_epoch_that_goes_back_fences_the_master_until_the_controllers_deci
     assert isinstance(action, Fence)
     assert "epoch 1 has SyncStateSet 4, it had 5" in action.reason
     machine.on_fence()
-    assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=102.0), facts), CannotFollow)
+    assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=102.0), facts), CannotBecome)
     assert isinstance(machine.decide(view(2, OTHER, set_epoch=4, asked_ms=103.0), facts), Follow)
 
 
@@ -303,7 +303,7 @@ async def test_an_illegal_event_fences_the_broker_with_one_line(
         await life.becomes("fenced")
         await until(lambda: life.role.reason is not None and "cannot have" in life.role.reason, "its reason")
         expected = (
-            "fenced for good by a mistake of its own: a broker that is fenced cannot have the event: fenced"
+            "fenced for good by a mistake of its own: a broker that is deposed cannot have the event: fenced"
         )
         assert life.role.reason == expected
         assert [r.getMessage() for r in caplog.records if "mistake" in r.getMessage()] == [
@@ -323,6 +323,6 @@ async def test_a_handover_that_no_state_allows_fences_the_broker_too(
         monkeypatch.delitem(TRANSITIONS, (State.LEADING, Event.HAND_OVER))
         ask = Command(Request.CONTROLLER_ELECT_MASTER, {"brokerId": "2", "masterEpoch": "1"})
         with pytest.raises(Refused, match="fenced itself"):
-            await life.role.hand_over_to(ask)
+            await life.role.on_step_down(ask)
         await life.becomes("fenced")
         assert life.role.machine.state is State.BROKEN

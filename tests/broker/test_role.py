@@ -331,7 +331,7 @@ async def test_a_broken_promise_of_replication_ends_the_life_of_a_master_too(tmp
             hook(MqError("a promise of replication is broken: 2 lacks it"))
         await life.becomes("fenced")
         await until(lambda: not controllers.alive, "its connection ended")
-        assert life.role.reason == "stopped: a promise of replication is broken: 2 lacks it"
+        assert life.role.reason == "replication is broken: a promise of replication is broken: 2 lacks it"
 
 
 async def test_a_change_of_role_that_fails_is_made_again(tmp_path: Path) -> None:

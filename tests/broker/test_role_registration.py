@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from broker.discovery.registration import FENCED, Registration
+from broker.discovery.registration import NO_ID, Registration
 from broker.tables.topics import DELETED
 from model.codes import Request
 from model.config import BrokerConfig
@@ -140,7 +140,7 @@ async def test_a_change_of_role_is_told_at_once_and_a_stop_unregisters() -> None
 async def test_a_fenced_broker_is_registered_nowhere() -> None:
     async with FakeNameServer() as server, Broker(server.address) as broker:
         await until(lambda: server.ids() == [(REGISTER, "1")])
-        broker.id = FENCED
+        broker.id = NO_ID
         broker.registration.soon()
         await until(lambda: server.ids()[-1] == (UNREGISTER, "1"))
         assert broker.registration.status() == {server.address: None}

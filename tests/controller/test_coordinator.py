@@ -181,7 +181,7 @@ def test_a_member_that_fell_silent_with_the_master_is_not_elected_while_another_
             return await answer(connection, request)
 
         three.end_now = 0
-        three.client._owner.handler = slowly
+        three.client._endpoint.handler = slowly
         one.freeze()
         await asyncio.sleep(0.2)
         for broker in (one, two):

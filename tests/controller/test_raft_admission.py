@@ -165,7 +165,7 @@ def test_leadership_is_not_handed_to_a_member_without_a_vote() -> None:
         lab = Lab()
         term = await lab.lead()
         lab.node.received("b", empty_ack(term, lab.journal.last_index + 1))
-        assert lab.node.hand_over() is None
+        assert lab.node.transfer_leadership() is None
         assert lab.heard(TimeoutNow) == []
 
     run(main)

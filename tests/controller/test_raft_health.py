@@ -74,7 +74,7 @@ async def a_follower_lags(group: Group) -> None:
     """A follower hears what is committed, and the entries never come."""
     late, leader, third = await follower_of(group)
 
-    def refuse(sender: object, message: object) -> None:
+    def refuse(*_message: object) -> None:
         """As if neither entries nor snapshot had arrived."""
 
     taken = node(late)._take_entries, node(late)._take_snapshot

@@ -11,6 +11,7 @@ from controller.raft.codec import (
     SNAPSHOT_CHUNK_BYTES,
     Ack,
     AppendEntries,
+    Entry,
     PreVote,
     PreVoteAnswer,
     RequestVote,
@@ -24,6 +25,7 @@ from controller.raft.codec import (
 from controller.raft.journal import Journal
 from controller.raft.library import library, need_version
 from controller.raft.node import REGULAR, Diverged, Failed
+from controller.raft.seats import SEAT
 from model.errors import PeerError
 from tests.fakes.controller.node import TIMING, Lab, append, entries, run
 
@@ -149,8 +151,11 @@ def test_an_acknowledgement_of_what_does_not_exist_is_refused() -> None:
     async def main() -> None:
         lab = Lab()
         term = await lab.lead()
+        heard = lab.node.progress().peers["c"]
+        await asyncio.sleep(0.01)
         with pytest.raises(PeerError, match="does not exist"):
-            lab.node.received("b", Ack(term, 99, reset=False, success=True))
+            lab.node.received("c", Ack(term, 99, reset=False, success=True))
+        assert (heard.answer_age_ms, lab.node.progress().peers["c"]) == (None, heard)
 
     run(main)
 
@@ -371,9 +376,9 @@ def test_a_leader_hands_over_to_one_that_holds_everything() -> None:
     async def main() -> None:
         lab = Lab()
         term = await lab.lead()
-        assert lab.node.hand_over() is None
+        assert lab.node.transfer_leadership() is None
         lab.node.received("c", Ack(term, lab.journal.last_index + 1, reset=False, success=True))
-        assert lab.node.hand_over() == "c"
+        assert lab.node.transfer_leadership() == "c"
         assert lab.heard(TimeoutNow) == [("c", TimeoutNow(term))]
 
     run(main)
@@ -391,12 +396,12 @@ def test_a_leader_hands_over_to_nobody_that_fell_silent_and_asks_another_when_on
         answers("b", "c")
         await asyncio.sleep(4 * TIMING.append_s)
         answers("c")
-        assert lab.node.hand_over() == "c"
-        assert lab.node.hand_over("b") is None
+        assert lab.node.transfer_leadership() == "c"
+        assert lab.node.transfer_leadership("b") is None
         asked = []
         for _ in range(40):
             answers("b", "c")
-            asked.append(lab.node.hand_over())
+            asked.append(lab.node.transfer_leadership())
             await asyncio.sleep(TIMING.retry_s)
         turns = [peer for peer, _ in itertools.groupby(asked)]
         assert turns[:4] == ["c", "b", "c", "b"]
@@ -488,6 +493,45 @@ def test_a_node_starts_from_its_snapshot() -> None:
         lab.node.received("b", append(2, (9, 2), entries(10, 10, 2), commit=10))
         lab.node.tick()
         assert lab.applied == [b"s1", b"s2", b"10"]
+
+    run(main)
+
+
+def _snapshot_of(last: Entry, *, damaged: bool) -> AppendEntries:
+    """The only piece of a snapshot whose last entry is ``last``."""
+    data = bytearray(encode_snapshot(Snapshot((REGULAR + b"8", 8, 2), last, b"s1\ns2")))
+    data[-1] ^= damaged
+    return AppendEntries(7, 9, None, None, (), (bytes(data), True, True))
+
+
+BROKEN_SEAT = SEAT + b"\xc1"  # no msgpack
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        AppendEntries(7, 3, 3, 1, ((BROKEN_SEAT, 4, 7),)),
+        AppendEntries(7, 3, 2, 1, ((REGULAR + b"3", 3, 1), (BROKEN_SEAT, 4, 7))),
+        AppendEntries(7, 3, 8, 7, ((BROKEN_SEAT, 9, 7),)),  # beyond the end of this log
+        _snapshot_of((REGULAR + b"9", 9, 2), damaged=True),
+        _snapshot_of((BROKEN_SEAT, 9, 2), damaged=False),
+    ],
+)
+def test_a_frame_with_a_broken_seat_or_snapshot_changes_neither_term_nor_leader_nor_commit(
+    message: AppendEntries,
+) -> None:
+    async def main() -> None:
+        lab = Lab()
+        lab.node.received("b", append(1, (1, 0), entries(2, 3, 1), commit=2))
+        lab.node.tick()
+        await asyncio.sleep(0.1)
+        node, before = lab.node, (lab.node.progress(), lab.log, list(lab.applied))
+        lab.said.clear()
+        with pytest.raises(PeerError):
+            node.received("c", message)
+        assert (node.term, node.leader(), node.commit_index, node.voted_for) == (1, "b", 2, None)
+        assert (node.progress(), lab.log, list(lab.applied)) == before
+        assert (lab.said, lab.stored, node.seats.current) == ([], [], {})
 
     run(main)
 

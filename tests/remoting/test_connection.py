@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from remoting import inbox as module
 from remoting.codec import Command, decode, encode, frame_end
-from remoting.connection import BufferHandler, Connection, Handler, Owner
+from remoting.connection import BufferHandler, Connection, Endpoint, Handler
 from remoting.guard import Guard, Limits
 
 
@@ -43,11 +43,11 @@ class Transport(asyncio.Transport):
         self.ended = self.ended or "aborted"
 
 
-def owner_of(
+def endpoint_of(
     handler: Handler | None, frame_bytes_max: int = 2000, fast: BufferHandler | None = None
-) -> Owner:
+) -> Endpoint:
     limits = Limits(frame_bytes_max=frame_bytes_max, idle_s=60)
-    return Owner("test", handler, Guard("test", limits, lambda: 0.0), fast=fast)
+    return Endpoint("test", handler, Guard("test", limits, lambda: 0.0), fast=fast)
 
 
 class Fast:
@@ -103,8 +103,8 @@ def test_frames_of_any_size_survive_any_cut_of_the_stream(
         return command.reply(body=command.body)
 
     async def work() -> None:
-        owner = owner_of(handler, fast=fast)
-        connection, transport = Connection(owner), Transport()
+        endpoint = endpoint_of(handler, fast=fast)
+        connection, transport = Connection(endpoint), Transport()
         connection.connection_made(transport)
         sent = [Command(1, opaque=n, body=bytes([n]) * size) for n, size in enumerate(sizes)]
         largest = await feed(connection, b"".join(map(encode, sent)), steps)
@@ -131,8 +131,8 @@ async def test_arbitrary_bytes_end_the_connection_or_wait_for_more_and_never_rai
     async def handler(_: Connection, command: Command) -> Command:
         return command.reply()
 
-    owner = owner_of(handler)
-    connection, transport = Connection(owner), Transport()
+    endpoint = endpoint_of(handler)
+    connection, transport = Connection(endpoint), Transport()
     connection.connection_made(transport)
     await feed(connection, data, steps)
     assert connection.closed == bool(transport.ended)
@@ -140,8 +140,8 @@ async def test_arbitrary_bytes_end_the_connection_or_wait_for_more_and_never_rai
 
 
 async def test_a_length_alone_reserves_no_memory() -> None:
-    owner = owner_of(None, 16 * 1024 * 1024)
-    connection, transport = Connection(owner), Transport()
+    endpoint = endpoint_of(None, 16 * 1024 * 1024)
+    connection, transport = Connection(endpoint), Transport()
     connection.connection_made(transport)
     begun = (16 * 1024 * 1024 - 4).to_bytes(4, "big") + (100).to_bytes(4, "big")
     await feed(connection, begun + bytes(50), [58])
@@ -157,8 +157,8 @@ def test_a_mistake_in_the_fast_path_costs_its_connection_only(caplog: pytest.Log
             raise LookupError("our own")
 
     async def work() -> None:
-        owner = owner_of(None, fast=Wrong())
-        connection, transport = Connection(owner), Transport()
+        endpoint = endpoint_of(None, fast=Wrong())
+        connection, transport = Connection(endpoint), Transport()
         connection.connection_made(transport)
         await feed(connection, encode(Command(1)), [1000])
         assert transport.ended == "aborted"
@@ -168,7 +168,7 @@ def test_a_mistake_in_the_fast_path_costs_its_connection_only(caplog: pytest.Log
 
 
 async def test_numbers_of_calls_start_again_before_they_leave_32_bits() -> None:
-    connection, transport = Connection(owner_of(None)), Transport()
+    connection, transport = Connection(endpoint_of(None)), Transport()
     connection.connection_made(transport)
     connection._calls._opaque = 2**31 - 2
     connection.oneway(Command(1))

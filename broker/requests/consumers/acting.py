@@ -82,7 +82,7 @@ class Acting:
             return
         if self._follows():
             self._act(False)
-            await self._hand_over()
+            await self._give_offsets()
             return
         try:
             known = await self._members()
@@ -100,7 +100,7 @@ class Acting:
             text = "serves consumers in place of a master" if acting else "serves as a slave again"
             log.warning("broker %s %s", self._context.config.broker_name, text)
 
-    async def _hand_over(self) -> None:
+    async def _give_offsets(self) -> None:
         """Tell the master what consumers committed here; each entry stays until the master has it,
         or says that it has nothing it could be an offset of."""
         master, offsets = self._context.role_state.master_address, self._context.offsets

@@ -238,7 +238,10 @@ class Life:
         store = cast(Any, self.store)
         self.ha = HaService(self.env, store, self.config)
         self.client = RemotingClient(
-            self.env, "broker", handler=self._handle, on_close=lambda c: self.role.lost(c.address)
+            self.env,
+            "broker",
+            handler=self._handle,
+            on_close=lambda c: self.role.on_connection_lost(c.address),
         )
         self.role = RoleManager(
             Replica(self.env, self.config, store, self.ha, CurrentRole()), self.client, self.host
