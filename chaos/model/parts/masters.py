@@ -92,30 +92,36 @@ def proposals(setting: Setting, rules: Rules, world: World, broker_id: int) -> l
     lead = broker.lead
     if lead is None:
         return []
-    majority = setting.mode_of(broker).majority
     found = []
     for other in range(1, len(world.brokers) + 1):
-        if other == broker_id:
-            continue
-        if other in lead.members:
-            members = tuple(m for m in lead.members if m != other)
-            if (
-                majority
-                and rules.laggards_hold_leavers
-                and _lacking(setting, rules, broker_id, lead, members)
-            ):
-                continue
-        elif lead.acked[other - 1] >= max(broker.confirmed, broker.epochs[-1][1]):
-            if rules.tables_before_membership and not world.broker(other).tables >= broker.tables:
-                continue
-            members = tuple(sorted((*lead.members, other)))
-        else:
+        members = _with_or_without(setting, rules, world, broker_id, other)
+        if members is None:
             continue
         linked = [m for m in members if m != broker_id and world.broker(m).follows == broker_id]
         proposal = Open(members, lead.set_epoch, tuple((m, lead.began[m - 1]) for m in linked))
         if proposal not in lead.open:
             found.append(proposal)
     return found
+
+
+def _with_or_without(
+    setting: Setting, rules: Rules, world: World, broker_id: int, other: int
+) -> tuple[int, ...] | None:
+    """The set without ``other``, or with it; None where the master may not ask for that."""
+    broker = world.broker(broker_id)
+    lead = broker.lead
+    assert lead is not None, "asked of masters"
+    if other == broker_id:
+        return None
+    if other in lead.members:
+        left = tuple(m for m in lead.members if m != other)
+        holds = setting.mode_of(broker).majority and rules.laggards_hold_leavers
+        return None if holds and _lacking(setting, rules, broker_id, lead, left) else left
+    if lead.acked[other - 1] < max(broker.confirmed, broker.epochs[-1][1]):
+        return None
+    if rules.tables_before_membership and not world.broker(other).tables >= broker.tables:
+        return None
+    return tuple(sorted((*lead.members, other)))
 
 
 def proposed(world: World, broker_id: int, proposal: Open) -> World:
