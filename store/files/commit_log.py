@@ -2,9 +2,9 @@
 
 Segments of equal size (``mappedFileSizeCommitLog``), one after the other; a physical offset is the start of
 the file plus the position in it, the same on every replica. A record never crosses a segment: what it
-leaves free is closed by a blank (store.files.record). Beyond ``end`` there are only zeros: every way that moves
-``end`` back, or leaves a torn write behind, erases those bytes before anything is appended, so that a crash
-cannot bring records back that were cut.
+leaves free is closed by a blank (store.files.record). Beyond ``end`` there are only zeros: every way that
+moves ``end`` back, or leaves a torn write behind, erases those bytes before anything is appended, so that a
+crash cannot bring records back that were cut.
 """
 
 from __future__ import annotations
