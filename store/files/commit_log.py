@@ -144,7 +144,7 @@ class CommitLog:
         self.flushed = PhysicalOffset(0)
         self.generation = 0  # grows whenever ``end`` moves back: a sync begun before says nothing after
         self.segment_bytes = segment_bytes
-        self.on_roll: Callable[[int, int], None] | None = None
+        self.on_roll: Callable[[PhysicalOffset, PhysicalOffset], None] | None = None
         self.forgotten: list[str] = []
         """Files of segments that are no part of the log any more, oldest first: retention removes them."""
         self.prop_crc = prop_crc  # do records end with the broker's own CRC property?

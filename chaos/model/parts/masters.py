@@ -6,6 +6,7 @@ from chaos.model.parts.controllers import group_of, incarnations
 from chaos.model.rules import Rules
 from chaos.model.world import Lead, Mode, Open, Phase, Request, Setting, World, put
 from ha.master.ack_policy import AckPolicy, Wait
+from model.ids import PhysicalOffset
 
 NOTHING = -1
 
@@ -51,10 +52,10 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     slowest = min([end, *(lead.acked[i - 1] for i in others)])
     ends = _votes(setting, rules, broker_id, lead, majority=mode.majority)
     policy = policy_of(setting, mode)
-    confirmed, replicated = policy.watermarks(end, slowest, ends, policy.copies(setting.brokers))
-    if not rules.confirmed_bounds_reads:
-        confirmed = end
-    confirmed = max(broker.confirmed, min(confirmed, end))
+    readable, replicated = policy.watermarks(
+        PhysicalOffset(end), PhysicalOffset(slowest), ends, policy.copies(setting.brokers)
+    )
+    confirmed = max(broker.confirmed, min(readable, end) if rules.confirmed_bounds_reads else end)
     places = list(enumerate(broker.log))
     enough = not (mode.majority and rules.changes_need_a_majority) or len(lead.members) > setting.brokers // 2
     changes = _answered_changes(rules, world, broker_id, others) if enough else frozenset()
@@ -65,12 +66,14 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     )
 
 
-def _votes(setting: Setting, rules: Rules, broker_id: int, lead: Lead, *, majority: bool) -> list[int]:
+def _votes(
+    setting: Setting, rules: Rules, broker_id: int, lead: Lead, *, majority: bool
+) -> list[PhysicalOffset]:
     """The acknowledged ends that count for an answer."""
     votes = certain(broker_id, lead) if rules.ends_count_by_member else set(setting.ids) - {broker_id}
     if majority and rules.epoch_is_noted:
         votes = {i for i in votes if lead.noted[i - 1]}
-    return [lead.acked[i - 1] for i in sorted(votes)]
+    return [PhysicalOffset(lead.acked[i - 1]) for i in sorted(votes)]
 
 
 def _answered_changes(rules: Rules, world: World, broker_id: int, others: set[int]) -> frozenset[int]:
