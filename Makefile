@@ -36,6 +36,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python bench/facts.py
 
 format: setup
 	$(BIN)/ruff format .

@@ -20,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.provenance import machine
 from ha.master.ack_policy import AckPolicy, Wait
 from ha.master.sync_set import Leadership, LogEnds, SyncSet
+from model.ids import BrokerId, Epoch, PhysicalOffset
 
+MASTER, *SLAVES = BrokerId(1), BrokerId(2), BrokerId(3)
 MODES = {
     "all": AckPolicy(),
     "all, SYNC_FLUSH": AckPolicy(synced=True),
@@ -49,10 +51,9 @@ def main() -> None:
 def _round(policy: AckPolicy, messages: int, batch: int) -> float:
     sync = _master(policy)
     confirmed = replicated = 0
-    end = 100
+    ends = [PhysicalOffset(100 + 1024 * count) for count in range(1, messages + 1)]
     begin = time.process_time()
-    for at in range(messages):
-        end += 1024
+    for at, end in enumerate(ends):
         sync.on_append(end)
         if policy.synced:
             sync.on_flush(end)
@@ -61,7 +62,7 @@ def _round(policy: AckPolicy, messages: int, batch: int) -> float:
             confirmed, replicated = sync.confirmed, sync.replicated
         if at % batch:
             continue
-        for slave in (2, 3):
+        for slave in SLAVES:
             sync.on_ack(slave, end, at / 10)
             if sync.confirmed > confirmed or sync.replicated > replicated:
                 sync.check_invariants()
@@ -72,12 +73,13 @@ def _round(policy: AckPolicy, messages: int, batch: int) -> float:
 
 
 def _master(policy: AckPolicy) -> SyncSet:
-    leads = Leadership(1, 0, frozenset({1, 2, 3}), 1)
-    sync = SyncSet(1, leads, LogEnds(100, 0, 100), policy, not_catchup_ms=3000, now_ms=0.0)
-    for slave in (2, 3):
+    begin, end = PhysicalOffset(0), PhysicalOffset(100)
+    leads = Leadership(Epoch(1), begin, frozenset({MASTER, *SLAVES}), 1)
+    sync = SyncSet(MASTER, leads, LogEnds(end, begin, end), policy, not_catchup_ms=3000, now_ms=0.0)
+    for slave in SLAVES:
         sync.on_connect(slave, 0)
-        sync.on_ack(slave, 100, 0)
-        sync.on_ack(slave, 100, 0)
+        sync.on_ack(slave, end, 0)
+        sync.on_ack(slave, end, 0)
     return sync
 
 

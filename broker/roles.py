@@ -17,6 +17,7 @@ from broker.state.role_state import Role, RoleState
 from broker.tables.table_files import TableFiles
 from broker.upkeep.services import Upkeep
 from broker.upkeep.topic_repair import TopicRepair
+from model.ids import BrokerId, Epoch, PhysicalOffset
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -84,12 +85,12 @@ class RoleChanges:
         else:
             self._group_address.hold(False)  # what a handover in the former epoch held back
 
-    def announce(self, epoch: int) -> None:
+    def announce(self, epoch: Epoch) -> None:
         """See ``RoleHost``."""
         self._context.topics.set_epoch(epoch)  # which registers
 
     async def follow(
-        self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
+        self, broker_id: BrokerId, epoch: Epoch, master_address: str | None, master_ha_address: str | None
     ) -> None:
         """Become slave of ``master_address``; addresses not known yet are None."""
         if self.stopping:
@@ -106,7 +107,9 @@ class RoleChanges:
         await self._step_down("fenced", role_state.broker_id, role_state.epoch, None)
         await self._context.ha.become_fenced()
 
-    async def _step_down(self, role: Role, broker_id: int, epoch: int, master_address: str | None) -> None:
+    async def _step_down(
+        self, role: Role, broker_id: BrokerId, epoch: Epoch, master_address: str | None
+    ) -> None:
         was_master = self._context.role_state.is_master
         # First of all nothing more is taken or answered OK, then the rest may take its time.
         self._group_address.hold(True)
@@ -120,7 +123,7 @@ class RoleChanges:
         self._processors.pulls.release_all()
         self._group_address.leave()
 
-    async def drain(self, transfer_target: int, timeout_s: float) -> bool:
+    async def drain(self, transfer_target: BrokerId, timeout_s: float) -> bool:
         """See ``RoleHost``."""
         self._context.role_state.handing_over = True
         self._group_address.hold(True)
@@ -140,7 +143,7 @@ class RoleChanges:
             lost.append(self._context.store.epochs.unreadable)
         return "; ".join(lost) if lost else None
 
-    async def drained(self, transfer_target: int | None, timeout_s: float) -> bool:
+    async def drained(self, transfer_target: BrokerId | None, timeout_s: float) -> bool:
         """Wait until all answers left and ``transfer_target`` has the whole log, and what consumers
         committed before; whether in time. Nothing may be taken any more."""
         tables = self._context.copies.hurry()
@@ -152,13 +155,13 @@ class RoleChanges:
             await asyncio.sleep(DRAIN_STEP_S)
         return False
 
-    def _has_all(self, slave: int, tables: int) -> bool:
+    def _has_all(self, slave: BrokerId, tables: int) -> bool:
         return self.end_of(slave) == self._context.store.log.end and self._context.copies.has(slave, tables)
 
-    def end_of(self, slave: int) -> int | None:
+    def end_of(self, slave: BrokerId) -> PhysicalOffset | None:
         return next((s["ackOffset"] for s in self._context.ha.slaves() if s["id"] == slave), None)
 
-    def transfer_target(self) -> int | None:
+    def transfer_target(self) -> BrokerId | None:
         """The slave of the SyncStateSet that is furthest, the one with the smallest id among equals."""
         ha = self._context.ha
         able = [s for s in ha.slaves() if s["id"] in ha.members and s["ackOffset"] is not None]

@@ -32,6 +32,7 @@ from broker.upkeep.services import Upkeep
 from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
+from model.ids import BrokerId, Epoch
 from remoting.auth import read_credentials
 from remoting.codec import Command
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
@@ -195,11 +196,11 @@ class Broker:
         await self.roles.lead(elected)
         self.check_invariants()
 
-    def announce(self, epoch: int) -> None:
+    def announce(self, epoch: Epoch) -> None:
         self.roles.announce(epoch)
 
     async def follow(
-        self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
+        self, broker_id: BrokerId, epoch: Epoch, master_address: str | None, master_ha_address: str | None
     ) -> None:
         await self.roles.follow(broker_id, epoch, master_address, master_ha_address)
 
@@ -207,7 +208,7 @@ class Broker:
         await self.roles.fence()
         self.check_invariants()
 
-    async def drain(self, transfer_target: int, timeout_s: float) -> bool:
+    async def drain(self, transfer_target: BrokerId, timeout_s: float) -> bool:
         return await self.roles.drain(transfer_target, timeout_s)
 
     def resume(self) -> None:

@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-EpochStart = tuple[int, int]
+from model.ids import Epoch, PhysicalOffset
+
+EpochStart = tuple[Epoch, PhysicalOffset]
 """Number of an epoch, and the offset (bytes) it starts at."""
 
 
 def consistent_point(
-    master: Sequence[EpochStart], slave: Sequence[EpochStart], master_end: int, slave_end: int
-) -> int | None:
+    master: Sequence[EpochStart],
+    slave: Sequence[EpochStart],
+    master_end: PhysicalOffset,
+    slave_end: PhysicalOffset,
+) -> PhysicalOffset | None:
     """Up to where two logs hold the same bytes, or None when no common epoch is known.
 
     Epochs are oldest first. The newest epoch that both logs know under the same number and start decides. An
     empty slave has nothing to compare: 0.
     """
     if slave_end == 0:
-        return 0
+        return slave_end
     ends = [start for _, start in master[1:]] + [master_end]
     master_ends = {entry: min(end, master_end) for entry, end in zip(master, ends, strict=False)}
     epoch_end = slave_end
@@ -33,7 +38,7 @@ def consistent_point(
 
 
 def skipped_epochs(
-    epochs: Sequence[EpochStart], offset: int, known: EpochStart | None, next_epoch: EpochStart
+    epochs: Sequence[EpochStart], offset: PhysicalOffset, known: EpochStart | None, next_epoch: EpochStart
 ) -> list[EpochStart]:
     """The epochs from ``offset`` on, between the one a slave knows and that of its next frame.
 
@@ -50,7 +55,9 @@ def skipped_epochs(
     return found
 
 
-def frame_epoch(epochs: Sequence[EpochStart], offset: int, size_max: int) -> tuple[int, EpochStart]:
+def frame_epoch(
+    epochs: Sequence[EpochStart], offset: PhysicalOffset, size_max: int
+) -> tuple[int, EpochStart]:
     """How many of ``size_max`` bytes at ``offset`` fit in one frame, and the epoch the frame names.
 
     A frame never crosses an epoch's end; one that reaches it names the next epoch, as a real master's does,

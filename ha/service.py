@@ -23,6 +23,7 @@ from ha.slave.follower import Follower, State
 from ha.slave.parts import Parts
 from model.config import BrokerConfig
 from model.errors import MqError, Refused
+from model.ids import NO_EPOCH, BrokerId, Epoch, PhysicalOffset
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 
@@ -53,7 +54,7 @@ class Conditions:
     acks_replace_lease: Callable[[], bool] = lambda: True
     """Whether no other master can be there while every member acknowledges to this one: not where
     Controllers may elect a broker outside of the set."""
-    eligible: Callable[[int], bool] = lambda broker_id: True
+    eligible: Callable[[BrokerId], bool] = lambda broker_id: True
     """Whether a slave has all that a member of the SyncStateSet must have besides the log."""
     before_reseed: Callable[[], Awaitable[None]] = _nothing_before
     """Awaited before a log is put aside (``autoReseed``). Raises MqError, OSError: not now."""
@@ -65,9 +66,9 @@ class HaService:
 
     def __init__(self, env: Env, store: MessageStore, config: BrokerConfig) -> None:
         """Raises ConfigError: ``haSecretFile``."""
-        self.replicated = 0
+        self.replicated = PhysicalOffset(0)
         """Answers for records ending at or below this offset may leave. Only a master's moves."""
-        self.on_replicated: list[Callable[[int], None]] = []
+        self.on_replicated: list[Callable[[PhysicalOffset], None]] = []
         self.on_agreed: list[Callable[[], None]] = []
         """Hear that this slave's log is found to go on in its master's."""
         self.conditions = Conditions()
@@ -76,7 +77,7 @@ class HaService:
         self.on_broken: list[Callable[[BaseException], None]] = []
         """Hear of it: this broker must not lead, nor count as a replica."""
         self.links = SlaveLinks(env, store, config, self._publish_and_propose)
-        self.next_master = Master(0)
+        self.next_master = Master(NO_EPOCH)
         self._env = env
         self._store = store
         self._config = config
@@ -126,9 +127,9 @@ class HaService:
 
     async def become_master(
         self,
-        self_id: int,
-        epoch: int,
-        members: frozenset[int] | set[int],
+        self_id: BrokerId,
+        epoch: Epoch,
+        members: frozenset[BrokerId] | set[BrokerId],
         set_epoch: int,
         propose: Propose | None,
     ) -> None:
@@ -139,7 +140,9 @@ class HaService:
         """
         now_ms = self._env.monotonic_ms()
         last = self._store.epochs.last
-        leads = Leadership(epoch, last.start if last is not None else 0, frozenset(members), set_epoch)
+        leads = Leadership(
+            epoch, last.start if last is not None else PhysicalOffset(0), frozenset(members), set_epoch
+        )
         sync = self.sync
         if isinstance(sync, SyncSet) and sync.self_id == self_id and epoch:
             sync.on_elected(leads, now_ms)
@@ -147,7 +150,7 @@ class HaService:
         else:
             await self._leave()
             self.links.replicas = sync = self._replicas(self_id, leads, now_ms)
-            self.replicated = 0
+            self.replicated = PhysicalOffset(0)
             if isinstance(sync, SyncSet):
                 self._proposals = Proposals(self._env, sync, self._publish)
                 self._proposals.start()
@@ -155,7 +158,7 @@ class HaService:
             self._proposals.propose = propose
         self._publish_and_propose()
 
-    def _replicas(self, self_id: int, leads: Leadership, now_ms: float) -> Replicas:
+    def _replicas(self, self_id: BrokerId, leads: Leadership, now_ms: float) -> Replicas:
         log_, policy = self._store.log, AckPolicy.of(self._config, controllers=leads.epoch != 0)
         if leads.epoch == 0:
             return ConnectedSet(self_id, policy, log_.end, log_.flushed, self._store.confirmed)
@@ -180,7 +183,7 @@ class HaService:
         """
         self.next_master = self.next_master._replace(rocketmq_peer=rocketmq_peer)
 
-    async def become_slave(self, self_id: int, epoch: int, master_ha_address: str | None) -> None:
+    async def become_slave(self, self_id: BrokerId, epoch: Epoch, master_ha_address: str | None) -> None:
         """Follow the master of ``epoch``; None: wait until its HA address is known (call again with it).
 
         Epoch 0: there is no Controller, and the master speaks the classic protocol.
@@ -233,11 +236,11 @@ class HaService:
         return self._follower is not None and self._follower.agreed
 
     @property
-    def members(self) -> frozenset[int]:
+    def members(self) -> frozenset[BrokerId]:
         return self.sync.members if self.sync is not None else frozenset()
 
     @property
-    def on_connected(self) -> list[Callable[[int, bool], None]]:
+    def on_connected(self) -> list[Callable[[BrokerId, bool], None]]:
         """Hear each new link of a slave: its id, and whether it is a keelmq broker."""
         return self.links.on_connected
 
@@ -247,13 +250,13 @@ class HaService:
         return self.sync.members_to_write if self.sync is not None else 1
 
     @property
-    def candidates(self) -> frozenset[int]:
+    def candidates(self) -> frozenset[BrokerId]:
         """Every other broker that the Controllers may elect, as far as this master knows: members, and slaves
         that join or are proposed."""
         return self.sync.candidates if self.sync is not None else frozenset()
 
     @property
-    def rocketmq_slaves(self) -> frozenset[int]:
+    def rocketmq_slaves(self) -> frozenset[BrokerId]:
         """Connected slaves that are real RocketMQ brokers: they never ask for this master's tables."""
         return frozenset(b for b, link in self.links.by_id.items() if not link.slave.answers_heartbeats)
 
@@ -262,14 +265,14 @@ class HaService:
         return self.sync.set_epoch if self.sync is not None else 0
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> Epoch:
         """The epoch this broker is master or slave in; 0 while fenced."""
         if self.sync is not None:
             return self.sync.epoch
-        return self._follower.master.epoch if self._follower is not None else 0
+        return self._follower.master.epoch if self._follower is not None else NO_EPOCH
 
     @property
-    def verified_epoch(self) -> int | None:
+    def verified_epoch(self) -> Epoch | None:
         """Epoch in which this log is known to be a prefix of the master's; 0 without Controllers, None until
         verified."""
         if self.sync is not None:
@@ -297,7 +300,7 @@ class HaService:
             self.sync.on_lease()
             self._publish()
 
-    def on_eligible(self, broker_id: int) -> None:
+    def on_eligible(self, broker_id: BrokerId) -> None:
         """``eligible`` may say yes now for this slave: it can join without waiting for its next report."""
         if isinstance(self.sync, SyncSet):
             self.sync.on_eligible(broker_id, self._env.monotonic_ms())
@@ -331,7 +334,7 @@ class HaService:
         return None
 
     def adopt(
-        self, members: frozenset[int] | set[int], set_epoch: int, asked_ms: float | None = None
+        self, members: frozenset[BrokerId] | set[BrokerId], set_epoch: int, asked_ms: float | None = None
     ) -> None:
         """Take the Controllers' view if newer. ``asked_ms``: when it was asked for (``Env.monotonic_ms``)."""
         if isinstance(self.sync, SyncSet):
@@ -356,7 +359,7 @@ class HaService:
 
     # What happens
 
-    def _appended(self, end: int) -> None:
+    def _appended(self, end: PhysicalOffset) -> None:
         sync = self.links.replicas
         if sync is None:
             return
@@ -366,7 +369,7 @@ class HaService:
             self._store.sync_to(end)
         self.links.on_append()
 
-    def _flushed(self, flushed: int) -> None:
+    def _flushed(self, flushed: PhysicalOffset) -> None:
         if self.sync is not None and self._config.flush_disk_type == "SYNC_FLUSH":
             self.sync.on_flush(flushed)
             self._publish()

@@ -7,5 +7,10 @@ QueueOffset = NewType("QueueOffset", int)  # messages since the start of one que
 Epoch = NewType("Epoch", int)  # elections of one broker group
 BrokerId = NewType("BrokerId", int)  # 1, 2, 3 ... given by the Controller, for ever
 
+NOWHERE: Final = PhysicalOffset(-1)
+"""Where a log ends that has not said so yet."""
+NO_EPOCH: Final = Epoch(0)
+"""Nobody was elected: there are no Controllers, or none was heard of."""
+
 MASTER_ID: Final = BrokerId(0)  # what a master calls itself at the NameServers
 """A broker registers with id 0 while it is master, with its own id otherwise (facts: RocketMQ 5.x)."""

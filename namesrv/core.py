@@ -141,6 +141,9 @@ class RouteTable:
         late, and says nothing; unless it tells of a newer epoch: then another process has the address."""
         if self._is_overtaken(broker, session):
             return Registered()
+        return self._register(broker, session, now_ms)
+
+    def _register(self, broker: Registration, session: int, now_ms: int) -> Registered:
         group = self._groups.get(broker.group)
         if broker.part and not self._can_add_to(broker, group, session):
             raise Refused(f"not all of {broker.address} is known here: register every topic")
@@ -164,21 +167,23 @@ class RouteTable:
         group.zone = broker.zone
 
         self._take_topics(broker, group, moved=moved)
-        self._live[broker.address] = _Live(
-            now_ms,
-            self._config.broker_expiry_ms
-            if broker.heartbeat_timeout_ms is None
-            else broker.heartbeat_timeout_ms,
-            broker.version,
-            session,
-            broker.ha_address,
-            list(broker.filter_servers),
-        )
+        self._live[broker.address] = self._life_of(broker, session, now_ms)
         if broker.broker_id == MASTER_ID and listed.get(MASTER_ID) != broker.address:
             notices.append(MasterChange(broker.group, broker.address))
         if broker.broker_id < min_before:
             notices.append(self._min_id_change(broker.group, group, None, broker.ha_address))
         return self._told(broker, group, notices)
+
+    def _life_of(self, broker: Registration, session: int, now_ms: int) -> _Live:
+        expiry_ms = broker.heartbeat_timeout_ms
+        return _Live(
+            now_ms,
+            self._config.broker_expiry_ms if expiry_ms is None else expiry_ms,
+            broker.version,
+            session,
+            broker.ha_address,
+            list(broker.filter_servers),
+        )
 
     def _can_add_to(self, broker: Registration, group: _Group | None, session: int) -> bool:
         """Whether the table of this master that a part is to be added to came on the same connection."""
@@ -246,14 +251,16 @@ class RouteTable:
         changed = moved or live is None or live.version != broker.version
         if self._config.delete_topic_with_registration and not broker.part:
             self._drop_unnamed(broker)
-        read_only = broker.acting_master and not is_master
+        self._take_queues(broker, read_only=bool(broker.acting_master) and not is_master, changed=changed)
+        for topic, mapping in broker.mappings.items() if changed else ():
+            self._mappings.setdefault(topic, {})[broker.group] = mapping
+
+    def _take_queues(self, broker: Registration, *, read_only: bool, changed: bool) -> None:
         for topic, queues in broker.topics.items():
             groups = self._topics.setdefault(topic, {})
             if changed or broker.group not in groups:
                 perm = queues.perm & ~PERM_WRITE if read_only else queues.perm
                 groups[broker.group] = replace(queues, perm=perm) if perm != queues.perm else queues
-        for topic, mapping in broker.mappings.items() if changed else ():
-            self._mappings.setdefault(topic, {})[broker.group] = mapping
 
     def _drop_unnamed(self, broker: Registration) -> None:
         """Take away the group's queues of topics its broker does not name any more."""

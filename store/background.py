@@ -13,6 +13,7 @@ from typing import Final
 
 from model.config import StoreConfig
 from model.errors import DiskError
+from model.ids import PhysicalOffset
 from runtime.env import Env
 from runtime.tasks import Tasks
 from store.files.store_files import StoreFiles
@@ -42,7 +43,7 @@ class Background:
         flow: StoreFlow,
         repairer: Repairer,
         throttle: Throttle,
-        on_flush: list[Callable[[int], None]],
+        on_flush: list[Callable[[PhysicalOffset], None]],
     ) -> None:
         self.throttle = throttle
         self.reserve = Reserve(env.disk, root, config.disk_reserve_megabytes << 20)

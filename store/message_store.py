@@ -48,8 +48,8 @@ class MessageStore:
 
     def __init__(self, env: Env, config: StoreConfig, *, controller_mode: bool = False) -> None:
         self.root = config.store_path.rstrip("/") or "/"
-        self.on_append: list[Callable[[int], None]] = []
-        self.on_flush: list[Callable[[int], None]] = []
+        self.on_append: list[Callable[[PhysicalOffset], None]] = []
+        self.on_flush: list[Callable[[PhysicalOffset], None]] = []
         self.on_arrive: list[OnArrive] = []
         self.recovered: Recovered | None = None
         throttle = Throttle()

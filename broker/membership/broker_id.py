@@ -16,6 +16,7 @@ from broker.membership.controllers import Controllers
 from broker.membership.identity import Application, Identity
 from model.config import BrokerConfig
 from model.errors import MqError
+from model.ids import BrokerId
 from runtime.env import Env
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class BrokerIdAllocator:
         self._identity = identity
         self._controllers = controllers
 
-    async def apply(self) -> int:
+    async def apply(self) -> BrokerId:
         """An id from the Controller; a crash in between costs no second one.
 
         Raises ConnectionError when it went to another broker: apply again.
@@ -49,7 +50,7 @@ class BrokerIdAllocator:
         log.info("%s: broker id %d", self._config.broker_name, application.broker_id)
         return application.broker_id
 
-    async def apply_anew(self, broker_id: int, *, empty: bool) -> int:
+    async def apply_anew(self, broker_id: BrokerId, *, empty: bool) -> BrokerId:
         """The Controllers do not know ``broker_id``: ask for it again, or else for the next free one.
 
         Raises MqError when they never gave that id, unless the log is ``empty``. Ids are never given twice,

@@ -11,6 +11,7 @@ from broker.membership.view import View
 from model.codes import Request, Response
 from model.config import BrokerConfig
 from model.errors import MqError, PeerError, Refused, Unknown
+from model.ids import NO_EPOCH, BrokerId, Epoch
 from model.settings import addresses
 from remoting.bodies import dumps, loads_object
 from remoting.codec import Command
@@ -154,18 +155,18 @@ class Controllers:
         given = {name: str(value) for name, value in fields.items()}
         return named | given | {"invokeTime": str(self._env.now_ms())}
 
-    async def next_id(self) -> int:
+    async def next_id(self) -> BrokerId:
         answer = await self.call(Command(Request.CONTROLLER_GET_NEXT_BROKER_ID, self._group()))
-        return need_int(answer.ext, "nextBrokerId", 1)
+        return BrokerId(need_int(answer.ext, "nextBrokerId", 1))
 
-    async def apply_id(self, broker_id: int, check_code: str) -> bool:
+    async def apply_id(self, broker_id: BrokerId, check_code: str) -> bool:
         """Whether the id is this broker's now; False: another broker has it."""
         ext = self._group(appliedBrokerId=broker_id, registerCheckCode=check_code)
         refused = Response.CONTROLLER_BROKER_ID_INVALID
         answer = await self.call(Command(Request.CONTROLLER_APPLY_BROKER_ID, ext), also=[refused])
         return answer.code == Response.SUCCESS
 
-    async def register(self, broker_id: int, *, unclean: bool = False, suspect: bool = False) -> View:
+    async def register(self, broker_id: BrokerId, *, unclean: bool = False, suspect: bool = False) -> View:
         """``unclean``: this broker was not shut down in order; ``suspect``: its log may lack its end. Such a
         one leaves the SyncStateSet, or is not elected, until it caught up. A real Controller ignores both."""
         ext = self._group(
@@ -199,7 +200,7 @@ class Controllers:
             finally:
                 self._reading = None
 
-    async def alive(self) -> set[int]:
+    async def alive(self) -> set[BrokerId]:
         """Ids of the group's replicas that the leader takes for alive. Raises as ``call``, PeerError."""
         name = self._config.broker_name
         body = dumps([name])
@@ -207,19 +208,19 @@ class Controllers:
         try:
             group = loads_object(answer.body)["replicasInfoTable"].get(name, {})
             replicas = [*(group.get("inSyncReplicas") or ()), *(group.get("notInSyncReplicas") or ())]
-            return {int(one["brokerId"]) for one in replicas if one.get("alive")}
+            return {BrokerId(int(one["brokerId"])) for one in replicas if one.get("alive")}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PeerError(f"no list of replicas: {error!r}") from None
 
     async def elect(
         self,
-        broker_id: int,
+        broker_id: BrokerId,
         *,
         restarted: bool = False,
-        log_epoch: int = 0,
+        log_epoch: Epoch = NO_EPOCH,
         suspect: bool = False,
-        yields: int | None = None,
-        epoch: int = -1,
+        yields: BrokerId | None = None,
+        epoch: Epoch | None = None,
     ) -> View:
         """Ask for this broker to become master; a master that is there already is an answer, too.
 
@@ -234,7 +235,7 @@ class Controllers:
         ext = self._group(brokerId=broker_id, designateElect=designate)
         if yields is not None:
             ext["yields"] = str(yields)
-        if epoch >= 0:
+        if epoch is not None:
             ext["masterEpoch"] = str(epoch)
         if restarted:
             ext["restarted"] = "true"
@@ -246,12 +247,12 @@ class Controllers:
 
     async def alter(
         self,
-        broker_id: int,
-        epoch: int,
-        members: frozenset[int],
+        broker_id: BrokerId,
+        epoch: Epoch,
+        members: frozenset[BrokerId],
         set_epoch: int,
-        incarnations: Mapping[int, int] | None = None,
-    ) -> tuple[frozenset[int], int] | None:
+        incarnations: Mapping[BrokerId, int] | None = None,
+    ) -> tuple[frozenset[BrokerId], int] | None:
         """Propose a SyncStateSet. Returns the one in force now, or None after a definite no; raises Unknown
         otherwise. ``incarnations``: of the members, as of when their links began. A member with a newer one
         lost something since, and is not taken in."""
@@ -347,19 +348,19 @@ def view_of(answer: Command, asked_ms: float) -> View:
         raise PeerError(f"not a SyncStateSet: {answer.body[:200]!r}")
     known = master_id >= 0 and bool(ext.get("masterAddress"))
     return View(
-        epoch=opt_int(ext, "masterEpoch", 0, 0),
-        master_id=master_id if known else None,
+        epoch=Epoch(opt_int(ext, "masterEpoch", 0, 0)),
+        master_id=BrokerId(master_id) if known else None,
         master_address=ext.get("masterAddress") or None,
         master_ha_address=ext.get("masterHaAddress") or None,
         members=frozenset(members),
         set_epoch=set_epoch,
         asked_ms=asked_ms,
-        suspects=frozenset(int(i) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
+        suspects=frozenset(BrokerId(int(i)) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
         incarnations=_incarnations(ext.get("incarnations", "")),
     )
 
 
-def _incarnations(text: str) -> dict[int, int]:
+def _incarnations(text: str) -> dict[BrokerId, int]:
     """Of ``2:1;3:4``; anything else is ignored."""
     pairs = (pair.partition(":") for pair in text.split(";"))
-    return {int(i): int(times) for i, _, times in pairs if i.isdecimal() and times.isdecimal()}
+    return {BrokerId(int(i)): int(times) for i, _, times in pairs if i.isdecimal() and times.isdecimal()}

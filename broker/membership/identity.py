@@ -18,6 +18,7 @@ from zlib import crc32
 
 from model.config import BrokerConfig
 from model.errors import ConfigError, DiskError
+from model.ids import BrokerId
 from runtime.env import Disk, read_file, write_file
 from store.files.sealed import turn_back
 
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 class Application:
     """An id asked for, and the code that makes asking twice harmless."""
 
-    broker_id: int
+    broker_id: BrokerId
     check_code: str
 
 
@@ -43,7 +44,7 @@ class Identity:
         self._temporary = self._path + "-temp"
         self._copies = self._path + ".crc"
 
-    def broker_id(self) -> int | None:
+    def broker_id(self) -> BrokerId | None:
         """The id of this store, or None while it has none.
 
         Raises ConfigError when the store belongs to another group, DiskError when the file is damaged.
@@ -81,7 +82,7 @@ class Identity:
         text = f"{self._cluster}#{self._group}#{application.broker_id}#{application.check_code}"
         self._write(self._temporary, text)
 
-    def keep(self, broker_id: int) -> None:
+    def keep(self, broker_id: BrokerId) -> None:
         """The Controller gave ``broker_id``. Raises OSError."""
         text = f"{self._cluster}#{self._group}#{broker_id}"
         # The copies first: alone they mean nothing, but the file alone has no protection.
@@ -117,10 +118,10 @@ class Identity:
         return context
 
     @staticmethod
-    def _id(path: str, text: str) -> int:
+    def _id(path: str, text: str) -> BrokerId:
         if not (text.isascii() and text.isdigit() and int(text) > 0):
             raise DiskError(f"{path} holds broker id {text[:40]!r}")
-        return int(text)
+        return BrokerId(int(text))
 
 
 def _lines(text: bytes) -> bytes:

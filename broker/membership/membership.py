@@ -20,6 +20,7 @@ from broker.membership.view import View
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
+from model.ids import BrokerId
 from runtime.env import Env
 from store.message_store import MessageStore
 
@@ -35,7 +36,7 @@ class Membership:
     """One broker's place in its group. Calls raise what those of ``Controllers`` and ``Identity`` do."""
 
     def __init__(self, env: Env, config: BrokerConfig, store: MessageStore, controllers: Controllers) -> None:
-        self.broker_id: int | None = None  # the permanent one, given by the Controllers
+        self.broker_id: BrokerId | None = None  # the permanent one, given by the Controllers
         self.registered = False
         self._env = env
         self._config = config
@@ -110,7 +111,7 @@ class Membership:
         if self._reboot.owes_bytes and self._store.log.end > 0:
             await self._env.offload(self._reboot.on_bytes)
 
-    async def id(self) -> int:
+    async def id(self) -> BrokerId:
         """The permanent id, applied for if there is none yet."""
         if self.broker_id is None:
             self.broker_id = await self._allocator.apply()
@@ -127,7 +128,7 @@ class Membership:
             return await self._register(broker_id), True
         return view, False
 
-    async def _register(self, broker_id: int) -> View:
+    async def _register(self, broker_id: BrokerId) -> View:
         unclean = self.unclean and not self._was_registered
         view = await self._controllers.register(broker_id, unclean=unclean, suspect=self.suspect)
         self.registered = self._was_registered = True

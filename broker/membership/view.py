@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from model.ids import BrokerId, Epoch
+
 
 @dataclass(frozen=True, slots=True)
 class View:
     """One answer of the Controllers. ``master_ha_address`` only keelmq's send."""
 
-    epoch: int
-    master_id: int | None
+    epoch: Epoch
+    master_id: BrokerId | None
     master_address: str | None
     master_ha_address: str | None
-    members: frozenset[int]
+    members: frozenset[BrokerId]
     set_epoch: int
     asked_ms: float  # when it was asked for, Env.monotonic_ms
-    suspects: frozenset[int] = frozenset()  # replicas whose log may lack its end
-    incarnations: Mapping[int, int] = field(default_factory=dict)  # of each replica; 0 = not said
+    suspects: frozenset[BrokerId] = frozenset()  # replicas whose log may lack its end
+    incarnations: Mapping[BrokerId, int] = field(default_factory=dict)  # of each replica; 0 = not said

@@ -12,7 +12,7 @@ from __future__ import annotations
 from broker.role.host import Elected, RoleHost
 from broker.state.role_state import Role
 from model.config import BrokerConfig
-from model.ids import MASTER_ID
+from model.ids import MASTER_ID, NO_EPOCH, BrokerId
 
 
 class ClassicRole:
@@ -20,7 +20,7 @@ class ClassicRole:
 
     def __init__(self, config: BrokerConfig, host: RoleHost) -> None:
         self.role: Role = "slave" if config.broker_role == "SLAVE" else "master"
-        self.broker_id = config.broker_id if self.role == "slave" else MASTER_ID
+        self.broker_id = BrokerId(config.broker_id) if self.role == "slave" else MASTER_ID
         self._host = host
         self._configured = config.ha_master_address or None
         self._followed: tuple[str | None, str | None] = (None, None)  # (master's address, its HA address)
@@ -29,7 +29,7 @@ class ClassicRole:
         """Lead; or follow the configured address. The master's own one, from which tables are copied, is
         known from a NameServer only."""
         if self.role == "master":
-            await self._host.lead(Elected(MASTER_ID, 0, frozenset({MASTER_ID}), 0))
+            await self._host.lead(Elected(MASTER_ID, NO_EPOCH, frozenset({MASTER_ID}), 0))
         else:
             await self._follow(None, self._configured)
 
@@ -46,5 +46,5 @@ class ClassicRole:
         return True
 
     async def _follow(self, master_address: str | None, ha_address: str | None) -> None:
-        await self._host.follow(self.broker_id, 0, master_address, ha_address)
+        await self._host.follow(self.broker_id, NO_EPOCH, master_address, ha_address)
         self._followed = (master_address, ha_address)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from ha.slave.own_log import classic_from
-from model.ids import Epoch, PhysicalOffset
+from model.ids import NO_EPOCH, Epoch
 from store.files.epoch_file import EpochEntry
 from store.message_store import MessageStore
 
 
-def recorded_epoch(store: MessageStore) -> int:
+def recorded_epoch(store: MessageStore) -> Epoch:
     """The last epoch that the log knows; 0 = none."""
     last = store.epochs.last
-    return last.epoch if last is not None else 0
+    return last.epoch if last is not None else NO_EPOCH
 
 
-def label_log(store: MessageStore, epoch: int) -> None:
+def label_log(store: MessageStore, epoch: Epoch) -> None:
     """Give every byte of the log an epoch, before ``epoch`` is led.
 
     What was written before there were Controllers, or in a time without them, belongs to the first epoch
@@ -29,8 +29,8 @@ def label_log(store: MessageStore, epoch: int) -> None:
     if since is not None and (last is None or epoch > last.epoch):
         epochs.append(epoch, since)
     elif since is not None:
-        epochs.replace([*epochs.entries[:-1], EpochEntry(Epoch(epoch), PhysicalOffset(since))])
+        epochs.replace([*epochs.entries[:-1], EpochEntry(epoch, since)])
         epochs.labelled()
     entries = epochs.entries
     if entries and entries[0].start > begin and entries[0].epoch > 0:
-        epochs.replace([EpochEntry(Epoch(0), begin), *entries])
+        epochs.replace([EpochEntry(NO_EPOCH, begin), *entries])

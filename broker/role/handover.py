@@ -17,6 +17,7 @@ from broker.role.lease import Lease
 from broker.role.machine import Event, RoleMachine, State
 from model.codes import Response
 from model.errors import Refused
+from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from remoting.headers import need_int, opt_int
 from runtime.tasks import Tasks
@@ -53,7 +54,8 @@ class Handover:
         """Drain and give up the lease (ELECT_MASTER of the Controllers' leader). Writes are taken again on a
         change of role, on a new lease, or after ``RESUME_S``. Raises Refused: nothing changed, or no target.
         """
-        target, epoch = need_int(command.ext, "brokerId", 0), need_int(command.ext, "masterEpoch", 0)
+        target = BrokerId(need_int(command.ext, "brokerId", 0))
+        epoch = Epoch(need_int(command.ext, "masterEpoch", 0))
         self._need_master(epoch)
         # The end of an earlier handover's wait must not reopen writes in the middle of this one.
         self.forget()
@@ -69,7 +71,7 @@ class Handover:
         self._lease.give_up(opt_int(command.ext, "term", -1))
         self._resume_later(epoch)
 
-    def on_lease(self, epoch: int) -> None:
+    def on_lease(self, epoch: Epoch) -> None:
         """The leader that elects granted a lease of ``epoch``: nobody takes over."""
         if epoch == self._machine.epoch and self.forget():
             self._resume(epoch)
@@ -81,11 +83,11 @@ class Handover:
             timer.cancel()
         return timer is not None
 
-    def _need_master(self, epoch: int, more: str = "") -> None:
+    def _need_master(self, epoch: Epoch, more: str = "") -> None:
         if not self._machine.leads or epoch != self._machine.epoch:
             raise Refused(f"not master of epoch {epoch}{more}", Response.CONTROLLER_INVALID_MASTER)
 
-    def _resume_later(self, epoch: int) -> None:
+    def _resume_later(self, epoch: Epoch) -> None:
         self.forget()
         self._timer = asyncio.get_running_loop().call_later(RESUME_S, self._resume, epoch)
         self._tasks.spawn(self._ask_outcome(self._timer), name="outcome")
@@ -97,7 +99,7 @@ class Handover:
                 return
             self._heartbeat()
 
-    def _resume(self, epoch: int) -> None:
+    def _resume(self, epoch: Epoch) -> None:
         self._timer = None
         if self._machine.state is State.HANDING_OVER and self._machine.epoch == epoch:
             log.warning("%s: nobody took over, it takes writes again", self._name)

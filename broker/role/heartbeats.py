@@ -17,6 +17,7 @@ from broker.role.lease import Lease
 from broker.role.machine import RoleMachine
 from broker.role.replica import Replica
 from model.errors import MqError
+from model.ids import BrokerId, Epoch
 from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class Heartbeats:
         tasks: Tasks,
     ) -> None:
         self.lease = Lease(replica.env.monotonic_ms)
-        self.on_lease: Callable[[int, int | None], None] = lambda epoch, term: None
+        self.on_lease: Callable[[Epoch, int | None], None] = lambda epoch, term: None
         self.on_no_lease: Callable[[], None] = lambda: None
         self.on_back: Callable[[], None] = lambda: None
         self._replica = replica
@@ -53,7 +54,7 @@ class Heartbeats:
         if self._timer is not None:
             self._timer.cancel()
 
-    def send(self, broker_id: int) -> None:
+    def send(self, broker_id: BrokerId) -> None:
         """One heartbeat to every Controller; a master asks the leader for a lease with it."""
         leader = self._controllers.leader
         if self._machine.leads and self.lease.supported is not False:
@@ -64,7 +65,7 @@ class Heartbeats:
             leader = None
         self._controllers.beat(self.fields(broker_id), skip=leader)
 
-    def send_to_all(self, broker_id: int) -> None:
+    def send_to_all(self, broker_id: BrokerId) -> None:
         """Tell a new role or epoch now, not half a second later."""
         self._controllers.beat(self.fields(broker_id))
 
@@ -76,12 +77,12 @@ class Heartbeats:
         self._hurried_ms = now_ms
         return True
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: Epoch) -> None:
         """Master of ``epoch`` soon: its leases count from now on."""
         self.lease.begin(epoch)
         self._held = self.lease.holds()  # the end of another epoch's may not have been noticed yet
 
-    async def renew(self, broker_id: int, timeout_s: float) -> None:
+    async def renew(self, broker_id: BrokerId, timeout_s: float) -> None:
         """Ask for a lease; without an answer the next heartbeat asks again."""
         self._renewing = True
         epoch = self.lease.epoch
@@ -129,7 +130,7 @@ class Heartbeats:
         left_ms = self.lease.left_ms if self.lease.supported else None
         return {"supported": self.lease.supported, "leftMs": left_ms and round(left_ms)}
 
-    def fields(self, broker_id: int) -> dict[str, str]:
+    def fields(self, broker_id: BrokerId) -> dict[str, str]:
         config, store = self._replica.config, self._replica.store
         current, last_epoch = self._replica.current.state, recorded_epoch(store)
         fields = {

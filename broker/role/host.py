@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ha.master.proposals import Propose
+from model.ids import BrokerId, Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +17,9 @@ class Elected:
     """A master's place: of ``epoch``, with the SyncStateSet as the Controllers gave it. Without Controllers
     ``epoch`` is 0, and nothing is proposed."""
 
-    broker_id: int
-    epoch: int
-    members: frozenset[int]
+    broker_id: BrokerId
+    epoch: Epoch
+    members: frozenset[BrokerId]
     set_epoch: int
     propose: Propose | None = None
 
@@ -37,19 +38,19 @@ class RoleHost(Protocol):
         while dispatch may still catch up. When called, nothing is copied from a former master any more.
         """
 
-    def announce(self, epoch: int) -> None:
+    def announce(self, epoch: Epoch) -> None:
         """NameServers shall hear now that this broker is master of ``epoch``; ``lead`` follows, nothing is
         served before."""
 
     async def follow(
-        self, broker_id: int, epoch: int, master_address: str | None, master_ha_address: str | None
+        self, broker_id: BrokerId, epoch: Epoch, master_address: str | None, master_ha_address: str | None
     ) -> None:
         """Take no more writes, then be slave of ``master_address``; an address unknown yet is None."""
 
     async def fence(self) -> None:
         """Be neither: take nothing, answer nothing, copy nothing."""
 
-    async def drain(self, transfer_target: int, timeout_s: float) -> bool:
+    async def drain(self, transfer_target: BrokerId, timeout_s: float) -> bool:
         """Stay master, take no more writes; whether within ``timeout_s`` all answers have left and the slave
         ``transfer_target`` has the whole log and what consumers committed before."""
 

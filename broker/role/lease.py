@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from model.ids import NO_EPOCH, Epoch
+
 
 class Lease:
     """What the Controllers granted for one epoch.
@@ -18,19 +20,19 @@ class Lease:
     """
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
-        self.epoch = 0
+        self.epoch = NO_EPOCH
         self.supported: bool | None = None  # None: no Controller answered yet
         self._clock_ms = clock_ms
         self._until_ms = float("-inf")
         self._given_up_ms = float("-inf")
         self._given_up_term = -1
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: Epoch) -> None:
         """Master of ``epoch`` from now on: leases of another epoch say nothing any more."""
         if epoch != self.epoch:
             self.epoch, self._until_ms = epoch, float("-inf")
 
-    def answered(self, epoch: int, asked_ms: float, lease_ms: int | None, term: int | None = None) -> bool:
+    def answered(self, epoch: Epoch, asked_ms: float, lease_ms: int | None, term: int | None = None) -> bool:
         """The leader's answer to a heartbeat sent at ``asked_ms``; whether leases turned out not to exist.
         ``term``: in which it leads, None = not said."""
         if lease_ms is None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from model.errors import MqError
+from model.ids import BrokerId
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +27,12 @@ class Missing:
     """Which replicas are to be warned of. Pure: time comes as ``now_ms`` (monotonic)."""
 
     def __init__(self) -> None:
-        self._since: dict[int, float] = {}
-        self._warned: dict[int, float] = {}
+        self._since: dict[BrokerId, float] = {}
+        self._warned: dict[BrokerId, float] = {}
 
-    def look(self, alive: Collection[int], linked: Collection[int], now_ms: float) -> list[tuple[int, float]]:
+    def look(
+        self, alive: Collection[BrokerId], linked: Collection[BrokerId], now_ms: float
+    ) -> list[tuple[BrokerId, float]]:
         """(id, ms without a link) of each living replica to warn of now, smallest id first."""
         without = sorted(set(alive) - set(linked))
         self._since = {i: self._since.get(i, now_ms) for i in without}
@@ -57,8 +60,8 @@ class LinkWatch:
     def __init__(
         self,
         now_ms: Callable[[], float],
-        alive: Callable[[], Awaitable[Collection[int]]],
-        linked: Callable[[], Collection[int] | None],
+        alive: Callable[[], Awaitable[Collection[BrokerId]]],
+        linked: Callable[[], Collection[BrokerId] | None],
     ) -> None:
         self._now_ms = now_ms
         self._alive = alive

@@ -12,6 +12,7 @@ from typing import Final
 
 from broker.membership.view import View
 from broker.state.role_state import Role, RoleHolder, RoleState
+from model.ids import BrokerId, Epoch
 
 
 class State(enum.StrEnum):
@@ -82,8 +83,8 @@ class IllegalEventError(Exception):
 class Facts:
     """What the machine does not know by itself when a view comes."""
 
-    broker_id: int
-    last_epoch: int  # the last one in the own log
+    broker_id: BrokerId
+    last_epoch: Epoch  # the last one in the own log
     suspect: bool = False  # the log's end may be missing
     must_copy: str | None = None  # what was lost here; a master has to have it first
     leases_supported: bool = False  # the Controllers are keelmq's: their views are current
@@ -171,7 +172,7 @@ class RoleMachine:
         return self._holder.state
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> Epoch:
         return self.current.epoch
 
     @property
@@ -215,11 +216,13 @@ class RoleMachine:
         """The Controllers were asked with what this log holds."""
         self._examined = True
 
-    def on_lead(self, broker_id: int, epoch: int, address: str) -> bool:
+    def on_lead(self, broker_id: BrokerId, epoch: Epoch, address: str) -> bool:
         """This broker serves as master of ``epoch``; whether role, epoch or master are new."""
         return self._became(Event.LEAD, RoleState("master", broker_id, epoch, address))
 
-    def on_follow(self, broker_id: int, epoch: int, master: str | None, ha_address: str | None) -> bool:
+    def on_follow(
+        self, broker_id: BrokerId, epoch: Epoch, master: str | None, ha_address: str | None
+    ) -> bool:
         """This broker is slave of ``master``; whether role, epoch or master are new."""
         new = self._became(Event.FOLLOW, RoleState("slave", broker_id, epoch, master))
         self.ha_address = ha_address
@@ -238,7 +241,7 @@ class RoleMachine:
         self._ha_hints = {master_address: ha_address}
         return True
 
-    def on_set(self, epoch: int, set_epoch: int, now_ms: float) -> None:
+    def on_set(self, epoch: Epoch, set_epoch: int, now_ms: float) -> None:
         """The Controllers hold the SyncStateSet ``set_epoch`` of ``epoch``, as is known since ``now_ms``."""
         if (epoch, set_epoch) > self._set_known[:2]:
             self._set_known = (epoch, set_epoch, now_ms)

@@ -46,7 +46,7 @@ from broker.role.replica import Replica
 from broker.state.role_state import Role
 from model.codes import Response
 from model.errors import MqError, Refused, Unknown
-from model.ids import MASTER_ID
+from model.ids import MASTER_ID, NO_EPOCH, BrokerId, Epoch
 from remoting.codec import Command
 from remoting.headers import opt_int
 from remoting.service import RemotingClient
@@ -141,7 +141,7 @@ class RoleManager:
         return self.machine.role
 
     @property
-    def broker_id(self) -> int | None:
+    def broker_id(self) -> BrokerId | None:
         """The permanent id, None while there is none."""
         return self._membership.broker_id
 
@@ -150,7 +150,7 @@ class RoleManager:
         return self._stopping or self.machine.over
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> Epoch:
         """That of the master this broker knows."""
         return self.machine.epoch
 
@@ -191,7 +191,7 @@ class RoleManager:
         # Only reached when the guard caught a mistake.
         raise Refused("this broker fenced itself", Response.CONTROLLER_INVALID_MASTER)
 
-    async def step_down_for(self, transfer_target: int) -> None:
+    async def step_down_for(self, transfer_target: BrokerId) -> None:
         """Have ``transfer_target`` elected: this broker is drained and about to stop. Best effort: on failure
         the closed connection triggers an election."""
         if (
@@ -250,9 +250,9 @@ class RoleManager:
         self.machine.on_change()
         await classic.take_up()
         if classic.role == "master":
-            self._changed(self.machine.on_lead(classic.broker_id, 0, self._replica.config.address))
+            self._changed(self.machine.on_lead(classic.broker_id, NO_EPOCH, self._replica.config.address))
         else:
-            self._changed(self.machine.on_follow(classic.broker_id, 0, None, None))
+            self._changed(self.machine.on_follow(classic.broker_id, NO_EPOCH, None, None))
 
     async def _follow_named(self, master_address: str, ha_address: str) -> None:
         async with self._changing:
@@ -262,11 +262,11 @@ class RoleManager:
                 return  # NameServers may disagree: a working link is not left because another one says so
             if await self._classic.named(master_address, ha_address) and not self._over:
                 # Not ``on_change``: there is nothing to register, and an answer may name another master.
-                self.machine.on_follow(self._classic.broker_id, 0, master_address, ha_address)
+                self.machine.on_follow(self._classic.broker_id, NO_EPOCH, master_address, ha_address)
 
     # With Controllers
 
-    def _linked(self) -> set[int] | None:
+    def _linked(self) -> set[BrokerId] | None:
         if not self.machine.leads or self.broker_id is None:
             return None
         return {self.broker_id, *(slave["id"] for slave in self._replica.ha.slaves())}
@@ -317,14 +317,14 @@ class RoleManager:
             for hook in self.on_no_ha_address:
                 hook()
 
-    async def _registered(self, broker_id: int) -> None:
+    async def _registered(self, broker_id: BrokerId) -> None:
         if not self.machine.over:
             self.machine.on(Event.REGISTERED)
         # Before an election this broker must be known to be alive.
         if self._host.lacks() is None:
             await self._controllers.beat_leader(self._beats.fields(broker_id))
 
-    async def _elect(self, broker_id: int, view: View) -> View:
+    async def _elect(self, broker_id: BrokerId, view: View) -> View:
         try:
             return await self._controllers.elect(broker_id)
         except Refused as refused:
@@ -335,7 +335,7 @@ class RoleManager:
                 await self._fence(f"no master since epoch {view.epoch}: {refused.remark}")
             raise
 
-    async def _become(self, broker_id: int, view: View) -> None:
+    async def _become(self, broker_id: BrokerId, view: View) -> None:
         async with self._changing:
             if view.epoch > self.epoch and not self._over:
                 self._replica.store.throttle.postpone()
@@ -380,7 +380,7 @@ class RoleManager:
             if view.epoch == self.epoch and not self._over:
                 self.reason = None
 
-    def _facts(self, broker_id: int) -> Facts:
+    def _facts(self, broker_id: BrokerId) -> Facts:
         return Facts(
             broker_id,
             recorded_epoch(self._replica.store),
@@ -390,7 +390,7 @@ class RoleManager:
             group_address=self._replica.config.group_address,
         )
 
-    async def _lead(self, broker_id: int, view: View, *, announce: bool) -> None:
+    async def _lead(self, broker_id: BrokerId, view: View, *, announce: bool) -> None:
         if not self.machine.leads:
             await self._replica.ha.become_fenced()
         label_log(self._replica.store, view.epoch)
@@ -404,7 +404,7 @@ class RoleManager:
             if announce and not self.machine.leads:
                 self._tell_change()  # it came to nothing: the NameServers are to know
 
-    async def _lead_now(self, broker_id: int, view: View) -> None:
+    async def _lead_now(self, broker_id: BrokerId, view: View) -> None:
         self._beats.begin(view.epoch)
         self._replica.ha.conditions.holds_lease = self.lease.holds
         # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
@@ -446,8 +446,8 @@ class RoleManager:
             hook()
 
     async def _propose(
-        self, broker_id: int, epoch: int, members: frozenset[int], set_epoch: int
-    ) -> tuple[frozenset[int], int] | None:
+        self, broker_id: BrokerId, epoch: Epoch, members: frozenset[BrokerId], set_epoch: int
+    ) -> tuple[frozenset[BrokerId], int] | None:
         try:
             incarnations = self._replica.ha.links.incarnations_of(members)
             answer = await self._controllers.alter(broker_id, epoch, members, set_epoch, incarnations)
@@ -467,7 +467,7 @@ class RoleManager:
             assert self.broker_id is not None
             self._beats.send(self.broker_id)
 
-    def _on_lease(self, epoch: int, term: int | None) -> None:
+    def _on_lease(self, epoch: Epoch, term: int | None) -> None:
         # A leader that does not say its term may not be the one that elects.
         if term is not None:
             self._handover.on_lease(epoch)

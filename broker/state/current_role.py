@@ -13,6 +13,7 @@ from typing import Final
 from broker.state.role_state import Role, RoleState
 from model.codes import Response
 from model.errors import Refused
+from model.ids import BrokerId, Epoch
 
 HANDING_OVER: Final = "service not available now: this master hands over to another broker"
 HOLD_S: Final = 2.5  # below the 3 s after which a client of RocketMQ gives up a send (sendMsgTimeout)
@@ -35,11 +36,11 @@ class CurrentRole:
         return self.state.role
 
     @property
-    def broker_id(self) -> int:
+    def broker_id(self) -> BrokerId:
         return self.state.broker_id
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> Epoch:
         return self.state.epoch
 
     @property

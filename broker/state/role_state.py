@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
+
+from model.ids import NO_EPOCH, BrokerId, Epoch
 
 Role = Literal["master", "slave", "fenced"]
+
+_NONE: Final = BrokerId(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +17,8 @@ class RoleState:
     """``broker_id`` is the one the Controllers gave, -1 before; ``epoch`` is the known master's."""
 
     role: Role = "fenced"
-    broker_id: int = -1
-    epoch: int = 0
+    broker_id: BrokerId = _NONE
+    epoch: Epoch = NO_EPOCH
     master_address: str | None = None
 
     @property

@@ -31,6 +31,7 @@ from ha.service import HaService
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import DiskError, Refused
+from model.ids import BrokerId
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import need, need_int, opt_bool
@@ -93,7 +94,7 @@ class Copies:
         self._ha = ha
         self._run = _new_run(env)
         self._tables: dict[str, _Table] = {}
-        self._slaves: dict[int, _Slave] = {}
+        self._slaves: dict[BrokerId, _Slave] = {}
         self.write: Callable[[Collection[str]], Awaitable[None]] = _write_nothing
         """Writes these tables to this broker's disk. Raises OSError."""
         self._urgent = 0  # up to this revision nothing is gathered
@@ -183,12 +184,12 @@ class Copies:
         self._wake()
         return self.revision
 
-    def has(self, broker_id: int, revision: int) -> bool:
+    def has(self, broker_id: BrokerId, revision: int) -> bool:
         """Has that slave what had changed up to ``revision``? A real RocketMQ broker never asks, so it counts
         as one that has: it copies whole tables from time to time, as of any master."""
         return broker_id in self._ha.rocketmq_slaves or self._seen(broker_id) >= revision
 
-    def ready(self, broker_id: int) -> bool:
+    def ready(self, broker_id: BrokerId) -> bool:
         """May that slave join the SyncStateSet? It has all topics and groups, and offsets that are not older
         than ``JOIN_LAG_MS_MAX``."""
         if broker_id in self._ha.rocketmq_slaves:
@@ -200,7 +201,7 @@ class Copies:
 
     async def question(self, connection: Connection, request: Command) -> Command:
         """KEELMQ_COPY_TABLES: answered as soon as there is something the slave has not got."""
-        broker_id = need_int(request.ext, "brokerId", 0)
+        broker_id = BrokerId(need_int(request.ext, "brokerId", 0))
         run, seen = need(request.ext, "run"), need_int(request.ext, "seen", -1)
         hold_ms = need_int(request.ext, "waitMs", 0, HOLD_MS_MAX)
         self._need_master()
@@ -226,7 +227,7 @@ class Copies:
                 raise Refused("the same broker asked again", Response.SYSTEM_ERROR)
         return self._answer(connection, request, slave)
 
-    def on_connected(self, broker_id: int, keelmq: bool) -> None:
+    def on_connected(self, broker_id: BrokerId, keelmq: bool) -> None:
         """A slave made an HA link: perhaps a new process, without what the former one had in its memory."""
         if self._ha.epoch == 0:
             return
@@ -286,11 +287,11 @@ class Copies:
             ext["synced"] = "true"
         return request.reply(ext=ext, body=bodies.dumps_dialect(body))
 
-    def _seen(self, broker_id: int) -> int:
+    def _seen(self, broker_id: BrokerId) -> int:
         slave = self._slaves.get(broker_id)
         return -1 if slave is None else slave.seen
 
-    def _awaited(self) -> list[int]:
+    def _awaited(self) -> list[BrokerId]:
         """Slaves whose receipt counts: every broker that could be elected, connected or not; but a real
         RocketMQ broker never asks. Without a Controller, where slaves have no identity on the HA port, those
         that asked lately."""

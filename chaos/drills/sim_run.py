@@ -123,13 +123,36 @@ def run_plan(
 ) -> Result:
     """Run one plan; ``scenario`` and ``bug`` only name it. ``keep`` as in ``run_seed``."""
     begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
-    # Nothing may be collected at a moment that depends on what ran before in this process.
+    with _nothing_collected():
+        return _run_plan(scenario, seed, plan, bug, keep, begun_s, begun_cpu_s)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Nothing may be collected at a moment that depends on what ran before in this process."""
     collecting = gc.isenabled()
     gc.disable()
     if not gc.get_freeze_count():
         # What is there before the first run stays: no run's collection has to look at it again.
         gc.collect()
         gc.freeze()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+        gc.collect()
+
+
+def _run_plan(
+    scenario: str,
+    seed: int,
+    plan: Plan,
+    bug: str | None,
+    keep: Callable[[Story], object] | None,
+    begun_s: float,
+    begun_cpu_s: float,
+) -> Result:
     run = Story(seed, plan)
     errors = _ErrorLog(run.cluster)
     root = logging.getLogger()
@@ -175,10 +198,6 @@ def run_plan(
     finally:
         root.removeHandler(errors)
         run.cluster.close()
-        del run
-        if collecting:
-            gc.enable()
-        gc.collect()
 
 
 def _by_its_disk(error: str) -> bool:

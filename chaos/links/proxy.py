@@ -195,15 +195,17 @@ class Proxy:
     async def _end_by_toxic(self, connection: Connection, stream: str) -> None:
         """End the connection when the time of a timeout or reset_peer toxic is over."""
         loop = asyncio.get_running_loop()
-        since: dict[str, float] = {}
+        since: dict[int, tuple[Toxic, float]] = {}  # by identity: one that is put again begins anew
         while True:
             changed = self._changed
+            in_force, now_s = self._in_force(connection, stream), loop.time()
+            since = {id(toxic): since.get(id(toxic), (toxic, now_s)) for toxic in in_force}
             due = []
-            for toxic in self._in_force(connection, stream):
+            for toxic in in_force:
                 wait_ms = toxic.attributes.get("timeout")
                 if wait_ms is None or (toxic.kind == "timeout" and wait_ms == 0):
                     continue
-                due.append((since.setdefault(toxic.name, loop.time()) + wait_ms / 1000, toxic.kind))
+                due.append((since[id(toxic)][1] + wait_ms / 1000, toxic.kind))
             if due:
                 at, kind = min(due)
                 if loop.time() >= at:

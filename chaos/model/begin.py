@@ -51,19 +51,20 @@ def begin(setting: Setting) -> World:
         (0,) * setting.brokers,
         (0,) * setting.brokers,
     )
-    brokers = [
-        Broker(
-            phase=_phase(i, new),
-            epoch=0 if i == new else 1 if i == away else epoch,
+
+    def broker(number: int) -> Broker:
+        known = epochs[:1] if number == away else epochs
+        return Broker(
+            phase=_phase(number, new),
+            epoch=0 if number == new else 1 if number == away else epoch,
             log=log,
-            epochs=() if i == new else epochs[:1] if i == away else epochs,
+            epochs=() if number == new else known,
             confirmed=len(log),
-            suspect=i in suspects,
-            follows=0 if i in (1, away) else 1,
-            lead=lead if i == 1 else None,
+            suspect=number in suspects,
+            follows=0 if number in (1, away) else 1,
+            lead=lead if number == 1 else None,
         )
-        for i in setting.ids
-    ]
+
     places = frozenset(enumerate(log))
     return World(
         table=new_table(
@@ -76,7 +77,7 @@ def begin(setting: Setting) -> World:
         ),
         granted=(False,) * setting.brokers,
         requests=(),
-        brokers=tuple(brokers),
+        brokers=tuple(map(broker, setting.ids)),
         acked=places,
         read=places,
         answered=frozenset(),

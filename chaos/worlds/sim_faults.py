@@ -186,12 +186,7 @@ class Nemesis:
         self._chance.shuffle(servers)
         pairs = [(one, other) for at, one in enumerate(servers) for other in servers[at + 1 :]]
         if shape == "ring":
-            count = len(servers)
-            return [
-                (one, other)
-                for one, other in pairs
-                if (servers.index(other) - servers.index(one)) % count not in (1, count - 1)
-            ]
+            return _without_a_ring(servers, pairs)
         assert shape in ("halves", "bridge"), f"no shape {shape}"
         room = set(servers[: self._chance.randint(1, len(servers) - 1)])
         return [
@@ -230,3 +225,13 @@ _KINDS_CUT_OFF: Final = {
     "controllers": ("namesrv",),
     "slaves": BROKERS,
 }
+
+
+def _without_a_ring(servers: list[str], pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """All links but those between neighbours of a ring."""
+    count = len(servers)
+    return [
+        (one, other)
+        for one, other in pairs
+        if (servers.index(other) - servers.index(one)) % count not in (1, count - 1)
+    ]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from model.config import BrokerConfig
+from model.ids import NOWHERE, PhysicalOffset
 
 
 class Wait(enum.Enum):
@@ -87,12 +88,14 @@ class AckPolicy:
         majority = self.copies(replicas_known).to_read if self.wait is Wait.MAJORITY else 1
         return max(self.copies_min, majority)
 
-    def own_end(self, end: int, flushed: int) -> int:
+    def own_end(self, end: PhysicalOffset, flushed: PhysicalOffset) -> PhysicalOffset:
         """How far the master's own copy counts. With SYNC_FLUSH the master is a replica like the others: what
         only its memory holds is gone when all of them lose power."""
         return min(end, flushed) if self.synced else end
 
-    def watermarks(self, own: int, slowest: int, ends: Sequence[int], copies: Copies) -> tuple[int, int]:
+    def watermarks(
+        self, own: PhysicalOffset, slowest: PhysicalOffset, ends: Sequence[PhysicalOffset], copies: Copies
+    ) -> tuple[PhysicalOffset, PhysicalOffset]:
         """How far consumers may read and producers are told OK, as offsets in the CommitLog (bytes); -1:
         nothing more than before.
 
@@ -105,13 +108,15 @@ class AckPolicy:
             return self.by_all(slowest, 1 + len(ends), copies)
         to_read, to_ack = copies
         highest = sorted((own, *ends), reverse=True)
-        readable = highest[to_read - 1] if len(highest) >= to_read else -1
-        replicated = highest[to_ack - 1] if len(highest) >= to_ack else -1
+        readable = highest[to_read - 1] if len(highest) >= to_read else NOWHERE
+        replicated = highest[to_ack - 1] if len(highest) >= to_ack else NOWHERE
         return (readable if readable < slowest else slowest), replicated
 
     @staticmethod
-    def by_all(slowest: int, members: int, copies: Copies) -> tuple[int, int]:
+    def by_all(
+        slowest: PhysicalOffset, members: int, copies: Copies
+    ) -> tuple[PhysicalOffset, PhysicalOffset]:
         """``watermarks`` in mode ALL. ``members``: how many there are, the master included."""
         # The set may have shrunk while answers waited. Consumers may read what is left: all that can be
         # elected have it.
-        return slowest, slowest if members >= copies.to_ack else -1
+        return slowest, slowest if members >= copies.to_ack else NOWHERE

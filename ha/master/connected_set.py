@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from ha.master.ack_policy import AckPolicy, Copies
 from ha.master.replicas import check_ack
+from model.ids import NO_EPOCH, NOWHERE, BrokerId, Epoch, PhysicalOffset
+
+_BEGIN: Final = PhysicalOffset(0)
 
 
 @dataclass
@@ -17,18 +21,19 @@ class ConnectedSet:
     has read is ever cut from its log by a successor.
     """
 
-    self_id: int
+    self_id: BrokerId
     policy: AckPolicy
-    end: int
-    flushed: int
-    confirmed: int
-    epoch: int = 0
+    end: PhysicalOffset
+    flushed: PhysicalOffset
+    confirmed: PhysicalOffset
+    epoch: Epoch = NO_EPOCH
     set_epoch: int = 0
-    replicated: int = 0
-    _ends: dict[int, int] = field(default_factory=dict)
-    _acknowledged: dict[int, int] = field(default_factory=dict)  # the furthest, on any connection
+    replicated: PhysicalOffset = _BEGIN
+    _ends: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
+    _acknowledged: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
+    """The furthest, on any connection."""
     _checked: int = 1  # copies that the policy asked for when ``replicated`` moved last
-    members: frozenset[int] = field(init=False)
+    members: frozenset[BrokerId] = field(init=False)
     members_to_write: int = field(init=False)
     """Members without which no write is taken."""
     _copies: Copies = field(init=False)
@@ -38,7 +43,7 @@ class ConnectedSet:
         self._regroup()
 
     @property
-    def candidates(self) -> frozenset[int]:
+    def candidates(self) -> frozenset[BrokerId]:
         return frozenset(self._ends)
 
     def _regroup(self) -> None:
@@ -50,31 +55,31 @@ class ConnectedSet:
         self._own_decides = self._copies.to_ack == 1 and (known == 1 or not self.policy.synced)
         self._advance()
 
-    def on_append(self, end: int) -> None:
+    def on_append(self, end: PhysicalOffset) -> None:
         self.end = end
         self._advance()
 
-    def on_flush(self, flushed: int) -> None:
+    def on_flush(self, flushed: PhysicalOffset) -> None:
         self.flushed = flushed
         self._advance()
 
     def on_connect(
-        self, broker_id: int, now_ms: float, *, learner: bool = False, answers_heartbeats: bool = True
+        self, broker_id: BrokerId, now_ms: float, *, learner: bool = False, answers_heartbeats: bool = True
     ) -> None:
         """A slave connected; a former connection of the same id no longer counts."""
         if broker_id not in self._ends:
             self.set_epoch += 1
-        self._ends[broker_id] = -1
+        self._ends[broker_id] = NOWHERE
         self._regroup()
 
-    def on_ack(self, broker_id: int, end: int, now_ms: float) -> None:
+    def on_ack(self, broker_id: BrokerId, end: PhysicalOffset, now_ms: float) -> None:
         """A connected slave has everything below ``end``. Raises PeerError when that cannot be."""
         check_ack(broker_id, end, self._ends[broker_id], self.end)
         self._ends[broker_id] = end
-        self._acknowledged[broker_id] = max(end, self._acknowledged.get(broker_id, -1))
+        self._acknowledged[broker_id] = max(end, self._acknowledged.get(broker_id, NOWHERE))
         self._advance()
 
-    def on_disconnect(self, broker_id: int) -> None:
+    def on_disconnect(self, broker_id: BrokerId) -> None:
         if self._ends.pop(broker_id, None) is not None:
             self.set_epoch += 1
             self._regroup()

@@ -14,6 +14,7 @@ from ha.wire.proof import Credentials
 from ha.wire.silence import excused_ms, patience_ms
 from model.config import BrokerConfig
 from model.errors import PeerError
+from model.ids import BrokerId, PhysicalOffset
 from runtime.env import Env
 
 if TYPE_CHECKING:
@@ -55,21 +56,21 @@ class Incarnations:
     """How often each slave forgot what it had, because it lost power or its disk. The numbers only grow."""
 
     def __init__(self) -> None:
-        self._told: dict[int, int] = {}  # as the Controllers last said
-        self._linked: dict[int, int] = {}  # the same, when its link began
+        self._told: dict[BrokerId, int] = {}  # as the Controllers last said
+        self._linked: dict[BrokerId, int] = {}  # the same, when its link began
 
-    def on_told(self, forgot: Mapping[int, int]) -> None:
+    def on_told(self, forgot: Mapping[BrokerId, int]) -> None:
         for broker_id, times in forgot.items():
             self._told[broker_id] = max(times, self._told.get(broker_id, 0))
 
-    def on_link(self, broker_id: int) -> None:
+    def on_link(self, broker_id: BrokerId) -> None:
         self._linked[broker_id] = self._told.get(broker_id, 0)
 
-    def is_former(self, broker_id: int) -> bool:
+    def is_former(self, broker_id: BrokerId) -> bool:
         """Whether the link of this slave began before it forgot."""
         return self._linked.get(broker_id, 0) < self._told.get(broker_id, 0)
 
-    def of_links(self, broker_ids: Iterable[int]) -> dict[int, int]:
+    def of_links(self, broker_ids: Iterable[BrokerId]) -> dict[BrokerId, int]:
         return {broker_id: self._linked[broker_id] for broker_id in broker_ids}
 
 
@@ -84,9 +85,9 @@ class SlaveLinks:
         self.replicas: Replicas | None = None
         """None while this broker is not master."""
         self.turned_away = TurnedAway()
-        self.on_connected: list[Callable[[int, bool], None]] = []
+        self.on_connected: list[Callable[[BrokerId, bool], None]] = []
         """Hear each new link of a slave: its id, and whether it is a keelmq broker."""
-        self.by_id: dict[int, SlaveLink] = {}
+        self.by_id: dict[BrokerId, SlaveLink] = {}
         self.strangers: dict[SlaveLink, None] = {}  # ordered, unlike a set
         self.credentials = Credentials.of(env, config)
         self._incarnations = Incarnations()
@@ -114,7 +115,7 @@ class SlaveLinks:
         """A connection came in."""
         if isinstance(self.replicas, ConnectedSet):
             self._numbers += 1
-            link = Classic(self._numbers, from_last_file=self._config.sync_from_last_file).open(
+            link = Classic(BrokerId(self._numbers), from_last_file=self._config.sync_from_last_file).open(
                 self._resources
             )
         else:
@@ -137,7 +138,7 @@ class SlaveLinks:
             self._confirm_timer.cancel()
             self._confirm_timer = None
 
-    def status(self, end: int) -> list[dict[str, Any]]:
+    def status(self, end: PhysicalOffset) -> list[dict[str, Any]]:
         """One entry a connected slave; ``end``: of our log."""
         return [
             {
@@ -152,7 +153,7 @@ class SlaveLinks:
 
     # What the links tell (ha.master.slave_link.Host)
 
-    def elsewhere(self, offset: int, link: SlaveLink) -> bool:
+    def elsewhere(self, offset: PhysicalOffset, link: SlaveLink) -> bool:
         """See ``master.Host``."""
         return any(other.end > offset for other in self.by_id.values() if other is not link)
 
@@ -210,7 +211,7 @@ class SlaveLinks:
 
     # Incarnations
 
-    def on_incarnations(self, forgot: Mapping[int, int]) -> None:
+    def on_incarnations(self, forgot: Mapping[BrokerId, int]) -> None:
         """How often each broker of the group forgot what it had, by the Controllers: it lost power, or its
         disk. What a slave acknowledged before that counts no more, and may still lie in our socket: a link
         that began before is ended, and the slave connects again."""
@@ -220,7 +221,7 @@ class SlaveLinks:
                 link.close("the broker registered since as one that may have forgotten its log's end")
                 self.on_end(link)  # now: nothing that it said counts in this turn either
 
-    def incarnations_of(self, broker_ids: Iterable[int]) -> dict[int, int]:
+    def incarnations_of(self, broker_ids: Iterable[BrokerId]) -> dict[BrokerId, int]:
         """Of those that are linked, when their links began: what their acknowledgements are about."""
         return self._incarnations.of_links(broker_id for broker_id in broker_ids if broker_id in self.by_id)
 

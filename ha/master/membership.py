@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from model.ids import BrokerId
+
 REFUSED_MS: Final = 2000
 """A slave the Controllers refused does not join again for so long."""
 UNKNOWN_HOLD_MS: Final = 5000
@@ -17,7 +19,7 @@ the time they work on a request. Counted from there, as they may have stood stil
 class Proposal(NamedTuple):
     """A SyncStateSet asked for; the Controllers apply it only while their set has epoch ``base``."""
 
-    members: frozenset[int]
+    members: frozenset[BrokerId]
     base: int
     sent_ms: float
 
@@ -28,24 +30,24 @@ class Membership:
     In: ``on_...``, ``propose``, ``begin_joining``, ``forget``. Out: ``counted`` and ``certain``.
     """
 
-    def __init__(self, self_id: int, members: frozenset[int], set_epoch: int) -> None:
+    def __init__(self, self_id: BrokerId, members: frozenset[BrokerId], set_epoch: int) -> None:
         self.members = members | {self_id}
         self.set_epoch = set_epoch
         self.open: Proposal | None = None
         self.unanswered: dict[Proposal, float | None] = {}  # since when (ms) Controllers answer again
-        self.joining: dict[int, float] = {}  # since when, ms
-        self.refused_until_ms: dict[int, float] = {}
-        self.counted: tuple[int, ...] = ()
+        self.joining: dict[BrokerId, float] = {}  # since when, ms
+        self.refused_until_ms: dict[BrokerId, float] = {}
+        self.counted: tuple[BrokerId, ...] = ()
         """Every other broker that could be elected. A slave counts as soon as it joins or is proposed: the
         Controllers may have applied a proposal before this master hears so."""
-        self.certain: tuple[int, ...] = ()
+        self.certain: tuple[BrokerId, ...] = ()
         """Every other broker that is a member whatever the Controllers answer."""
         self.awaited = self.members
         """Members not heard of since this broker became master."""
         self._self_id = self_id
         self.recount()
 
-    def on_view(self, members: frozenset[int], set_epoch: int, asked_ms: float | None) -> bool:
+    def on_view(self, members: frozenset[BrokerId], set_epoch: int, asked_ms: float | None) -> bool:
         """See ``SyncSet.on_view``."""
         newer = set_epoch > self.set_epoch
         if newer:
@@ -77,18 +79,18 @@ class Membership:
             self.unanswered[proposal] = None
             self.recount()
 
-    def on_elected(self, members: frozenset[int], set_epoch: int) -> None:
+    def on_elected(self, members: frozenset[BrokerId], set_epoch: int) -> None:
         """Proposals of the former epoch can no longer be applied."""
         self.members, self.set_epoch = members | {self._self_id}, set_epoch
         self.open, self.unanswered, self.joining = None, {}, {}
         self.recount()
 
-    def propose(self, desired: frozenset[int], now_ms: float) -> Proposal:
+    def propose(self, desired: frozenset[BrokerId], now_ms: float) -> Proposal:
         self.open = Proposal(desired, self.set_epoch, now_ms)
         self.recount()
         return self.open
 
-    def begin_joining(self, broker_id: int, now_ms: float) -> bool:
+    def begin_joining(self, broker_id: BrokerId, now_ms: float) -> bool:
         """It counts from now on, unless it was refused a moment ago. Return whether that is new."""
         if broker_id in self.members or broker_id in self.joining:
             return False
@@ -98,7 +100,7 @@ class Membership:
         self.recount()
         return True
 
-    def forget(self, broker_id: int) -> None:
+    def forget(self, broker_id: BrokerId) -> None:
         """It connected anew, or no longer: what was begun with it is over."""
         self.refused_until_ms.pop(broker_id, None)
         if self.joining.pop(broker_id, None) is not None:

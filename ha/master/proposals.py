@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from ha.master.membership import Proposal
 from ha.master.sync_set import SyncSet
 from model.errors import MqError, Unknown
+from model.ids import BrokerId
 from runtime.backoff import Backoff
 from runtime.env import Env
 from runtime.loops import UNTIL_WOKEN, level_triggered
@@ -16,8 +17,8 @@ from runtime.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-Answer = tuple[frozenset[int], int] | None
-Propose = Callable[[frozenset[int], int], Awaitable[Answer]]
+Answer = tuple[frozenset[BrokerId], int] | None
+Propose = Callable[[frozenset[BrokerId], int], Awaitable[Answer]]
 """Ask the Controllers for a SyncStateSet, given the epoch of the set it replaces: the set and epoch they hold
 now, or None when they refused. Raises Unknown when no answer came, ConnectionError when nothing was sent."""
 

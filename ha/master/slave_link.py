@@ -20,6 +20,7 @@ from ha.wire.codec import (
 )
 from ha.wire.proof import PROOF_S, Credentials, HandshakeResponder, UnprovenError, refusal
 from model.errors import MqError, PeerError
+from model.ids import NO_EPOCH, NOWHERE, BrokerId, PhysicalOffset
 from runtime.env import Env
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ class LogReader:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        self._held: dict[int, bytes] | None = None
+        self._held: dict[PhysicalOffset, bytes] | None = None
 
-    def read(self, offset: int, size: int) -> bytes:
+    def read(self, offset: PhysicalOffset, size: int) -> bytes:
         """Bytes from ``offset`` as ``CommitLog.read`` gives them, with its errors."""
         if self._held is None:
             return self._store.log.read(offset, size)
@@ -103,7 +104,7 @@ class Host(Protocol):
     def replicas(self) -> Replicas | None:
         """None while this broker is not master: slaves are turned away."""
 
-    def elsewhere(self, offset: int, link: SlaveLink) -> bool:
+    def elsewhere(self, offset: PhysicalOffset, link: SlaveLink) -> bool:
         """Has a slave other than ``link``'s the log beyond ``offset``?"""
 
     def on_greeting(self, link: SlaveLink) -> None:
@@ -138,11 +139,13 @@ class Dialect(Protocol):
     """Whether the first ack says what the slave has, or only where it wants to begin."""
 
     def epochs(self, store: MessageStore) -> Sequence[EpochStart]: ...
-    def header(self, offset: int, size: int, epoch: EpochStart, confirmed: int) -> bytes: ...
-    def on_proven(self, link: SlaveLink, broker_id: int) -> None:
+    def header(
+        self, offset: PhysicalOffset, size: int, epoch: EpochStart, confirmed: PhysicalOffset
+    ) -> bytes: ...
+    def on_proven(self, link: SlaveLink, broker_id: BrokerId) -> None:
         """The slave proved which broker it is."""
 
-    def on_first_ack(self, link: SlaveLink, end: int) -> bool:
+    def on_first_ack(self, link: SlaveLink, end: PhysicalOffset) -> bool:
         """The slave says where its log ends; False: it cannot be served."""
 
 
@@ -150,7 +153,7 @@ class Told(NamedTuple):
     """What a slave was told with the last frame."""
 
     epoch: EpochStart | None
-    confirmed: int
+    confirmed: PhysicalOffset
     """-1: nothing was sent yet."""
 
 
@@ -161,7 +164,7 @@ class _Proof(NamedTuple):
     deadline: asyncio.TimerHandle | None
 
 
-_STRANGER: Final = SlaveHandshake(0, from_last_file=False, learner=False, answers_heartbeats=True)
+_STRANGER: Final = SlaveHandshake(BrokerId(0), from_last_file=False, learner=False, answers_heartbeats=True)
 
 
 class SlaveLink(asyncio.Protocol):
@@ -175,11 +178,11 @@ class SlaveLink(asyncio.Protocol):
     def __init__(self, resources: Resources, dialect: Dialect) -> None:
         self.slave = _STRANGER
         """Which broker it says it is."""
-        self.proven: int | None = None  # the id this slave has proven; None: it has proven none
+        self.proven: BrokerId | None = None  # the id this slave has proven; None: it has proven none
         self.address = "?"
-        self.end = -1  # acknowledged, bytes; -1 before the first ack
-        self.next = -1  # the next byte to send; -1 before the first ack
-        self.told = Told(None, -1)
+        self.end = NOWHERE  # acknowledged, bytes; -1 before the first ack
+        self.next = NOWHERE  # the next byte to send; -1 before the first ack
+        self.told = Told(None, NOWHERE)
         self.last_read_ms = self.last_write_ms = resources.env.monotonic_ms()
         self._shared = resources
         self._dialect = dialect
@@ -190,7 +193,7 @@ class SlaveLink(asyncio.Protocol):
         self._again: asyncio.Handle | None = None
 
     @property
-    def broker_id(self) -> int:
+    def broker_id(self) -> BrokerId:
         """0 before it is known."""
         return self.slave.broker_id
 
@@ -327,13 +330,13 @@ class SlaveLink(asyncio.Protocol):
         self._shared.host.on_ack(self)
         self.pump()
 
-    def refuse_beyond_end(self, asked: int) -> bool:
+    def refuse_beyond_end(self, asked: PhysicalOffset) -> bool:
         """Whether the slave asks for what our log does not have: it is told our end, which a real one closes
         at, too."""
         own_end = self._shared.store.log.end
         if asked <= own_end:
             return False
-        self._write([self._dialect.header(own_end, 0, (0, 0), 0)])
+        self._write([self._dialect.header(own_end, 0, _NO_EPOCHS[0], _BEGIN)])
         log.warning(
             "slave at %s: it asks from %d on, our log ends at %d; its log is another one",
             self.address,
@@ -344,10 +347,11 @@ class SlaveLink(asyncio.Protocol):
             self._transport.close()
         return True
 
-    def _begin(self, asked: int) -> None:
+    def _begin(self, asked: PhysicalOffset) -> None:
         begin, end = self._shared.store.log.min_offset, self._shared.store.log.end
         if asked == 0 and self.slave.from_last_file and end > 0:
-            self.next = max(begin, (end - 1) // self._shared.segment_bytes * self._shared.segment_bytes)
+            segment_bytes = self._shared.segment_bytes
+            self.next = max(begin, PhysicalOffset((end - 1) // segment_bytes * segment_bytes))
         elif asked == 0:
             self.next = begin
         else:
@@ -367,7 +371,7 @@ class SlaveLink(asyncio.Protocol):
     def _pump(self) -> None:
         if self.next < 0 or self._paused or self._transport is None or self._transport.is_closing():
             return
-        end: int = self._shared.store.log.end
+        end = self._shared.store.log.end
         if self.next >= end:
             return
         self._look_for_gap()
@@ -382,11 +386,11 @@ class SlaveLink(asyncio.Protocol):
         if left <= 0:
             self._later(self._shared.budget.wait_s())
             return
-        self._write(self._frames(min(end, self.next + left), replicas.confirmed))
+        self._write(self._frames(min(end, PhysicalOffset(self.next + left)), replicas.confirmed))
         if self.next < end and not self._paused:
             self._later(0)
 
-    def _frames(self, end: int, confirmed: int) -> list[bytes]:
+    def _frames(self, end: PhysicalOffset, confirmed: PhysicalOffset) -> list[bytes]:
         """The log from ``next`` to ``end``, which becomes ``next``, in frames."""
         epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
         parts: list[bytes] = []
@@ -402,11 +406,11 @@ class SlaveLink(asyncio.Protocol):
                 parts.append(header(self.next, 0, skipped, confirmed))
             told = epoch
             parts += (header(self.next, size, epoch, confirmed), data)
-            self.next += size
+            self.next = PhysicalOffset(self.next + size)
         self.told = Told(told, confirmed)
         return parts
 
-    def whole_until(self, end: int) -> int:
+    def whole_until(self, end: PhysicalOffset) -> PhysicalOffset:
         """How far the log may be sent: up to bytes known to be damaged, while another slave can mend them.
 
         When none can, a slave takes them as they are: it knows damage when it meets it.
@@ -414,7 +418,9 @@ class SlaveLink(asyncio.Protocol):
         damage = self._shared.store.damage
         if not damage.ranges:
             return end
-        begin = self.next if damage.at(self.next) is not None else damage.next_begin(self.next, end)
+        begin = self.next
+        if damage.at(begin) is None:
+            begin = PhysicalOffset(damage.next_begin(begin, end))
         return begin if begin < end and self._shared.host.elsewhere(begin, self) else end
 
     def _later(self, wait_s: float) -> None:
@@ -486,13 +492,15 @@ class WithEpochs:
     def epochs(self, store: MessageStore) -> Sequence[EpochStart]:
         return store.epochs.entries
 
-    def header(self, offset: int, size: int, epoch: EpochStart, confirmed: int) -> bytes:
+    def header(
+        self, offset: PhysicalOffset, size: int, epoch: EpochStart, confirmed: PhysicalOffset
+    ) -> bytes:
         return encode_transfer_header(offset, size, *epoch, confirmed)
 
-    def on_proven(self, link: SlaveLink, broker_id: int) -> None:
+    def on_proven(self, link: SlaveLink, broker_id: BrokerId) -> None:
         """Its handshake says which broker it is, and is compared with the proof."""
 
-    def on_first_ack(self, link: SlaveLink, end: int) -> bool:
+    def on_first_ack(self, link: SlaveLink, end: PhysicalOffset) -> bool:
         return True
 
 
@@ -504,7 +512,7 @@ class Classic:
     segment on, as the original does.
     """
 
-    def __init__(self, number: int, *, from_last_file: bool) -> None:
+    def __init__(self, number: BrokerId, *, from_last_file: bool) -> None:
         self.reader: SlaveReader | ReportReader = ReportReader()
         self.first_ack_counts = False
         self._number = number
@@ -522,13 +530,15 @@ class Classic:
     def epochs(self, store: MessageStore) -> Sequence[EpochStart]:
         return _NO_EPOCHS
 
-    def header(self, offset: int, size: int, epoch: EpochStart, confirmed: int) -> bytes:
+    def header(
+        self, offset: PhysicalOffset, size: int, epoch: EpochStart, confirmed: PhysicalOffset
+    ) -> bytes:
         return encode_header(offset, size)
 
-    def on_proven(self, link: SlaveLink, broker_id: int) -> None:
+    def on_proven(self, link: SlaveLink, broker_id: BrokerId) -> None:
         link.slave = link.slave._replace(broker_id=broker_id)
 
-    def on_first_ack(self, link: SlaveLink, end: int) -> bool:
+    def on_first_ack(self, link: SlaveLink, end: PhysicalOffset) -> bool:
         """It only says where it wants to begin. Whether it has the same before that, only it can tell: it
         acknowledges with what it says next, which a real slave does within 5 s."""
         if link.refuse_beyond_end(end):
@@ -537,5 +547,6 @@ class Classic:
         return True
 
 
-_NO_EPOCHS: Final = ((0, 0),)
+_BEGIN: Final = PhysicalOffset(0)
+_NO_EPOCHS: Final[tuple[EpochStart]] = ((NO_EPOCH, _BEGIN),)
 """What a log without epochs is taken for: one, from the beginning."""

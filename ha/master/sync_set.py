@@ -22,29 +22,32 @@ from typing import Final, NamedTuple
 from ha.master.ack_policy import AckPolicy, Copies, Wait
 from ha.master.membership import Membership, Proposal
 from ha.master.replicas import check_ack
+from model.ids import NOWHERE, BrokerId, Epoch, PhysicalOffset
 
 JOIN_LAG_MS: Final = 200
 """A slave that was level with the master so shortly ago begins to join the SyncStateSet."""
 JOINING_MS: Final = 1000
 """A joining slave holds the confirmed offset at most so long before it reaches it."""
 
+_BEGIN: Final = PhysicalOffset(0)
+
 
 class Leadership(NamedTuple):
     """What the Controllers made this broker master of."""
 
-    epoch: int
-    epoch_start: int
+    epoch: Epoch
+    epoch_start: PhysicalOffset
     """Where the epoch begins in the master's log, bytes."""
-    members: frozenset[int]
+    members: frozenset[BrokerId]
     set_epoch: int
 
 
 class LogEnds(NamedTuple):
     """How far the master's own log reaches when it begins to lead, bytes."""
 
-    end: int
-    confirmed: int
-    flushed: int
+    end: PhysicalOffset
+    confirmed: PhysicalOffset
+    flushed: PhysicalOffset
 
 
 @dataclass(slots=True)
@@ -53,10 +56,10 @@ class _Slave:
 
     learner: bool
     caught_up_ms: float  # when it last had everything the master had at that moment
-    mark_end: int  # the master's end ...
+    mark_end: PhysicalOffset  # the master's end ...
     mark_ms: float  # ... at this time: an ack that reaches it proves the slave was level then
     answers_heartbeats: bool  # so silence means failure
-    end: int = -1  # acknowledged on this connection; -1 before its first report
+    end: PhysicalOffset = NOWHERE  # acknowledged on this connection; -1 before its first report
     reported: bool = False  # before, in the epoch there is
     noted: bool = False  # it has noted the current epoch, and all of the log before it
     blamed_ms: float = 0.0  # silence before this is not its fault: the master stood still
@@ -98,16 +101,16 @@ class _Evidence:
     """What was acknowledged to this master: the facts that both watermarks are checked against, whenever one
     of them moved."""
 
-    acknowledged: dict[int, int] = field(default_factory=dict)
+    acknowledged: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
     """The furthest that each broker ever acknowledged."""
-    floor: dict[int, int] = field(default_factory=dict)
+    floor: dict[BrokerId, PhysicalOffset] = field(default_factory=dict)
     """What was confirmed when a broker began to count."""
     copies: int = 1
     """What the policy asked for when ``replicated`` moved last."""
-    owed: int = 0
+    owed: PhysicalOffset = _BEGIN
     """``replicated`` as it was when the present set became known. Part of it may rest on brokers that have
     left."""
-    confirmed: int = 0
+    confirmed: PhysicalOffset = _BEGIN
     """How far the log was confirmed at the last check."""
 
 
@@ -120,7 +123,7 @@ class SyncSet:
 
     def __init__(
         self,
-        self_id: int,
+        self_id: BrokerId,
         leads: Leadership,
         log: LogEnds,
         policy: AckPolicy,
@@ -128,7 +131,7 @@ class SyncSet:
         not_catchup_ms: int,
         now_ms: float,
         may_confirm: Callable[[bool], bool] = lambda all_must: True,
-        eligible: Callable[[int], bool] = lambda broker_id: True,
+        eligible: Callable[[BrokerId], bool] = lambda broker_id: True,
     ) -> None:
         """``may_confirm(all_must)``: whether no other master can be there now; asked whenever bytes could be
         confirmed. ``all_must``: mode *all*, and another broker could be elected, so each acknowledged them.
@@ -138,32 +141,32 @@ class SyncSet:
         self._leads = leads
         self.end = log.end
         self.confirmed = min(log.confirmed, log.end)
-        self.replicated = 0
+        self.replicated = _BEGIN
         self._flushed = log.flushed
         self._policy = policy
         self._membership = Membership(self_id, leads.members, leads.set_epoch)
         self._time = _Time(not_catchup_ms, now_ms, now_ms)
         self._may_confirm = may_confirm
         self._eligible = eligible
-        self._slaves: dict[int, _Slave] = {}
+        self._slaves: dict[BrokerId, _Slave] = {}
         self._evidence = _Evidence(confirmed=self.confirmed)
         self._changed()
 
     # What happened
 
-    def on_append(self, end: int) -> None:
+    def on_append(self, end: PhysicalOffset) -> None:
         """The master's own log reaches ``end``."""
         self.end = end
         if self._counting.own_end_moves:
             self._advance()
 
-    def on_flush(self, flushed: int) -> None:
+    def on_flush(self, flushed: PhysicalOffset) -> None:
         """The master's own log is on disk up to ``flushed``."""
         self._flushed = flushed
         self._advance()
 
     def on_connect(
-        self, broker_id: int, now_ms: float, *, learner: bool = False, answers_heartbeats: bool = True
+        self, broker_id: BrokerId, now_ms: float, *, learner: bool = False, answers_heartbeats: bool = True
     ) -> None:
         """A slave made itself known; a former connection of the same id no longer counts.
 
@@ -174,7 +177,7 @@ class SyncSet:
         self._membership.forget(broker_id)
         self._changed()
 
-    def on_ack(self, broker_id: int, end: int, now_ms: float) -> None:
+    def on_ack(self, broker_id: BrokerId, end: PhysicalOffset, now_ms: float) -> None:
         """A connected slave has everything below ``end``. Raises PeerError when that cannot be."""
         slave = self._slaves[broker_id]
         if not slave.end <= end <= self.end:
@@ -198,13 +201,13 @@ class SyncSet:
                 self._join(broker_id, slave, now_ms)
         self._advance()
 
-    def on_eligible(self, broker_id: int, now_ms: float) -> None:
+    def on_eligible(self, broker_id: BrokerId, now_ms: float) -> None:
         """``eligible`` may say yes for this slave from now on: it joins at once if it is level."""
         slave = self._slaves.get(broker_id)
         if slave is not None and (slave.end >= self.end or now_ms - slave.caught_up_ms <= JOIN_LAG_MS):
             self._join(broker_id, slave, now_ms)
 
-    def on_disconnect(self, broker_id: int) -> None:
+    def on_disconnect(self, broker_id: BrokerId) -> None:
         """The connection ended: what the slave holds is unknown from now on."""
         if self._slaves.pop(broker_id, None) is not None:
             self._membership.forget(broker_id)
@@ -255,7 +258,7 @@ class SyncSet:
         self._changed()
         return proposal
 
-    def on_view(self, members: frozenset[int], set_epoch: int, asked_ms: float | None = None) -> bool:
+    def on_view(self, members: frozenset[BrokerId], set_epoch: int, asked_ms: float | None = None) -> bool:
         """Take the Controllers' view if it is newer than ours; return whether it was.
 
         ``asked_ms``: when the view was requested. An unanswered proposal stops counting when (a) a newer set
@@ -294,11 +297,11 @@ class SyncSet:
     # What can be asked
 
     @property
-    def epoch(self) -> int:
+    def epoch(self) -> Epoch:
         return self._leads.epoch
 
     @property
-    def members(self) -> frozenset[int]:
+    def members(self) -> frozenset[BrokerId]:
         """The SyncStateSet by the Controllers' last word, and this master."""
         return self._membership.members
 
@@ -307,7 +310,7 @@ class SyncSet:
         return self._membership.set_epoch
 
     @property
-    def candidates(self) -> frozenset[int]:
+    def candidates(self) -> frozenset[BrokerId]:
         """Every other broker that the Controllers may elect, as far as this master knows."""
         return frozenset(self._membership.counted)
 
@@ -316,7 +319,7 @@ class SyncSet:
         """Members without which no write is taken."""
         return self._policy.members_to_write(self._counting.replicas_known)
 
-    def desired_members(self, now_ms: float) -> frozenset[int]:
+    def desired_members(self, now_ms: float) -> frozenset[BrokerId]:
         """The SyncStateSet the master would like: itself, members that keep up, slaves that have caught
         up."""
         desired = {self.self_id}
@@ -351,7 +354,7 @@ class SyncSet:
                 return False
         return True
 
-    def slave_ends(self) -> dict[int, int]:
+    def slave_ends(self) -> dict[BrokerId, PhysicalOffset]:
         """Acknowledged end of each connected slave, bytes; -1 before its first report."""
         return {broker_id: slave.end for broker_id, slave in sorted(self._slaves.items())}
 
@@ -381,14 +384,14 @@ class SyncSet:
 
     # Decisions
 
-    def _join(self, broker_id: int, slave: _Slave, now_ms: float) -> None:
+    def _join(self, broker_id: BrokerId, slave: _Slave, now_ms: float) -> None:
         # It joins before it is proposed: under a steady load the master is always a little ahead, and a slave
         # that must reach a moving confirmed offset would never get in. From here on it holds that offset.
         joins = not slave.learner and slave.end >= self._leads.epoch_start and self._eligible(broker_id)
         if joins and self._membership.begin_joining(broker_id, now_ms):
             self._recount()
 
-    def _leave_too_early(self, desired: set[int]) -> bool:
+    def _leave_too_early(self, desired: set[BrokerId]) -> bool:
         """Whether a member would leave that has what was answered, while one that stays still lacks it: an
         election asks the members of the set for what a majority of them has."""
         if self.members <= desired:
@@ -396,11 +399,11 @@ class SyncSet:
         stay = desired - {self.self_id}
         return any(b not in self._slaves or self._slaves[b].end < self.replicated for b in stay)
 
-    def _may_be_proposed(self, broker_id: int, slave: _Slave) -> bool:
+    def _may_be_proposed(self, broker_id: BrokerId, slave: _Slave) -> bool:
         """Whether a joining slave has all that a member must have."""
         # A new member may stand for a replica that an operator gave up (``Group.holders``): so it has what
         # was answered by that one's word.
-        owed = self._evidence.owed if self._policy.wait is Wait.MAJORITY else 0
+        owed = self._evidence.owed if self._policy.wait is Wait.MAJORITY else _BEGIN
         # Tables first, then membership: elected, it would have to serve with what it has.
         return slave.end >= max(self.confirmed, self._leads.epoch_start, owed) and self._eligible(broker_id)
 
@@ -438,7 +441,7 @@ class SyncSet:
         # AckPolicy.own_end, inline as each acknowledgement comes by here.
         own = slowest = min(end, self._flushed) if policy.synced else end
         if counting.absent:
-            slowest = -1
+            slowest = NOWHERE
         else:
             for slave in counting.connected:
                 if slave.end < slowest:
@@ -458,7 +461,9 @@ class SyncSet:
             self.replicated = replicated
             self._evidence.copies = counting.copies.to_ack
 
-    def _watermarks(self, own: int, slowest: int) -> tuple[int, int]:
+    def _watermarks(
+        self, own: PhysicalOffset, slowest: PhysicalOffset
+    ) -> tuple[PhysicalOffset, PhysicalOffset]:
         policy, counting = self._policy, self._counting
         if policy.wait is Wait.ALL:
             return policy.by_all(slowest, 1 + len(counting.certain), counting.copies)

@@ -19,30 +19,33 @@ from typing import Final, NamedTuple
 from ha.epochs import EpochStart, consistent_point, skipped_epochs
 from ha.wire.codec import MasterHandshake, Transfer
 from model.errors import PeerError
+from model.ids import NOWHERE, Epoch, PhysicalOffset
 
 COMPARE_BYTES: Final = 64 * 1024
 """Enough for several records, or for the header of a large one."""
 COMPARE_WAIT_MS: Final = 5000
 """A master that is short of its budget for slaves sends empty frames meanwhile, but not for so long."""
 
+_BEGIN: Final = PhysicalOffset(0)
+
 
 class OwnLog(NamedTuple):
     """This replica's log at one moment. Offsets are bytes in the CommitLog."""
 
-    begin: int
-    end: int
-    flushed: int
-    confirmed: int
-    dispatched: int
+    begin: PhysicalOffset
+    end: PhysicalOffset
+    flushed: PhysicalOffset
+    confirmed: PhysicalOffset
+    dispatched: PhysicalOffset
     """Where its last known whole record ends."""
     epochs: Sequence[EpochStart] = ()
     epochs_lost: bool = False
     """No copy of them could be read."""
-    classic_from: int | None = None
+    classic_from: PhysicalOffset | None = None
     """From where on a log that has epochs was written without a Controller; None: nowhere."""
 
     @property
-    def without_epoch_from(self) -> int | None:
+    def without_epoch_from(self) -> PhysicalOffset | None:
         """Where the part of the log begins that belongs to no epoch; None: there is no such part."""
         if not self.epochs:
             return self.begin if self.end > self.begin else None
@@ -52,7 +55,7 @@ class OwnLog(NamedTuple):
 class Master(NamedTuple):
     """What this slave knows of its master, apart from what the master says."""
 
-    epoch: int
+    epoch: Epoch
     """The election that made it master, by the Controllers' word."""
     rocketmq_peer: bool = False
     """It may be a real RocketMQ broker."""
@@ -70,7 +73,7 @@ class Master(NamedTuple):
 class Truncate(NamedTuple):
     """Cut the log at ``to``."""
 
-    to: int
+    to: PhysicalOffset
     why: str
     harmless: bool = False
     """What is cut of the confirmed part is in the master's log, and is copied again."""
@@ -79,7 +82,7 @@ class Truncate(NamedTuple):
 class ForgetEpochs(NamedTuple):
     """Forget the epochs that start at ``start`` or later."""
 
-    start: int
+    start: PhysicalOffset
 
 
 class EpochsCoverLog(NamedTuple):
@@ -96,19 +99,19 @@ class LearnEpochs(NamedTuple):
 class NoteEpoch(NamedTuple):
     """What is appended next belongs to this epoch."""
 
-    epoch: int
-    start: int
+    epoch: Epoch
+    start: PhysicalOffset
 
 
 class Append(NamedTuple):
-    offset: int
+    offset: PhysicalOffset
     body: bytes
 
 
 class Confirm(NamedTuple):
     """Everything below ``offset`` is confirmed."""
 
-    offset: int
+    offset: PhysicalOffset
 
 
 class Agreed(NamedTuple):
@@ -120,7 +123,7 @@ class CannotGoOn(NamedTuple):
     kept. /status calls it ``needs_reseed``, also with ``lacks_confirmed``, when an operator decides first."""
 
     why: str
-    master_end: int
+    master_end: PhysicalOffset
     lacks_confirmed: bool = False
     """It could be continued, but what is confirmed here would be cut."""
 
@@ -137,7 +140,7 @@ Action = (
     | CannotGoOn
 )
 
-ReadOwn = Callable[[int, int], bytes | None]
+ReadOwn = Callable[[PhysicalOffset, int], bytes | None]
 """Bytes of this log from an offset, so many; None: some of them are known to be damaged."""
 
 
@@ -150,13 +153,15 @@ class TailCompare:
     from there must be what it has. A log that differs only further back is found by ``keelmq audit``.
     """
 
-    def __init__(self, own: OwnLog, segment_bytes: int, read: ReadOwn, begin: int | None = None) -> None:
+    def __init__(
+        self, own: OwnLog, segment_bytes: int, read: ReadOwn, begin: PhysicalOffset | None = None
+    ) -> None:
         """``begin``: the master has the log from there on; None: perhaps only the segment our log ends in."""
         self._read = read
         self._end = end = own.end
         # Not before the segment, which may be the first one the master has; and 0 would say "empty".
         back = min(COMPARE_BYTES, end % segment_bytes or (0 if begin is None else segment_bytes))
-        self.at = min(max(end - back, begin or 0, own.begin, 1), end)
+        self.at = PhysicalOffset(min(max(end - back, begin or 0, own.begin, 1), end))
         """So far it was compared, and this is what the master is told."""
         self._waiting_ms: float | None = None
 
@@ -185,9 +190,9 @@ class TailCompare:
             return CannotGoOn(
                 f"our log, which ends at {self._end}, differs from the master's at {self.at + equal}:"
                 " one of the two lost its end and wrote on",
-                self.at + equal,
+                PhysicalOffset(self.at + equal),
             )
-        self.at += len(theirs)
+        self.at = PhysicalOffset(self.at + len(theirs))
         return len(theirs)
 
 
@@ -196,9 +201,11 @@ class _Acks:
 
     def __init__(self, *, synced: bool) -> None:
         self._synced = synced  # SYNC_FLUSH: what is on the disk counts
-        self._said = -1
+        self._said = NOWHERE
 
-    def next_end(self, own: OwnLog, tail: TailCompare | None, *, empty: bool, always: bool) -> int | None:
+    def next_end(
+        self, own: OwnLog, tail: TailCompare | None, *, empty: bool, always: bool
+    ) -> PhysicalOffset | None:
         """What to tell the master now, or None. ``always``: also what it was told before."""
         end = min(own.end, own.flushed) if self._synced else own.end
         if self._said < 0 and end < own.end:
@@ -208,7 +215,7 @@ class _Acks:
                 return None  # it said where to begin; more would acknowledge what was not compared
             end = tail.at
         if empty and own.end == own.begin:
-            end = 0  # the master starts with the first byte it has
+            end = _BEGIN  # the master starts with the first byte it has
         if end > self._said or (always and (end == self._said or self._said < 0)):
             self._said = end
             return end
@@ -223,7 +230,7 @@ class Following:
     """
 
     def __init__(self, *, segment_bytes: int, synced: bool, read: ReadOwn) -> None:
-        self.master_end = 0  # as of the handshake
+        self.master_end = _BEGIN  # as of the handshake
         self._segment_bytes = segment_bytes
         self._read = read
         self._acks = _Acks(synced=synced)
@@ -237,7 +244,7 @@ class Following:
         """Whether our log is known to go on in the master's."""
         return self._greeted and (self._tail is None or self._tail.compared)
 
-    def ack(self, own: OwnLog, *, always: bool = False) -> int | None:
+    def ack(self, own: OwnLog, *, always: bool = False) -> PhysicalOffset | None:
         """How far to acknowledge now, bytes; None: there is nothing new to say, or not yet."""
         if not self._greeted:
             return None
@@ -277,9 +284,9 @@ class Following:
         end = own.end
         if frame.body:
             actions.append(Append(frame.offset, frame.body))
-            end = frame.offset + len(frame.body)
+            end = PhysicalOffset(frame.offset + len(frame.body))
             self._empty = False
-        actions.append(Confirm(min(max(frame.confirmed, 0), end)))
+        actions.append(Confirm(min(max(frame.confirmed, _BEGIN), end)))
         return actions
 
     def _learn_epochs(self, frame: MasterHandshake, own: OwnLog, actions: list[Action]) -> OwnLog:
@@ -316,9 +323,9 @@ class Following:
         if point is None and own.confirmed == own.begin == 0:
             # A young group: this broker led first, another one was elected before it had received anything.
             # What we hold was never confirmed to anyone, so it may go without an operator's word.
-            point = 0
+            point = _BEGIN
         if self._empty:
-            return [*actions, ForgetEpochs(0), Agreed()]
+            return [*actions, ForgetEpochs(_BEGIN), Agreed()]
         if point is None or point < own.begin:
             text = (
                 f"no consistent point: our epochs are {text_of(own.epochs)} up to {own.end}, "
@@ -356,7 +363,11 @@ class Following:
         why = "our log, written without a Controller, goes on in the master's"
         actions.append(LearnEpochs(_before(self._epochs, own.end), why))
         return Transfer(
-            frame.offset + known, frame.epoch, frame.epoch_start, frame.confirmed, frame.body[known:]
+            PhysicalOffset(frame.offset + known),
+            frame.epoch,
+            frame.epoch_start,
+            frame.confirmed,
+            frame.body[known:],
         )
 
     def _epochs_to_note(self, frame: Transfer, last: EpochStart | None) -> list[Action]:
@@ -379,7 +390,7 @@ class ClassicFollowing:
     """One link to a master of a group without Controllers: no epochs to compare, so the log's end is."""
 
     def __init__(self, own: OwnLog, *, segment_bytes: int, synced: bool, read: ReadOwn) -> None:
-        self.master_end = 0  # nobody tells
+        self.master_end = _BEGIN  # nobody tells
         self._acks = _Acks(synced=synced)
         self._empty = own.end == own.begin
         self._tail = TailCompare(own, segment_bytes, read)
@@ -388,7 +399,7 @@ class ClassicFollowing:
     def agreed(self) -> bool:
         return self._tail.compared
 
-    def ack(self, own: OwnLog, *, always: bool = False) -> int | None:
+    def ack(self, own: OwnLog, *, always: bool = False) -> PhysicalOffset | None:
         """See ``Following.ack``."""
         return self._acks.next_end(own, self._tail, empty=self._empty, always=always)
 
@@ -410,8 +421,8 @@ class ClassicFollowing:
         actions: list[Action] = []
         end = own.end
         if len(frame.body) > known:
-            actions.append(Append(frame.offset + known, frame.body[known:]))
-            end = frame.offset + len(frame.body)
+            actions.append(Append(PhysicalOffset(frame.offset + known), frame.body[known:]))
+            end = PhysicalOffset(frame.offset + len(frame.body))
             self._empty = False
         if tail.compared:
             actions.append(Confirm(end))
@@ -433,7 +444,7 @@ def _need_confirmed(frame: MasterHandshake, own: OwnLog) -> None:
         raise PeerError(f"the master's log ends at {frame.end}, ours is confirmed up to {own.confirmed}")
 
 
-def _before(epochs: Sequence[EpochStart], end: int) -> tuple[EpochStart, ...]:
+def _before(epochs: Sequence[EpochStart], end: PhysicalOffset) -> tuple[EpochStart, ...]:
     return tuple((epoch, start) for epoch, start in epochs if start < end)
 
 

@@ -16,6 +16,7 @@ from ha.slave.reseeds import Reseeds
 from ha.wire.codec import SlaveHandshake
 from ha.wire.proof import Credentials, HandshakeInitiator, Reason, UnprovenError
 from model.errors import DiskError, MqError
+from model.ids import NO_EPOCH, BrokerId, Epoch, PhysicalOffset
 from model.settings import split_address
 from runtime.backoff import Backoff
 from runtime.loops import EXPECTED, UNTIL_WOKEN, level_triggered
@@ -56,7 +57,7 @@ class _Session:
     def __init__(self, link: MasterLink) -> None:
         self.link = link
         self.agreed = False  # our log is known to go on in the master's
-        self.epoch = -1  # in which the master sent the last frame
+        self.epoch: Epoch | None = None  # in which the master sent the last frame
 
 
 class _Retries:
@@ -100,7 +101,7 @@ class _Proving:
         if self._credentials.lenient and reason in (Reason.NO_SECRET, Reason.NEEDS_PROOF):
             self._on = reason is Reason.NEEDS_PROOF
 
-    def initiator(self, parts: Parts, broker_id: int, epoch: int) -> HandshakeInitiator | None:
+    def initiator(self, parts: Parts, broker_id: BrokerId, epoch: Epoch) -> HandshakeInitiator | None:
         secret = self._credentials.secret
         if secret is None or not self._on:
             return None
@@ -128,7 +129,7 @@ class Follower:
     def __init__(
         self,
         parts: Parts,
-        broker_id: int,
+        broker_id: BrokerId,
         credentials: Credentials,
         before_reseed: Callable[[], Awaitable[None]],
         *,
@@ -139,7 +140,7 @@ class Follower:
         self.classic = classic
         self.address: str | None = None
         self.broker_id = broker_id
-        self.master = Master(0)
+        self.master = Master(NO_EPOCH)
         self.on_agree: list[Callable[[], None]] = []
         self.reseeds = Reseeds(parts, before_reseed)
         self._parts = parts
@@ -196,7 +197,7 @@ class Follower:
         return self.master.followed_rocketmq
 
     @property
-    def verified_epoch(self) -> int | None:
+    def verified_epoch(self) -> Epoch | None:
         """Epoch in which this log is known to be a prefix of the master's, by a link that works; None: not
         yet, what is here may still have to be cut."""
         session = self._session
@@ -241,7 +242,7 @@ class Follower:
             for hook in self.on_agree:
                 hook()
 
-    def on_progress(self, epoch: int) -> None:
+    def on_progress(self, epoch: Epoch) -> None:
         """A frame of a master in ``epoch`` was taken. When it is not the first one, the next failure is
         retried soon."""
         if self._session is not None:
@@ -336,7 +337,7 @@ class Follower:
             raise DiskError(why_not)
         # A record cut off by the last link's end: the rest of it will be sent again.
         end = store.truncate_partial_tail()
-        forget_epochs(store, end + 1)
+        forget_epochs(store, PhysicalOffset(end + 1))
         host, port = split_address(address)
         handshake = SlaveHandshake(
             self.broker_id, config.sync_from_last_file, config.async_learner, answers_heartbeats=True

@@ -22,6 +22,7 @@ from ha.wire.proof import NO_PROOF, PROOF_S, HandshakeInitiator, UnprovenError, 
 from ha.wire.silence import excused_ms, patience_ms
 from model.config import BrokerConfig
 from model.errors import PeerError
+from model.ids import Epoch, PhysicalOffset
 
 if TYPE_CHECKING:
     from store.message_store import MessageStore
@@ -41,7 +42,7 @@ class Owner(Protocol):
     def on_agreed(self) -> None:
         """Our log goes on in the master's."""
 
-    def on_progress(self, epoch: int) -> None:
+    def on_progress(self, epoch: Epoch) -> None:
         """A frame of a master in ``epoch`` was taken."""
 
 
@@ -51,7 +52,7 @@ class Dialect(NamedTuple):
     following: Following | ClassicFollowing
     reader: MasterReader | TransferReader
     greeting: bytes
-    encode_end: Callable[[int], bytes]
+    encode_end: Callable[[PhysicalOffset], bytes]
     silence_ms: int
 
     @classmethod
@@ -175,7 +176,7 @@ class MasterLink(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         following, store, master = self._dialect.following, self._store, self._owner.master
-        heard: int | None = None
+        heard: Epoch | None = None
         for frame in self._dialect.reader.feed(data):
             if isinstance(frame, MasterHandshake):
                 actions = following.on_handshake(frame, own_log(store), master)

@@ -21,7 +21,7 @@ from ha.slave.follow import (
     text_of,
 )
 from model.errors import DiskError, MqError
-from model.ids import Epoch, PhysicalOffset
+from model.ids import PhysicalOffset
 from store.files.epoch_file import EpochEntry
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class CannotGoOnError(MqError):
     continued, but what is confirmed here would be cut.
     """
 
-    def __init__(self, text: str, master_end: int, *, lacks_confirmed: bool = False) -> None:
+    def __init__(self, text: str, master_end: PhysicalOffset, *, lacks_confirmed: bool = False) -> None:
         super().__init__(text)
         self.master_end = master_end
         self.lacks_confirmed = lacks_confirmed
@@ -57,12 +57,12 @@ def own_log(store: MessageStore) -> OwnLog:
     )
 
 
-def classic_from(store: MessageStore) -> int | None:
+def classic_from(store: MessageStore) -> PhysicalOffset | None:
     """Where the part of the log begins that belongs to no epoch; None: there is no such part."""
     return own_log(store).without_epoch_from
 
 
-def forget_epochs(store: MessageStore, offset: int) -> None:
+def forget_epochs(store: MessageStore, offset: PhysicalOffset) -> None:
     """Forget epochs that start at ``offset`` or later; touches the disk only when there are any."""
     entries = store.epochs.entries
     if entries and entries[-1].start >= offset:
@@ -75,13 +75,13 @@ class LogKeeper:
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
-    def read(self, offset: int, size: int) -> bytes | None:
+    def read(self, offset: PhysicalOffset, size: int) -> bytes | None:
         """See ``follow.ReadOwn``."""
         if self._store.damage.overlaps(offset, offset + size):
             return None
         return self._store.log.read(offset, size)
 
-    def carry_out(self, actions: Iterable[Action], master_end: int) -> bool:
+    def carry_out(self, actions: Iterable[Action], master_end: PhysicalOffset) -> bool:
         """Whether the log was found to go on in the master's. Raises DiskError, CannotGoOnError."""
         store, agreed = self._store, False
         for action in actions:
@@ -99,7 +99,7 @@ class LogKeeper:
                 case EpochsCoverLog():
                     store.epochs.labelled()
                 case LearnEpochs(entries, why):
-                    store.epochs.trust([EpochEntry(Epoch(e), PhysicalOffset(at)) for e, at in entries])
+                    store.epochs.trust([EpochEntry(*entry) for entry in entries])
                     log.warning("%s: its epochs are %s", why, text_of(entries))
                 case Agreed():
                     agreed = True
@@ -107,7 +107,7 @@ class LogKeeper:
                     raise CannotGoOnError(why, end, lacks_confirmed=lacks_confirmed)
         return agreed
 
-    def _cut(self, cut: Truncate, master_end: int) -> None:
+    def _cut(self, cut: Truncate, master_end: PhysicalOffset) -> None:
         store, to = self._store, cut.to
         if to >= store.log.end:
             return

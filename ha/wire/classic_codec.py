@@ -17,6 +17,7 @@ from typing import Final
 
 from ha.wire.codec import BODY_BYTES_MAX, OFFSET_MAX, Ack, Transfer
 from model.errors import PeerError
+from model.ids import NO_EPOCH, PhysicalOffset
 
 _REPORT = struct.Struct(">q")
 _TRANSFER = struct.Struct(">qi")
@@ -25,12 +26,14 @@ REPORT_BYTES: Final = _REPORT.size
 TRANSFER_BYTES: Final = _TRANSFER.size
 assert (REPORT_BYTES, TRANSFER_BYTES) == (8, 12)
 
+_NO_OFFSET: Final = PhysicalOffset(0)
 
-def encode_report(end: int) -> bytes:
+
+def encode_report(end: PhysicalOffset) -> bytes:
     return _REPORT.pack(end)
 
 
-def encode_header(offset: int, size: int) -> bytes:
+def encode_header(offset: PhysicalOffset, size: int) -> bytes:
     """The 12 bytes that go before ``size`` bytes of log; ``size`` 0 makes a heartbeat."""
     return _TRANSFER.pack(offset, size)
 
@@ -75,7 +78,7 @@ class TransferReader:
             if len(buffer) < begin + size:
                 break
             body = bytes(memoryview(buffer)[begin : begin + size]) if size else b""
-            frames.append(Transfer(offset, 0, 0, 0, body))
+            frames.append(Transfer(offset, NO_EPOCH, _NO_OFFSET, _NO_OFFSET, body))
             at = begin + size
         if at:
             del buffer[:at]

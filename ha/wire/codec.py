@@ -32,7 +32,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from ha.epochs import EpochStart
 from model.errors import PeerError
+from model.ids import BrokerId, Epoch, PhysicalOffset
 
 HANDSHAKE: Final = 1
 TRANSFER: Final = 2
@@ -60,7 +62,7 @@ class SlaveHandshake(NamedTuple):
     """Which broker a slave says it is. ``answers_heartbeats``: it answers every frame at once, as ours do; a
     real one is silent for ``haSendHeartbeatInterval`` after its handshake and while it has no news."""
 
-    broker_id: int
+    broker_id: BrokerId
     from_last_file: bool
     learner: bool
     answers_heartbeats: bool = False
@@ -69,15 +71,15 @@ class SlaveHandshake(NamedTuple):
 class Ack(NamedTuple):
     """How far a slave's log reaches, bytes."""
 
-    end: int
+    end: PhysicalOffset
 
 
 class MasterHandshake(NamedTuple):
     """Where a master's log ends, bytes, and its epochs as (epoch, start offset), oldest first."""
 
-    end: int
-    last_epoch: int
-    epochs: tuple[tuple[int, int], ...]
+    end: PhysicalOffset
+    last_epoch: Epoch
+    epochs: tuple[EpochStart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,10 @@ class Transfer:
     """A piece of the master's log; an empty body is a heartbeat and ``offset`` what comes next, or -1: the
     heartbeat of a real master that has no log yet."""
 
-    offset: int
-    epoch: int
-    epoch_start: int
-    confirmed: int
+    offset: PhysicalOffset
+    epoch: Epoch
+    epoch_start: PhysicalOffset
+    confirmed: PhysicalOffset
     body: bytes
 
 
@@ -97,11 +99,11 @@ def encode_slave_handshake(handshake: SlaveHandshake) -> bytes:
     return _SLAVE_HANDSHAKE.pack(HANDSHAKE, last_file, int(handshake.learner), handshake.broker_id)
 
 
-def encode_ack(end: int) -> bytes:
+def encode_ack(end: PhysicalOffset) -> bytes:
     return _ACK.pack(TRANSFER, end)
 
 
-def encode_master_handshake(end: int, epochs: Sequence[tuple[int, int]]) -> bytes:
+def encode_master_handshake(end: PhysicalOffset, epochs: Sequence[EpochStart]) -> bytes:
     """The answer to a handshake; of more than ``EPOCHS_MAX`` epochs the newest are sent."""
     sent = epochs[-EPOCHS_MAX:]
     last = sent[-1][0] if sent else -1
@@ -109,7 +111,9 @@ def encode_master_handshake(end: int, epochs: Sequence[tuple[int, int]]) -> byte
     return head + b"".join(_EPOCH.pack(epoch, start) for epoch, start in sent)
 
 
-def encode_transfer_header(offset: int, size: int, epoch: int, epoch_start: int, confirmed: int) -> bytes:
+def encode_transfer_header(
+    offset: PhysicalOffset, size: int, epoch: Epoch, epoch_start: PhysicalOffset, confirmed: PhysicalOffset
+) -> bytes:
     """The 36 bytes that go before ``size`` bytes of log; ``size`` 0 makes a heartbeat."""
     return _TRANSFER.pack(TRANSFER, size, offset, epoch, epoch_start, confirmed)
 
@@ -244,7 +248,7 @@ def _need_state(state: int, expected: int, side: str) -> None:
         raise PeerError(f"{side} sent state {state}, expected {expected}")
 
 
-def _need_ordered(epochs: Sequence[tuple[int, int]]) -> None:
+def _need_ordered(epochs: Sequence[EpochStart]) -> None:
     before_epoch, before_start = -1, -1
     for epoch, start in epochs:
         if epoch <= before_epoch or start <= before_start:

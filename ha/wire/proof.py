@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from model.errors import PeerError
+from model.ids import BrokerId, Epoch
 from runtime.handshake import Initiator, Keys, NotProven, Responder, State
 from runtime.mac import MAC_BYTES
 from runtime.secret import fresh_nonce, read_secret
@@ -100,8 +101,8 @@ class HandshakeResponder:
     """The master's end of a new link: what came through it was said by a broker that proved its id, or, with
     ``Credentials`` that ask for no proof, by somebody."""
 
-    def __init__(self, env: Env, credentials: Credentials, epoch: int) -> None:
-        self.proven: int | None = None
+    def __init__(self, env: Env, credentials: Credentials, epoch: Epoch) -> None:
+        self.proven: BrokerId | None = None
         """The broker id of the other side; None before its proof, or when there is none."""
         self._env = env
         self._credentials = credentials
@@ -161,14 +162,14 @@ class HandshakeResponder:
         if ~their_epoch > self._epoch:
             # There was an election this master has not heard of: nothing may be confirmed by this link.
             raise PeerError(f"broker {~their_id} follows epoch {~their_epoch}, we lead {self._epoch}")
-        self.proven = ~their_id
+        self.proven = BrokerId(~their_id)
         return rest
 
 
 class HandshakeInitiator:
     """The slave's end of a new link, until the master has proven itself."""
 
-    def __init__(self, env: Env, secret: bytes, scope: bytes, broker_id: int, epoch: int) -> None:
+    def __init__(self, env: Env, secret: bytes, scope: bytes, broker_id: BrokerId, epoch: Epoch) -> None:
         nonce = _negative(fresh_nonce(env.random, secret))
         self.hello = _HELLO.pack(MAGIC, nonce, scope, ~broker_id, ~epoch)
         self._epoch = epoch

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from model.ids import PhysicalOffset
 from runtime.env import Env
 from store.files.commit_log import CommitLog
 from store.files.health import Health
@@ -25,7 +26,7 @@ class Flusher:
         log: CommitLog,
         health: Health,
         interval_ms: int,
-        on_flush: list[Callable[[int], None]],
+        on_flush: list[Callable[[PhysicalOffset], None]],
     ) -> None:
         self._env = env
         self._log = log

@@ -43,7 +43,7 @@ class Writer:
         files: StoreFiles,
         flow: StoreFlow,
         now_ms: Callable[[], int],
-        on_append: list[Callable[[int], None]],
+        on_append: list[Callable[[PhysicalOffset], None]],
     ) -> None:
         self.offsets = QueueOffsets(files, flow.walker)
         self._config = config
@@ -85,7 +85,7 @@ class Writer:
         for hook in self._on_append:
             hook(end)
 
-    def _rolled(self, start: int, end: int) -> None:
+    def _rolled(self, start: PhysicalOffset, end: PhysicalOffset) -> None:
         self._dispatcher.remember(start, end, ())
         for hook in self._on_append:
             hook(end)

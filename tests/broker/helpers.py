@@ -7,14 +7,16 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
 from broker.role.host import Elected
 from broker.service import Broker
+from broker.state.role_state import Role, RoleState
 from model.codes import Request
 from model.config import BrokerConfig
+from model.ids import BrokerId, Epoch
 from remoting import bodies
 from remoting.codec import Command, decode
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader, SendHeader
@@ -22,6 +24,7 @@ from remoting.service import Connection, Handler, RemotingClient
 from runtime.os_env import OsEnv
 from store.files.record import Record, records_in, walk
 from tests import GOLDEN
+from tests.plain import broker_ids
 
 
 def free_port() -> int:
@@ -206,10 +209,10 @@ async def pair(path: Path, **keys: str) -> AsyncIterator[tuple[Broker, Broker]]:
     keys = {"slaveSyncMetadataPeriod": "30", "slaveTimeout": "5000", **keys}
     async with running(path / "one", **keys) as one, running(path / "two", **keys) as two:
         await two.fence()
-        await one.lead(Elected(1, 1, frozenset({1}), 1))
-        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        await one.lead(elected(1, 1, {1}, 1))
+        await two.follow(BrokerId(2), Epoch(1), one.config.address, one.config.ha_address)
         await eventually(lambda: bool(one.status()["slaves"]), "the slave is connected")
-        one.ha.adopt(frozenset({1, 2}), 2)
+        one.ha.adopt(broker_ids({1, 2}), 2)
         await eventually(
             lambda: [s["ackOffset"] for s in one.status()["slaves"]] == [one.store.log.end], "it is level"
         )
@@ -229,3 +232,11 @@ def topic(name: str, queues: int = 3) -> dict[str, str]:
 
 def commit(group: str, name: str, offset: int) -> dict[str, str]:
     return {"consumerGroup": group, "topic": name, "queueId": "0", "commitOffset": str(offset)}
+
+
+def elected(broker_id: int, epoch: int, members: Iterable[int], set_epoch: int) -> Elected:
+    return Elected(BrokerId(broker_id), Epoch(epoch), broker_ids(members), set_epoch)
+
+
+def role_state(role: Role, broker_id: int, epoch: int, master_address: str | None = None) -> RoleState:
+    return RoleState(role, BrokerId(broker_id), Epoch(epoch), master_address)

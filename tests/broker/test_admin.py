@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from broker.state.role_state import RoleState
 from model.codes import Request, Response
 from remoting import bodies
 from remoting.bodies import queue_key
@@ -18,6 +17,7 @@ from tests.broker.helpers import (
     eventually,
     heartbeat,
     records,
+    role_state,
     running,
 )
 
@@ -186,10 +186,10 @@ async def test_a_slave_clones_no_offsets_that_the_master_would_take_back(tmp_pat
         await client.send("T")
         broker.offsets.commit("from", "T", 0, 1)
         ext = {"srcGroup": "from", "destGroup": "to", "topic": "T"}
-        broker.role_state.set(RoleState("slave", 2, 1))
+        broker.role_state.set(role_state("slave", 2, 1))
         assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == Response.SYSTEM_ERROR
         assert broker.offsets.get("to", "T", 0) is None
-        broker.role_state.set(RoleState("master", 2, 1))
+        broker.role_state.set(role_state("master", 2, 1))
         assert (await client.call(Request.CLONE_GROUP_OFFSET, ext)).code == 0
         assert broker.offsets.get("to", "T", 0) == 1
 

@@ -11,23 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from broker.role.host import Elected
 from broker.service import Broker
-from broker.state.role_state import RoleState
 from broker.upkeep.table_sync import MetadataSync
 from model.codes import Request, Response
+from model.ids import BrokerId, Epoch
 from remoting import bodies
 from tests.broker.helpers import (
     Client,
     client_of,
     commit,
+    elected,
     eventually,
     log_records,
     pair,
     records,
+    role_state,
     running,
     topic,
 )
+from tests.plain import broker_ids
 
 NEVER = "3600000"
 """A period so long that nothing a test sees comes from it."""
@@ -49,7 +51,7 @@ async def test_a_topic_created_right_before_a_failover_exists_on_the_new_master(
             assert answer.code == 0
             assert two.topics.table[f"T{number}"] == one.topics.table[f"T{number}"]
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         assert two.topics.table["T19"].write_queues == 3
 
 
@@ -81,11 +83,11 @@ async def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
         # The slave's log follows on, but it asks for no tables any more.
         two.client.drop(one.config.address)
-        two.role_state.set(RoleState("slave", 2, 1))
+        two.role_state.set(role_state("slave", 2, 1))
         answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
         assert answer.code == Response.SYSTEM_ERROR
         assert "in-sync slaves [2]" in (answer.remark or "")
-        one.ha.adopt(frozenset({1}), 3)
+        one.ha.adopt(broker_ids({1}), 3)
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
         assert table.revision > 0
 
@@ -108,19 +110,19 @@ async def test_a_member_that_has_not_asked_for_the_tables_yet_is_waited_for_like
         assert "T" not in two.topics.table
         assert answer.code == Response.SYSTEM_ERROR
         assert "in-sync slaves [2]" in (answer.remark or "")
-        assert not await one.drain(2, 0.05), "nor is it fit to take over"
+        assert not await one.drain(BrokerId(2), 0.05), "nor is it fit to take over"
         one.resume()
         asking.set()
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
         assert "T" in two.topics.table
-        assert await one.drain(2, 5.0)
+        assert await one.drain(BrokerId(2), 5.0)
         one.resume()
 
 
 async def test_a_member_that_is_not_connected_is_waited_for_too(tmp_path: Path) -> None:
     """A restarted master: its members are in the set before they found it again, and could be elected."""
     async with copied(tmp_path, slaveTimeout="200") as (one, _, client):
-        one.ha.adopt(frozenset({1, 2, 3}), 3)
+        one.ha.adopt(broker_ids({1, 2, 3}), 3)
         answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
         assert answer.code == Response.SYSTEM_ERROR
         assert "in-sync slaves [3]" in (answer.remark or "")
@@ -130,11 +132,11 @@ async def test_a_change_is_answered_as_soon_as_the_member_it_waited_for_leaves_t
     tmp_path: Path,
 ) -> None:
     async with copied(tmp_path, slaveTimeout="60000") as (one, _, client):
-        one.ha.adopt(frozenset({1, 2, 3}), 3)
+        one.ha.adopt(broker_ids({1, 2, 3}), 3)
         asking = asyncio.create_task(client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T")))
         await asyncio.sleep(0.1)
         assert not asking.done()
-        one.ha.adopt(frozenset({1, 2}), 4)
+        one.ha.adopt(broker_ids({1, 2}), 4)
         async with asyncio.timeout(5):
             assert (await asking).code == 0
 
@@ -142,12 +144,12 @@ async def test_a_change_is_answered_as_soon_as_the_member_it_waited_for_leaves_t
 async def test_a_receipt_counts_for_one_link_only(tmp_path: Path) -> None:
     async with copied(tmp_path) as (one, _, _):
         copies = one.context.copies
-        await eventually(lambda: copies.has(2, copies.revision), "the receipt")
-        assert copies.ready(2)
-        one.ha.on_connected[0](2, True)
-        assert not copies.ready(2)
-        assert not copies.has(2, 0)
-        await eventually(lambda: copies.ready(2), "the tables are copied anew, and confirmed")
+        await eventually(lambda: copies.has(BrokerId(2), copies.revision), "the receipt")
+        assert copies.ready(BrokerId(2))
+        one.ha.on_connected[0](BrokerId(2), True)
+        assert not copies.ready(BrokerId(2))
+        assert not copies.has(BrokerId(2), 0)
+        await eventually(lambda: copies.ready(BrokerId(2)), "the tables are copied anew, and confirmed")
 
 
 async def test_a_real_slave_joins_without_asking_for_the_tables(
@@ -156,11 +158,11 @@ async def test_a_real_slave_joins_without_asking_for_the_tables(
     """Also where a keelmq broker had its id before: it copies whole tables, as of any master."""
     async with copied(tmp_path) as (one, _, client):
         copies = one.context.copies
-        link = one.ha.links.by_id[2]
+        link = one.ha.links.by_id[BrokerId(2)]
         monkeypatch.setattr(link, "slave", link.slave._replace(answers_heartbeats=False))
-        one.ha.on_connected[0](2, False)
-        assert copies.ready(2)
-        assert copies.has(2, copies.revision + 1)
+        one.ha.on_connected[0](BrokerId(2), False)
+        assert copies.ready(BrokerId(2))
+        assert copies.has(BrokerId(2), copies.revision + 1)
         assert "2" not in copies.status()["slaves"]
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
 
@@ -174,7 +176,7 @@ async def test_a_planned_change_waits_for_what_consumers_committed_before_it(tmp
             # The slave got the one before just now, so this one would wait for others to travel with it.
             await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", offset))
             assert two.offsets.get("readers", "T", 0) != offset
-            assert await one.drain(2, 5.0)
+            assert await one.drain(BrokerId(2), 5.0)
             assert two.offsets.get("readers", "T", 0) == offset
             one.resume()
 
@@ -188,13 +190,13 @@ async def test_consumer_offsets_survive_a_failover_and_do_not_go_back_when_it_co
         await client.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 10))
         await eventually(lambda: two.offsets.get("readers", "T", 0) == 10, "the offset is copied")
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         async with client_of(two) as other:
             asked = {"consumerGroup": "readers", "topic": "T", "queueId": "0"}
             answer = await other.call(Request.QUERY_CONSUMER_OFFSET, asked)
             assert (answer.code, answer.ext["offset"]) == (0, "10")
         # And the way back: the former master takes what was committed at its successor.
-        await one.follow(1, 2, two.config.address, two.config.ha_address)
+        await one.follow(BrokerId(1), Epoch(2), two.config.address, two.config.ha_address)
         async with client_of(two) as other:
             await other.send("T", b"m10")
             await other.call(Request.UPDATE_CONSUMER_OFFSET, commit("readers", "T", 11))
@@ -222,7 +224,7 @@ async def test_after_an_unclean_election_no_consumer_offset_lies_beyond_its_queu
         # Two messages of the five never reached the broker that leads now.
         fourth = log_records(two)[3]
         two.store.truncate(fourth.physical_offset)
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         assert two.offsets.get("readers", "T", 0) == 3
 
 
@@ -294,13 +296,13 @@ async def test_a_deleted_topic_does_not_come_back_with_its_last_messages_or_the_
         deleted = asyncio.create_task(client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"}))
         await eventually(lambda: "T" not in one.topics.table, "the topic is deleted")
         assert one.topics.first_offset("T", 0) == 1, "a failover may take the second back"
-        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        await two.follow(BrokerId(2), Epoch(1), one.config.address, one.config.ha_address)
         assert ((await sent).code, (await deleted).code) == (0, 0)
         await one.store.caught_up()
         assert one.store.max_queue_offset("T", 0) == one.topics.first_offset("T", 0) == 2
         assert "T" not in one.topics.table
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         await two.store.caught_up()
         assert "T" not in two.topics.table
 
@@ -313,11 +315,11 @@ async def test_a_topic_made_again_after_it_was_deleted_is_known_to_a_master_who_
         assert (await client.send("T")).code == 0
         assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
         two.client.drop(one.config.address)
-        two.role_state.set(RoleState("slave", 2, 1))
+        two.role_state.set(role_state("slave", 2, 1))
         assert (await client.send("T", default_topic="TBW102")).code == 0
         assert "T" not in two.topics.table
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         await two.store.caught_up()
         assert "T" in two.topics.table
 
@@ -345,7 +347,7 @@ async def test_a_name_given_again_begins_empty(tmp_path: Path) -> None:
         assert (await client.send("T", b"new")).ext["queueOffset"] == "3"
         await eventually(lambda: two.topics.version == one.topics.version, "the slave has the table")
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         await two.store.caught_up()
         async with client_of(two) as other:
             queue = {"consumerGroup": "g", "topic": "T", "queueId": "0"}

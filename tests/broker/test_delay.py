@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from broker.requests.properties import changed
-from broker.role.host import Elected
 from broker.upkeep.delay import BATCH, DELAYED_AS
 from model.codes import Request, Response
 from model.message import PROPERTIES_BYTES_MAX, SCHEDULE_TOPIC, property_of
 from remoting.headers import SendBackHeader, SendHeader
 from store.files.record import NewMessage, Record
 from store.flow.reading import GetStatus, Got
-from tests.broker.helpers import Client, client_of, eventually, log_records, pair, running
+from tests.broker.helpers import Client, client_of, elected, eventually, log_records, pair, running
 
 SOON = "DELAY\x011\x02"
 
@@ -83,7 +82,7 @@ async def test_what_was_delivered_is_not_delivered_again_by_a_successor_whose_cl
         await old.pull_until("T", 0, 1)
         await eventually(lambda: two.store.log.end == one.store.log.end, "the successor has the copy")
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         await new.send("T", b"next")
         await eventually(lambda: two.store.dispatched == two.store.log.end, "it serves")
         await asyncio.sleep(0.3)
@@ -184,7 +183,7 @@ async def test_a_delayed_message_that_belongs_nowhere_holds_nobody_up(
         # Nor does it keep a successor from seeing what was delivered behind it.
         await broker.fence()
         broker.delays.table[1] = 0
-        await broker.lead(Elected(0, 0, frozenset(), 0))
+        await broker.lead(elected(0, 0, (), 0))
         await client.send("T", b"later", properties=SOON)
         async with asyncio.timeout(10):
             found = await client.pull_until("T", 0, 3)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from broker.role.host import Elected
 from ha.slave.master_link import MasterLink
 from model.codes import Request
 from model.errors import Refused
-from tests.broker.helpers import client_of, eventually, log_records, pair, running
+from model.ids import BrokerId, Epoch
+from tests.broker.helpers import client_of, elected, eventually, log_records, pair, running
+from tests.plain import broker_ids
 
 
 async def test_an_answer_means_the_slave_has_the_message(tmp_path: Path) -> None:
@@ -55,12 +56,12 @@ async def test_the_successor_goes_on_where_the_master_ended(tmp_path: Path) -> N
             for number in range(5):
                 await old.send("T", b"m%d" % number)
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         answer = await client.send("T", b"m5")
         assert (answer.code, answer.ext["queueOffset"]) == (0, "5")
         assert [r.body for r in await client.pull_until("T", 0, 6)] == [b"m%d" % n for n in range(6)]
         assert two.topics.version.state_version == 2
-        await one.follow(1, 2, two.config.address, two.config.ha_address)
+        await one.follow(BrokerId(1), Epoch(2), two.config.address, two.config.ha_address)
         await eventually(lambda: one.store.log.end == two.store.log.end, "the old master is level again")
         assert log_records(one) == log_records(two)
 
@@ -74,7 +75,7 @@ async def test_a_topic_the_old_master_never_handed_on_is_known_to_its_successor(
         assert (await client.send("JustMade", b"kept")).code == 0
         assert two.topics.get("JustMade") is None
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         await eventually(lambda: two.topics.get("JustMade") is not None, "its log names the topic")
         async with client_of(two) as other:
             assert [r.body for r in await other.pull_until("JustMade", 0, 1)] == [b"kept"]
@@ -97,7 +98,7 @@ async def test_a_delayed_message_survives_the_change_of_master(tmp_path: Path) -
     async with pair(tmp_path) as (one, two), client_of(one) as client:
         assert (await client.send("T", b"later", properties="DELAY\x011\x02")).code == 0
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         await eventually(lambda: two.topics.get("T") is not None, "the message was delivered")
         async with client_of(two) as other:
             assert [r.body for r in await other.pull_until("T", 0, 1)] == [b"later"]
@@ -120,7 +121,7 @@ async def test_a_delayed_message_the_old_master_delivered_unnoted_is_not_deliver
         await eventually(lambda: two.store.log.end == one.store.log.end, "the copies are on the slave")
         assert two.delays.table == {}
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         await eventually(lambda: two.delays.table.get(1) == 4, "all are delivered")
         async with client_of(two) as other:
             found = await other.pull_until("T", 0, 4)
@@ -133,11 +134,11 @@ async def test_a_delayed_message_that_is_due_while_replicas_are_missing_is_deliv
 ) -> None:
     async with pair(tmp_path, minInSyncReplicas="2") as (one, _), client_of(one) as client:
         assert (await client.send("T", b"later", properties="DELAY\x011\x02")).code == 0
-        one.ha.adopt(frozenset({1}), 3)
+        one.ha.adopt(broker_ids({1}), 3)
         assert (await client.send("T", b"now")).code != 0
         await asyncio.sleep(1.3)
         assert one.store.max_queue_offset("T", 0) == 0
-        one.ha.adopt(frozenset({1, 2}), 4)
+        one.ha.adopt(broker_ids({1, 2}), 4)
         assert [record.body for record in await client.pull_until("T", 0, 1)] == [b"later"]
         await eventually(lambda: one.delays.table == {1: 1}, "it is noted")
         assert one.store.max_queue_offset("T", 0) == 1
@@ -183,7 +184,7 @@ async def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_wri
             await go_on.wait()
             await become(*role)
 
-        async def draining(transfer_target: int | None, timeout_s: float) -> bool:
+        async def draining(transfer_target: BrokerId | None, timeout_s: float) -> bool:
             go_on.set()
             await promotion
             seen.append(one.context.refuse_write())
@@ -191,7 +192,7 @@ async def test_a_broker_told_to_stop_in_the_middle_of_its_promotion_takes_no_wri
 
         monkeypatch.setattr(one.ha, "become_master", slow)
         monkeypatch.setattr(one.roles, "drained", draining)
-        promotion = asyncio.ensure_future(one.lead(Elected(1, 1, frozenset({1}), 1)))
+        promotion = asyncio.ensure_future(one.lead(elected(1, 1, {1}, 1)))
         await begun.wait()
         await one.stop()
         assert [refused is not None for refused in seen] == [True]
@@ -216,11 +217,11 @@ async def test_an_orderly_stop_yields_to_nobody_who_lacks_what_was_answered(
         ]
         for slave in (two, three):
             await slave.fence()
-        await one.lead(Elected(1, 1, frozenset({1}), 1))
+        await one.lead(elected(1, 1, {1}, 1))
         for broker_id, slave in ((2, two), (3, three)):
-            await slave.follow(broker_id, 1, one.config.address, one.config.ha_address)
+            await slave.follow(BrokerId(broker_id), Epoch(1), one.config.address, one.config.ha_address)
         await eventually(lambda: len(one.ha.slaves()) == 2, "both are connected")
-        one.ha.adopt(frozenset({1, 2, 3}), 2)
+        one.ha.adopt(broker_ids({1, 2, 3}), 2)
         client = await stack.enter_async_context(client_of(one))
         assert (await client.send("T", b"first")).code == 0
         await eventually(lambda: {s["lagBytes"] for s in one.ha.slaves()} == {0}, "both are level")
@@ -256,7 +257,7 @@ async def test_a_slave_that_lost_its_epochs_learns_them_though_what_is_confirmed
         last = log_records(two)[-1]
         two.store.flow.dispatcher.start_at(last.physical_offset, two.store.log.end - 7)
         two.store.epochs.entries, two.store.epochs.unreadable = [], "both copies are damaged"
-        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        await two.follow(BrokerId(2), Epoch(1), one.config.address, one.config.ha_address)
         await eventually(lambda: two.ha.follows and log_records(two) == log_records(one), "it goes on")
         assert two.store.epochs.entries == one.store.epochs.entries
         assert "our epochs were lost, and what lies behind is copied again" in caplog.text
@@ -270,8 +271,8 @@ async def test_a_slave_whose_master_does_not_know_the_secret_says_so_in_its_heal
         running(tmp_path / "one") as one,
         running(tmp_path / "two", haSecretFile=str(path)) as two,
     ):
-        await one.lead(Elected(1, 1, frozenset({1}), 1))
-        await two.follow(2, 1, one.config.address, one.config.ha_address)
+        await one.lead(elected(1, 1, {1}, 1))
+        await two.follow(BrokerId(2), Epoch(1), one.config.address, one.config.ha_address)
         await eventually(lambda: two.ha.unproven is not None, "it tells")
         assert two.health() == (
             "does not follow its master: the master has no haSecretFile, so it cannot prove that it is of"
@@ -288,14 +289,14 @@ async def test_a_broker_whose_log_cannot_be_continued_says_so_and_with_auto_rese
     keys = {"slaveSyncMetadataPeriod": "30"}
     async with running(tmp_path / "one", **keys) as one, running(tmp_path / "two", **keys) as two:
         async with client_of(two) as client:
-            await two.lead(Elected(2, 7, frozenset({2}), 1))
+            await two.lead(elected(2, 7, {2}, 1))
             await client.send("Elsewhere", b"another history")
         await two.fence()
-        await one.lead(Elected(1, 8, frozenset({1}), 1))
+        await one.lead(elected(1, 8, {1}, 1))
         async with client_of(one) as client:
             for number in range(5):
                 await client.send("T", b"m%d" % number)
-        await two.follow(2, 8, one.config.address, one.config.ha_address)
+        await two.follow(BrokerId(2), Epoch(8), one.config.address, one.config.ha_address)
         await eventually(lambda: two.ha.needs_reseed is not None, "it tells")
         assert (two.health() or "").startswith("needs a re-seed: no consistent point")
         kept = log_records(two)

@@ -14,6 +14,7 @@ from broker.service import Broker
 from model.codes import Request
 from model.config import BrokerConfig, NamesrvConfig
 from model.errors import ConfigError, Refused, Unknown
+from model.ids import BrokerId
 from namesrv.service import NameServer
 from remoting.codec import Command
 from remoting.headers import SendHeader
@@ -167,7 +168,7 @@ async def test_a_handover_that_comes_to_nothing_lets_the_waiting_request_in(tmp_
     async with group(tmp_path) as it:
         assert (await it.send()).code == 0
         old = it.master
-        assert not await old.drain(99, 0.02)
+        assert not await old.drain(BrokerId(99), 0.02)
         sending = asyncio.ensure_future(it.send())
         await asyncio.sleep(0.02)
         assert not sending.done()

@@ -11,6 +11,7 @@ from broker.role import handover
 from broker.role.lease import Lease
 from model.codes import Request
 from model.errors import Refused
+from model.ids import Epoch
 from remoting.codec import Command
 from tests.fakes.broker.role import FakeControllers, Life
 from tests.waiting import until
@@ -28,12 +29,12 @@ class Clock:
 def test_it_holds_exactly_until_the_latest_end_granted(steps: list[tuple[int, int, int]]) -> None:
     clock = Clock()
     lease = Lease(clock)
-    lease.begin(1)
+    lease.begin(Epoch(1))
     end_ms = 0.0
     for delay_ms, pause_ms, granted_ms in steps:
         asked_ms = clock.now_ms
         clock.now_ms += delay_ms  # the answer takes its time, and the lease does not begin with it
-        lease.answered(1, asked_ms, granted_ms)
+        lease.answered(Epoch(1), asked_ms, granted_ms)
         end_ms = max(end_ms, asked_ms + granted_ms)
         clock.now_ms += pause_ms
         assert lease.holds() is (clock.now_ms < end_ms)
@@ -42,25 +43,25 @@ def test_it_holds_exactly_until_the_latest_end_granted(steps: list[tuple[int, in
 def test_a_lease_of_another_epoch_says_nothing() -> None:
     clock = Clock()
     lease = Lease(clock)
-    lease.begin(1)
-    lease.answered(1, 1000, 500)
+    lease.begin(Epoch(1))
+    lease.answered(Epoch(1), 1000, 500)
     assert lease.holds()
-    lease.begin(2)
+    lease.begin(Epoch(2))
     assert not lease.holds()
-    lease.answered(1, 1000, 500)
+    lease.answered(Epoch(1), 1000, 500)
     assert not lease.holds()
 
 
 def test_a_lease_given_up_does_not_come_back_with_a_late_answer() -> None:
     clock = Clock()
     lease = Lease(clock)
-    lease.begin(1)
+    lease.begin(Epoch(1))
     clock.now_ms = 1100
     lease.give_up()
     assert not lease.holds()
-    lease.answered(1, 1050, 500)
+    lease.answered(Epoch(1), 1050, 500)
     assert not lease.holds()
-    lease.answered(1, 1101, 500)
+    lease.answered(Epoch(1), 1101, 500)
     assert lease.holds()
 
 
@@ -190,10 +191,10 @@ async def test_a_view_of_controllers_without_leases_settles_no_proposal_in_doubt
 
 def test_a_controller_without_leases_is_told_once_and_asks_for_nothing() -> None:
     lease = Lease(Clock())
-    lease.begin(1)
+    lease.begin(Epoch(1))
     assert not lease.holds(), "nobody answered yet"
-    assert lease.answered(1, 1000, None)
-    assert not lease.answered(1, 1500, None)
+    assert lease.answered(Epoch(1), 1000, None)
+    assert not lease.answered(Epoch(1), 1500, None)
     assert lease.holds()
 
 
@@ -231,12 +232,12 @@ def test_a_lease_of_a_former_leader_says_nothing_to_a_master_that_makes_way_for_
     """It may go on granting for a while, and the newer one waits for no lease that was given up."""
     clock = Clock()
     lease = Lease(clock)
-    lease.begin(1)
+    lease.begin(Epoch(1))
     lease.give_up(term=7)
     clock.now_ms = 1100
-    lease.answered(1, 1050, 500, 6)
+    lease.answered(Epoch(1), 1050, 500, 6)
     assert not lease.holds()
-    lease.answered(1, 1050, 500, 7)
+    lease.answered(Epoch(1), 1050, 500, 7)
     assert lease.holds()
 
 

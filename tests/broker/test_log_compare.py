@@ -12,16 +12,16 @@ from typing import Any, Final, cast
 import pytest
 
 from broker.context import BrokerContext
-from broker.role.host import Elected
 from broker.upkeep.log_compare import DIGEST_BYTES, STEP_BYTES, LogCompare
 from broker.upkeep.log_repair import LogRepair
 from model.codes import Request
 from model.errors import PeerError, Refused
+from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from store.files.record import records_in
 from store.message_store import MessageStore
-from tests.broker.helpers import eventually, pair
+from tests.broker.helpers import elected, eventually, pair
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import fill, message, opened
 
@@ -219,12 +219,12 @@ async def test_a_slave_vouches_for_its_log_in_the_epoch_its_master_is_in(tmp_pat
             answer = await broker.upkeep.compare.digests(cast(Any, None), asked)
             assert answer is not None
             assert answer.ext["epoch"] == "1"
-        await two.follow(2, 2, one.config.address, one.config.ha_address)
+        await two.follow(BrokerId(2), Epoch(2), one.config.address, one.config.ha_address)
         assert two.ha.verified_epoch is None  # its master may be cut by another before it leads again
         for handler in (two.upkeep.compare.digests, two.upkeep.repair.read):
             with pytest.raises(Refused, match="may still be cut"):
                 await handler(cast(Any, None), asked)
-        await one.lead(Elected(1, 2, frozenset({1}), 2))
+        await one.lead(elected(1, 2, {1}, 2))
         assert one.ha.verified_epoch == 2
         await eventually(lambda: two.ha.verified_epoch == 2, "it heard of the election from its master")
         await one.fence()

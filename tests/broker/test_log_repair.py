@@ -16,6 +16,7 @@ from ha.master.slave_link import Budget, Host, LogReader, Resources, SlaveLink, 
 from ha.wire.proof import Credentials
 from model.codes import Request
 from model.errors import PeerError
+from model.ids import PhysicalOffset
 from runtime.os_env import OsEnv
 from store.files.damage import DamagedRange, DamageLedger
 from store.message_store import MessageStore
@@ -101,11 +102,11 @@ def test_a_link_waits_at_damage_another_slave_can_mend_and_passes_on_what_nobody
         (550, 900, 550),
         (600, 900, 900),
     ):
-        link.next, group.others_end = self_at, others_end
-        assert link.whole_until(900) == until
+        link.next, group.others_end = PhysicalOffset(self_at), others_end
+        assert link.whole_until(PhysicalOffset(900)) == until
     damage.clear(damage.ranges[0])
-    link.next = 0
-    assert link.whole_until(900) == 900
+    link.next = PhysicalOffset(0)
+    assert link.whole_until(PhysicalOffset(900)) == 900
 
 
 async def test_the_repair_outlives_whatever_breaks_one_round_of_it(tmp_path: Path) -> None:

@@ -33,24 +33,25 @@ from broker.state.current_role import CurrentRole
 from broker.state.role_state import RoleState
 from model.codes import Request
 from model.errors import Refused
+from model.ids import BrokerId, Epoch
 from remoting.codec import Command
 from tests.fakes.broker.role import FakeControllers, Life
 from tests.waiting import until
 
-ME, OTHER = 1, 2
+ME, OTHER = BrokerId(1), BrokerId(2)
 PAGE = Path(__file__).parents[2] / "docs" / "role.md"
 
 
-def view(epoch: int, master: int | None = ME, *, set_epoch: int = 1, asked_ms: float = 0.0) -> View:
+def view(epoch: int, master: BrokerId | None = ME, *, set_epoch: int = 1, asked_ms: float = 0.0) -> View:
     address = None if master is None else f"10.0.0.{master}:10911"
     ha_address = None if master is None else f"10.0.0.{master}:10912"
-    return View(epoch, master, address, ha_address, frozenset({ME, OTHER}), set_epoch, asked_ms)
+    return View(Epoch(epoch), master, address, ha_address, frozenset({ME, OTHER}), set_epoch, asked_ms)
 
 
 def leading(epoch: int = 1) -> RoleMachine:
     machine = RoleMachine(CurrentRole())
     machine.on(Event.REGISTERED)
-    machine.on_lead(ME, epoch, "10.0.0.1:10911")
+    machine.on_lead(ME, Epoch(epoch), "10.0.0.1:10911")
     return machine
 
 
@@ -134,7 +135,7 @@ class Broker:
         self.machine.on_change()
         self.machine._holder.set(state)
 
-    def step(self, name: str, epoch: int, master: int | None, set_epoch: int, flag: bool) -> None:
+    def step(self, name: str, epoch: int, master: BrokerId | None, set_epoch: int, flag: bool) -> None:
         machine = self.machine
         self.now_ms += 1
         if name == "disk":
@@ -175,7 +176,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_whatever_comes_in_any_order_the_promises_hold(
-    steps: list[tuple[str, int, int | None, int, bool]],
+    steps: list[tuple[str, int, BrokerId | None, int, bool]],
 ) -> None:
     broker = Broker()
     for step in steps:
@@ -184,8 +185,8 @@ def test_whatever_comes_in_any_order_the_promises_hold(
     if not broker.failing and not broker.machine.over and broker.epochs:
         # A change that failed half way is made again with the next view.
         epoch = broker.machine.epoch + 1
-        broker.look(view(epoch, OTHER, asked_ms=1e9), Facts(ME, 0))
-        assert broker.machine.current == RoleState("slave", ME, epoch, "10.0.0.2:10911")
+        broker.look(view(epoch, OTHER, asked_ms=1e9), Facts(ME, Epoch(0)))
+        assert broker.machine.current == RoleState("slave", ME, Epoch(epoch), "10.0.0.2:10911")
 
 
 def test_each_transition_is_made_by_some_sequence_of_legal_events(
@@ -213,9 +214,9 @@ def test_each_transition_is_made_by_some_sequence_of_legal_events(
 def take(machine: RoleMachine, event: Event) -> None:
     """The input that has this event."""
     if event is Event.LEAD:
-        machine.on_lead(ME, machine.epoch + 1, "me")
+        machine.on_lead(ME, Epoch(machine.epoch + 1), "me")
     elif event is Event.FOLLOW:
-        machine.on_follow(ME, machine.epoch + 1, "other", None)
+        machine.on_follow(ME, Epoch(machine.epoch + 1), "other", None)
     elif event is Event.FENCE:
         machine.on_fence()
     else:
@@ -235,21 +236,21 @@ def test_a_handover_ends_leading_until_it_is_resumed() -> None:
 
 
 def test_what_is_lost_here_is_copied_before_it_leads() -> None:
-    action = RoleMachine(CurrentRole()).decide(view(1), Facts(ME, 0, must_copy="topics.json"))
+    action = RoleMachine(CurrentRole()).decide(view(1), Facts(ME, Epoch(0), must_copy="topics.json"))
     assert isinstance(action, CannotBecome)
     assert "topics.json" in action.reason
 
 
 def test_a_master_that_may_lack_something_asks_once() -> None:
     machine = RoleMachine(CurrentRole())
-    assert isinstance(machine.decide(view(1), Facts(ME, 1)), AskAnew)
+    assert isinstance(machine.decide(view(1), Facts(ME, Epoch(1))), AskAnew)
     machine.on_examined()
-    assert isinstance(machine.decide(view(2), Facts(ME, 1)), Lead)
+    assert isinstance(machine.decide(view(2), Facts(ME, Epoch(1))), Lead)
 
 
 def test_a_set_epoch_that_goes_back_fences_the_master_until_the_controllers_decide_anew() -> None:
-    machine, facts = leading(), Facts(ME, 1, leases_supported=True)
-    machine.on_set(1, 5, 100.0)
+    machine, facts = leading(), Facts(ME, Epoch(1), leases_supported=True)
+    machine.on_set(Epoch(1), 5, 100.0)
     assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=100.0), facts), Adopt), "asked before"
     action = machine.decide(view(1, set_epoch=4, asked_ms=101.0), facts)
     assert isinstance(action, Fence)
@@ -261,12 +262,12 @@ def test_a_set_epoch_that_goes_back_fences_the_master_until_the_controllers_deci
 
 def test_a_view_of_a_real_controller_may_be_an_old_one() -> None:
     machine = leading()
-    machine.on_set(1, 5, 100.0)
-    assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=101.0), Facts(ME, 1)), Adopt)
+    machine.on_set(Epoch(1), 5, 100.0)
+    assert isinstance(machine.decide(view(1, set_epoch=4, asked_ms=101.0), Facts(ME, Epoch(1))), Adopt)
 
 
 def test_an_older_epoch_moves_nothing() -> None:
-    assert isinstance(leading(3).decide(view(2, OTHER), Facts(ME, 3)), Stay)
+    assert isinstance(leading(3).decide(view(2, OTHER), Facts(ME, Epoch(3))), Stay)
 
 
 async def test_a_master_whose_controllers_went_back_fences_itself_with_one_line(

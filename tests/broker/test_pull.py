@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from broker.role.host import Elected
 from model.codes import Request
 from model.errors import DiskError
+from model.ids import BrokerId, Epoch
 from model.message import java_hash
 from remoting import bodies
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from store.flow.reading import Got
 from tests.broker.helpers import (
     client_of,
+    elected,
     eventually,
     heartbeat,
     records,
@@ -175,7 +176,7 @@ async def test_a_held_pull_that_cannot_be_read_ends_alone(tmp_path: Path) -> Non
             return get(topic, queue_id, *rest)
 
         broker.store.get = torn  # type: ignore[method-assign, assignment]
-        await broker.lead(Elected(0, 0, frozenset(), 0))
+        await broker.lead(elected(0, 0, (), 0))
         assert [(await one).code for one in waiting] == [1, 1, 20]
         assert broker.role_state.is_master
         names = {task.get_name() for task in asyncio.all_tasks()}
@@ -274,7 +275,7 @@ async def test_a_slave_that_hears_no_master_holds_what_it_cannot_answer(tmp_path
         pull = asyncio.create_task(client.pull("T", offset, suspend_ms=20_000))
         await eventually(lambda: pull.done() or broker.status()["heldPulls"] == 1, "it is there")
         assert not pull.done()
-        await broker.follow(2, 1, None, None)
+        await broker.follow(BrokerId(2), Epoch(1), None, None)
         answer = await pull
         assert (answer.code, answer.ext["nextBeginOffset"]) == (20, str(offset))
 

@@ -10,7 +10,9 @@ import pytest
 from broker.membership.view import View
 from model.codes import Request
 from model.errors import MqError
+from model.ids import BrokerId, Epoch
 from tests.fakes.broker.role import FakeControllers, Life
+from tests.plain import broker_ids
 from tests.waiting import until
 
 
@@ -23,7 +25,7 @@ async def test_the_controllers_and_the_disk_know_before_the_log_goes(tmp_path: P
         await first.becomes("master", 1)
         await second.becomes("slave")
         assert first.host.propose is not None
-        await first.host.propose(frozenset({1, 2}), controllers.group.members_epoch)
+        await first.host.propose(broker_ids({1, 2}), controllers.group.members_epoch)
         assert controllers.group.members == [1, 2]
         assert not second.role._membership.suspect
         before = second.ha.conditions.before_reseed
@@ -53,7 +55,7 @@ async def test_a_view_from_before_ends_no_suspicion(tmp_path: Path) -> None:
         await first.becomes("master", 1)
         await second.becomes("slave")
         membership = second.role._membership
-        stale = View(1, 1, "a:1", "a:2", frozenset({1, 2}), 9, second.env.monotonic_ms())
+        stale = View(Epoch(1), BrokerId(1), "a:1", "a:2", broker_ids({1, 2}), 9, second.env.monotonic_ms())
         await membership.before_reseed()
         await membership.on_view(stale)
         assert membership.suspect

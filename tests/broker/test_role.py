@@ -15,6 +15,7 @@ from model.codes import Request, Response
 from model.errors import ConfigError, MqError, PeerError, Unknown
 from remoting.codec import Command
 from tests.fakes.broker.role import GROUP, FakeControllers, Life
+from tests.plain import broker_ids
 from tests.waiting import until
 
 
@@ -38,7 +39,7 @@ async def test_the_second_broker_follows_the_first_and_takes_over_when_it_dies(t
             assert second.host.calls == [("follow", 1, address, ha_address)]
             assert second.role.registration_id == 2
             assert first.host.propose is not None
-            answer = await first.host.propose(frozenset({1, 2}), controllers.group.members_epoch)
+            answer = await first.host.propose(broker_ids({1, 2}), controllers.group.members_epoch)
             assert answer == (frozenset({1, 2}), 2)
             await first.role.stop()
             await first.client.close()
@@ -422,17 +423,17 @@ async def test_a_definite_no_to_a_proposal_is_none_and_silence_is_unknown(tmp_pa
         await life.becomes("master", 1)
         propose = life.host.propose
         assert propose is not None
-        assert await propose(frozenset({1, 9}), controllers.group.members_epoch) is None
+        assert await propose(broker_ids({1, 9}), controllers.group.members_epoch) is None
         code = Request.CONTROLLER_ALTER_SYNC_STATE_SET
         controllers.answers[code] = lambda request: request.reply(1, remark="outcome not known: ...")
         with pytest.raises(Unknown):
-            await propose(frozenset({1}), 1)
+            await propose(broker_ids({1}), 1)
         controllers.answers[code] = lambda request: request.reply(0, body=b"[]")
         with pytest.raises(Unknown, match="cannot be read"):
-            await propose(frozenset({1}), 1)
+            await propose(broker_ids({1}), 1)
         controllers.leader = -1
         with pytest.raises(ConnectionError):
-            await propose(frozenset({1}), 1)
+            await propose(broker_ids({1}), 1)
 
 
 async def test_without_controllers_a_broker_leads_alone(tmp_path: Path) -> None:

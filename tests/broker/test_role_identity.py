@@ -7,6 +7,7 @@ import pytest
 from broker.membership.identity import Application, Identity
 from model.config import BrokerConfig
 from model.errors import ConfigError, DiskError
+from model.ids import BrokerId
 from runtime.os_env import OsDisk
 
 
@@ -21,11 +22,11 @@ def test_a_new_store_has_no_id(tmp_path: Path) -> None:
 
 def test_the_files_are_those_of_the_real_thing(tmp_path: Path) -> None:
     one = identity(tmp_path / "store", broker_name="b", cluster_name="c")
-    one.apply_for(Application(2, "127.0.0.1:10911;1700000000000"))
+    one.apply_for(Application(BrokerId(2), "127.0.0.1:10911;1700000000000"))
     assert (tmp_path / "store/brokerIdentity-temp").read_text() == "c#b#2#127.0.0.1:10911;1700000000000"
-    assert one.application() == Application(2, "127.0.0.1:10911;1700000000000")
+    assert one.application() == Application(BrokerId(2), "127.0.0.1:10911;1700000000000")
     assert one.broker_id() is None
-    one.keep(2)
+    one.keep(BrokerId(2))
     assert (tmp_path / "store/brokerIdentity").read_text() == "c#b#2"
     assert one.application() is None
     assert one.broker_id() == 2
@@ -33,7 +34,7 @@ def test_the_files_are_those_of_the_real_thing(tmp_path: Path) -> None:
 
 def test_the_path_can_be_configured(tmp_path: Path) -> None:
     path = tmp_path / "elsewhere" / "id"
-    identity(tmp_path, broker_identity_path=str(path)).keep(7)
+    identity(tmp_path, broker_identity_path=str(path)).keep(BrokerId(7))
     assert path.read_text() == "DefaultCluster#broker-a#7"
 
 

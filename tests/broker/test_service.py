@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.role.host import Elected
 from broker.service import Broker
 from model.codes import Request
 from model.errors import DiskError
+from model.ids import BrokerId, Epoch
 from model.message import message_id, property_of
 from remoting import bodies
 from remoting.codec import Command, decode
@@ -24,6 +24,7 @@ from tests.broker.helpers import (
     batch_body,
     client_of,
     config_for,
+    elected,
     eventually,
     free_port,
     golden_exchanges,
@@ -272,7 +273,7 @@ async def test_a_fenced_broker_and_a_slave_take_no_writes_but_serve_reads(tmp_pa
         assert refused.code == 14
         assert [r.body for r in await client.pull_until("T", 0, 1)] == [b"kept"]
         assert broker.health() is not None
-        await broker.follow(2, 1, "127.0.0.1:1", None)
+        await broker.follow(BrokerId(2), Epoch(1), "127.0.0.1:1", None)
         refused = await client.send("T")
         assert refused.code == 2
         assert (refused.remark or "").startswith("[REJECTREQUEST]")
@@ -290,7 +291,7 @@ async def test_with_sync_flush_an_answer_means_the_disk_has_it(tmp_path: Path) -
 
 async def test_while_slaves_are_missing_answers_wait_and_then_say_so(tmp_path: Path) -> None:
     async with running(tmp_path, slaveTimeout="50") as broker, client_of(broker) as client:
-        await broker.lead(Elected(1, 1, frozenset({1, 2}), 1))
+        await broker.lead(elected(1, 1, {1, 2}, 1))
         answer = await client.send("T", b"alone")
         assert answer.code == 12
         assert set(answer.ext) >= {"msgId", "queueId", "queueOffset"}

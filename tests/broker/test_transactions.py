@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from broker.requests.transactions import GROUP
-from broker.role.host import Elected
 from broker.service import Broker
 from model.codes import Request
 from model.errors import Refused
@@ -22,6 +21,7 @@ from store.files.record import Record, decode
 from tests.broker.halves import COMMIT, GIVEN_UP, HALF, HALVES, ROLLBACK, SOON, UNKNOWN, begin, end, of_topic
 from tests.broker.helpers import (
     client_of,
+    elected,
     eventually,
     golden_exchanges,
     heartbeat,
@@ -29,6 +29,7 @@ from tests.broker.helpers import (
     pair,
     running,
 )
+from tests.plain import broker_ids
 
 
 async def test_a_half_message_is_invisible_until_it_is_committed(tmp_path: Path) -> None:
@@ -88,12 +89,12 @@ async def test_a_commit_without_enough_replicas_is_refused_and_carried_out_when_
     keys = SOON | {"transactionCheckMax": "30", "minInSyncReplicas": "2"}
     async with pair(tmp_path, **keys) as (one, two), client_of(one) as client:
         half = await begin(client)
-        one.ha.adopt(frozenset({1}), 3)
+        one.ha.adopt(broker_ids({1}), 3)
         assert (await end(client, half, COMMIT)).code != 0
         # Long enough for 50 looks: if each counted as a question, the half would be given up by now.
         await asyncio.sleep(1.0)
         assert of_topic(one, "T") == []
-        one.ha.adopt(frozenset({1, 2}), 4)
+        one.ha.adopt(broker_ids({1, 2}), 4)
         assert (await end(client, half, COMMIT)).code == 0
         assert [record.body for record in await client.pull_until("T", 0, 1)] == [b"half"]
         await eventually(lambda: two.store.log.end == one.store.log.end, "the slave has it")
@@ -169,7 +170,7 @@ async def test_a_successor_carries_out_the_end_and_remembers_what_ended(tmp_path
         assert (await end(old, ended, COMMIT)).code == 0
         assert (await end(new, open_, COMMIT)).code == 11
         await one.fence()
-        await two.lead(Elected(2, 2, frozenset({2}), 3))
+        await two.lead(elected(2, 2, {2}, 3))
         assert (await end(new, open_, COMMIT)).code == 0
         await eventually(lambda: len(of_topic(two, "T")) == 2, "both are there")
         assert [r.body for r in of_topic(two, "T")] == [b"ended", b"open"]
@@ -206,11 +207,11 @@ async def test_an_end_the_successor_holds_but_cannot_confirm_yet_is_not_carried_
         ask, is_due = transactions._ask, transactions._is_due
         transactions._ask = lambda half: (asked.append(half.queue_offset), ask(half))[1]  # type: ignore
         transactions._is_due = lambda half: how == "asked" or is_due(half)  # type: ignore[method-assign]
-        await two.lead(Elected(2, 2, frozenset({1, 2}), 3))  # the other member is away: nothing is confirmed
+        await two.lead(elected(2, 2, {1, 2}, 3))  # the other member is away: nothing is confirmed
         assert two.store.dispatched < two.store.log.end
         again = asyncio.create_task(end(new, half, COMMIT)) if how == "told" else None
         await asyncio.sleep(0.2)
-        two.ha.adopt(frozenset({2}), 4)
+        two.ha.adopt(broker_ids({2}), 4)
         if again is not None:
             assert (await again).code == 0
         await eventually(
@@ -229,7 +230,7 @@ async def test_an_end_the_successor_cannot_judge_in_time_is_refused(tmp_path: Pa
         assert (await end(old, half, COMMIT)).code == 0
         await one.fence()
         del two.store.confirm
-        await two.lead(Elected(2, 2, frozenset({1, 2}), 3))
+        await two.lead(elected(2, 2, {1, 2}, 3))
         assert (await end(new, half, COMMIT)).code == 2
         assert len(of_topic(two, "T")) == 1
 

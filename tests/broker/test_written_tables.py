@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from broker.service import Broker
-from broker.state.role_state import RoleState
 from model.codes import Request, Response
+from model.ids import BrokerId
 from remoting import bodies
-from tests.broker.helpers import client_of, commit, eventually, pair, running, topic
+from tests.broker.helpers import client_of, commit, eventually, pair, role_state, running, topic
+from tests.plain import broker_ids
 
 NEVER = "3600000"
 
@@ -63,8 +64,10 @@ async def test_a_slave_whose_disk_refuses_the_table_confirms_nothing(
             answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
             assert answer.code == Response.SYSTEM_ERROR
             assert "in-sync slaves [2]" in (answer.remark or "")
-            assert not one.context.copies.has(2, one.context.copies.revision)
-        await eventually(lambda: one.context.copies.has(2, one.context.copies.revision), "it tries again")
+            assert not one.context.copies.has(BrokerId(2), one.context.copies.revision)
+        await eventually(
+            lambda: one.context.copies.has(BrokerId(2), one.context.copies.revision), "it tries again"
+        )
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
         assert b'"T"' in stored(two, "topics")
 
@@ -92,7 +95,7 @@ async def test_with_fewer_copies_than_the_minimum_a_change_is_refused(tmp_path: 
         client_of(one) as client,
     ):
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
-        one.ha.adopt(frozenset({1}), 3)
+        one.ha.adopt(broker_ids({1}), 3)
         answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
         assert answer.code != 0
         assert "1 of 2" in (answer.remark or "")
@@ -104,10 +107,10 @@ async def test_a_set_that_shrinks_under_a_change_does_not_make_one_copy_enough(t
     async with pair(tmp_path, **keys) as (one, two), client_of(one) as client:
         assert (await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("Before"))).code == 0
         two.client.drop(one.config.address)
-        two.role_state.set(RoleState("slave", 2, 1))  # it follows the log, and asks for no tables
+        two.role_state.set(role_state("slave", 2, 1))  # it follows the log, and asks for no tables
         asking = asyncio.create_task(client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T")))
         await eventually(lambda: "T" in one.topics.table, "the change is made")
-        one.ha.adopt(frozenset({1}), 3)
+        one.ha.adopt(broker_ids({1}), 3)
         answer = await asking
         assert answer.code == Response.SYSTEM_ERROR
         assert "1 of 2 copies" in (answer.remark or "")

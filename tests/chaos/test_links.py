@@ -278,6 +278,19 @@ def test_reset_peer_sends_a_reset(links: Links) -> None:
             ask_until_it_ends(peer)
 
 
+def test_a_toxic_that_is_put_again_begins_anew(links: Links) -> None:
+    with links.dial() as peer:
+        ask(peer)
+        links.toxic("reset_peer", timeout=700)
+        time.sleep(0.4)
+        links.api("DELETE", "/proxies/echo/toxics/reset_peer_downstream")
+        links.toxic("reset_peer", timeout=700)
+        begun = time.monotonic()
+        with pytest.raises(ConnectionError):
+            ask_until_it_ends(peer)
+        assert time.monotonic() - begun > 0.6
+
+
 def test_limit_data_ends_after_its_bytes(links: Links) -> None:
     links.toxic("limit_data", bytes=1000)
     with links.dial() as peer:

@@ -24,6 +24,8 @@ from controller.groups.elect import End
 from controller.groups.group import Group
 from controller.groups.table import ReplicaTable
 from ha.master.ack_policy import AckPolicy, Wait
+from model.ids import PhysicalOffset
+from tests.plain import offsets
 
 G = "broker-a"
 REPLICAS_MAX = 5
@@ -143,7 +145,10 @@ class Cluster:
         ]
         slowest = min([own, *(len(s.log) for s in slaves)])
         _, replicated = self.policy.watermarks(
-            own, slowest, [e for e in ends if e >= 0], self.policy.copies(len(group.members))
+            PhysicalOffset(own),
+            PhysicalOffset(slowest),
+            offsets(e for e in ends if e >= 0),
+            self.policy.copies(len(group.members)),
         )
         if replicated > self.replicated:
             self.replicated = replicated

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from ha.master.ack_policy import AckPolicy, Wait
 from model.config import BrokerConfig
+from model.ids import PhysicalOffset
+from tests.plain import offsets
 
 ENDS = st.lists(st.integers(0, 50), max_size=4)
 
@@ -52,7 +54,9 @@ def test_what_is_answered_has_its_copies_and_consumers_read_no_more_than_the_slo
 ) -> None:
     policy = AckPolicy(wait, acks_min=count, replicas=replicas, copies_min=copies_min)
     slowest = min([own, *ends])
-    readable, replicated = policy.watermarks(own, slowest, ends, policy.copies(1 + len(ends)))
+    readable, replicated = policy.watermarks(
+        PhysicalOffset(own), PhysicalOffset(slowest), offsets(ends), policy.copies(1 + len(ends))
+    )
     assert readable <= slowest
     if replicated >= 0:
         assert sum(end >= replicated for end in (own, *ends)) >= policy.copies(1 + len(ends)).to_ack
@@ -66,7 +70,9 @@ def test_so_many_logs_reach_what_is_answered_and_no_more_is_asked(ends: list[int
         return
     own, *others = ends
     policy = AckPolicy(Wait.COUNT, acks_min=count)
-    _, at = policy.watermarks(own, min(ends), others, policy.copies(0))
+    _, at = policy.watermarks(
+        PhysicalOffset(own), PhysicalOffset(min(ends)), offsets(others), policy.copies(0)
+    )
     if at < 0:
         assert len(ends) < count
     else:

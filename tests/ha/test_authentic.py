@@ -14,10 +14,13 @@ import pytest
 
 from ha.master.links import STRANGERS_MAX
 from ha.slave.follower import State
-from ha.wire.codec import SlaveHandshake, encode_ack, encode_slave_handshake
+from ha.wire.codec import encode_slave_handshake
 from ha.wire.proof import Credentials, HandshakeInitiator, Reason, refusal
+from model.ids import BrokerId, Epoch, PhysicalOffset
+from tests.fakes.ha.frames import encode_ack, slave_handshake
 from tests.fakes.ha.group import Group, Node
 from tests.fakes.ha.raw_slave import RawSlave
+from tests.plain import broker_ids
 from tests.waiting import until
 
 RECORD = b"0123456789"
@@ -62,7 +65,7 @@ async def forge(node: Node, broker_id: int = 2) -> RawSlave:
     """Connect as one who follows the HA protocol and calls himself ``broker_id``; acknowledge everything."""
     slave = await connect(node)
     slave.writer.write(
-        encode_slave_handshake(SlaveHandshake(broker_id, False, False, answers_heartbeats=True))
+        encode_slave_handshake(slave_handshake(broker_id, False, False, answers_heartbeats=True))
     )
     slave.writer.write(encode_ack(node.store.log.end))
     return slave
@@ -76,7 +79,9 @@ async def prove(node: Node, broker_id: int, *, group: str | None = None) -> RawS
         credentials = Credentials.of(node.env, node.config)
         node.config.broker_name = kept
     assert credentials.secret is not None
-    knock = HandshakeInitiator(node.env, credentials.secret, credentials.scope, broker_id, node.ha.epoch)
+    knock = HandshakeInitiator(
+        node.env, credentials.secret, credentials.scope, BrokerId(broker_id), node.ha.epoch
+    )
     slave = await connect(node)
     slave.writer.write(knock.hello)
     proof = knock.feed(await slave.reader.readexactly(80))
@@ -103,8 +108,8 @@ async def pair(
 
 async def without_controller(group: Group) -> None:
     group.master_id = 0
-    await group.master.ha.become_master(0, 0, {0}, 0, None)
-    await group.nodes[2].ha.become_slave(2, 0, group.master.address)
+    await group.master.ha.become_master(BrokerId(0), Epoch(0), broker_ids({0}), 0, None)
+    await group.nodes[2].ha.become_slave(BrokerId(2), Epoch(0), group.master.address)
 
 
 @pytest.mark.parametrize("secrets", [False, True])
@@ -119,7 +124,9 @@ def test_a_forger_with_a_members_id_has_nothing_acknowledged(secrets: bool, secr
             await group.full()
             await until(lambda: group.master.ha.replicated == 10)
             # The Controller cannot be asked: 2 stays a member, and could be elected.
-            await group.master.ha.become_master(1, group.epoch, group.members, group.set_epoch, None)
+            await group.master.ha.become_master(
+                BrokerId(1), Epoch(group.epoch), group.members, group.set_epoch, None
+            )
             await group.nodes[2].ha.become_fenced()
             await until(lambda: not group.master.ha.slaves())
             group.master.store.grow(RECORD)
@@ -193,7 +200,7 @@ def test_links_turned_away_share_a_line_in_the_log(secret: str, caplog: pytest.L
             await group.elect(1)
             with caplog.at_level(logging.INFO, "ha"):
                 for said in (
-                    encode_slave_handshake(SlaveHandshake(2, False, False)),
+                    encode_slave_handshake(slave_handshake(2, False, False)),
                     b"\xff" * 8,
                     b"GET /",
                 ) * 5:
@@ -216,9 +223,9 @@ def test_who_has_proven_to_be_one_broker_is_no_other_one(secret: str) -> None:
         async with Group(*(Node(number, ha_secret_file=secret) for number in (1, 2))) as group:
             await group.elect(1)
             await group.full()
-            true_one = group.master.ha.links.by_id[2]
+            true_one = group.master.ha.links.by_id[BrokerId(2)]
             liar = await prove(group.master, 3)
-            liar.writer.write(encode_slave_handshake(SlaveHandshake(2, False, False)))
+            liar.writer.write(encode_slave_handshake(slave_handshake(2, False, False)))
             assert await liar.hung_up()
             assert group.master.ha.links.by_id == {2: true_one}
             honest = await prove(group.master, 3)
@@ -283,7 +290,7 @@ def test_who_follows_whom(case: str, kind: str, secret: str, other_secret: str, 
                 await until(lambda: node.store.confirmed == 10, case)
                 assert state_of(node) == (State.FOLLOWING, None)
                 assert node.ha.unproven is None
-                link = group.master.ha.links.by_id.get(2)
+                link = group.master.ha.links.by_id.get(BrokerId(2))
                 both_can = {"secret"} <= set(master_words) & set(slave_words)
                 asked = kind == "ours" or "trust" not in slave_words or "trust" not in master_words
                 assert (link is not None and link.proven == 2) == (both_can and asked)
@@ -352,10 +359,10 @@ def test_a_classic_slave_is_known_by_the_id_it_proved(secret: str) -> None:
             stray = await connect(master)
             stray.writer.write((10).to_bytes(8, "big"))
             assert await stray.reader.read() == refusal(Reason.NEEDS_PROOF)
-            first = master.ha.links.by_id[2]
+            first = master.ha.links.by_id[BrokerId(2)]
             second = await prove(master, 2)
             second.writer.write((0).to_bytes(8, "big"))
-            await until(lambda: master.ha.links.by_id.get(2) not in (None, first))
+            await until(lambda: master.ha.links.by_id.get(BrokerId(2)) not in (None, first))
             assert master.ha.members == {0, 2}
             second.close()
 
@@ -372,12 +379,12 @@ def test_beside_trust_a_link_without_a_proof_takes_no_place_of_one_that_has_it(s
                 2: 2,
                 3: None,
             }
-            kept = group.master.ha.links.by_id[2]
+            kept = group.master.ha.links.by_id[BrokerId(2)]
             assert await (await forge(group.master, 2)).hung_up()
-            assert group.master.ha.links.by_id[2] is kept
-            taken = group.master.ha.links.by_id[3]
+            assert group.master.ha.links.by_id[BrokerId(2)] is kept
+            taken = group.master.ha.links.by_id[BrokerId(3)]
             await forge(group.master, 3)
-            await until(lambda: group.master.ha.links.by_id.get(3) not in (None, taken))
+            await until(lambda: group.master.ha.links.by_id.get(BrokerId(3)) not in (None, taken))
 
     play(run())
 
@@ -400,13 +407,13 @@ def test_a_newer_link_of_a_broker_inherits_nothing_of_the_older_one(proven: bool
             await older.greet(2, answers_heartbeats=True)
             older.writer.write(encode_ack(10))
             await until(lambda: group.members == {1, 2})
-            former = master.ha.links.by_id[2]
+            former = master.ha.links.by_id[BrokerId(2)]
             newer = await link_to(master)
             await newer.greet(2, answers_heartbeats=True)
-            assert master.ha.links.by_id[2] is not former
+            assert master.ha.links.by_id[BrokerId(2)] is not former
             assert [entry["ackOffset"] for entry in master.ha.slaves()] == [None]
             master.store.grow(RECORD)
-            former.end = 20
+            former.end = PhysicalOffset(20)
             master.ha.links.on_ack(former)
             await asyncio.sleep(0.05)
             assert (master.ha.replicated, master.store.confirmed) == (10, 10)

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from ha.master.ack_policy import AckPolicy, Wait
 from ha.master.connected_set import ConnectedSet
 from ha.slave.follower import State
-from ha.wire.classic_codec import ReportReader, TransferReader, encode_header, encode_report
-from ha.wire.codec import Ack, Transfer
+from ha.wire.classic_codec import ReportReader, TransferReader
 from model.config import BrokerConfig
 from model.errors import ConfigError, PeerError
+from model.ids import BrokerId, Epoch, PhysicalOffset
+from tests.fakes.ha.frames import ack, encode_header, encode_report, transfer
 from tests.fakes.ha.group import Node
+from tests.plain import broker_ids
 from tests.waiting import until
 
 
@@ -32,9 +34,9 @@ async def classic(*slaves: Node, data: bytes = b"", **settings: object) -> Async
     try:
         for node in nodes:
             await node.ha.start()
-        await master.ha.become_master(0, 0, {0}, 0, None)
+        await master.ha.become_master(BrokerId(0), Epoch(0), broker_ids({0}), 0, None)
         for slave in slaves:
-            await slave.ha.become_slave(slave.id, 0, master.address)
+            await slave.ha.become_slave(BrokerId(slave.id), Epoch(0), master.address)
         yield master
     finally:
         for node in nodes:
@@ -48,7 +50,7 @@ def test_the_newest_report_survives_any_cut_of_the_stream(ends: list[int], cuts:
     for cut in [*cuts, len(data)]:
         found += reader.feed(data[at : at + cut])
         at += cut
-    assert found[-1] == Ack(ends[-1])
+    assert found[-1] == ack(ends[-1])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.binary(max_size=50))), st.lists(st.integers(0, 100)))
@@ -58,7 +60,7 @@ def test_transfers_survive_any_cut_of_the_stream(frames: list[tuple[int, bytes]]
     for cut in [*cuts, len(data)]:
         found += reader.feed(data[at : at + cut])
         at += cut
-    assert found == [Transfer(offset, 0, 0, 0, body) for offset, body in frames]
+    assert found == [transfer(offset, 0, 0, 0, body) for offset, body in frames]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ async def test_an_answer_waits_for_in_sync_replicas_of_connected_slaves() -> Non
         )
         assert master.ha.refuse() is None
         await two.ha.start()
-        await two.ha.become_slave(2, 0, master.address)
+        await two.ha.become_slave(BrokerId(2), Epoch(0), master.address)
         await until(lambda: master.ha.replicated == 10)
         await two.ha.stop()
         await one.ha.stop()
@@ -149,7 +151,7 @@ async def test_a_slave_of_a_master_that_deleted_its_range_or_has_another_log_say
         master.store.log.min_offset = 4096
         for slave in (behind, ahead):
             await slave.ha.start()
-            await slave.ha.become_slave(slave.id, 0, master.address)
+            await slave.ha.become_slave(BrokerId(slave.id), Epoch(0), master.address)
             await until(lambda s=slave: s.ha.needs_reseed is not None)  # type: ignore[misc]
         assert "is gone there" in (behind.ha.needs_reseed or "")
         assert "not the log we copied" in (ahead.ha.needs_reseed or "")
@@ -219,7 +221,7 @@ async def test_a_slave_that_comes_back_goes_on_where_it_was(end: int) -> None:
         assert bytes(slave.store.log.data) == data
         await until(lambda: master.ha.replicated == 10_000)
         await slave.ha.become_fenced()
-        await slave.ha.become_slave(1, 0, master.address)
+        await slave.ha.become_slave(BrokerId(1), Epoch(0), master.address)
         await until(lambda: slave.ha.follows)
         await until(lambda: [s["ackOffset"] for s in master.ha.slaves()] == [10_000])
 
@@ -249,20 +251,26 @@ async def test_a_stray_connection_moves_no_ack_of_a_classic_master() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["grow", "join", "ack", "leave"]), st.integers(1, 4)), max_size=40))
 def test_replicated_is_what_so_many_connected_slaves_have(steps: list[tuple[str, int]]) -> None:
-    sync = ConnectedSet(0, AckPolicy(Wait.COUNT, acks_min=2), end=0, flushed=0, confirmed=0)
+    sync = ConnectedSet(
+        BrokerId(0),
+        AckPolicy(Wait.COUNT, acks_min=2),
+        end=PhysicalOffset(0),
+        flushed=PhysicalOffset(0),
+        confirmed=PhysicalOffset(0),
+    )
     ends: dict[int, int] = {}
     most = 0
     for step, who in steps:
         if step == "grow":
-            sync.on_append(sync.end + who)
+            sync.on_append(PhysicalOffset(sync.end + who))
         elif step == "join":
-            sync.on_connect(who, 0)
+            sync.on_connect(BrokerId(who), 0)
             ends[who] = -1
         elif step == "ack" and who in ends:
             ends[who] = sync.end
-            sync.on_ack(who, sync.end, 0)
+            sync.on_ack(BrokerId(who), sync.end, 0)
         elif step == "leave":
-            sync.on_disconnect(who)
+            sync.on_disconnect(BrokerId(who))
             ends.pop(who, None)
         most = max([most, *ends.values()])
         assert sync.replicated <= most

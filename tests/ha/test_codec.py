@@ -5,18 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha.wire.codec import (
-    Ack,
     MasterHandshake,
     MasterReader,
-    SlaveHandshake,
     SlaveReader,
     Transfer,
-    encode_ack,
-    encode_master_handshake,
     encode_slave_handshake,
-    encode_transfer_header,
 )
 from model.errors import PeerError
+from tests.fakes.ha.frames import (
+    ack,
+    encode_ack,
+    encode_master_handshake,
+    encode_transfer_header,
+    master_handshake,
+    slave_handshake,
+    transfer,
+)
 
 OFFSETS = st.integers(0, 2**62)
 CUTS = st.lists(st.integers(1, 200), max_size=60)
@@ -33,7 +37,7 @@ def chunks(data: bytes, cuts: list[int]) -> list[bytes]:
 @st.composite
 def transfers(draw: st.DrawFn) -> Transfer:
     body = draw(st.binary(max_size=100))
-    return Transfer(draw(OFFSETS), draw(st.integers(0, 2**31 - 1)), draw(OFFSETS), draw(OFFSETS), body)
+    return transfer(draw(OFFSETS), draw(st.integers(0, 2**31 - 1)), draw(OFFSETS), draw(OFFSETS), body)
 
 
 def encoded(frame: Transfer) -> bytes:
@@ -44,12 +48,12 @@ def encoded(frame: Transfer) -> bytes:
 
 
 def test_frames_have_the_bytes_of_the_real_thing() -> None:
-    assert encode_slave_handshake(SlaveHandshake(2, False, True)).hex() == "0000000100000001" + f"{2:016x}"
+    assert encode_slave_handshake(slave_handshake(2, False, True)).hex() == "0000000100000001" + f"{2:016x}"
     # What a real master, which compares with 1, takes for a no.
-    prompt = SlaveHandshake(2, False, False, answers_heartbeats=True)
+    prompt = slave_handshake(2, False, False, answers_heartbeats=True)
     assert encode_slave_handshake(prompt).hex() == "0000000100020000" + f"{2:016x}"
     assert SlaveReader().feed(encode_slave_handshake(prompt)) == [prompt]
-    last_file = encode_slave_handshake(SlaveHandshake(2, True, False, answers_heartbeats=True))
+    last_file = encode_slave_handshake(slave_handshake(2, True, False, answers_heartbeats=True))
     assert last_file.hex() == "0000000100010000" + f"{2:016x}"
     assert encode_ack(4514).hex() == "00000002" + f"{4514:016x}"
     assert encode_master_handshake(99, [(1, 0), (3, 90)]).hex() == (
@@ -63,11 +67,11 @@ def test_frames_have_the_bytes_of_the_real_thing() -> None:
 
 @given(ends=st.lists(OFFSETS, max_size=20), broker_id=st.integers(1, 2**63 - 1), cuts=CUTS)
 def test_a_slaves_frames_survive_any_cut(ends: list[int], broker_id: int, cuts: list[int]) -> None:
-    handshake = SlaveHandshake(broker_id, True, False)
+    handshake = slave_handshake(broker_id, True, False)
     data = encode_slave_handshake(handshake) + b"".join(encode_ack(end) for end in ends)
     reader = SlaveReader()
     frames = [frame for chunk in chunks(data, cuts) for frame in reader.feed(chunk)]
-    assert frames == [handshake, *(Ack(end) for end in ends)]
+    assert frames == [handshake, *(ack(end) for end in ends)]
 
 
 @given(sent=st.lists(transfers(), max_size=8), cuts=CUTS)
@@ -76,20 +80,20 @@ def test_a_masters_frames_survive_any_cut(sent: list[Transfer], cuts: list[int])
     data = encode_master_handshake(99999, epochs) + b"".join(encoded(frame) for frame in sent)
     reader = MasterReader()
     frames = [frame for chunk in chunks(data, cuts) for frame in reader.feed(chunk)]
-    assert frames == [MasterHandshake(99999, 3, epochs), *sent]
+    assert frames == [master_handshake(99999, 3, epochs), *sent]
 
 
 def test_a_handshake_of_twelve_bytes_is_waited_for() -> None:
     reader = SlaveReader()
-    data = encode_slave_handshake(SlaveHandshake(2**40 + 7, False, False))
+    data = encode_slave_handshake(slave_handshake(2**40 + 7, False, False))
     assert reader.feed(data[:12]) == []
-    assert reader.feed(data[12:]) == [SlaveHandshake(2**40 + 7, False, False)]
+    assert reader.feed(data[12:]) == [slave_handshake(2**40 + 7, False, False)]
 
 
 @pytest.mark.parametrize("broker_id", [0, -1, -(2**63)])
 def test_an_id_no_controller_gives_is_refused(broker_id: int) -> None:
     with pytest.raises(PeerError, match="broker id"):
-        SlaveReader().feed(encode_slave_handshake(SlaveHandshake(broker_id, False, False)))
+        SlaveReader().feed(encode_slave_handshake(slave_handshake(broker_id, False, False)))
 
 
 def test_a_classic_slave_or_stranger_is_refused_at_its_first_bytes() -> None:
@@ -100,16 +104,16 @@ def test_a_classic_slave_or_stranger_is_refused_at_its_first_bytes() -> None:
 
 
 def test_a_handshake_said_again_before_the_first_ack_is_heard_once_whatever_the_cuts() -> None:
-    handshake = encode_slave_handshake(SlaveHandshake(2, False, False))
+    handshake = encode_slave_handshake(slave_handshake(2, False, False))
     data = handshake * 3 + encode_ack(7)
     for size in range(1, len(data) + 1):
         reader = SlaveReader()
         found = [frame for at in range(0, len(data), size) for frame in reader.feed(data[at : at + size])]
-        assert found == [SlaveHandshake(2, False, False), Ack(7)]
+        assert found == [slave_handshake(2, False, False), ack(7)]
 
 
 def test_another_handshake_on_a_connection_or_one_after_an_ack_is_refused() -> None:
-    first, other = (encode_slave_handshake(SlaveHandshake(i, False, False)) for i in (2, 3))
+    first, other = (encode_slave_handshake(slave_handshake(i, False, False)) for i in (2, 3))
     with pytest.raises(PeerError, match="another handshake"):
         SlaveReader().feed(first + other)
     with pytest.raises(PeerError, match="state 1"):
@@ -118,7 +122,7 @@ def test_another_handshake_on_a_connection_or_one_after_an_ack_is_refused() -> N
 
 def test_a_negative_ack_is_refused() -> None:
     reader = SlaveReader()
-    reader.feed(encode_slave_handshake(SlaveHandshake(2, False, False)))
+    reader.feed(encode_slave_handshake(slave_handshake(2, False, False)))
     with pytest.raises(PeerError, match="-1"):
         reader.feed(encode_ack(-1))
 
@@ -156,7 +160,7 @@ def test_any_bytes_end_in_frames_or_a_peer_error(data: bytes, greeted: bool) -> 
     master, slave = MasterReader(), SlaveReader()
     if greeted:
         master.feed(encode_master_handshake(0, [(1, 0)]))
-        slave.feed(encode_slave_handshake(SlaveHandshake(2, False, False)))
+        slave.feed(encode_slave_handshake(slave_handshake(2, False, False)))
     for feed in (master.feed, slave.feed):
         try:
             frames = feed(data)

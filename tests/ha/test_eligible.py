@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from ha.master.ack_policy import AckPolicy
-from ha.master.sync_set import JOINING_MS, Leadership, LogEnds, SyncSet
+from ha.master.sync_set import JOINING_MS
+from model.ids import BrokerId
+from tests.fakes.ha.sync_set import PlainSyncSet, leadership, log_ends
 
 
 class Group:
@@ -11,10 +13,10 @@ class Group:
 
     def __init__(self) -> None:
         self.ready: set[int] = set()
-        self.sync = SyncSet(
-            1,
-            Leadership(1, 0, frozenset({1}), 1),
-            LogEnds(100, 0, 0),
+        self.sync = PlainSyncSet(
+            BrokerId(1),
+            leadership(1, 0, frozenset({1}), 1),
+            log_ends(100, 0, 0),
             AckPolicy(),
             not_catchup_ms=15_000,
             now_ms=0,

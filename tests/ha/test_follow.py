@@ -23,8 +23,11 @@ from ha.slave.follow import (
 )
 from ha.wire.codec import MasterHandshake, Transfer
 from model.errors import PeerError
+from model.ids import Epoch, PhysicalOffset
+from tests.fakes.ha.frames import master_handshake, transfer
+from tests.plain import epoch_starts
 
-OURS, REAL = Master(9), Master(9, rocketmq_peer=True)
+OURS, REAL = Master(Epoch(9)), Master(Epoch(9), rocketmq_peer=True)
 SEGMENT = 1 << 16
 
 
@@ -37,10 +40,10 @@ class Slave:
         self.begin = 0
         self.dispatched: int | None = None  # None: up to the end
         self.data = bytearray(data)
-        self.epochs = list(epochs)
+        self.epochs: list[tuple[int, int]] = list(epochs)
         self.confirmed = confirmed
         self.flushed = flushed
-        self.classic_from: int | None = None
+        self.classic_from: PhysicalOffset | None = None
         self.epochs_lost = False
         self.reseed: CannotGoOn | None = None
         self.cut_to: int | None = None
@@ -52,12 +55,12 @@ class Slave:
     @property
     def own(self) -> OwnLog:
         return OwnLog(
-            self.begin,
-            self.end,
-            self.flushed,
-            self.confirmed,
-            self.end if self.dispatched is None else self.dispatched,
-            tuple(self.epochs),
+            PhysicalOffset(self.begin),
+            PhysicalOffset(self.end),
+            PhysicalOffset(self.flushed),
+            PhysicalOffset(self.confirmed),
+            PhysicalOffset(self.end if self.dispatched is None else self.dispatched),
+            epoch_starts(self.epochs),
             self.epochs_lost,
             self.classic_from,
         )
@@ -130,7 +133,7 @@ def slaves(draw: st.DrawFn) -> Slave:
     slave = Slave(bytes(size), epochs, confirmed, flushed)
     slave.epochs_lost = draw(st.booleans()) and not epochs
     slave.dispatched = draw(st.integers(0, confirmed))
-    slave.classic_from = draw(st.none() | st.integers(0, 200)) if epochs else None
+    slave.classic_from = draw(st.none() | st.integers(0, 200).map(PhysicalOffset)) if epochs else None
     return slave
 
 
@@ -138,14 +141,14 @@ def slaves(draw: st.DrawFn) -> Slave:
 def handshakes(draw: st.DrawFn) -> MasterHandshake:
     epochs = draw(EPOCHS)
     end = draw(st.integers(epochs[-1][1] if epochs else 0, 260))
-    return MasterHandshake(end, epochs[-1][0] if epochs else -1, epochs)
+    return master_handshake(end, epochs[-1][0] if epochs else -1, epochs)
 
 
 @given(
     slaves(),
     handshakes(),
     FRAMES,
-    st.sampled_from([OURS, REAL, Master(9, followed_rocketmq=True)]),
+    st.sampled_from([OURS, REAL, Master(Epoch(9), followed_rocketmq=True)]),
     st.booleans(),
     st.data(),
 )
@@ -174,7 +177,7 @@ def test_whatever_a_master_says_the_log_grows_at_its_end_and_keeps_what_is_prove
             if slave.reseed is not None:
                 return
             if data.draw(st.booleans()):  # most random offsets do not fit: make this one fit
-                frame = Transfer(len(slave.data), frame.epoch, frame.epoch_start, frame.confirmed, frame.body)
+                frame = transfer(len(slave.data), frame.epoch, frame.epoch_start, frame.confirmed, frame.body)
             before, cut = bytes(slave.data), slave.cut_to
             slave.carry_out(following.on_frame(frame, slave.own, 0.0))
             assert bytes(slave.data[: len(before)]) == before
@@ -213,15 +216,15 @@ def greet(slave: Slave, greeting: MasterHandshake, master: Master = OURS) -> Non
 
 def test_a_tail_that_was_never_confirmed_is_cut() -> None:
     slave = Slave(bytes(150), ((1, 0),), 100, 150)
-    greet(slave, MasterHandshake(120, 2, ((1, 0), (2, 100))))
+    greet(slave, master_handshake(120, 2, ((1, 0), (2, 100))))
     assert (slave.cut_to, slave.reseed) == (100, None)
 
 
 @pytest.mark.parametrize(
     "greeting",
     [
-        MasterHandshake(90, 1, ((1, 0),)),  # it lost its end
-        MasterHandshake(500, 2, ((1, 0), (2, 90))),  # and wrote on
+        master_handshake(90, 1, ((1, 0),)),  # it lost its end
+        master_handshake(500, 2, ((1, 0), (2, 90))),  # and wrote on
     ],
 )
 def test_a_master_that_lacks_what_is_confirmed_here_cuts_nothing(greeting: MasterHandshake) -> None:
@@ -240,19 +243,21 @@ def test_a_master_that_lacks_what_is_confirmed_here_cuts_nothing(greeting: Maste
 def test_without_epochs_the_log_ends_where_the_value_says_and_never_before_it_begins() -> None:
     slave = Slave(bytes(150), (), 120, 150)
     slave.begin, slave.epochs_lost, slave.dispatched = 60, True, 110
-    greeting = MasterHandshake(300, 2, ((1, 0), (2, 100)))
+    greeting = master_handshake(300, 2, ((1, 0), (2, 100)))
     following = Following(segment_bytes=SEGMENT, synced=False, read=slave.read)
     actions = following.on_handshake(greeting, slave.own, OURS)
     assert [action for action in actions if isinstance(action, Truncate)] == [
-        Truncate(110, "our epochs were lost, and what lies behind is copied again", harmless=True)
+        Truncate(
+            PhysicalOffset(110), "our epochs were lost, and what lies behind is copied again", harmless=True
+        )
     ], "the end of the last whole record, not in the middle of what is confirmed"
     slave.carry_out(actions)
     assert (slave.end, slave.epochs) == (110, [(1, 0), (2, 100)])
 
 
-@pytest.mark.parametrize("master", [REAL, Master(9, followed_rocketmq=True)])
+@pytest.mark.parametrize("master", [REAL, Master(Epoch(9), followed_rocketmq=True)])
 def test_where_a_real_master_may_have_confirmed_the_cut_is_made(master: Master) -> None:
     # It confirms what it alone has, and counts bytes to the epoch before an election without a write.
     slave = Slave(bytes(150), ((1, 0),), 100, 150)
-    greet(slave, MasterHandshake(90, 1, ((1, 0),)), master)
+    greet(slave, master_handshake(90, 1, ((1, 0),)), master)
     assert (slave.cut_to, slave.reseed) == (90, None)

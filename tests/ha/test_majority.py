@@ -4,7 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ha.master.sync_set import Leadership
+from model.ids import Epoch, PhysicalOffset
 from tests.fakes.ha.sync_set import SELF, sync_set, with_slaves
+from tests.plain import broker_ids
 
 
 def test_in_majority_mode_an_answer_needs_a_majority_of_all_replicas_whatever_the_set_holds() -> None:
@@ -48,7 +50,7 @@ def test_in_majority_mode_records_of_former_epochs_count_only_with_the_current_o
     assert sync.replicated == 0, "a first report: it need not have noted this epoch"
     sync.on_ack(2, 100, 1)
     assert sync.replicated == 100, "an answer to a frame with this epoch's label"
-    sync.on_elected(Leadership(2, 100, frozenset({SELF, 2, 3}), 2), 2)
+    sync.on_elected(Leadership(Epoch(2), PhysicalOffset(100), broker_ids({SELF, 2, 3}), 2), 2)
     sync.on_disconnect(2)
     sync.on_connect(3, 2)
     sync.on_ack(3, 90, 2)

@@ -9,6 +9,7 @@ import pytest
 from ha.master.sync_set import SyncSet
 from ha.service import HaService
 from ha.slave.follower import State
+from model.ids import PhysicalOffset
 from tests.fakes.ha.group import Group, Node
 from tests.waiting import until
 
@@ -68,6 +69,8 @@ async def test_a_slave_of_a_real_master_goes_on_by_its_word_and_by_its_successor
         await group.elect(2)
         await group.level()
         assert slave.store.cuts == [30]
+        # Level it is as soon as it is cut; that it followed a real one counts from the first frame on.
+        await until(lambda: slave.ha.follows, "it follows the real one")
         # The next one is of ours; what is confirmed here is still the real one's word.
         slave.ha.expect_master(rocketmq_peer=False)
         await slave.ha.become_fenced()
@@ -101,7 +104,7 @@ async def test_a_broken_promise_of_replication_is_told_and_nothing_is_answered_a
         ha.on_broken.append(told.append)
         assert ha.refuse() is None
         assert isinstance(ha.sync, SyncSet)
-        ha.sync.confirmed = 60  # as a mistake of ours would have it
+        ha.sync.confirmed = PhysicalOffset(60)  # as a mistake of ours would have it
         group.master.store.grow(RECORD * 2)
         await until(lambda: ha.broken is not None)
         await asyncio.sleep(0.1)

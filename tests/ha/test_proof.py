@@ -28,6 +28,7 @@ from ha.wire.proof import (
 )
 from model.config import BrokerConfig
 from model.errors import ConfigError, PeerError
+from model.ids import BrokerId, Epoch
 from runtime.mac import MAC_BYTES
 from runtime.os_env import OsEnv
 from runtime.secret import fresh_nonce
@@ -49,7 +50,7 @@ def gate(epoch: int = 3, **which: object) -> HandshakeResponder:
 
 
 def knock(broker_id: int = 2, epoch: int = 3, secret: bytes = SECRET, group: str = "a") -> HandshakeInitiator:
-    return HandshakeInitiator(ENV, secret, credentials(group=group).scope, broker_id, epoch)
+    return HandshakeInitiator(ENV, secret, credentials(group=group).scope, BrokerId(broker_id), Epoch(epoch))
 
 
 def opened(gate: HandshakeResponder, knock: HandshakeInitiator) -> bytes:
@@ -114,7 +115,7 @@ def test_the_bytes_are_those_of_the_table() -> None:
 def test_a_hello_acknowledges_nothing_at_a_real_master(seed: int) -> None:
     """It reads a state as its first 4 bytes, or in a group without Controller an offset in each 8 of them."""
     env = OsEnv(seed=seed)
-    hello = HandshakeInitiator(env, SECRET, credentials().scope, seed + 1, seed).hello
+    hello = HandshakeInitiator(env, SECRET, credentials().scope, BrokerId(seed + 1), Epoch(seed)).hello
     assert all(offset < 0 for (offset,) in struct.iter_unpack(">q", hello))
     assert int.from_bytes(hello[:4], "big", signed=True) < 0
 

@@ -19,8 +19,10 @@ from ha.service import HaService
 from ha.slave.follower import State
 from ha.wire.proof import HELLO_BYTES, PROOF_S, Credentials, HandshakeInitiator
 from model.config import BrokerConfig
+from model.ids import BrokerId, Epoch
 from runtime.env import Env
 from tests.fakes.ha.store import FakeStore
+from tests.plain import broker_ids
 
 pytestmark = pytest.mark.sim
 PORT = 10912
@@ -57,7 +59,9 @@ class World:
             self.loop.close()
 
     def knock(self) -> HandshakeInitiator:
-        return HandshakeInitiator(self.stranger, HA_SECRET, Credentials.of(self.env, self.config).scope, 2, 1)
+        return HandshakeInitiator(
+            self.stranger, HA_SECRET, Credentials.of(self.env, self.config).scope, BrokerId(2), Epoch(1)
+        )
 
 
 class Peer(asyncio.Protocol):
@@ -101,7 +105,7 @@ def test_a_stranger_that_takes_his_time_is_cut_off(way: str) -> None:
     world = World()
 
     async def story() -> None:
-        await world.ha.become_master(1, 1, {1}, 1, None)
+        await world.ha.become_master(BrokerId(1), Epoch(1), broker_ids({1}), 1, None)
         _, peer = await world.stranger.network.connect(Peer, "127.0.2.1", PORT)
         hello = world.knock().hello
         assert peer.wire is not None
@@ -125,7 +129,7 @@ def test_who_proved_himself_in_time_is_not_cut_off_afterwards() -> None:
     world = World()
 
     async def story() -> None:
-        await world.ha.become_master(1, 1, {1}, 1, None)
+        await world.ha.become_master(BrokerId(1), Epoch(1), broker_ids({1}), 1, None)
         _, peer = await world.stranger.network.connect(Peer, "127.0.2.1", PORT)
         knock = world.knock()
         assert peer.wire is not None
@@ -157,7 +161,7 @@ def test_a_slave_waits_no_longer_for_a_masters_proof(drips: bool) -> None:
 
     async def story() -> None:
         listener = await world.stranger.network.listen(Master, "127.0.3.1", PORT)
-        await world.ha.become_slave(2, 1, f"127.0.3.1:{PORT}")
+        await world.ha.become_slave(BrokerId(2), Epoch(1), f"127.0.3.1:{PORT}")
         await asyncio.sleep(PROOF_S * 5)
         assert len(peers) >= 4
         for peer in peers[:3]:

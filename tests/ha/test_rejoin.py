@@ -18,8 +18,10 @@ from chaos.worlds.sim_net import Fabric
 from ha.service import HaService
 from ha.slave.follow import Master
 from model.config import BrokerConfig
+from model.ids import BrokerId, Epoch
 from store.message_store import MessageStore
 from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
+from tests.plain import broker_ids
 from tests.store.crash_workload import KINDS, SETTINGS, Workload, bytes_of, mend, points
 from tests.store.support import SEGMENT, config, message, records_of, scrub_all
 
@@ -47,7 +49,7 @@ class Replica:
         )
         self.ha = HaService(env, self.store, settings)
         # The workload confirms what it cuts, as a group with a real master may.
-        self.ha.next_master = Master(0, followed_rocketmq=True)
+        self.ha.next_master = Master(Epoch(0), followed_rocketmq=True)
 
     async def start(self) -> None:
         await self.store.open()
@@ -64,7 +66,7 @@ class Group:
     def __init__(self, loop: SimLoop, disks: dict[int, FaultyDisk]) -> None:
         fabric = Fabric(loop, 0)
         self.replicas = {number: Replica(loop, fabric, number, disk) for number, disk in disks.items()}
-        self.members = frozenset({MASTER, OTHER})
+        self.members = broker_ids({MASTER, OTHER})
         self._set_epoch = 1
         self._loop = loop
 
@@ -74,11 +76,15 @@ class Group:
             await loop.spawn(replica.life, replica.start(), name="start")
         master, crashed = replicas[MASTER], replicas[CRASHED]
         master.store.epochs.append(3, master.store.log.end)
-        promote = master.ha.become_master(MASTER, 3, self.members, 1, self._propose)
+        promote = master.ha.become_master(BrokerId(MASTER), Epoch(3), self.members, 1, self._propose)
         await loop.spawn(master.life, promote, name="promote")
         for number in (OTHER, CRASHED):
             replica = replicas[number]
-            await loop.spawn(replica.life, replica.ha.become_slave(number, 3, master.address), name="follow")
+            await loop.spawn(
+                replica.life,
+                replica.ha.become_slave(BrokerId(number), Epoch(3), master.address),
+                name="follow",
+            )
         await self._level(where)
         scrub_all(crashed.store)
         await mend(crashed.store, master.store.lookup)
@@ -89,7 +95,9 @@ class Group:
         for replica in replicas.values():
             await loop.spawn(replica.life, replica.stop(), name="stop")
 
-    async def _propose(self, members: frozenset[int], base: int) -> tuple[frozenset[int], int] | None:
+    async def _propose(
+        self, members: frozenset[BrokerId], base: int
+    ) -> tuple[frozenset[BrokerId], int] | None:
         if base != self._set_epoch:
             return None
         self.members, self._set_epoch = members, self._set_epoch + 1

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from ha.slave import follower, reseeds
-from ha.wire.codec import encode_master_handshake, encode_transfer_header
+from model.ids import BrokerId, Epoch
 from runtime.backoff import Backoff
+from tests.fakes.ha.frames import encode_master_handshake, encode_transfer_header
 from tests.fakes.ha.group import Node
 from tests.ports import free_port
 from tests.waiting import until
@@ -55,7 +56,7 @@ def test_a_master_that_says_one_thing_right_and_fails_is_asked_ever_more_seldom(
         server = await asyncio.start_server(fails, "127.0.0.1", port)
         async with server:
             await node.ha.start()
-            await node.ha.become_slave(2, 1, f"127.0.0.1:{port}")
+            await node.ha.become_slave(BrokerId(2), Epoch(1), f"127.0.0.1:{port}")
             await until(lambda: len(waits_ms) >= LINKS, "so many links failed")
             await node.ha.stop()
 
@@ -95,7 +96,7 @@ async def test_a_master_whose_every_copy_has_a_gap_fills_no_disk(
     server = await asyncio.start_server(gaps, "127.0.0.1", port)
     async with server:
         await node.ha.start()
-        await node.ha.become_slave(2, 1, f"127.0.0.1:{port}")
+        await node.ha.become_slave(BrokerId(2), Epoch(1), f"127.0.0.1:{port}")
         await until(lambda: links >= 2 * LINKS, "it is asked on")
         following = node.ha.status()["following"]
         await node.ha.stop()

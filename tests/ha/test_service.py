@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from ha.master.slave_link import Budget
 from ha.slave.follower import State
 from model.errors import Unknown
+from model.ids import BrokerId, Epoch
 from tests.fakes.ha.group import Group, Node
 from tests.fakes.ha.store import FakeStore
+from tests.plain import broker_ids
 from tests.waiting import until
 
 
@@ -188,7 +190,7 @@ async def test_a_refused_proposal_is_made_again_and_holds_nobody_meanwhile() -> 
     async with Group(Node(1), Node(2)) as group:
         answers = ["no", "unknown", "no connection"]
 
-        async def propose(members: frozenset[int], base: int) -> tuple[frozenset[int], int] | None:
+        async def propose(members: frozenset[BrokerId], base: int) -> tuple[frozenset[BrokerId], int] | None:
             answer = answers.pop(0) if answers else "yes"
             if answer == "no":
                 return None
@@ -198,10 +200,10 @@ async def test_a_refused_proposal_is_made_again_and_holds_nobody_meanwhile() -> 
                 raise ConnectionRefusedError("nobody listens")
             return await group.propose(members, base)
 
-        group.epoch, group.set_epoch, group.master_id, group.members = 1, 1, 1, frozenset({1})
+        group.epoch, group.set_epoch, group.master_id, group.members = 1, 1, 1, broker_ids({1})
         node = group.nodes[1]
         node.store.epochs.append(1, 0)
-        await node.ha.become_master(1, 1, {1}, 1, propose)
+        await node.ha.become_master(BrokerId(1), Epoch(1), broker_ids({1}), 1, propose)
         await group.follow(2)
         node.store.grow(b"0123456789")
         await group.full()
@@ -456,7 +458,7 @@ async def test_a_master_goes_on_proposing_whatever_went_wrong_with_one_proposal(
     async with Group(Node(1), Node(2), Node(3)) as group:
         propose, failures = group.propose, [RuntimeError("nobody foresaw this")]
 
-        async def broken(members: frozenset[int], base: int) -> tuple[frozenset[int], int] | None:
+        async def broken(members: frozenset[BrokerId], base: int) -> tuple[frozenset[BrokerId], int] | None:
             if failures:
                 raise failures.pop()
             return await propose(members, base)
@@ -487,7 +489,7 @@ async def test_a_broker_that_is_not_master_turns_slaves_away() -> None:
         slave = group.nodes[2].ha
         await until(lambda: slave.status()["following"]["reason"] not in (None, "stopped"))
         assert slave.status()["following"]["state"] in (State.CONNECTING, State.HANDSHAKE)
-        await group.nodes[2].ha.become_slave(2, 1, None)
+        await group.nodes[2].ha.become_slave(BrokerId(2), Epoch(1), None)
         await until(lambda: slave.status()["following"]["state"] == State.NO_MASTER)
 
 
@@ -524,7 +526,9 @@ async def test_what_an_answer_waits_for_follows_the_mode(mode: str) -> None:
 
 def test_a_view_that_outruns_an_answer_is_no_refusal(caplog: pytest.LogCaptureFixture) -> None:
     class Hasty(Group):
-        async def propose(self, members: frozenset[int], base: int) -> tuple[frozenset[int], int] | None:
+        async def propose(
+            self, members: frozenset[BrokerId], base: int
+        ) -> tuple[frozenset[BrokerId], int] | None:
             answer = await super().propose(members, base)
             assert answer is not None
             self.master.ha.adopt(*answer)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 
 from ha.master.membership import REFUSED_MS, UNKNOWN_HOLD_MS
 from ha.master.sync_set import JOIN_LAG_MS, JOINING_MS, Leadership
+from model.ids import Epoch, PhysicalOffset
 from tests.fakes.ha.sync_set import NOT_CATCHUP_MS, SELF, STEPS, Model, sync_set, with_slaves
 
 
@@ -180,6 +181,6 @@ def test_a_master_elected_again_forgets_proposals_of_its_former_epoch() -> None:
     sync.on_connect(2, 0)
     sync.on_ack(2, 100, 0)
     assert sync.propose(0) is not None
-    sync.on_elected(Leadership(2, 100, frozenset({SELF}), 5), 0)
+    sync.on_elected(Leadership(Epoch(2), PhysicalOffset(100), frozenset({SELF}), 5), 0)
     assert (sync.epoch, sync.set_epoch, sync.candidates) == (2, 5, frozenset())
     assert sync.slave_ends() == {2: 100}

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import PeerError
+from model.ids import PhysicalOffset
 from tests.fakes.ha.sync_set import NOT_CATCHUP_MS, SELF, STEPS, Model, sync_set, with_slaves
 
 
@@ -195,7 +196,7 @@ def test_a_confirmed_offset_that_moves_back_is_a_broken_promise() -> None:
     sync.on_append(200)
     sync.on_ack(2, 200, 1)
     sync.check_invariants()
-    sync.confirmed = 150  # as a mistake of ours would have it
+    sync.confirmed = PhysicalOffset(150)  # as a mistake of ours would have it
     with pytest.raises(AssertionError, match="confirmed moved back from 200 to 150"):
         sync.check_invariants()
 
@@ -203,6 +204,6 @@ def test_a_confirmed_offset_that_moves_back_is_a_broken_promise() -> None:
 def test_a_master_begins_with_what_was_confirmed_and_never_falls_below() -> None:
     sync = sync_set({SELF, 2}, end=100, confirmed=80)
     sync.check_invariants()
-    sync.confirmed = 79
+    sync.confirmed = PhysicalOffset(79)
     with pytest.raises(AssertionError, match="confirmed moved back from 80 to 79"):
         sync.check_invariants()

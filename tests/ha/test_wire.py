@@ -11,16 +11,17 @@ import pytest
 
 from ha.master.slave_link import LogReader, SlaveLink
 from ha.slave import master_link as link_module
-from ha.wire.codec import (
-    MasterHandshake,
-    SlaveHandshake,
-    Transfer,
+from ha.wire.codec import encode_slave_handshake
+from model.ids import BrokerId, Epoch, PhysicalOffset
+from store.message_store import MessageStore
+from tests.fakes.ha.frames import (
     encode_ack,
     encode_master_handshake,
-    encode_slave_handshake,
     encode_transfer_header,
+    master_handshake,
+    slave_handshake,
+    transfer,
 )
-from store.message_store import MessageStore
 from tests.fakes.ha.group import Group, Node
 from tests.fakes.ha.raw_slave import RawSlave
 from tests.fakes.ha.store import FakeStore
@@ -43,12 +44,12 @@ def with_master(test: Callable[[Group, Node], Awaitable[None]], data: bytes = b"
 def test_a_handshake_cut_in_pieces_is_waited_for_whole() -> None:
     async def test(group: Group, node: Node) -> None:
         slave = await RawSlave.connect(node)
-        data = encode_slave_handshake(SlaveHandshake(2**33, False, False))
+        data = encode_slave_handshake(slave_handshake(2**33, False, False))
         for at in range(len(data)):
             slave.writer.write(data[at : at + 1])
             await asyncio.sleep(0.001)
         frame = await slave.next()
-        assert frame == MasterHandshake(30, 1, ((1, 0),))
+        assert frame == master_handshake(30, 1, ((1, 0),))
         assert [entry["id"] for entry in node.ha.slaves()] == [2**33]
         slave.close()
 
@@ -59,9 +60,9 @@ def test_a_real_slave_that_says_its_handshake_again_is_answered_once_and_served(
     # AutoSwitchHAClient does while it has not the whole answer: after 5 s, or when that came in two pieces.
     async def test(group: Group, node: Node) -> None:
         slave = await RawSlave.connect(node)
-        handshake = encode_slave_handshake(SlaveHandshake(2, False, False))
+        handshake = encode_slave_handshake(slave_handshake(2, False, False))
         slave.writer.write(handshake)
-        assert await slave.next() == MasterHandshake(10, 1, ((1, 0),))
+        assert await slave.next() == master_handshake(10, 1, ((1, 0),))
         slave.writer.write(handshake * 2 + encode_ack(0))
         assert (await slave.transfer()).body == b"0123456789"
         assert [entry["id"] for entry in node.ha.slaves()] == [2]
@@ -96,7 +97,7 @@ def test_the_first_ack_of_a_level_slave_is_answered_at_once() -> None:
         slave = await RawSlave.connect(node)
         await slave.greet()
         slave.writer.write(encode_ack(10))
-        assert await slave.transfer() == Transfer(10, 1, 0, 10, b"")
+        assert await slave.transfer() == transfer(10, 1, 0, 10, b"")
         slave.close()
 
     with_master(test, b"0123456789")
@@ -145,7 +146,7 @@ def test_slaves_at_different_places_of_the_log_get_each_its_own_bytes() -> None:
             self.asked, self.got = asked, [b""]
 
         def pump(self) -> None:
-            self.got = [shared.read(offset, size) for offset, size in self.asked]
+            self.got = [shared.read(PhysicalOffset(offset), size) for offset, size in self.asked]
 
     shared = LogReader(cast(MessageStore, store))
     links = [
@@ -158,7 +159,7 @@ def test_slaves_at_different_places_of_the_log_get_each_its_own_bytes() -> None:
     for link in links:
         assert link.got == [store.log.read(offset, size) for offset, size in link.asked]
     store.log.data[:3] = b"new"
-    assert shared.read(0, 3) == b"new"
+    assert shared.read(PhysicalOffset(0), 3) == b"new"
 
 
 def test_appends_of_one_turn_of_the_loop_travel_together() -> None:
@@ -191,21 +192,21 @@ def test_a_slave_that_syncs_from_the_last_file_gets_the_last_segment() -> None:
     [
         ("a stranger", b"GET / HTTP/1.1\r\n\r\n"),
         ("a classic slave", (0).to_bytes(8, "big") * 2),
-        ("id 0", encode_slave_handshake(SlaveHandshake(0, False, False))),
-        ("a negative id", encode_slave_handshake(SlaveHandshake(-5, False, False))),
-        ("the master's own id", encode_slave_handshake(SlaveHandshake(1, False, False))),
+        ("id 0", encode_slave_handshake(slave_handshake(0, False, False))),
+        ("a negative id", encode_slave_handshake(slave_handshake(-5, False, False))),
+        ("the master's own id", encode_slave_handshake(slave_handshake(1, False, False))),
         ("an ack before the handshake", encode_ack(10) * 2),
         (
             "an ack beyond the log",
-            encode_slave_handshake(SlaveHandshake(2, False, False)) + encode_ack(11),
+            encode_slave_handshake(slave_handshake(2, False, False)) + encode_ack(11),
         ),
         (
             "a negative ack",
-            encode_slave_handshake(SlaveHandshake(2, False, False)) + encode_ack(-1),
+            encode_slave_handshake(slave_handshake(2, False, False)) + encode_ack(-1),
         ),
         (
             "an ack that goes back",
-            encode_slave_handshake(SlaveHandshake(2, False, False)) + encode_ack(10) + encode_ack(5),
+            encode_slave_handshake(slave_handshake(2, False, False)) + encode_ack(10) + encode_ack(5),
         ),
     ],
 )
@@ -247,7 +248,7 @@ def test_a_slave_that_does_not_read_costs_a_bounded_buffer() -> None:
         await until(lambda: node.ha.slaves()[0]["ackOffset"] == 0)
         node.store.grow(b"z" * 40_000_000)
         await asyncio.sleep(0.1)
-        link = node.ha.links.by_id[2]
+        link = node.ha.links.by_id[BrokerId(2)]
         assert link._transport is not None
         assert link._transport.get_write_buffer_size() < 2 * 1024 * 1024
         assert link.next < 40_000_000
@@ -329,7 +330,7 @@ def with_slave(script: bytes, test: Callable[[RawMaster, Node], Awaitable[None]]
     async def run() -> None:
         node = Node(2, ha_heartbeat_ms=60_000, ha_housekeeping_ms=60_000)
         async with RawMaster(script, random.Random(seed) if seed >= 0 else None) as master, Group(node):
-            await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+            await node.ha.become_slave(BrokerId(2), Epoch(1), f"127.0.0.1:{master.port}")
             await test(master, node)
             await node.ha.become_fenced()
 
@@ -406,7 +407,7 @@ def test_a_master_that_knows_only_older_epochs_cuts_nothing() -> None:
         node.store.log.data += b"0123456789" * 5
         node.store.epochs.append(1, 0)
         node.store.epochs.append(3, 20)
-        await node.ha.become_slave(2, 4, f"127.0.0.1:{master.port}")
+        await node.ha.become_slave(BrokerId(2), Epoch(4), f"127.0.0.1:{master.port}")
         await until(lambda: "newest epoch is 1" in str(node.ha.status()["following"]["reason"]))
         assert node.store.log.end == 50
         assert node.store.cuts == []
@@ -422,10 +423,10 @@ def test_a_real_master_that_recorded_no_epoch_is_followed_when_it_was_elected_si
         node.store.epochs.append(3, 20)
         master.script = encode_master_handshake(20, [(1, 0)]) + frame(20, b"of epoch 4")
         node.ha.expect_master(rocketmq_peer=True)
-        await node.ha.become_slave(2, 3, f"127.0.0.1:{master.port}")
+        await node.ha.become_slave(BrokerId(2), Epoch(3), f"127.0.0.1:{master.port}")
         await until(lambda: "newest epoch is 1" in str(node.ha.status()["following"]["reason"]))
         assert node.store.cuts == [], "the Controller's word is no newer than our log"
-        await node.ha.become_slave(2, 4, f"127.0.0.1:{master.port}")
+        await node.ha.become_slave(BrokerId(2), Epoch(4), f"127.0.0.1:{master.port}")
         await until(lambda: bytes(node.store.log.data[20:]) == b"of epoch 4")
         assert node.store.cuts == [20]
 
@@ -441,7 +442,7 @@ def test_a_real_master_without_our_newest_epoch_cuts_nothing_that_was_confirmed(
         node.store.confirm(40)
         master.script = encode_master_handshake(30, [(1, 0)])
         node.ha.expect_master(rocketmq_peer=True)
-        await node.ha.become_slave(2, 4, f"127.0.0.1:{master.port}")
+        await node.ha.become_slave(BrokerId(2), Epoch(4), f"127.0.0.1:{master.port}")
         await until(lambda: "confirmed up to 40" in str(node.ha.status()["following"]["reason"]))
         assert node.store.cuts == []
 
@@ -459,10 +460,10 @@ async def test_a_real_master_that_is_elected_again_is_asked_for_its_epochs_once(
     script = encode_master_handshake(20, [(1, 0)]) + frame(0, b"0123456789" * 3, confirmed=30)
     async with RawMaster(script) as master, Group(node):
         node.ha.expect_master(rocketmq_peer=rocketmq_peer)
-        await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+        await node.ha.become_slave(BrokerId(2), Epoch(1), f"127.0.0.1:{master.port}")
         await until(lambda: node.store.log.end == 30)
         master.script = encode_master_handshake(30, [(1, 0), (2, 20)]) + frame(20, b"0123456789", 2, 20)
-        await node.ha.become_slave(2, 2, f"127.0.0.1:{master.port}")
+        await node.ha.become_slave(BrokerId(2), Epoch(2), f"127.0.0.1:{master.port}")
         await asyncio.sleep(1)
         assert master.connections == (2 if rocketmq_peer else 1)
         assert node.store.epochs.entries == ([(1, 0), (2, 20)] if rocketmq_peer else [(1, 0)])
@@ -487,7 +488,7 @@ async def test_a_real_master_is_given_the_time_its_kind_takes_between_heartbeats
     node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)
     async with RawMaster(HELLO) as master, Group(node):
         node.ha.expect_master(rocketmq_peer=True)
-        await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+        await node.ha.become_slave(BrokerId(2), Epoch(1), f"127.0.0.1:{master.port}")
         await asyncio.sleep(1)
         assert master.connections == 1
         await node.ha.become_fenced()
@@ -496,7 +497,7 @@ async def test_a_real_master_is_given_the_time_its_kind_takes_between_heartbeats
 async def test_a_master_that_falls_silent_is_left() -> None:
     node = Node(2, ha_heartbeat_ms=100, ha_housekeeping_ms=200)
     async with RawMaster(HELLO) as master, Group(node):
-        await node.ha.become_slave(2, 1, f"127.0.0.1:{master.port}")
+        await node.ha.become_slave(BrokerId(2), Epoch(1), f"127.0.0.1:{master.port}")
         await until(lambda: master.connections >= 2, "it connects again")
         assert "nothing from the master" in str(node.ha.status()["following"]["reason"])
         await node.ha.become_fenced()

@@ -25,6 +25,7 @@ def tree(root: Path, **files: str) -> facts.Facts:
         ("try: pass\nexcept OSError: pass", 2),
         ("return [x for x in y if x if z]", 4),
         ("def inner():\n  if a: pass", 1),
+        ("assert a\nassert b", 1),
     ],
 )
 def test_complexity_counts_the_ways_through(body: str, complexity: int) -> None:
@@ -37,7 +38,8 @@ def test_a_function_is_measured_from_def_to_its_last_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facts, "ALLOWED", {})
-    found = tree(tmp_path, one="class A:\n  def f(self):\n" + "    pass\n" * 60 + "  def g(self): pass\n")
+    lines = "".join(f"    a{number} = 1\n" for number in range(60))
+    found = tree(tmp_path, one=f"class A:\n  def f(self):\n{lines}  def g(self): pass\n")
     assert [(one.name, one.lines) for one in found.over_limit()] == [("part.one.A.f", 61)]
     assert facts.broken(found) == ["part.one.A.f is over a limit, and nothing says why"]
 
@@ -51,6 +53,7 @@ def test_imports_for_types_only_and_late_ones_make_circles(tmp_path: Path) -> No
         d="import part.a\n",
     )
     assert found.circles == [["part.a", "part.b", "part.c"]]
+    assert "these import each other: part.a <-> part.b <-> part.c" in facts.broken(found)
 
 
 def test_attributes_and_constructors(tmp_path: Path) -> None:
@@ -63,6 +66,9 @@ def test_attributes_and_constructors(tmp_path: Path) -> None:
     assert found.objects == [("part.one.A", 16)]
     assert found.records == [("part.one.B", 17)]
     assert found.constructors == [("part.one.A", 9)]
+    said = facts.broken(found)
+    assert "part.one.A has 16 attributes, at most 15" in said
+    assert "part.one.A() has 9 parameters, at most 8" in said
 
 
 def test_a_long_duplicate_counts_once_and_imports_not_at_all(tmp_path: Path) -> None:
@@ -70,6 +76,7 @@ def test_a_long_duplicate_counts_once_and_imports_not_at_all(tmp_path: Path) -> 
     imports = "".join(f"import m{n}\n" for n in range(12))
     found = tree(tmp_path, a=imports + rows, b=imports + "x = 1\n" + rows, c=rows[:20])
     assert found.duplicates == [["part/a.py:13", "part/b.py:14"]]
+    assert "these are the same: part/a.py:13 = part/b.py:14" in facts.broken(found)
 
 
 def test_asserts_are_per_thousand_lines(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from controller.links.roster import Roster
 from controller.links.transport import Callbacks, Security, Transport
 from ha.wire.proof import Credentials, HandshakeInitiator, HandshakeResponder
 from model.config import BrokerConfig
+from model.ids import BrokerId, Epoch
 from runtime.handshake import Initiator, Keys, NotProven, Responder, State
 from runtime.os_env import OsEnv
 from tests import GOLDEN
@@ -75,8 +76,8 @@ async def raft_pieces() -> list[bytes]:
 
 def ha_pieces() -> list[bytes]:
     scope = Credentials.of(OsEnv(), BrokerConfig(broker_name="a")).scope
-    initiator = HandshakeInitiator(OsEnv(seed=1), SECRET, scope, 2, 3)
-    responder = HandshakeResponder(OsEnv(seed=2), Credentials(SECRET, scope, lenient=False), 4)
+    initiator = HandshakeInitiator(OsEnv(seed=1), SECRET, scope, BrokerId(2), Epoch(3))
+    responder = HandshakeResponder(OsEnv(seed=2), Credentials(SECRET, scope, lenient=False), Epoch(4))
     answer, _ = responder.feed(initiator.hello)
     proof = initiator.feed(answer)
     assert proof is not None

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.role.lease import Lease
+from model.ids import Epoch
 from runtime import os_env
 from runtime.env import read_file, write_file
 from runtime.os_env import OsDisk, OsEnv
@@ -167,7 +168,7 @@ def test_a_lease_runs_out_while_the_machine_is_suspended(monkeypatch: pytest.Mon
     env = OsEnv()
     asked_ms = env.monotonic_ms()
     lease = Lease(env.monotonic_ms)
-    lease.answered(0, asked_ms, suspended_s * 1000)
+    lease.answered(Epoch(0), asked_ms, suspended_s * 1000)
     assert lease.holds()
     monkeypatch.setattr(time, "clock_gettime_ns", later)
     assert not lease.holds()

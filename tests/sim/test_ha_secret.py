@@ -16,7 +16,8 @@ from chaos.drills.sim_run import run_seed
 from chaos.scenarios import SCENARIOS
 from chaos.scenarios.plan import Plan, Scenario
 from chaos.worlds.sim import BROKER_PORT
-from ha.wire.codec import SlaveHandshake, encode_ack, encode_slave_handshake
+from ha.wire.codec import encode_slave_handshake
+from tests.fakes.ha.frames import encode_ack, slave_handshake
 from tests.sim.world import World, simulated
 
 pytestmark = pytest.mark.sim
@@ -47,7 +48,7 @@ class Forger(asyncio.Protocol):
 
     def __init__(self, broker_id: int, end: int) -> None:
         self._words = encode_slave_handshake(
-            SlaveHandshake(broker_id, False, False, answers_heartbeats=True)
+            slave_handshake(broker_id, False, False, answers_heartbeats=True)
         ) + encode_ack(end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

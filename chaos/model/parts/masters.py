@@ -6,6 +6,7 @@ from chaos.model.parts.controllers import group_of, incarnations
 from chaos.model.rules import Rules
 from chaos.model.world import Lead, Mode, Open, Phase, Request, Setting, World, put
 from ha.master.ack_policy import AckPolicy, Wait
+from model.ids import PhysicalOffset
 
 NOTHING = -1
 
@@ -51,10 +52,10 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     slowest = min([end, *(lead.acked[i - 1] for i in others)])
     ends = _votes(setting, rules, broker_id, lead, majority=mode.majority)
     policy = policy_of(setting, mode)
-    confirmed, replicated = policy.watermarks(end, slowest, ends, policy.copies(setting.brokers))
-    if not rules.confirmed_bounds_reads:
-        confirmed = end
-    confirmed = max(broker.confirmed, min(confirmed, end))
+    readable, replicated = policy.watermarks(
+        PhysicalOffset(end), PhysicalOffset(slowest), ends, policy.copies(setting.brokers)
+    )
+    confirmed = max(broker.confirmed, min(readable, end) if rules.confirmed_bounds_reads else end)
     places = list(enumerate(broker.log))
     enough = not (mode.majority and rules.changes_need_a_majority) or len(lead.members) > setting.brokers // 2
     changes = _answered_changes(rules, world, broker_id, others) if enough else frozenset()
@@ -65,12 +66,14 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     )
 
 
-def _votes(setting: Setting, rules: Rules, broker_id: int, lead: Lead, *, majority: bool) -> list[int]:
+def _votes(
+    setting: Setting, rules: Rules, broker_id: int, lead: Lead, *, majority: bool
+) -> list[PhysicalOffset]:
     """The acknowledged ends that count for an answer."""
     votes = certain(broker_id, lead) if rules.ends_count_by_member else set(setting.ids) - {broker_id}
     if majority and rules.epoch_is_noted:
         votes = {i for i in votes if lead.noted[i - 1]}
-    return [lead.acked[i - 1] for i in sorted(votes)]
+    return [PhysicalOffset(lead.acked[i - 1]) for i in sorted(votes)]
 
 
 def _answered_changes(rules: Rules, world: World, broker_id: int, others: set[int]) -> frozenset[int]:
@@ -92,30 +95,36 @@ def proposals(setting: Setting, rules: Rules, world: World, broker_id: int) -> l
     lead = broker.lead
     if lead is None:
         return []
-    majority = setting.mode_of(broker).majority
     found = []
     for other in range(1, len(world.brokers) + 1):
-        if other == broker_id:
-            continue
-        if other in lead.members:
-            members = tuple(m for m in lead.members if m != other)
-            if (
-                majority
-                and rules.laggards_hold_leavers
-                and _lacking(setting, rules, broker_id, lead, members)
-            ):
-                continue
-        elif lead.acked[other - 1] >= max(broker.confirmed, broker.epochs[-1][1]):
-            if rules.tables_before_membership and not world.broker(other).tables >= broker.tables:
-                continue
-            members = tuple(sorted((*lead.members, other)))
-        else:
+        members = _with_or_without(setting, rules, world, broker_id, other)
+        if members is None:
             continue
         linked = [m for m in members if m != broker_id and world.broker(m).follows == broker_id]
         proposal = Open(members, lead.set_epoch, tuple((m, lead.began[m - 1]) for m in linked))
         if proposal not in lead.open:
             found.append(proposal)
     return found
+
+
+def _with_or_without(
+    setting: Setting, rules: Rules, world: World, broker_id: int, other: int
+) -> tuple[int, ...] | None:
+    """The set without ``other``, or with it; None where the master may not ask for that."""
+    broker = world.broker(broker_id)
+    lead = broker.lead
+    assert lead is not None, "asked of masters"
+    if other == broker_id:
+        return None
+    if other in lead.members:
+        left = tuple(m for m in lead.members if m != other)
+        holds = setting.mode_of(broker).majority and rules.laggards_hold_leavers
+        return None if holds and _lacking(setting, rules, broker_id, lead, left) else left
+    if lead.acked[other - 1] < max(broker.confirmed, broker.epochs[-1][1]):
+        return None
+    if rules.tables_before_membership and not world.broker(other).tables >= broker.tables:
+        return None
+    return tuple(sorted((*lead.members, other)))
 
 
 def proposed(world: World, broker_id: int, proposal: Open) -> World:

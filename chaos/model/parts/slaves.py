@@ -8,14 +8,21 @@ from chaos.model.parts.controllers import group_of
 from chaos.model.parts.masters import NOTHING
 from chaos.model.rules import Rules
 from chaos.model.world import Broker, Epoch, Phase, World, put
-from ha.epochs import consistent_point
+from ha.epochs import EpochStart, consistent_point
+from model import ids
+from model.ids import PhysicalOffset
 
 
 @lru_cache(200_000)
 def agreed(
     master: tuple[Epoch, ...], slave: tuple[Epoch, ...], master_end: int, slave_end: int
 ) -> int | None:
-    return consistent_point(master, slave, master_end, slave_end)
+    ends = PhysicalOffset(master_end), PhysicalOffset(slave_end)
+    return consistent_point(_typed(master), _typed(slave), *ends)
+
+
+def _typed(epochs: tuple[Epoch, ...]) -> list[EpochStart]:
+    return [(ids.Epoch(epoch), PhysicalOffset(start)) for epoch, start in epochs]
 
 
 def epochs_below(epochs: tuple[Epoch, ...], offset: int, *, keep_equal: bool) -> tuple[Epoch, ...]:

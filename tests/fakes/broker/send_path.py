@@ -17,6 +17,7 @@ from broker.tables.groups import Groups
 from broker.tables.topics import Topics
 from model.config import BrokerConfig
 from model.errors import Refused
+from model.ids import BrokerId, Epoch
 from model.topic import TopicConfig
 from remoting import codec
 from remoting.service import Connection
@@ -46,8 +47,8 @@ class Side:
         self.topics = Topics(config, self.env.now_ms)
         self.topics.boot(None)
         self.topics.put(TopicConfig("T", 4, 4), TopicConfig("ReadOnly", 4, 4, 4), TopicConfig("U", 2, 2))
-        role_state = CurrentRole()
-        role_state.set(RoleState("master", 0, 1))
+        role = CurrentRole()
+        role.set(RoleState("master", BrokerId(0), Epoch(1)))
         self.replicated: int | None = None
         self.pending_acks = PendingAcks(
             self.env,
@@ -61,7 +62,7 @@ class Side:
             config,
             cast(Any, self.store),
             cast(Any, SimpleNamespace(refuse=lambda: None)),
-            role_state,
+            role,
             self.topics,
             Groups(config, self.env.now_ms),
             cast(Any, None),

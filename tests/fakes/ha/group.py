@@ -6,8 +6,10 @@ from typing import Any, cast
 
 from ha.service import HaService
 from model.config import BrokerConfig
+from model.ids import BrokerId, Epoch
 from runtime.os_env import OsEnv
 from tests.fakes.ha.store import FakeStore
+from tests.plain import broker_ids
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -44,9 +46,9 @@ class Group:
         self.nodes = {node.id: node for node in nodes}
         self.epoch = 0
         self.master_id = 0
-        self.members: frozenset[int] = frozenset()
+        self.members: frozenset[BrokerId] = frozenset()
         self.set_epoch = 0
-        self.proposals: list[frozenset[int]] = []
+        self.proposals: list[frozenset[BrokerId]] = []
 
     @property
     def master(self) -> Node:
@@ -61,7 +63,9 @@ class Group:
         for node in self.nodes.values():
             await node.ha.stop()
 
-    async def propose(self, members: frozenset[int], base: int) -> tuple[frozenset[int], int] | None:
+    async def propose(
+        self, members: frozenset[BrokerId], base: int
+    ) -> tuple[frozenset[BrokerId], int] | None:
         self.proposals.append(members)
         if base != self.set_epoch:
             return None
@@ -71,7 +75,7 @@ class Group:
     async def elect(self, broker_id: int, *, followers: bool = True) -> None:
         self.epoch += 1
         self.set_epoch += 1
-        self.master_id, self.members = broker_id, frozenset({broker_id})
+        self.master_id, self.members = broker_id, broker_ids({broker_id})
         await self.promote(broker_id)
         if followers:
             for node in self.nodes.values():
@@ -86,10 +90,14 @@ class Group:
             node.store.truncate_partial_tail()
             node.store.rebuild_queue_offsets()
         node.store.epochs.append(self.epoch, node.store.log.end)
-        await node.ha.become_master(broker_id, self.epoch, self.members, self.set_epoch, self.propose)
+        await node.ha.become_master(
+            BrokerId(broker_id), Epoch(self.epoch), self.members, self.set_epoch, self.propose
+        )
 
     async def follow(self, broker_id: int) -> None:
-        await self.nodes[broker_id].ha.become_slave(broker_id, self.epoch, self.master.address)
+        await self.nodes[broker_id].ha.become_slave(
+            BrokerId(broker_id), Epoch(self.epoch), self.master.address
+        )
 
     async def full(self) -> None:
         """Wait until every node is in the SyncStateSet and level."""

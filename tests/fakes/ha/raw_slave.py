@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ha.wire.codec import (
-    MasterHandshake,
-    MasterReader,
-    SlaveHandshake,
-    Transfer,
-    encode_slave_handshake,
-)
+from ha.wire.codec import MasterHandshake, MasterReader, Transfer, encode_slave_handshake
+from tests.fakes.ha.frames import slave_handshake
 from tests.fakes.ha.group import Node
 
 
@@ -28,7 +23,7 @@ class RawSlave:
 
     async def greet(self, broker_id: int = 2, **flags: bool) -> None:
         flags = {"from_last_file": False, "learner": False} | flags
-        self.writer.write(encode_slave_handshake(SlaveHandshake(broker_id, **flags)))
+        self.writer.write(encode_slave_handshake(slave_handshake(broker_id, **flags)))
         await self.next()
 
     async def next(self) -> MasterHandshake | Transfer:

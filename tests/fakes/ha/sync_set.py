@@ -1,15 +1,54 @@
 """A master's SyncSet without a network, and a model of the Controller and the slaves around it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from hypothesis import strategies as st
 
 from ha.master.ack_policy import AckPolicy, Wait
 from ha.master.membership import UNKNOWN_HOLD_MS, Proposal
 from ha.master.sync_set import Leadership, LogEnds, SyncSet
+from model.ids import BrokerId, Epoch, PhysicalOffset
+from tests.plain import broker_ids
 
-SELF = 1
+SELF = BrokerId(1)
 NOT_CATCHUP_MS = 3000
+
+
+class PlainSyncSet(SyncSet):
+    """A SyncSet that takes plain numbers."""
+
+    def on_append(self, end: int) -> None:
+        super().on_append(PhysicalOffset(end))
+
+    def on_flush(self, flushed: int) -> None:
+        super().on_flush(PhysicalOffset(flushed))
+
+    def on_connect(
+        self, broker_id: int, now_ms: float, *, learner: bool = False, answers_heartbeats: bool = True
+    ) -> None:
+        super().on_connect(
+            BrokerId(broker_id), now_ms, learner=learner, answers_heartbeats=answers_heartbeats
+        )
+
+    def on_ack(self, broker_id: int, end: int, now_ms: float) -> None:
+        super().on_ack(BrokerId(broker_id), PhysicalOffset(end), now_ms)
+
+    def on_eligible(self, broker_id: int, now_ms: float) -> None:
+        super().on_eligible(BrokerId(broker_id), now_ms)
+
+    def on_disconnect(self, broker_id: int) -> None:
+        super().on_disconnect(BrokerId(broker_id))
+
+    def on_view(self, members: frozenset[int], set_epoch: int, asked_ms: float | None = None) -> bool:
+        return super().on_view(broker_ids(members), set_epoch, asked_ms)
+
+
+def leadership(epoch: int, epoch_start: int, members: Iterable[int], set_epoch: int) -> Leadership:
+    return Leadership(Epoch(epoch), PhysicalOffset(epoch_start), broker_ids(members), set_epoch)
+
+
+def log_ends(end: int, confirmed: int, flushed: int) -> LogEnds:
+    return LogEnds(PhysicalOffset(end), PhysicalOffset(confirmed), PhysicalOffset(flushed))
 
 
 def sync_set(
@@ -25,15 +64,15 @@ def sync_set(
     copies_min: int = 1,
     holds_lease: Callable[[], bool] = lambda: True,
     may_confirm: Callable[[bool], bool] | None = None,
-) -> SyncSet:
+) -> PlainSyncSet:
     wait = Wait.MAJORITY if majority_of else Wait.ALL if all_ack else Wait.COUNT
     policy = AckPolicy(
         wait, acks_min=ack_count, replicas=majority_of, copies_min=copies_min, synced=flushed is not None
     )
-    return SyncSet(
+    return PlainSyncSet(
         SELF,
-        Leadership(1, epoch_start, frozenset(members or {SELF}), 1),
-        LogEnds(end, confirmed, flushed or 0),
+        leadership(1, epoch_start, members or {SELF}, 1),
+        log_ends(end, confirmed, flushed or 0),
         policy,
         not_catchup_ms=NOT_CATCHUP_MS,
         now_ms=0.0,
@@ -43,7 +82,7 @@ def sync_set(
 
 def with_slaves(
     *slaves: int, all_ack: bool = True, ack_count: int = 1, majority_of: int = 0, copies_min: int = 1
-) -> SyncSet:
+) -> PlainSyncSet:
     """A master whose slaves are all members and level at 100."""
     sync = sync_set(
         {SELF, *slaves},
