@@ -83,6 +83,7 @@ class RoleManager:
         self.machine = RoleMachine(parts.current, LOST_HELP)
         self._parts = parts
         self._host = host
+        self._classic = ClassicRole(config, host)  # takes part only without Controllers
         self._tasks = Tasks("role")
         self._stopping = False
         self._wake = asyncio.Event()
@@ -239,7 +240,7 @@ class RoleManager:
     # Without Controllers
 
     async def _start_classic(self) -> None:
-        self._classic = classic = ClassicRole(self._parts.config, self._host)
+        classic = self._classic
         # Before the first byte that no epoch will tell from others at its place.
         self._parts.store.epochs.leave(self._parts.store.truncate_partial_tail())
         self._membership.broker_id = classic.broker_id
@@ -348,11 +349,10 @@ class RoleManager:
                 )
                 self.machine.on_examined()
                 action = self.machine.decide(view, self._facts(broker_id))
+                assert not isinstance(action, AskAnew), "a broker that was examined is not examined again"
             match action:
                 case Stay():
                     pass
-                case AskAnew():
-                    raise AssertionError("an examined broker is not asked to ask anew")
                 case CannotBecome(reason):
                     raise MqError(reason)
                 case Fence(reason):
