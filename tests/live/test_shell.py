@@ -164,7 +164,12 @@ def test_a_group_is_seen_with_its_lag_and_moved_only_when_told_to(shell: Shell) 
         (["consumer", "describe", "nobody"], 64, "no consumer group nobody"),
         (["consumer", "reset", "g", "x"], 64, "say where to"),
         (["consumer", "reset", "g", "x", "--to-end", "--to-begin"], 64, "say where to"),
-        (["consumer", "reset", "g", "TBW102", "--to-end", "--queue", "broker-a/99"], 64, "has no queue"),
+        (["consumer", "reset", "g", "TBW102", "--to-end"], 64, "no consumer group g"),
+        (
+            ["consumer", "reset", "TOOLS_CONSUMER", "TBW102", "--to-end", "--queue", "broker-a/99"],
+            64,
+            "has no queue",
+        ),
     ],
 )
 def test_wrong_use_is_one_line_that_says_what_to_do(
