@@ -124,6 +124,12 @@ async def _forget(
     at: list[str], cluster: str, name: str, ids: tuple[int, ...], key: Credentials | None
 ) -> None:
     async with AdminClient(OsEnv(), at, credentials=key) as admin:
+        state = (await admin.sync_state(at, [name])).get(name)
+        known = {*state.in_sync, *state.not_in_sync} if state is not None else set()
+        for number in ids:
+            if number not in known:
+                registered = ", ".join(map(str, sorted(known))) or "none"
+                raise CannotAsk(f"{name} has no broker {number}: registered are {registered}")
         try:
             await admin.forget(at, cluster, name, ids)
         except Refused as error:
