@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from audit.tables import LEDGER
 from model.errors import ConfigError
 
+CRC_MASK: Final = 0x7FFFFFFF  # a record keeps 31 bits
 _NEEDED: Final = ("uniq_key", "topic", "queue_id", "queue_offset", "body_crc")
 _OPTIONAL: Final = ("phys_offset", "begun_ms", "acked_ms")
 
@@ -62,7 +63,7 @@ def from_rows(rows: Iterable[tuple[str, dict[str, Any]]]) -> pa.Table:
             columns["topic"].append(_text(row["topic"]))
             columns["queue_id"].append(_number(row["queue_id"]))
             columns["queue_offset"].append(_number(row["queue_offset"]))
-            columns["body_crc"].append(_number(row["body_crc"]))
+            columns["body_crc"].append(_number(row["body_crc"]) & CRC_MASK)
             columns["phys_offset"].append(_number(_or(row.get("phys_offset"), -1)))
             columns["begun_ms"].append(float(_or(row.get("begun_ms"), -1)))
             columns["acked_ms"].append(float(_or(row.get("acked_ms"), -1)))

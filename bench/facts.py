@@ -45,7 +45,7 @@ DUPLICATE_LINES = 8
 ALLOWED: dict[str, str] = {
     "broker.requests.fast_path.FastPath._frames": "what each single send pays for, in one"
     " piece: split it costs 8 to 16 % of FastPath.process",
-    "broker.requests.table.handlers": "a table, a line a request code",
+    "broker.requests.codes.handlers": "a table, a line a request code",
     "broker.requests.operators.admin.AdminProcessor._runtime_table": "a table, a line a key",
 }
 

@@ -8,8 +8,8 @@ from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration
 from broker.processors import Processors
+from broker.role.changes import RoleChanges
 from broker.role.manager import RoleManager
-from broker.roles import RoleChanges
 from broker.tables.table_files import TableFiles
 from broker.upkeep.services import Upkeep
 from remoting.service import RemotingClient, RemotingServer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.context import BrokerContext
+from broker.requests.codes import handlers
 from broker.requests.consumers.heartbeats import ClientProcessor
 from broker.requests.consumers.locks import LockProcessor
 from broker.requests.consumers.offsets import OffsetProcessor
@@ -11,7 +12,6 @@ from broker.requests.operators.admin import AdminProcessor
 from broker.requests.operators.query import QueryProcessor
 from broker.requests.operators.tables import TableProcessor
 from broker.requests.send import SendProcessor
-from broker.requests.table import handlers
 from broker.requests.transactions import Transactions
 from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.services import Upkeep

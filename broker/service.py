@@ -1,6 +1,6 @@
 """Which parts is a broker made of, and in which order do they start?
 
-``Broker`` wires store, replication, processors and servers. ``broker/roles`` carries out what
+``Broker`` wires store, replication, processors and servers. ``broker/role/changes`` carries out what
 ``broker/role/manager`` decides; ``broker/stopping`` is the way down.
 """
 
@@ -16,10 +16,10 @@ from broker.discovery.registration import Registration, changes_of
 from broker.processors import Processors
 from broker.requests.consumers.pull import CHECK_S
 from broker.requests.fast_path import FastPath
+from broker.role.changes import RoleChanges
 from broker.role.host import Elected
 from broker.role.manager import RoleManager
-from broker.role.replica import Replica
-from broker.roles import RoleChanges
+from broker.role.parts import RoleParts
 from broker.state.current_role import CurrentRole
 from broker.state.pending_acks import PendingAcks
 from broker.status import status_of
@@ -60,7 +60,9 @@ class Broker:
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=credentials
         )
-        self.role = RoleManager(Replica(env, config, self.store, self.ha, self.role_state), self.client, self)
+        self.role = RoleManager(
+            RoleParts(env, config, self.store, self.ha, self.role_state), self.client, self
+        )
         self.registration = Registration(
             env,
             config,

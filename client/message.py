@@ -57,7 +57,8 @@ class Message:
         if self.delay_level:
             found[wire.DELAY] = str(self.delay_level)
         for name, value in found.items():
-            if wire.NAME_END in name or wire.VALUE_END in name + value or not name:
+            both = name + value
+            if wire.NAME_END in both or wire.VALUE_END in both or not name:
                 raise ValueError(f"property {name!r}: names and values must not contain 0x01 or 0x02")
         text = wire.encode_properties(found)
         if len(text.encode()) > wire.PROPERTIES_BYTES_MAX:

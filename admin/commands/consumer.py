@@ -193,7 +193,10 @@ async def _plan(
     where: Site, admin: AdminClient, group: str, topic: str, target: Target, only: str | None
 ) -> list[tuple[ConsumeStats, int]]:
     """Each queue as it is, and the offset it is to have. Raises ConfigError."""
-    now = {stats.queue: stats for stats in await ConsumerGroups(admin).lag(group, topic)}
+    groups = ConsumerGroups(admin)
+    if group not in await groups.names():
+        raise ConfigError(f"there is no consumer group {group}: see keelmq consumer list")
+    now = {stats.queue: stats for stats in await groups.lag(group, topic)}
     async with PullConsumer(OsEnv(), group, where.namesrv) as consumer:
         queues = await consumer.queues(topic)
         if only is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from admin import credentials
-from admin.commands.which import which_cluster
+from admin.commands.which import controllers_of, which_cluster
 from admin.group import group_of
 from admin.handover import hand_over
 from admin.local.cluster import LocalCluster
@@ -33,12 +33,9 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 def _where(directory: Path, controllers: str | None, name: str | None) -> tuple[list[str], str]:
     """Addresses of the Controllers, and the group's name."""
-    if controllers is not None:
-        at, groups = addresses(controllers), []
-    else:
-        layout = LocalCluster.open(directory).layout
-        at, groups = [node.controller_address for node in layout.namesrvs], layout.group_names
+    at = controllers_of(directory, controllers)
     if name is None:
+        groups = LocalCluster.open(directory).layout.group_names if controllers is None else []
         if len(groups) != 1:
             raise click.UsageError("--group is needed: which one of several is meant?")
         name = groups[0]
@@ -127,6 +124,12 @@ async def _forget(
     at: list[str], cluster: str, name: str, ids: tuple[int, ...], key: Credentials | None
 ) -> None:
     async with AdminClient(OsEnv(), at, credentials=key) as admin:
+        state = (await admin.sync_state(at, [name])).get(name)
+        known = {*state.in_sync, *state.not_in_sync} if state is not None else set()
+        for number in ids:
+            if number not in known:
+                registered = ", ".join(map(str, sorted(known))) or "none"
+                raise CannotAsk(f"{name} has no broker {number}: registered are {registered}")
         try:
             await admin.forget(at, cluster, name, ids)
         except Refused as error:

@@ -78,7 +78,10 @@ def send(
         async with Producer(OsEnv(), PRODUCER_GROUP, where.namesrv) as producer:
             for body in every:
                 message = Message(topic=topic, body=body, tags=tag, keys=list(keys), properties=dict(own))
-                result = await producer.send(message)
+                try:
+                    result = await producer.send(message)
+                except ValueError as error:  # what no broker could store
+                    raise click.UsageError(str(error)) from None
                 good = good and result.status is SendStatus.SEND_OK
                 click.echo(json.dumps(_sent(result)) if as_json else _sent_line(result))
         return good

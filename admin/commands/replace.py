@@ -9,11 +9,9 @@ from pathlib import Path
 import click
 
 from admin import credentials
-from admin.commands.which import which_cluster
-from admin.local.cluster import LocalCluster
+from admin.commands.which import controllers_of, which_cluster
 from client.admin import AdminClient
 from model.errors import MqError, Refused
-from model.settings import addresses
 from remoting.auth import Credentials
 from runtime.os_env import OsEnv
 
@@ -47,10 +45,7 @@ def replace(
 
     Example: keelmq controller replace n2 10.0.0.9:9878
     """
-    if controllers is not None:
-        at = addresses(controllers)
-    else:
-        at = [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
+    at = controllers_of(directory, controllers)
     key = credentials.read(credentials_file)
     incarnation, raft = asyncio.run(_replace(at, old, new, raft_address, key))
     if as_json:

@@ -9,11 +9,9 @@ from pathlib import Path
 import click
 
 from admin import credentials
-from admin.commands.which import which_cluster
-from admin.local.cluster import LocalCluster
+from admin.commands.which import controllers_of, which_cluster
 from client.admin import AdminClient
 from model.errors import MqError, Refused
-from model.settings import addresses
 from remoting.auth import Credentials
 from runtime.os_env import OsEnv
 
@@ -42,10 +40,7 @@ def transfer(
 
     Example: keelmq controller transfer --to n2
     """
-    if controllers is not None:
-        at = addresses(controllers)
-    else:
-        at = [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]
+    at = controllers_of(directory, controllers)
     leader, address = asyncio.run(_transfer(at, transfer_target, credentials.read(credentials_file)))
     if as_json:
         click.echo(json.dumps({"leader": leader, "address": address}))

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from admin.local.cluster import DEFAULT_DIRECTORY
+from admin.local.cluster import DEFAULT_DIRECTORY, LocalCluster
+from model.settings import addresses
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -33,3 +34,10 @@ def which_cluster(controllers_help: str) -> Callable[[_Command], _Command]:
         return cluster_directory("A cluster of keelmq cluster up.")(command)
 
     return add
+
+
+def controllers_of(directory: Path, controllers: str | None) -> list[str]:
+    """The Controllers' addresses, by what ``which_cluster`` gave."""
+    if controllers is not None:
+        return addresses(controllers)
+    return [node.controller_address for node in LocalCluster.open(directory).layout.namesrvs]

@@ -15,7 +15,7 @@ from broker.membership.controllers import Controllers
 from broker.role.epochs import recorded_epoch
 from broker.role.lease import Lease
 from broker.role.machine import RoleMachine
-from broker.role.replica import Replica
+from broker.role.parts import RoleParts
 from model.errors import MqError
 from model.ids import BrokerId, Epoch
 from runtime.tasks import Tasks
@@ -32,16 +32,16 @@ class Heartbeats:
 
     def __init__(
         self,
-        replica: Replica,
+        parts: RoleParts,
         machine: RoleMachine,
         controllers: Controllers,
         tasks: Tasks,
     ) -> None:
-        self.lease = Lease(replica.env.monotonic_ms)
+        self.lease = Lease(parts.env.monotonic_ms)
         self.on_lease: Callable[[Epoch, int | None], None] = lambda epoch, term: None
         self.on_no_lease: Callable[[], None] = lambda: None
         self.on_back: Callable[[], None] = lambda: None
-        self._replica = replica
+        self._parts = parts
         self._machine = machine
         self._controllers = controllers
         self._tasks = tasks
@@ -59,7 +59,7 @@ class Heartbeats:
         leader = self._controllers.leader
         if self._machine.leads and self.lease.supported is not False:
             if not self._renewing:
-                timeout_s = self._replica.config.controller_heartbeat_timeout_ms / 5000
+                timeout_s = self._parts.config.controller_heartbeat_timeout_ms / 5000
                 self._tasks.spawn(self.renew(broker_id, timeout_s), name="renew")
         else:
             leader = None
@@ -71,7 +71,7 @@ class Heartbeats:
 
     def may_hurry(self) -> bool:
         """Whether a heartbeat may go out of turn now; counts as one that did."""
-        now_ms = self._replica.env.monotonic_ms()
+        now_ms = self._parts.env.monotonic_ms()
         if now_ms - self._hurried_ms < HURRY_MS:
             return False
         self._hurried_ms = now_ms
@@ -91,7 +91,7 @@ class Heartbeats:
             async with asyncio.timeout(timeout_s):
                 asked_ms, lease_ms, term = await self._controllers.ask_lease(ext, timeout_s)
         except (MqError, OSError) as error:  # TimeoutError is an OSError
-            log.debug("%s: no lease: %s", self._replica.name, error)
+            log.debug("%s: no lease: %s", self._parts.name, error)
             return
         finally:
             self._renewing = False
@@ -99,10 +99,10 @@ class Heartbeats:
             log.warning(
                 "%s: the Controllers grant no leases, so this master does not notice when it is cut off from"
                 " them: the rules of the original RocketMQ apply",
-                self._replica.name,
+                self._parts.name,
             )
         if self.lease.holds():
-            self._replica.ha.on_lease()
+            self._parts.ha.on_lease()
             self.on_lease(epoch, term)
         elif lease_ms == 0:
             self.on_no_lease()
@@ -112,11 +112,11 @@ class Heartbeats:
         """Tell when a master's lease ended and when it is there again."""
         held = self.lease.holds()
         if held != self._held and self._machine.leads:
-            self._replica.env.events.add("lease_renewed" if held else "lease_ended", epoch=self.lease.epoch)
+            self._parts.env.events.add("lease_renewed" if held else "lease_ended", epoch=self.lease.epoch)
             if held:
                 self.on_back()  # a registration may have waited for it
             else:
-                log.warning("%s: the lease of epoch %d ended", self._replica.name, self.lease.epoch)
+                log.warning("%s: the lease of epoch %d ended", self._parts.name, self.lease.epoch)
         self._held = held
         self.stop()
         self._timer = None
@@ -131,8 +131,8 @@ class Heartbeats:
         return {"supported": self.lease.supported, "leftMs": left_ms and round(left_ms)}
 
     def fields(self, broker_id: BrokerId) -> dict[str, str]:
-        config, store = self._replica.config, self._replica.store
-        current, last_epoch = self._replica.current.state, recorded_epoch(store)
+        config, store = self._parts.config, self._parts.store
+        current, last_epoch = self._parts.current.state, recorded_epoch(store)
         fields = {
             "clusterName": config.cluster_name,
             "brokerName": config.broker_name,
@@ -146,6 +146,6 @@ class Heartbeats:
             "electionPriority": config.election_priority,
             "haServerAddr": config.ha_address,
             "leases": "true",
-            "allAckInSyncStateSet": str(self._replica.ha.all_ack).lower(),
+            "allAckInSyncStateSet": str(self._parts.ha.all_ack).lower(),
         }
         return {name: str(value) for name, value in fields.items()}

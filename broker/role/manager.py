@@ -42,7 +42,7 @@ from broker.role.machine import (
     State,
     Stay,
 )
-from broker.role.replica import Replica
+from broker.role.parts import RoleParts
 from broker.state.role_state import Role
 from model.codes import Response
 from model.errors import MqError, Refused, Unknown
@@ -72,24 +72,25 @@ class RoleManager:
 
     def __init__(
         self,
-        replica: Replica,
+        parts: RoleParts,
         client: RemotingClient,
         host: RoleHost,
     ) -> None:
-        env, config = replica.env, replica.config
+        env, config = parts.env, parts.config
         self.reason: str | None = "no word from a Controller yet"
         self.on_change: list[Callable[[], None]] = []
         self.on_no_ha_address: list[Callable[[], None]] = []
-        self.machine = RoleMachine(replica.current, LOST_HELP)
-        self._replica = replica
+        self.machine = RoleMachine(parts.current, LOST_HELP)
+        self._parts = parts
         self._host = host
+        self._classic = ClassicRole(config, host)  # takes part only without Controllers
         self._tasks = Tasks("role")
         self._stopping = False
         self._wake = asyncio.Event()
         self._changing = asyncio.Lock()
         self._controllers = Controllers(env, config, client)
-        self._membership = Membership(env, config, replica.store, self._controllers)
-        self._beats = Heartbeats(replica, self.machine, self._controllers, self._tasks)
+        self._membership = Membership(env, config, parts.store, self._controllers)
+        self._beats = Heartbeats(parts, self.machine, self._controllers, self._tasks)
         self._handover = Handover(
             config.broker_name, self.machine, host, self._beats.lease, self._tasks, self._beat
         )
@@ -102,19 +103,19 @@ class RoleManager:
 
         Raises ConfigError when the store's identity cannot be right, DiskError.
         """
-        self._replica.store.on_broken.append(self._store_broke)
-        self._replica.ha.on_broken.append(self._ha_broke)
-        if not self._replica.config.enable_controller_mode:
+        self._parts.store.on_broken.append(self._store_broke)
+        self._parts.ha.on_broken.append(self._ha_broke)
+        if not self._parts.config.enable_controller_mode:
             await self._start_classic()
             return
         await self._membership.start()
-        self._replica.ha.conditions.before_reseed = self._membership.before_reseed
+        self._parts.ha.conditions.before_reseed = self._membership.before_reseed
         self._tasks.spawn(self._follow_view(), name="life")
         # A lease is 0.8 of the timeout: four questions fit into it.
-        timeout_ms = self._replica.config.controller_heartbeat_timeout_ms
-        period_s = min(self._replica.config.broker_heartbeat_ms, timeout_ms / 5) / 1000
+        timeout_ms = self._parts.config.controller_heartbeat_timeout_ms
+        period_s = min(self._parts.config.broker_heartbeat_ms, timeout_ms / 5) / 1000
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
-        watch = LinkWatch(self._replica.env.monotonic_ms, self._controllers.alive, self._linked)
+        watch = LinkWatch(self._parts.env.monotonic_ms, self._controllers.alive, self._linked)
         self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
 
     def on_stopping(self) -> None:
@@ -124,14 +125,14 @@ class RoleManager:
     async def stop(self) -> None:
         """No more heartbeats, no more changes of role; the Controllers see the connection end. Idempotent."""
         self.machine.on(Event.STOP)
-        if self._store_broke in self._replica.store.on_broken:
-            self._replica.store.on_broken.remove(self._store_broke)
-            self._replica.ha.on_broken.remove(self._ha_broke)
+        if self._store_broke in self._parts.store.on_broken:
+            self._parts.store.on_broken.remove(self._store_broke)
+            self._parts.ha.on_broken.remove(self._ha_broke)
         self._beats.stop()
         self._handover.forget()
         await self._tasks.cancel()
         await self._controllers.stop()
-        if self._replica.config.enable_controller_mode:
+        if self._parts.config.enable_controller_mode:
             self._controllers.hang_up()
 
     # What others ask and tell
@@ -187,25 +188,21 @@ class RoleManager:
         the transfer target, bytes. Raises Refused."""
         with self._fence_on_mistake():
             await self._handover.begin(command)
-            return self._replica.store.log.end
+            return self._parts.store.log.end
         # Only reached when the guard caught a mistake.
         raise Refused("this broker fenced itself", Response.CONTROLLER_INVALID_MASTER)
 
     async def step_down_for(self, transfer_target: BrokerId) -> None:
         """Have ``transfer_target`` elected: this broker is drained and about to stop. Best effort: on failure
         the closed connection triggers an election."""
-        if (
-            not self._replica.config.enable_controller_mode
-            or self.broker_id is None
-            or not self.machine.leads
-        ):
+        if not self._parts.config.enable_controller_mode or self.broker_id is None or not self.machine.leads:
             return
         self.lease.give_up()
         try:
             async with asyncio.timeout(STEP_DOWN_S):
                 await self._controllers.elect(transfer_target, yields=self.broker_id, epoch=self.epoch)
         except (MqError, OSError) as error:
-            log.info("%s stops without a handover: %s", self._replica.name, error)
+            log.info("%s stops without a handover: %s", self._parts.name, error)
 
     def on_connection_lost(self, address: str) -> None:
         """The connection to ``address`` ended; if the Controllers' leader was there, look for another one."""
@@ -218,12 +215,12 @@ class RoleManager:
 
     def ha_address_of(self, master_address: str, ha_address: str) -> None:
         """A NameServer told the HA address of a master; Controllers of the real RocketMQ do not."""
-        if not self._replica.config.enable_controller_mode:
+        if not self._parts.config.enable_controller_mode:
             self._tasks.spawn(self._follow_named(master_address, ha_address), name="classic master")
             return
         if self.machine.on_ha_hint(master_address, ha_address) and self.role == "slave":
             unknown = self.machine.ha_address is None and self.master_address == master_address
-            if unknown or master_address == self._replica.config.group_address:
+            if unknown or master_address == self._parts.config.group_address:
                 self._wake.set()
 
     def status(self) -> dict[str, Any]:
@@ -235,22 +232,22 @@ class RoleManager:
             "master": self.master_address,
             "controller": self._controllers.leader,
             "registered": self._membership.registered,
-            "reason": self.reason or self._replica.ha.needs_reseed,
+            "reason": self.reason or self._parts.ha.needs_reseed,
             "lease": self._beats.status(),
-            "following": self._replica.ha.status()["following"],
+            "following": self._parts.ha.status()["following"],
         }
 
     # Without Controllers
 
     async def _start_classic(self) -> None:
-        self._classic = classic = ClassicRole(self._replica.config, self._host)
+        classic = self._classic
         # Before the first byte that no epoch will tell from others at its place.
-        self._replica.store.epochs.leave(self._replica.store.truncate_partial_tail())
+        self._parts.store.epochs.leave(self._parts.store.truncate_partial_tail())
         self._membership.broker_id = classic.broker_id
         self.machine.on_change()
         await classic.take_up()
         if classic.role == "master":
-            self._changed(self.machine.on_lead(classic.broker_id, NO_EPOCH, self._replica.config.address))
+            self._changed(self.machine.on_lead(classic.broker_id, NO_EPOCH, self._parts.config.address))
         else:
             self._changed(self.machine.on_follow(classic.broker_id, NO_EPOCH, None, None))
 
@@ -258,7 +255,7 @@ class RoleManager:
         async with self._changing:
             if self.machine.state is not State.FOLLOWING:
                 return
-            if self._replica.ha.follows and not self._classic.replicates_from(ha_address):
+            if self._parts.ha.follows and not self._classic.replicates_from(ha_address):
                 return  # NameServers may disagree: a working link is not left because another one says so
             if await self._classic.named(master_address, ha_address) and not self._over:
                 # Not ``on_change``: there is nothing to register, and an answer may name another master.
@@ -269,23 +266,23 @@ class RoleManager:
     def _linked(self) -> set[BrokerId] | None:
         if not self.machine.leads or self.broker_id is None:
             return None
-        return {self.broker_id, *(slave["id"] for slave in self._replica.ha.slaves())}
+        return {self.broker_id, *(slave["id"] for slave in self._parts.ha.slaves())}
 
     async def _follow_view(self) -> None:
-        period_ms = self._replica.config.sync_broker_metadata_ms
+        period_ms = self._parts.config.sync_broker_metadata_ms
         await level_triggered(
             self._look_or_fence,
             self._wake,
             period_ms / 1000,
-            Backoff(self._replica.env.random, RETRY_FIRST_MS, period_ms),
-            f"{self._replica.name}: looking at the Controllers' view",
+            Backoff(self._parts.env.random, RETRY_FIRST_MS, period_ms),
+            f"{self._parts.name}: looking at the Controllers' view",
             on_error=lambda error: self._note(str(error) or type(error).__name__),
             ended=lambda: self.machine.over,
         )
 
     def _note(self, reason: str) -> None:
         if reason != self.reason:
-            log.warning("%s: %s", self._replica.name, reason)
+            log.warning("%s: %s", self._parts.name, reason)
         self.reason = reason
 
     async def _look_or_fence(self) -> None:
@@ -338,7 +335,7 @@ class RoleManager:
     async def _become(self, broker_id: BrokerId, view: View) -> None:
         async with self._changing:
             if view.epoch > self.epoch and not self._over:
-                self._replica.store.throttle.postpone()
+                self._parts.store.throttle.postpone()
             action = self.machine.decide(view, self._facts(broker_id))
             if self._stopping and not isinstance(action, Adopt | Fence):
                 return
@@ -346,32 +343,31 @@ class RoleManager:
                 view = await self._controllers.elect(
                     broker_id,
                     restarted=True,
-                    log_epoch=recorded_epoch(self._replica.store),
+                    log_epoch=recorded_epoch(self._parts.store),
                     suspect=self._membership.suspect,
                     epoch=view.epoch,
                 )
                 self.machine.on_examined()
                 action = self.machine.decide(view, self._facts(broker_id))
+                assert not isinstance(action, AskAnew), "a broker that was examined is not examined again"
             match action:
                 case Stay():
                     pass
-                case AskAnew():
-                    raise AssertionError("an examined broker is not asked to ask anew")
                 case CannotBecome(reason):
                     raise MqError(reason)
                 case Fence(reason):
-                    log.error("%s fences itself: %s", self._replica.name, reason)
+                    log.error("%s fences itself: %s", self._parts.name, reason)
                     self.reason = reason
                     await self._fence_now()
                     return
                 case Adopt(asked_ms):
-                    self.machine.on_set(view.epoch, view.set_epoch, self._replica.env.monotonic_ms())
-                    self._replica.ha.links.on_incarnations(view.incarnations)
-                    self._replica.ha.adopt(view.members, view.set_epoch, asked_ms)
+                    self.machine.on_set(view.epoch, view.set_epoch, self._parts.env.monotonic_ms())
+                    self._parts.ha.links.on_incarnations(view.incarnations)
+                    self._parts.ha.adopt(view.members, view.set_epoch, asked_ms)
                 case Lead(announce):
                     await self._lead(broker_id, view, announce=announce)
                 case Follow(ha_address, rocketmq_peer):
-                    self._replica.ha.expect_master(rocketmq_peer=rocketmq_peer)
+                    self._parts.ha.expect_master(rocketmq_peer=rocketmq_peer)
                     address = view.master_address
                     self.machine.on_change()
                     await self._host.follow(broker_id, view.epoch, address, ha_address)
@@ -383,17 +379,17 @@ class RoleManager:
     def _facts(self, broker_id: BrokerId) -> Facts:
         return Facts(
             broker_id,
-            recorded_epoch(self._replica.store),
+            recorded_epoch(self._parts.store),
             suspect=self._membership.unclean or self._membership.suspect,
             must_copy=self._host.lacks(),
             leases_supported=bool(self.lease.supported),
-            group_address=self._replica.config.group_address,
+            group_address=self._parts.config.group_address,
         )
 
     async def _lead(self, broker_id: BrokerId, view: View, *, announce: bool) -> None:
         if not self.machine.leads:
-            await self._replica.ha.become_fenced()
-        label_log(self._replica.store, view.epoch)
+            await self._parts.ha.become_fenced()
+        label_log(self._parts.store, view.epoch)
         self.machine.on_announced(announce)
         try:
             if announce:
@@ -406,10 +402,10 @@ class RoleManager:
 
     async def _lead_now(self, broker_id: BrokerId, view: View) -> None:
         self._beats.begin(view.epoch)
-        self._replica.ha.conditions.holds_lease = self.lease.holds
+        self._parts.ha.conditions.holds_lease = self.lease.holds
         # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
-        self._replica.ha.conditions.acks_replace_lease = lambda: not self._controllers.elects_outsiders
-        self._replica.ha.links.on_incarnations(view.incarnations)
+        self._parts.ha.conditions.acks_replace_lease = lambda: not self._controllers.elects_outsiders
+        self._parts.ha.links.on_incarnations(view.incarnations)
         # Before it serves, so that no write is refused for want of a lease. Without an answer it serves all
         # the same, and asks again with each heartbeat.
         await self._beats.renew(broker_id, LEASE_FIRST_S)
@@ -419,8 +415,8 @@ class RoleManager:
         self.machine.on_change()
         await self._host.lead(Elected(broker_id, view.epoch, view.members, view.set_epoch, propose))
         if not self._over:
-            self.machine.on_set(view.epoch, view.set_epoch, self._replica.env.monotonic_ms())
-            self._changed(self.machine.on_lead(broker_id, view.epoch, self._replica.config.address))
+            self.machine.on_set(view.epoch, view.set_epoch, self._parts.env.monotonic_ms())
+            self._changed(self.machine.on_lead(broker_id, view.epoch, self._parts.config.address))
 
     def _changed(self, new: bool) -> None:
         """The machine noted a role."""
@@ -432,7 +428,7 @@ class RoleManager:
             return
         log.info(
             "%s is %s in epoch %d, master %s",
-            self._replica.name,
+            self._parts.name,
             current.role,
             current.epoch,
             current.master_address,
@@ -449,7 +445,7 @@ class RoleManager:
         self, broker_id: BrokerId, epoch: Epoch, members: frozenset[BrokerId], set_epoch: int
     ) -> tuple[frozenset[BrokerId], int] | None:
         try:
-            incarnations = self._replica.ha.links.incarnations_of(members)
+            incarnations = self._parts.ha.links.incarnations_of(members)
             answer = await self._controllers.alter(broker_id, epoch, members, set_epoch, incarnations)
         except Unknown:
             self._wake.set()  # the view tells what became of it
@@ -457,7 +453,7 @@ class RoleManager:
         if answer is None:
             self._wake.set()  # perhaps our set, epoch or role is not what it was
         else:
-            self.machine.on_set(epoch, answer[1], self._replica.env.monotonic_ms())
+            self.machine.on_set(epoch, answer[1], self._parts.env.monotonic_ms())
         return answer
 
     def _beat(self) -> None:

@@ -181,9 +181,6 @@ class Clients:
         found = self.consumers.get(group)
         return found.subscriptions.get(topic) if found is not None else None
 
-    def groups_of_topic(self, topic: str) -> list[str]:
-        return sorted(name for name, group in self.consumers.items() if topic in group.subscriptions)
-
     def find_consumer(self, group: str, client_id: str) -> Client | None:
         found = self.consumers.get(group)
         if found is None:

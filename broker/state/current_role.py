@@ -1,7 +1,7 @@
 """Which role has this broker right now, and may it take a write?
 
 Holds the one ``RoleState`` of a broker. Processors read it, the role machine decides by it
-(``broker/role/machine``), and ``broker/roles`` sets it in the middle of a change.
+(``broker/role/machine``), and ``broker/role/changes`` sets it in the middle of a change.
 """
 
 from __future__ import annotations

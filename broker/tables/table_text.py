@@ -77,13 +77,6 @@ class TableText:
             "each key of the table stands once"
         )
 
-    def check_texts(self) -> None:
-        """Raise AssertionError if a text is older than its entry. Writes every entry anew: for tests."""
-        assert self._order is None or self._order == sorted(self._keys()), "the keys stand in order"
-        for indent, texts in enumerate(self._texts):
-            for key, text in texts.items():
-                assert text == self._write(key, bool(indent)), "no text is older than its entry"
-
     def _has(self, key: str) -> bool:
         order = self._sorted()
         at = bisect_left(order, key)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.context import BrokerContext
 from broker.discovery.registration import Registration
-from broker.requests.consumers.acting import Acting
 from broker.tables.table_files import TableFiles
+from broker.upkeep.acting import Acting
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
 from broker.upkeep.table_sync import MetadataSync

@@ -28,7 +28,7 @@ from chaos.drills.load import DrillPlan
 from chaos.drills.measure import Drill
 from chaos.drills.screen import show_campaign, show_drill, show_summary
 from chaos.history import History
-from chaos.links.cluster import LINK_FAULTS, ClusterLinks
+from chaos.links.cluster_links import LINK_FAULTS, ClusterLinks
 from chaos.worlds.live import FAULTS, LiveWorld, World
 from chaos.worlds.rocketmq_live import RocketMQWorld
 from model.errors import ConfigError, MqError

@@ -17,7 +17,7 @@ from admin import credentials
 from admin.handover import CannotHandOver, hand_over
 from admin.local.cluster import POLL_S, ClusterNotReady, LocalCluster
 from admin.local.layout import CLUSTER, Node
-from chaos.links.cluster import LINK_FAULTS, ClusterLinks
+from chaos.links.cluster_links import LINK_FAULTS, ClusterLinks
 from client.admin import AdminClient
 from model.errors import MqError
 from runtime.env import Env

@@ -19,7 +19,7 @@ from typing import Final
 
 from admin.local.cluster import ClusterNotReady
 from admin.local.layout import Layout
-from chaos.links.cluster import LINK_FAULTS
+from chaos.links.cluster_links import LINK_FAULTS
 from chaos.worlds import rocketmq
 from chaos.worlds.live import (
     FAULTS,

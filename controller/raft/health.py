@@ -93,7 +93,7 @@ class Watch:
     """When did what happen last?"""
 
     append_ms: float | None = None  # a leader's last word
-    heard_ms: dict[str, float] = field(default_factory=dict)  # peer -> its last answer to this leader
+    heard_ms: dict[str, float] = field(default_factory=dict)  # each peer's last answer, counted or not
     _applied: int = -1
     _moved_ms: float = 0.0
 

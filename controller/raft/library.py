@@ -162,9 +162,7 @@ class LibraryNode(library.SyncObj):  # type: ignore[misc]
     voted_for = _Kept[str | None]("votedForNodeId")
     election_deadline = _Kept[float]("raftElectionDeadline")  # a follower's or candidate's patience ends
     append_due = _Kept[float]("newAppendEntriesTime")  # a leader speaks again
-    counted_answer_at = _Kept[dict[Peer, float]](
-        "lastResponseTime"
-    )  # when each peer last answered this leader
+    counted_answer_at = _Kept[dict[Peer, float]]("lastResponseTime")  # each peer's last answer that counts
     match_index = _Kept[dict[Peer, int]]("raftMatchIndex")
     next_index = _Kept[dict[Peer, int]]("raftNextIndex")
     commit_index = _Kept[int]("raftCommitIndex")

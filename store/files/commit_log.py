@@ -2,9 +2,9 @@
 
 Segments of equal size (``mappedFileSizeCommitLog``), one after the other; a physical offset is the start of
 the file plus the position in it, the same on every replica. A record never crosses a segment: what it
-leaves free is closed by a blank (store.record). Beyond ``end`` there are only zeros: every way that moves
-``end`` back, or leaves a torn write behind, erases those bytes before anything is appended, so that a crash
-cannot bring records back that were cut.
+leaves free is closed by a blank (store.files.record). Beyond ``end`` there are only zeros: every way that
+moves ``end`` back, or leaves a torn write behind, erases those bytes before anything is appended, so that a
+crash cannot bring records back that were cut.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
 from model.errors import ConfigError, DiskError
 from model.ids import PhysicalOffset
@@ -23,13 +24,13 @@ from store.files.segment import Segment, SegmentDir
 
 log = logging.getLogger(__name__)
 
-WRITING = "writing the CommitLog"
-ALLOCATING = "allocating a CommitLog segment"
-GROWN_BYTES = 8 << 20
+WRITING: Final = "writing the CommitLog"
+ALLOCATING: Final = "allocating a CommitLog segment"
+GROWN_BYTES: Final = 8 << 20
 """So many new bytes are worth a sync before its time: what is not settled is read again after a crash."""
-REWRITE_BYTES = 1 << 20
-PAGE_BYTES = 4096
-RESERVE_BYTES = 1 << 20
+REWRITE_BYTES: Final = 1 << 20
+PAGE_BYTES: Final = 4096
+RETRY_FREE_BYTES: Final = 1 << 20
 """Free bytes from which on a write that lacked space is allowed to try again."""
 
 
@@ -108,6 +109,10 @@ class SegmentAhead:
         """The segment that starts at ``start``, if it is ready; one for another place is given up."""
         ready, self.ready = self.ready, None
         return ready if ready is not None and ready.start == start else None
+
+    def give_back(self, segment: Segment) -> None:
+        """A segment that was taken, and that the log did not go on in."""
+        self.ready = segment
 
     def drop(self) -> None:
         """Remove the segment that is ready. Raises OSError."""
@@ -192,7 +197,7 @@ class CommitLog:
         """See record.whole: of a record of this log."""
         return whole(buffer, at, offset, prop_crc=self.prop_crc)
 
-    def need_whole(self) -> None:
+    def need_unbroken(self) -> None:
         """Raise DiskError when the store broke, or was told to stop."""
         if self._health.broken is not None:
             raise DiskError(self._health.broken)
@@ -224,8 +229,7 @@ class CommitLog:
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if len(data) != size:
             raise ValueError(f"the chunks have {len(data)} bytes, not {size}")
-        if self._health.broken is not None:
-            raise DiskError(self._health.broken)
+        self.need_unbroken()
         try:
             tail.write(data, self.end - tail.start)
         except OSError as error:
@@ -250,8 +254,7 @@ class CommitLog:
 
     def _prepare(self, size: int) -> None:
         """Make ``append`` of ``size`` bytes possible: a segment to write to, nothing torn at its end."""
-        if self._health.broken is not None:
-            raise DiskError(self._health.broken)
+        self.need_unbroken()
         if self._torn_until and not self._erase_torn():
             raise DiskError(self._health.writable or "torn bytes at the end of the log cannot be erased")
         if self._tail is None or self.end == self._tail_end:
@@ -271,7 +274,7 @@ class CommitLog:
         try:
             self.append([blank(left)] if left >= BLANK_BYTES else [bytes(left)], min(left, BLANK_BYTES))
         except DiskError:
-            self.ahead.ready = following
+            self.ahead.give_back(following)
             raise
         self.end = PhysicalOffset(old_end + left)
         self._use(following)
@@ -329,7 +332,7 @@ class CommitLog:
         if self._torn_until and not self._erase_torn():
             return
         free = self._env.disk.usage(self._dir.path).free_bytes
-        if free >= RESERVE_BYTES:
+        if free >= RETRY_FREE_BYTES:
             self._health.room(WRITING)
         if free >= self.segment_bytes:
             self._health.room(ALLOCATING)
@@ -356,8 +359,7 @@ class CommitLog:
 
     def sync(self) -> None:
         """Make everything up to ``end`` durable now. Blocks; raises DiskError (then for ever broken)."""
-        if self._health.broken is not None:
-            raise DiskError(self._health.broken)
+        self.need_unbroken()
         target = self.end
         try:
             if self.take_names_dirty():

@@ -1,7 +1,7 @@
 """How is a store mended that no broker runs on: from the directories of its replicas, in place?
 
 Damaged ranges of the log are taken from the first replica whose bytes prove themselves
-(``store.repair.check``); queue entries, and an index that is wrong or gone, from the log's own records
+(``store.heal.repair.check``); queue entries, and an index that is wrong or gone, from the log's own records
 (``store.offline.rebuild``). A torn tail is cut only when the caller says so: it may be all that is left of
 the newest messages. What nobody can mend is written into the ledger, so that the broker knows of it.
 """

@@ -1,7 +1,7 @@
 """Where does the log end, and which bytes before that are no record?
 
-Record by record, with CRC. Bytes that are no record are damage when good records follow and they were safe on
-disk once, or cannot be what a cut-off write leaves. Else the log ends there.
+Record by record, with CRC. Bytes that are no record are damage if good records follow, and either they were
+safe on disk once or no cut-off write leaves such bytes. Else the log ends there.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Scan:
         is_stale: Callable[[int, int], bool],
     ) -> None:
         self.records = 0
-        self.reason = "the log ends in zeros"
+        self.reason = "the log's files end"
         self.damaged: list[DamagedRange] = []
         self.end = start
         self._log = commit_log
@@ -136,7 +136,7 @@ class Scan:
                 self.end = segment.start + segment_bytes
                 return True
             else:  # the block ends before the record does
-                self._log.need_whole()  # a start may be told to stop
+                self._log.need_unbroken()  # a start may be told to stop
                 head = block[at - block_at : at - block_at + 4]
                 want = max(int.from_bytes(head, "big"), BLOCK_BYTES) if len(head) == 4 else BLOCK_BYTES
                 block_at, block = at, segment.read(min(want, segment_bytes - at), at)
@@ -177,7 +177,8 @@ class Scan:
         offset = segment.start + at
         was_safe = offset < self._safe_end
         if not written and not was_safe:
-            return None  # never written
+            self.reason = "the log ends in zeros"  # never written
+            return None
         self.reason = str(bad)
         good = self._next_good(offset + 1)
         if good is not None:

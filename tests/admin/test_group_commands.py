@@ -53,6 +53,8 @@ def test_a_group_is_shown_and_a_dead_broker_forgotten_but_no_living_one(
             await group_commands._forget(at, "c", G, (), None)
         with pytest.raises(group_commands.CannotAsk, match="no group nothing"):
             await group_commands._state(at, "nothing")
+        with pytest.raises(group_commands.CannotAsk, match="no broker 77: registered are 1, 2, 3"):
+            await group_commands._forget(at, "c", G, (77,), None)
         await third.die()
         await wait_for(lambda: world.group()["brokers"]["3"]["alive"] is False)
         state = await group_commands._state(at, G)

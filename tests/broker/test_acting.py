@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.requests.consumers.acting import stands_in
 from broker.tables.offsets import OffsetTable
+from broker.upkeep.acting import stands_in
 from model.codes import Request
 from tests.broker.helpers import client_of, eventually, pair, topic
 

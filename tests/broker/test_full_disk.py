@@ -49,7 +49,7 @@ async def test_a_producer_hears_that_the_disk_is_full_and_is_served_again_when_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
-    monkeypatch.setattr(commit_log, "RESERVE_BYTES", 1)
+    monkeypatch.setattr(commit_log, "RETRY_FREE_BYTES", 1)
 
     keys = {"mappedFileSizeCommitLog": str(SEGMENT), "flushIntervalConsumeQueue": "20"}
     async with running(tmp_path, **keys) as broker, client_of(broker) as client:

@@ -47,7 +47,7 @@ def sent(answer: dict[str, Any]) -> dict[str, Any]:
 
 def same(ours: Any, theirs: Any) -> None:
     for table in (ours, theirs):
-        table.text.check_texts()
+        table.text.check_invariants()
         for indent in (False, True):
             assert written(table.to_text(indent), indent) == written(table.to_json(), indent)
     assert ours.to_json() == theirs.to_json()

@@ -275,6 +275,14 @@ def test_an_election_that_could_neither_go_on_nor_end_is_a_broken_invariant(
         election.check(G)
 
 
+def test_groups_that_are_not_looked_at_again_are_a_broken_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab()
+    lab.lead(1)
+    monkeypatch.setattr(ElectionState, "_look_now", lambda state: setattr(state, "_look_ms", NEVER))
+    with pytest.raises(AssertionError, match="look at every group again"):
+        lab.settle()
+
+
 def test_an_answer_to_a_request_carries_what_the_table_says() -> None:
     lab = Lab()
     lab.make_group([*IDS])

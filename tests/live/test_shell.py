@@ -159,12 +159,20 @@ def test_a_group_is_seen_with_its_lag_and_moved_only_when_told_to(shell: Shell) 
         (["send", "x"], 64, "nothing to send"),
         (["send", "bad topic!", "x"], 64, "illegal characters"),
         (["send", "x", "y", "--property", "novalue"], 64, "expected NAME=VALUE"),
+        (["send", "x", ""], 64, "body"),
+        (["send", "x", "y", "--property", "A\x02=1"], 64, "0x01 or 0x02"),
+        (["send", "x", "y", "--key", "a\x01b"], 64, "0x01 or 0x02"),
         (["tail", "nothing"], 3, "no broker has it"),
         (["tail", "x", "--since", "yesterday"], 64, "is no time"),
         (["consumer", "describe", "nobody"], 64, "no consumer group nobody"),
         (["consumer", "reset", "g", "x"], 64, "say where to"),
         (["consumer", "reset", "g", "x", "--to-end", "--to-begin"], 64, "say where to"),
-        (["consumer", "reset", "g", "TBW102", "--to-end", "--queue", "broker-a/99"], 64, "has no queue"),
+        (["consumer", "reset", "g", "TBW102", "--to-end"], 64, "no consumer group g"),
+        (
+            ["consumer", "reset", "TOOLS_CONSUMER", "TBW102", "--to-end", "--queue", "broker-a/99"],
+            64,
+            "has no queue",
+        ),
     ],
 )
 def test_wrong_use_is_one_line_that_says_what_to_do(

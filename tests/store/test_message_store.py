@@ -504,3 +504,23 @@ async def test_a_recovery_that_does_not_end_in_time_keeps_the_lock_for_as_long_a
     await until(lambda: store._opening.lock is None)
     assert gate.ended
     assert not _in_use(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("next_is_there", "says"), [(True, "the log ends in zeros"), (False, "the log's files end")]
+)
+async def test_a_start_says_whether_the_log_ends_in_zeros_or_with_its_files(
+    next_is_there: bool, says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 3)
+        store.log.roll()
+        following = store.log.segments[-1].path
+    if not next_is_there:
+        env.disk.remove(following)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        async with opened(env) as store:
+            assert store.log.end == SEGMENT
+    assert f"; {says}" in caplog.text

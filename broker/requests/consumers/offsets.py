@@ -7,7 +7,7 @@ GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32), GET_ALL_CONSUMER_OFFSET (4
 from __future__ import annotations
 
 from broker.context import BrokerContext
-from broker.requests.consumers.acting import ONLY_FORWARD
+from broker.upkeep.acting import ONLY_FORWARD
 from model.codes import Request, Response
 from model.errors import Refused
 from model.topic import is_system_group

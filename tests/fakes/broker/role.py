@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from broker.role.host import Elected
 from broker.role.manager import RoleManager
-from broker.role.replica import Replica
+from broker.role.parts import RoleParts
 from broker.service import Broker
 from broker.state.current_role import CurrentRole
 from controller.groups.commands import (
@@ -244,7 +244,7 @@ class Life:
             on_close=lambda c: self.role.on_connection_lost(c.address),
         )
         self.role = RoleManager(
-            Replica(self.env, self.config, store, self.ha, CurrentRole()), self.client, self.host
+            RoleParts(self.env, self.config, store, self.ha, CurrentRole()), self.client, self.host
         )
         self.changes: list[tuple[str, int]] = []
         self.role.on_change.append(lambda: self.changes.append((self.role.role, self.role.epoch)))

@@ -12,8 +12,8 @@ from store.message_store import MessageStore
 
 
 @dataclass(frozen=True, slots=True)
-class Replica:
-    """One replica of a group: where it runs, its keys, its log, its links, and the role it has now."""
+class RoleParts:
+    """Of one replica of a group: where it runs, its keys, its log, its links, and the role it has now."""
 
     env: Env
     config: BrokerConfig
