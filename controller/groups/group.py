@@ -86,6 +86,12 @@ class Group(msgspec.Struct):
         return max(registered, len(self.voters)) if registered else 0
 
     @property
+    def _has_majority(self) -> bool:
+        """Whether so many members have a vote as an answered record has copies, in majority mode."""
+        rule = self.rule
+        return bool(rule and rule.majority_of and len(set(self.members) & set(self.voters)) >= self._copies)
+
+    @property
     def _copies(self) -> int:
         """In majority mode: on so many brokers an acknowledged record is at least. The master counts at least
         the ``totalReplicas`` it registered; that it knows of more is not sure."""
@@ -202,7 +208,7 @@ class Group(msgspec.Struct):
         (``SyncSet``). So a new one may stand for one that was forgotten."""
         if self.rule is None or not self.rule.majority_of:
             return
-        majority = len(set(self.members) & set(self.voters)) >= self._copies
+        majority = self._has_majority
         if majority:
             self.quorum_members = list(self.members)
         if not self.holders:
@@ -223,7 +229,15 @@ class Group(msgspec.Struct):
         self.master, self.epoch = None, self.epoch + 1
 
     def remove(self, gone: set[int]) -> None:
-        """Forget these brokers. Their ids are never given again."""
+        """Forget these brokers. Their ids are never given again.
+
+        A holder that left the set before ceases to be one where the set is a majority: those that stayed had
+        all that was answered when it left (``SyncSet._leave_too_early``), those that joined since had it too,
+        and what was answered later is on members alone. One that is a member stays a holder: it leaves by
+        the operator's word, whatever the others have.
+        """
+        if self._has_majority and not gone & set(self.members):
+            self.holders = [holder for holder in self.holders if holder not in gone]
         for broker_id in sorted(gone & set(self.replicas)):
             del self.replicas[broker_id]
         self.suspect = [broker_id for broker_id in self.suspect if broker_id not in gone]

@@ -119,7 +119,16 @@ class Cluster:
             self.alter({*group.members, broker_id})
 
     def leave(self, broker_id: int) -> None:
-        self.alter({*self.group.members} - {broker_id})
+        """In majority mode as ``SyncSet`` proposes: those that stay have what was answered."""
+        stay = {*self.group.members} - {broker_id}
+        if self.policy.wait is Wait.MAJORITY and any(self._lacks_answers(b) for b in stay - {self.master}):
+            return
+        self.alter(stay)
+
+    def _lacks_answers(self, broker_id: int | None) -> bool:
+        assert broker_id is not None
+        replica = self.replicas[broker_id]
+        return replica.noted != self.group.epoch or len(replica.log) < self.replicated
 
     def forget(self, broker_id: int) -> None:
         """An operator gave it up, and what only forgotten brokers have with it."""
@@ -273,6 +282,21 @@ def test_the_replacement_of_a_dead_replica_has_no_word_until_it_has_caught_up() 
     cluster = run(MAJORITY_OF_3, [*grown(3), *WRITE, ("forget", 1, 1), ("register", 0, 0), ("sync", 2, 1)])
     cluster.elect({3, 4})
     assert cluster.master == 4, "it stands for the one it replaced"
+
+
+def test_a_replacement_that_joined_before_the_dead_one_was_forgotten_stands_for_it() -> None:
+    """The new replica is in the set, then the old one is forgotten, then the master dies."""
+    dead = [("leave", 1, 1), ("register", 0, 0), ("sync", 3, 1), ("forget", 1, 1)]
+    cluster = run(MAJORITY_OF_3, [*grown(3), *WRITE, ("copy", 2, 5), *dead])
+    assert (sorted(cluster.replicas), cluster.group.members) == ([1, 3, 4], [1, 3, 4])
+    cluster.elect({3, 4})
+    assert cluster.master in (3, 4)
+
+
+def test_a_member_that_is_forgotten_stays_a_holder() -> None:
+    """What it and the master acknowledged is on no other member."""
+    cluster = run(MAJORITY_OF_3, [*grown(3), *WRITE, ("forget", 1, 1)])
+    assert cluster.group.holders == [1, 2, 3]
 
 
 def test_a_young_group_that_never_had_a_majority_in_sync_elects_by_a_majority() -> None:
