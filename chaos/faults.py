@@ -1,5 +1,5 @@
 """What can be broken, as values: a scenario lists them, the simulated world carries them out
-(``chaos/worlds/sim_faults``).
+(``chaos/sim/faults``).
 
 A target is a node's name, or a role that is looked up at the moment of the fault: ``master``, ``slave`` (one
 of them), ``leader`` (the Controllers'), ``broker`` (any), ``namesrv`` (any). A role nobody holds then makes

@@ -21,7 +21,7 @@ from chaos.drills.sim_shrink import readable
 from chaos.drills.swarm_report import SwarmReport
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import SWARM
-from chaos.worlds.sim_story import Story
+from chaos.sim.story import Story
 
 VIOLATED = 2
 UNFINISHED = 3

@@ -27,9 +27,9 @@ from chaos.checks import Violation, check_all
 from chaos.drills.sim_shrink import Shrinking
 from chaos.history import Happened, History
 from chaos.scenarios import Plan, find
-from chaos.worlds.sim import SimCluster
-from chaos.worlds.sim_loop import START_S, BrokenInvariant, SimulationError
-from chaos.worlds.sim_story import Story
+from chaos.sim.cluster import SimCluster
+from chaos.sim.loop import START_S, BrokenInvariant, SimulationError
+from chaos.sim.story import Story
 
 VIOLATIONS_MAX: Final = 3
 """So many violations of each checker are kept of one run; the rest says the same."""

@@ -17,7 +17,7 @@ from chaos.drills.sim_run import run_plan
 from chaos.faults import Fault, Kill, Pause, Restart, Resume, SlowDisk, Step, Stop, ordered, then
 from chaos.history import History, Ok
 from chaos.scenarios import Plan
-from chaos.worlds.sim_story import Story
+from chaos.sim.story import Story
 
 NODES: Final = ("n0", "n1", "n2", "b1", "b2", "b3")
 LOAD_MS: Final = 7000

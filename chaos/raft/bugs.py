@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
 from controller.raft.voting import Voting
 
 

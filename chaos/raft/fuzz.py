@@ -25,13 +25,13 @@ from functools import partial
 from typing import Any, Final
 
 from chaos.raft.bugs import BUGS
-from chaos.worlds.sim_disk import Machine, SimDisk
-from chaos.worlds.sim_loop import Life, SimLoop
+from chaos.sim.disk import Machine, SimDisk
+from chaos.sim.loop import Life, SimLoop
 from controller.raft.calls import StateMachine
 from controller.raft.codec import RequestVote, Vote, decode_message, decode_snapshot
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
+from controller.raft.disk.snapshots import Storage
 from controller.raft.node import REGULAR, Diverged, Node
-from controller.raft.snapshots import Storage
 from controller.raft.timing import Timing
 from model.errors import DiskError, PeerError
 from runtime.env import read_file, write_file

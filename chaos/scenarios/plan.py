@@ -24,7 +24,7 @@ class Plan:
     load_ms: int = 6000
     quiet_ms: int = 20_000
     network: Mapping[str, float] = field(default_factory=dict)
-    """Fields of ``chaos.worlds.sim_net.NetProfile``."""
+    """Fields of ``chaos.sim.net.NetProfile``."""
     offload_ms: tuple[float, float] = (0.1, 2.0)
     shuffle_tasks: bool = False
     broker: Mapping[str, str] = field(default_factory=dict)

@@ -237,16 +237,15 @@ class Group(msgspec.Struct):
         the operator's word, whatever the others have.
         """
         if self._has_majority and not gone & set(self.members):
-            self.holders = [holder for holder in self.holders if holder not in gone]
-        for broker_id in sorted(gone & set(self.replicas)):
-            del self.replicas[broker_id]
-        self.suspect = [broker_id for broker_id in self.suspect if broker_id not in gone]
-        self.quorum_members = [broker_id for broker_id in self.quorum_members if broker_id not in gone]
+            self.holders = _without(self.holders, gone)
+        self.replicas = {number: replica for number, replica in self.replicas.items() if number not in gone}
+        self.suspect = _without(self.suspect, gone)
+        self.quorum_members = _without(self.quorum_members, gone)
         if gone & set(self.members):
             if self.master is None or self.master in gone:
                 led = gone & set(self.members if self.master is None else (self.master,))
                 self.removed = sorted({*self.removed, *led})
-            self.members = [member for member in self.members if member not in gone]
+            self.members = _without(self.members, gone)
             self.members_epoch += 1
         if self.master in gone:
             self.depose()
@@ -269,6 +268,10 @@ class Group(msgspec.Struct):
             _check_epochs(was, self)
             _check_one_master_an_epoch(was, self)
             _check_suspects(was, self)
+
+
+def _without(ids: list[int], gone: set[int]) -> list[int]:
+    return [broker_id for broker_id in ids if broker_id not in gone]
 
 
 def _check_members(group: Group) -> None:

@@ -23,7 +23,7 @@ from pysyncobj.node import Node as _LibraryPeer
 from pysyncobj.transport import Transport as _LibraryTransport
 
 from controller.raft.codec import SNAPSHOT_CHUNK_BYTES, Message, encode_message
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
 
 VERSION: Final = "0.3.17"
 FOLLOWER, CANDIDATE, LEADER = 0, 1, 2

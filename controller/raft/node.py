@@ -3,7 +3,7 @@
 PySyncObj keeps the roles, the terms, the timers, match and next indexes, the commit rule and the order in
 which entries are applied (``controller.raft.library``). ``Node`` replaces the rest:
 
-    its journal, files, threads   ``controller.raft.journal``; synced before a message that depends on it
+    its journal, files, threads   ``controller.raft.disk.journal``; synced before a message that depends on it
     its sockets and pickle        ``controller.links`` and ``controller.raft.codec``
     append_entries on a follower  entries already held are skipped; the log is cut only where it really
                                   contradicts the leader's, never below what is committed
@@ -44,14 +44,14 @@ from controller.raft.codec import (
     decode_snapshot,
     encode_snapshot,
 )
+from controller.raft.disk.journal import Journal, align
+from controller.raft.disk.snapshots import Compaction, Incoming, Storage
 from controller.raft.health import PeerProgress, Progress, Watch
 from controller.raft.invariants import Invariants, Position
-from controller.raft.journal import Journal, align
 from controller.raft.library import Outbox, Peer, library
 from controller.raft.membership import Membership
 from controller.raft.reads import Reads
 from controller.raft.seats import SEAT, Seats, pack_seat, read_seat
-from controller.raft.snapshots import Compaction, Incoming, Storage
 from controller.raft.timing import Timing
 from controller.raft.voting import NEVER, Voting
 from model.errors import DiskError, MqError, PeerError, Refused

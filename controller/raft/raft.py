@@ -1,7 +1,7 @@
 """How do the Controllers agree on one order of commands that no crash takes back?
 
 ``Raft`` drives one ``controller.raft.node.Node``: it gives it time from the event loop, messages from
-``controller.links``, files of one directory (``controller.raft.directory``), and stops it when the disk
+``controller.links``, files of one directory (``controller.raft.disk.directory``), and stops it when the disk
 refuses a write: a member that cannot remember must not vote. A member that stopped for want of room begins
 anew from its directory, as after a restart, once there is some.
 """
@@ -19,7 +19,7 @@ from controller.links.roster import Roster
 from controller.links.transport import Callbacks, Security, Transport
 from controller.raft.calls import Callers, Failed, StateMachine
 from controller.raft.codec import COMMAND_BYTES_MAX, Seat, decode_message
-from controller.raft.directory import Directory, no_room
+from controller.raft.disk.directory import Directory, no_room
 from controller.raft.health import Progress, Vitals
 from controller.raft.node import NO_OP, REGULAR, Node
 from controller.raft.timing import RaftConfig

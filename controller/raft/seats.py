@@ -5,7 +5,7 @@ incarnation, and where it is. It takes effect where it is *appended*, not where 
 back where it is cut: from its appending on the former occupant counts for nothing. So the entry is committed
 by a majority of all members without that seat, which is a majority before the change and after it.
 
-Pure. A journal knows its own incarnation (``controller.raft.journal``); 0 is a seat that nothing replaced.
+Pure. A journal knows its own incarnation (``raft.disk.journal``); 0 is a seat that nothing replaced.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from runtime.backoff import backoff_s
 if TYPE_CHECKING:
     from random import Random
 
-    from controller.raft.journal import Journal
+    from controller.raft.disk.journal import Journal
     from controller.raft.membership import Membership
 
 NEVER: Final = -1e9

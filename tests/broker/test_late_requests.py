@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from broker.membership.controllers import Controllers
-from chaos.worlds.sim_disk import Machine
-from chaos.worlds.sim_env import SimEnv
-from chaos.worlds.sim_loop import SimLoop
-from chaos.worlds.sim_net import Fabric
+from chaos.sim.disk import Machine
+from chaos.sim.env import SimEnv
+from chaos.sim.loop import SimLoop
+from chaos.sim.net import Fabric
 from model.codes import Request
 from model.config import BrokerConfig
 from model.errors import Unknown

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from chaos.worlds.sim_disk import PAGE_BYTES, SECTOR_BYTES, Machine, SimDisk
-from chaos.worlds.sim_loop import Life
+from chaos.sim.disk import PAGE_BYTES, SECTOR_BYTES, Machine, SimDisk
+from chaos.sim.loop import Life
 from runtime.env import Disk, read_file, write_file
 
 

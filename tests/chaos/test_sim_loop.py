@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from chaos.worlds.sim_invariants import watch
-from chaos.worlds.sim_loop import START_S, BrokenInvariant, SimLoop, SimulationError
+from chaos.sim.invariants import watch
+from chaos.sim.loop import START_S, BrokenInvariant, SimLoop, SimulationError
 
 
 def run(loop: SimLoop, work: Coroutine[Any, Any, Any]) -> Any:

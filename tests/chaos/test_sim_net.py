@@ -6,10 +6,10 @@ from typing import cast
 
 import pytest
 
-from chaos.worlds.sim_disk import Machine
-from chaos.worlds.sim_env import EPOCH_MS, SimEnv
-from chaos.worlds.sim_loop import Life, Shuffle, SimLoop
-from chaos.worlds.sim_net import Fabric, NetProfile
+from chaos.sim.disk import Machine
+from chaos.sim.env import EPOCH_MS, SimEnv
+from chaos.sim.loop import Life, Shuffle, SimLoop
+from chaos.sim.net import Fabric, NetProfile
 
 PORT = 9000
 

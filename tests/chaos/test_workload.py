@@ -10,8 +10,8 @@ import pytest
 from chaos.checks import Evidence, check_all
 from chaos.clients import Acked, Seen, body_crc
 from chaos.history import History, Read
+from chaos.sim.loop import SimLoop
 from chaos.workload import Load, ProducerLoad, ReaderLoad, queues_of
-from chaos.worlds.sim_loop import SimLoop
 from client.message import Queue, SendFailed, SendUnknown
 
 

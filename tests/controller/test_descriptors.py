@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-import controller.raft.snapshots
+import controller.raft.disk.snapshots
 from model.codes import Request
 from remoting.codec import Command
 from remoting.service import RemotingClient
@@ -108,7 +108,7 @@ def test_both_ports_of_a_controller_listen_on_after_no_connection_could_be_accep
 def test_a_group_without_descriptors_decides_on_and_compacts_when_it_has_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller.raft.snapshots, "COMPACT_AGAIN_S", 0.1)
+    monkeypatch.setattr(controller.raft.disk.snapshots, "COMPACT_AGAIN_S", 0.1)
 
     async def main(group: Group) -> None:
         await group.start()

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.worlds.sim_disk import Machine, SimDisk
-from chaos.worlds.sim_loop import Life
+from chaos.sim.disk import Machine, SimDisk
+from chaos.sim.loop import Life
 from controller.raft.codec import Snapshot, decode_snapshot, encode_snapshot
-from controller.raft.journal import Journal, align
+from controller.raft.disk.journal import Journal, align
 from model.errors import DiskError
 from runtime.env import read_file, write_file
 from tests.fakes.disk.crashing import CrashingDisk, crashing, machine

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos.worlds.sim_disk import Machine
+from chaos.sim.disk import Machine
 from controller.groups.commands import (
     AlterSyncStateSet,
     Answer,
@@ -43,7 +43,7 @@ from controller.raft.codec import (
     encode_message,
     encode_snapshot,
 )
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
 from model.errors import DiskError, PeerError
 from tests import GOLDEN
 from tests.fakes.disk.crashing import CrashingDisk, machine

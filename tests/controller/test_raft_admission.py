@@ -14,7 +14,7 @@ from controller.raft.codec import (
     TimeoutNow,
     Vote,
 )
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
 from controller.raft.voting import Voting
 from tests.fakes.controller.node import TIMING, Lab, append, entries, run
 from tests.fakes.controller.raft_sim import Group, wait_for

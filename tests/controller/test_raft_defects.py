@@ -13,7 +13,7 @@ import pytest
 
 from chaos.bugs import planted
 from controller.raft.codec import decode_snapshot
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
 from controller.raft.library import library
 from tests.fakes.controller.node import Lab, run
 from tests.fakes.controller.raft_sim import Group, wait_for

@@ -11,10 +11,10 @@ from typing import Final
 
 import pytest
 
-from chaos.worlds.sim_disk import SimDisk
-from chaos.worlds.sim_loop import Life
+from chaos.sim.disk import SimDisk
+from chaos.sim.loop import Life
 from controller.raft.codec import Ack, AppendEntries, RequestVote, Vote, decode_message
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
 from model.errors import DiskError
 from tests.fakes.controller.raft_sim import Group, Member, wait_for
 from tests.fakes.disk.crashing import machine

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from controller.raft.codec import Ack, Admit, PreVote, PreVoteAnswer, RequestVote, Seat, Vote
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
 from controller.raft.seats import Seats, pack_seat
 from model.errors import Refused
 from tests.fakes.controller.node import Lab, append, run

@@ -22,7 +22,7 @@ from controller.raft.codec import (
     encode_message,
     encode_snapshot,
 )
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
 from controller.raft.library import library, need_version
 from controller.raft.node import REGULAR, Diverged, Failed
 from controller.raft.seats import SEAT

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from chaos.worlds.sim_loop import Life, SimLoop
+from chaos.sim.loop import Life, SimLoop
 from tests.fakes.controller.raft_sim import wait_for
 from tests.fakes.controller.sim import NAMES, World
 

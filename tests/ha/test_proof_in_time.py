@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from chaos.worlds.sim import HA_SECRET
-from chaos.worlds.sim_disk import Machine
-from chaos.worlds.sim_env import SimEnv
-from chaos.worlds.sim_loop import SimLoop
-from chaos.worlds.sim_net import Fabric
+from chaos.sim.cluster import HA_SECRET
+from chaos.sim.disk import Machine
+from chaos.sim.env import SimEnv
+from chaos.sim.loop import SimLoop
+from chaos.sim.net import Fabric
 from ha.service import HaService
 from ha.slave.follower import State
 from ha.wire.proof import HELLO_BYTES, PROOF_S, Credentials, HandshakeInitiator

@@ -11,10 +11,10 @@ import os
 
 import pytest
 
-from chaos.worlds.sim_disk import Machine
-from chaos.worlds.sim_env import SimEnv
-from chaos.worlds.sim_loop import SimLoop
-from chaos.worlds.sim_net import Fabric
+from chaos.sim.disk import Machine
+from chaos.sim.env import SimEnv
+from chaos.sim.loop import SimLoop
+from chaos.sim.net import Fabric
 from ha.service import HaService
 from ha.slave.follow import Master
 from model.config import BrokerConfig

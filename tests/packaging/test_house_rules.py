@@ -6,7 +6,7 @@ from pathlib import Path
 from bench import facts
 
 ROOT = Path(__file__).parents[2]
-OWNERS = {"runtime/tasks.py", "chaos/worlds/sim_loop.py"}
+OWNERS = {"runtime/tasks.py", "chaos/sim/loop.py"}
 
 
 def test_every_task_has_an_owner() -> None:

@@ -139,7 +139,7 @@ def test_servers_simulation_and_their_invariants_run(application: Application) -
         "-m", "keelmq", "drill", "sim", "--seeds", "1", "--scenario", "kill_the_master_under_load"
     )
     assert "0 with violations" in told
-    program = "from keelmq.chaos.worlds.sim_invariants import _WATCHED, watch_servers; watch_servers(); "
+    program = "from keelmq.chaos.sim.invariants import _WATCHED, watch_servers; watch_servers(); "
     program += "from keelmq.ha.master.sync_set import SyncSet; print(_WATCHED in vars(SyncSet))"
     assert application.run("-c", "import keelmq.ha.master.sync_set; " + program) == "True\n"
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import cast
 
 from broker.service import Broker
-from chaos.worlds.sim import BROKER_PORT, Node
-from chaos.worlds.sim_net import NetProfile
+from chaos.sim.cluster import BROKER_PORT, Node
+from chaos.sim.net import NetProfile
 from model.codes import Request
 from model.errors import MqError
 from remoting.codec import Command

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from chaos.history import History
-from chaos.worlds.sim import BROKER_PORT, GROUP, SimCluster, WorldConfig
+from chaos.sim.cluster import BROKER_PORT, GROUP, SimCluster, WorldConfig
 from client.message import NoMaster, Queue
 from client.pull import PullConsumer, PullStatus
 from model.codes import Request, Response

@@ -6,9 +6,9 @@ import pytest
 
 from admin.handover import CannotHandOver, hand_over
 from chaos.history import History
-from chaos.worlds.sim import GROUP, SimCluster, WorldConfig
-from chaos.worlds.sim_disk import SimDisk
-from chaos.worlds.sim_env import SimEnv
+from chaos.sim.cluster import GROUP, SimCluster, WorldConfig
+from chaos.sim.disk import SimDisk
+from chaos.sim.env import SimEnv
 from client.admin import AdminClient
 from client.message import Message
 from client.producer import Producer

@@ -13,8 +13,8 @@ import pytest
 
 from broker.service import Broker
 from broker.tables.copies import GATHER_MS, OFFSETS_BOUND_MS
-from chaos.worlds.sim import BROKER_PORT, SimCluster
-from chaos.worlds.sim_net import NetProfile
+from chaos.sim.cluster import BROKER_PORT, SimCluster
+from chaos.sim.net import NetProfile
 from model.codes import Request
 from model.ids import QueueOffset
 from remoting.codec import Command

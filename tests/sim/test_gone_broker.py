@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from chaos.worlds.sim import GROUP
+from chaos.sim.cluster import GROUP
 from client.message import Queue
 from client.pull import ANSWER_S, PullConsumer, PullStatus
 from client.routes import SUSPECT_MS

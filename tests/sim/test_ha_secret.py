@@ -15,7 +15,7 @@ from broker.service import Broker
 from chaos.drills.sim_run import run_seed
 from chaos.scenarios import SCENARIOS
 from chaos.scenarios.plan import Plan, Scenario
-from chaos.worlds.sim import BROKER_PORT
+from chaos.sim.cluster import BROKER_PORT
 from ha.wire.codec import encode_slave_handshake
 from tests.fakes.ha.frames import encode_ack, slave_handshake
 from tests.sim.world import World, simulated

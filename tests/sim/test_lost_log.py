@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaos.worlds.sim import SimCluster
+from chaos.sim.cluster import SimCluster
 from tests.sim.world import World, simulated
 
 MAJORITY = {"majorityAck": "true", "allAckInSyncStateSet": "false", "totalReplicas": "3"}

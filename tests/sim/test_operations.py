@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from chaos.worlds.sim import BROKER_PORT, GROUP
-from chaos.worlds.sim_disk import Machine
+from chaos.sim.cluster import BROKER_PORT, GROUP
+from chaos.sim.disk import Machine
 from client.message import Queue
 from client.pull import PullConsumer
 from model.codes import Request, Response

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from broker.service import Broker
-from chaos.worlds.sim import GROUP
-from chaos.worlds.sim_faults import Nemesis
+from chaos.sim.cluster import GROUP
+from chaos.sim.faults import Nemesis
 from controller.groups.commands import (
     ElectMaster,
 )

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from chaos.worlds.sim_disk import Machine
-from chaos.worlds.sim_env import SimEnv
-from chaos.worlds.sim_loop import Life, SimLoop
-from chaos.worlds.sim_net import Fabric
+from chaos.sim.disk import Machine
+from chaos.sim.env import SimEnv
+from chaos.sim.loop import Life, SimLoop
+from chaos.sim.net import Fabric
 from controller.raft.calls import StateMachine
 from controller.raft.raft import Raft
 from model.errors import MqError

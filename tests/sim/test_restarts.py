@@ -6,7 +6,7 @@ import pytest
 
 from chaos.drills.sim_run import run_seed
 from chaos.faults import Restart, Step
-from chaos.worlds.sim_faults import Nemesis
+from chaos.sim.faults import Nemesis
 from tests.sim.world import World, simulated
 
 pytestmark = pytest.mark.sim

@@ -20,7 +20,7 @@ from broker.service import Broker
 from broker.upkeep.log_compare import LogCompare
 from chaos.clients import Acked, ClientSender
 from chaos.history import History
-from chaos.worlds.sim import GROUP, SimCluster, WorldConfig
+from chaos.sim.cluster import GROUP, SimCluster, WorldConfig
 from client.admin import AdminClient
 from client.message import Queue
 from model.codes import Request

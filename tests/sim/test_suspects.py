@@ -16,7 +16,7 @@ from chaos.faults import Kill, Look, PowerFail, Restart, Step, ordered
 from chaos.history import History, Send
 from chaos.scenarios.draws import ground
 from chaos.scenarios.plan import Plan
-from chaos.worlds.sim_story import Story
+from chaos.sim.story import Story
 
 SEEDS = int(os.environ.get("KEELMQ_SUSPECT_SEEDS", "0"))
 

@@ -13,7 +13,7 @@ import pytest
 
 from broker.service import Broker
 from broker.upkeep.table_sync import MetadataSync
-from chaos.worlds.sim import BROKER_PORT
+from chaos.sim.cluster import BROKER_PORT
 from model.codes import Request, Response
 from model.errors import Unknown
 from model.ids import QueueOffset

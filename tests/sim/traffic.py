@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from admin.handover import HandedOver, hand_over
 from chaos.clients import ClientSender
+from chaos.sim.cluster import GROUP
 from chaos.workload import Load, ProducerLoad, queues_of
-from chaos.worlds.sim import GROUP
 from client.admin import AdminClient
 from tests.sim.world import World
 

@@ -10,8 +10,8 @@ from functools import wraps
 from typing import Any, Concatenate, TypeVar
 
 from chaos.history import History
-from chaos.worlds.sim import BROKER_PORT, SimCluster, WorldConfig
-from chaos.worlds.sim_net import NetProfile
+from chaos.sim.cluster import BROKER_PORT, SimCluster, WorldConfig
+from chaos.sim.net import NetProfile
 from model.codes import Request
 from model.errors import MqError
 from remoting.codec import Command

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chaos.worlds.sim_loop import SimLoop
+from chaos.sim.loop import SimLoop
 from runtime.env import read_file
 from store.files import index_file
 from store.files.checkpoint import READ_BYTES, Checkpoint

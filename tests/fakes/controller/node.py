@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from chaos.worlds.sim_loop import SimLoop
+from chaos.sim.loop import SimLoop
 from controller.raft.calls import StateMachine
 from controller.raft.codec import (
     Ack,
@@ -18,9 +18,9 @@ from controller.raft.codec import (
     Vote,
     decode_message,
 )
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
+from controller.raft.disk.snapshots import Storage
 from controller.raft.node import REGULAR, Node
-from controller.raft.snapshots import Storage
 from controller.raft.timing import Timing
 from tests.fakes.disk.crashing import CrashingDisk, machine
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from chaos.worlds.sim_disk import Machine
-from chaos.worlds.sim_env import SimEnv
-from chaos.worlds.sim_loop import Life, SimLoop
-from chaos.worlds.sim_net import Fabric
+from chaos.sim.disk import Machine
+from chaos.sim.env import SimEnv
+from chaos.sim.loop import Life, SimLoop
+from chaos.sim.net import Fabric
 from controller.links.transport import Security
 from controller.raft.calls import StateMachine
 from controller.raft.raft import Raft

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 
-from chaos.worlds.sim_disk import Machine
-from chaos.worlds.sim_env import SimEnv
-from chaos.worlds.sim_loop import Life, SimLoop
-from chaos.worlds.sim_net import Fabric
+from chaos.sim.disk import Machine
+from chaos.sim.env import SimEnv
+from chaos.sim.loop import Life, SimLoop
+from chaos.sim.net import Fabric
 from controller.service import Controller
 from model.codes import Request
 from model.config import ControllerConfig

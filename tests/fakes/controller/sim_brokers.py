@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from chaos.worlds.sim_disk import Machine
-from chaos.worlds.sim_env import SimEnv
-from chaos.worlds.sim_loop import Life
+from chaos.sim.disk import Machine
+from chaos.sim.env import SimEnv
+from chaos.sim.loop import Life
 from model.codes import Request
 from model.errors import Unknown
 from remoting.bodies import dumps

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from chaos.worlds.sim_disk import Machine, SimDisk
-from chaos.worlds.sim_loop import Life
+from chaos.sim.disk import Machine, SimDisk
+from chaos.sim.loop import Life
 from runtime.env import Buffer, File
 from tests.fakes.disk.passing import PassingDisk, PassingFile
 

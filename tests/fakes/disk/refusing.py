@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.worlds.sim_disk import Machine
+from chaos.sim.disk import Machine
 from runtime.env import Buffer, Disk, File
 from tests.fakes.disk.passing import PassingDisk, PassingFile
 

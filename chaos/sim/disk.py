@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from chaos.worlds.sim_loop import Life
+from chaos.sim.loop import Life
 from runtime.env import Buffer, DiskUsage
 
 PAGE_BYTES: Final = 4096

@@ -13,7 +13,7 @@ from contextvars import Context
 from enum import Enum, auto
 from typing import Any, Final, Protocol, cast
 
-from chaos.worlds.sim_loop import Life, SimLoop
+from chaos.sim.loop import Life, SimLoop
 from runtime.env import Buffer
 
 WINDOW_BYTES: Final = 256 * 1024

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from chaos.worlds.sim_loop import Life, SimLoop
-from chaos.worlds.sim_transport import SimTransport
+from chaos.sim.loop import Life, SimLoop
+from chaos.sim.transport import SimTransport
 from runtime.env import Listener, P
 
 EPHEMERAL_PORT: Final = 40000

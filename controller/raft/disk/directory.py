@@ -1,7 +1,7 @@
 """What does the directory of a Controller hold, and does its disk take more?
 
 raft.lock      one process at a time
-raft.journal   entries, term, vote (``controller.raft.journal``)
+raft.journal   entries, term, vote (``controller.raft.disk.journal``)
 raft.snapshot  the state up to some entry (``controller.raft.codec``)
 """
 
@@ -13,8 +13,8 @@ import logging
 from typing import Final
 
 from controller.raft.codec import BATCH_BYTES_MAX, Snapshot, decode_snapshot
-from controller.raft.journal import ADVICE, Journal
-from controller.raft.snapshots import Storage
+from controller.raft.disk.journal import ADVICE, Journal
+from controller.raft.disk.snapshots import Storage
 from model.errors import DiskError
 from runtime.env import Disk, Lock, read_file, write_file
 

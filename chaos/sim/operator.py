@@ -12,8 +12,8 @@ from typing import Final
 
 from admin.handover import hand_over
 from chaos.history import Happened
-from chaos.worlds.sim import GROUP, SimCluster
-from chaos.worlds.sim_env import SimEnv
+from chaos.sim.cluster import GROUP, SimCluster
+from chaos.sim.env import SimEnv
 from client.admin import AdminClient
 from model.codes import Request
 from model.errors import MqError

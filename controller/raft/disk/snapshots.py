@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.raft.codec import SNAPSHOT_BYTES_MAX, Seat, Snapshot, encode_snapshot
-from controller.raft.journal import Journal
+from controller.raft.disk.journal import Journal
 from model.errors import DiskError, PeerError
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Final
 from chaos.checks.all import Promised
 from chaos.faults import Fault, PowerFail, Wipe
 from chaos.history import Happened, History, Invoke, Ok, Read
-from chaos.worlds.sim import SimCluster
+from chaos.sim.cluster import SimCluster
 from model.errors import DiskError
 from model.message import decode_properties
 from store.files.record import walk

@@ -18,12 +18,12 @@ from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
 from chaos.history import Asked, History, Observed, Ok, Read
 from chaos.scenarios import Plan
+from chaos.sim.cluster import GROUP, SimCluster, WorldConfig
+from chaos.sim.extras import Extras
+from chaos.sim.faults import Nemesis
+from chaos.sim.losses import Losses
+from chaos.sim.net import NetProfile
 from chaos.workload import ProducerLoad, ReaderLoad, queues_of
-from chaos.worlds.sim import GROUP, SimCluster, WorldConfig
-from chaos.worlds.sim_extras import Extras
-from chaos.worlds.sim_faults import Nemesis
-from chaos.worlds.sim_losses import Losses
-from chaos.worlds.sim_net import NetProfile
 from client.admin import AdminClient
 from client.message import Queue
 from model.codes import Request, Response

@@ -10,8 +10,8 @@ from typing import Final
 from chaos import faults
 from chaos.faults import FAULTS, Fault, Step
 from chaos.history import Happened
-from chaos.worlds.sim import SimCluster
-from chaos.worlds.sim_operator import Operator
+from chaos.sim.cluster import SimCluster
+from chaos.sim.operator import Operator
 
 BROKERS: Final = ("broker", "learner")
 

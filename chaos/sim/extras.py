@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from broker.service import Broker
 from chaos.checks import Violation
-from chaos.worlds.sim import GROUP, SimCluster
+from chaos.sim.cluster import GROUP, SimCluster
 from client.admin import AdminClient
 from client.message import Message, Queue, SendResult, SendStatus
 from client.producer import Producer, SendOptions

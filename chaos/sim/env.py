@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from chaos.worlds.sim_disk import Machine, SimDisk
-from chaos.worlds.sim_loop import Life, SimLoop
-from chaos.worlds.sim_net import Fabric, SimNetwork
+from chaos.sim.disk import Machine, SimDisk
+from chaos.sim.loop import Life, SimLoop
+from chaos.sim.net import Fabric, SimNetwork
 from runtime.events import Event, EventLog
 
 if TYPE_CHECKING:

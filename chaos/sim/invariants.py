@@ -11,7 +11,7 @@ import functools
 import sys
 from typing import Any, Final
 
-from chaos.worlds.sim_loop import current_life
+from chaos.sim.loop import current_life
 from model.installed import PREFIX
 
 PACKAGES: Final = frozenset({"store", "ha", "controller", "broker", "namesrv", "client", "remoting"})

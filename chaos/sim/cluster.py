@@ -15,11 +15,11 @@ from typing import Any, Final, Protocol, TypeVar
 
 from broker.service import Broker
 from chaos.history import Happened, History, Observed
-from chaos.worlds.sim_disk import Machine
-from chaos.worlds.sim_env import EPOCH_MS, SimEnv
-from chaos.worlds.sim_invariants import watch_servers
-from chaos.worlds.sim_loop import START_S, Life, Shuffle, SimLoop
-from chaos.worlds.sim_net import Fabric, NetProfile
+from chaos.sim.disk import Machine
+from chaos.sim.env import EPOCH_MS, SimEnv
+from chaos.sim.invariants import watch_servers
+from chaos.sim.loop import START_S, Life, Shuffle, SimLoop
+from chaos.sim.net import Fabric, NetProfile
 from controller.service import Controller
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from namesrv.service import NameServer

@@ -1,0 +1,1 @@
+"""What a Raft member keeps on its disk: the journal, snapshots, and the directory they are in."""
