@@ -171,7 +171,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def handling(self) -> int:
         """Requests of the peer that have no answer yet."""
-        return self._gate.handling
+        return self._gate.handling + len(self._gate.later)
 
     @property
     def untaken(self) -> int:
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         if inbox.owned != inbox.counted:
             inbox.counted = inbox.owned
             guard.on_begun(self, inbox.counted)
-        if self._gate.handling >= REQUESTS_MAX:
+        if self._gate.handling >= REQUESTS_MAX or self._gate.later:
             self.regulate()
         took_ms = (self._loop.time() - began) * 1000
         if took_ms >= SLOW_MS:
@@ -389,14 +389,41 @@ class Connection(asyncio.BufferedProtocol):
             start, slow = fast.process(self, buffer, start, end)
             inbox.took(start, self._last_io)
             for frame in slow:
-                self._dispatch(decode(frame))
+                self._begin(frame)
             return
         limit = self._endpoint.guard.limits.frame_bytes_max
         with memoryview(buffer) as view:
             while stop := frame_end(view, start, end, limit):
-                self._dispatch(decode(view[start:stop]))
+                self._begin(view[start:stop])
                 start = stop
         inbox.took(start, self._last_io)
+
+    def _begin(self, frame: bytes | memoryview) -> None:
+        """Begin the request in a frame, in this turn or a later one; what a client hears never waits."""
+        later, starts = self._gate.later, self._endpoint.guard.starts
+        if self.address or (not later and starts.take()):
+            self._dispatch(decode(frame))
+            return
+        if not later:
+            starts.wait(self)
+        later.append(bytes(frame))
+
+    def go_on(self) -> bool:
+        """See ``starts.Waiting``."""
+        later = self._gate.later
+        if self._state is _CLOSED:
+            later.clear()
+            return False
+        if self._gate.blocked:
+            return False  # back in line when the peer has read
+        try:
+            self._dispatch(decode(later.popleft()))
+        except PeerError as error:
+            later.clear()
+            self.fail(error)
+        if not later:
+            self.regulate()
+        return bool(later)
 
     def _dispatch(self, command: Command) -> None:
         if command.flag & FLAG_RESPONSE:
@@ -407,9 +434,9 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _handle(self, request: Command) -> None:
         try:
-            while self.untaken > UNSENT_BYTES_HIGH:
+            if self.untaken > UNSENT_BYTES_HIGH:
                 # What it asks for is not made before it has read what it asked for earlier.
-                await self._outbox.emptied()
+                await self._taken()
                 if self._state is _CLOSED:
                     return
             guard = self._endpoint.guard
@@ -429,6 +456,18 @@ class Connection(asyncio.BufferedProtocol):
             self._gate.handling -= 1
             if self._gate.paused:
                 self.regulate()
+
+    async def _taken(self) -> None:
+        """Wait until the peer has read what it was sent; meanwhile none of its frames begins."""
+        gate = self._gate
+        gate.blocked += 1
+        try:
+            while self.untaken > UNSENT_BYTES_HIGH and self._state is not _CLOSED:
+                await self._outbox.emptied()
+        finally:
+            gate.blocked -= 1
+            if gate.later and not gate.blocked:
+                self._endpoint.guard.starts.wait(self)
 
     async def _answer(self, request: Command) -> Command | None:
         endpoint = self._endpoint

@@ -7,6 +7,7 @@ next read of anybody. A connection keeps memory of its own only for a frame that
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final
 
 READ_BYTES_MIN: Final = 16 * 1024
@@ -120,17 +121,19 @@ class Inbox:
 
 class ReadGate:
     """Whether anything is read from the peer. ``unread``: it leaves what it is sent. ``held``: what it asked
-    for waits for something else. ``handling``: requests without an answer. ``paused``: nothing is read."""
+    for waits for something else. ``handling``: requests without an answer; ``blocked`` of these wait until it
+    has read. ``later``: frames whose requests begin in a later turn. ``paused``: nothing is read."""
 
-    __slots__ = ("handling", "held", "paused", "unread")
+    __slots__ = ("blocked", "handling", "held", "later", "paused", "unread")
 
     def __init__(self) -> None:
         self.unread = self.held = self.paused = False
-        self.handling = 0
+        self.handling = self.blocked = 0
+        self.later: deque[bytes] = deque()
 
     def move(self, transport: asyncio.Transport, *, all_held: bool) -> bool:
         """Pause or resume reading, ``all_held`` of all connections; whether it is resumed."""
-        pause = self.unread or self.held or all_held or self.handling >= REQUESTS_MAX
+        pause = self.unread or self.held or all_held or self.handling >= REQUESTS_MAX or bool(self.later)
         before, self.paused = self.paused, pause
         if pause and not before:
             transport.pause_reading()

@@ -1,0 +1,70 @@
+"""The promise to everybody else: however many requests one read brings, few of them begin in one turn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, defaultdict
+
+from remoting.codec import Command, encode
+from remoting.connection import Connection
+from remoting.starts import A_TURN
+from tests.remoting.support import read_command, serving
+
+FLOOD = 1200
+
+
+async def test_a_flood_begins_a_part_a_turn_in_order_and_others_are_answered_meanwhile() -> None:
+    turn = 0
+    begun: Counter[int] = Counter()
+    order: dict[str, list[int]] = defaultdict(list)
+
+    async def handle(connection: Connection, request: Command) -> Command:
+        begun[turn] += 1
+        order[connection.remote].append(int(request.ext["n"]))
+        return request.reply()
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        ticking[0] = asyncio.get_running_loop().call_soon(count)
+
+    ticking = [asyncio.get_running_loop().call_soon(count)]
+    async with serving(handle) as (_, address):
+        host, _, port = address.rpartition(":")
+        peers = [await asyncio.open_connection(host, int(port)) for _ in range(4)]
+        for _, writer in peers[:3]:
+            writer.write(b"".join(encode(Command(105, {"n": str(n)}, opaque=n)) for n in range(FLOOD)))
+        await asyncio.sleep(0.01)
+        reader, writer = peers[3]
+        writer.write(encode(Command(105, {"n": "0"}, opaque=0)))
+        await read_command(reader)
+        answered_at = sum(begun.values())
+        for reader, _ in peers[:3]:
+            assert [(await read_command(reader)).opaque for _ in range(FLOOD)] == list(range(FLOOD))
+        for _, writer in peers:
+            writer.close()
+    ticking[0].cancel()
+    assert sum(begun.values()) == 3 * FLOOD + 1
+    # A turn's last requests may be counted in the next one's first step.
+    assert max(begun.values()) <= 2 * A_TURN
+    assert sorted(order.values(), key=len) == [[0], *[list(range(FLOOD))] * 3]
+    assert answered_at < 3 * FLOOD, "it did not wait for the whole flood"
+
+
+async def test_frames_that_wait_when_their_connection_ends_begin_no_more() -> None:
+    begun = 0
+
+    async def handle(connection: Connection, request: Command) -> None:
+        nonlocal begun
+        begun += 1
+        connection.close()
+
+    async with serving(handle) as (_, address):
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"".join(encode(Command(105, {}, opaque=n)) for n in range(FLOOD)))
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        writer.close()
+    assert begun <= 3 * A_TURN
