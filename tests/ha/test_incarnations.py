@@ -18,7 +18,8 @@ async def test_a_slave_that_registered_as_a_suspect_is_connected_anew_before_it_
         assert links.incarnations_of(group.members) == {}
         await until(lambda: 2 in links.by_id, "it connects again")
         assert links.by_id[BrokerId(2)] is not before
-        assert links.incarnations_of(group.members) == {2: 1}
+        # The set may have shrunk for a moment: so both are named.
+        assert links.incarnations_of(frozenset({BrokerId(1), BrokerId(2)})) == {2: 1}
         await group.full()
 
 
