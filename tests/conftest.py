@@ -31,6 +31,35 @@ STAND_STILL: Final = "stand-still"
 FOLDERS: Final = {"tests/live/": "live", "tests/interop/": "interop", "tests/sim/": "sim"}
 ELSEWHERE: Final = {"live": ("tests/cli/test_demo.py",), "spark": ("tests/audit/", "tests/cli/test_demo.py")}
 """``sim`` is free: Raft groups and elections under virtual time are tested beside what they test."""
+QUICK: Final = (
+    "tests/model/",
+    "tests/runtime/",
+    "tests/remoting/test_codec",
+    "tests/remoting/test_headers",
+    "tests/remoting/test_bodies",
+    "tests/store/test_record",
+    "tests/store/test_golden",
+    "tests/store/test_consume_queue",
+    "tests/store/test_index_file",
+    "tests/store/test_epoch_file",
+    "tests/store/test_message_store",
+    "tests/store/test_damage",
+    "tests/ha/test_ack_policy",
+    "tests/ha/test_codec",
+    "tests/ha/test_follow",
+    "tests/ha/test_sync_set",
+    "tests/ha/test_set_changes",
+    "tests/ha/test_majority",
+    "tests/controller/test_core",
+    "tests/controller/test_election",
+    "tests/controller/test_transcripts",
+    "tests/controller/test_packing",
+    "tests/controller/test_rules",
+    "tests/broker/test_machine",
+    "tests/broker/test_fast_path",
+    "tests/packaging/test_house_rules",
+)
+"""What ``make quick`` runs after every edit, in a minute: pure deciders, codecs, the store, a few seeds."""
 WAITING: Final = ("live", "interop")
 """Tests that mostly wait for processes of their own: they run beside those that compute."""
 ONE_WORKER: Final = ("tests/interop/", "tests/live/", "tests/audit/test_spark", "tests/cli/test_demo")
@@ -59,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if mark in marks and not item.nodeid.startswith(places):
                 raise pytest.UsageError(f"{item.nodeid} is marked {mark}: such tests lie in {places}")
         slow = marks & {"live", "interop", "spark", "sim", "slow"}
-        if not slow or "seeds" in marks:
+        if "seeds" in marks or (not slow and item.nodeid.startswith(QUICK)):
             item.add_marker("quick")
 
 
