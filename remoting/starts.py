@@ -1,15 +1,13 @@
 """How many requests begin in one turn of the event loop, over all connections of a server?
 
 One read may bring thousands of small requests, and forty connections forty reads: begun all at once they
-would hold up the lease, heartbeats and replication, which run on the same loop.
-So ``A_TURN`` begin in a turn.
-The other frames wait, their connections are read no further and take turns, a request each.
+would hold up the lease, heartbeats and replication, which run on the same loop. ``A_TURN`` begin in one; the
+other frames wait, and their connections are read no further and take turns, a request each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Final, Protocol
 
 A_TURN: Final = 50
@@ -28,7 +26,7 @@ class Starts:
     def __init__(self) -> None:
         self._left = A_TURN
         self._armed = False
-        self._line: deque[Waiting] = deque()
+        self._line: dict[Waiting, None] = {}  # in order of arrival
 
     def take(self) -> bool:
         """Whether one more request may begin in this turn; it counts then."""
@@ -39,8 +37,8 @@ class Starts:
         return True
 
     def wait(self, connection: Waiting) -> None:
-        """Its frames wait from now on."""
-        self._line.append(connection)
+        """Its frames wait from now on; one that waits already keeps its place."""
+        self._line.setdefault(connection)
         self._arm()
 
     def _arm(self) -> None:
@@ -52,10 +50,11 @@ class Starts:
         self._armed = False
         self._left = A_TURN
         line = self._line
-        while line and self._left:
-            self._left -= 1
-            connection = line.popleft()
-            if connection.go_on():
-                line.append(connection)
         if line:
             self._arm()
+        while line and self._left:
+            self._left -= 1
+            connection = next(iter(line))
+            del line[connection]
+            if connection.go_on():
+                line[connection] = None

@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
-import requests
-
 from model.errors import MqError
 from model.installed import IMPORTED_FROM, module_name
 
@@ -129,7 +127,8 @@ class LinkServer:
 
         try:
             return await asyncio.to_thread(call)
-        except (InvalidToxic, NotFound, ProxyExists, KeyError, requests.RequestException) as error:
+        except (InvalidToxic, NotFound, ProxyExists, KeyError, OSError) as error:
+            # What requests raises below the client is an OSError, too.
             raise NoLinks(f"{self.kind} at {self.address}: {error!r}") from None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -34,6 +36,26 @@ def test_no_other_distribution_claims_our_names() -> None:
     owners = importlib.metadata.packages_distributions()
     for name in PACKAGES:
         assert set(owners.get(name, [])) <= {"keelmq"}, f"{name} also belongs to {owners[name]}"
+
+
+def test_a_drill_and_the_demo_need_no_extra_for_proxies() -> None:
+    """Only faults on links do; they say what to install."""
+    program = """
+import sys
+for name in ("requests", "toxiproxy"):
+    sys.modules[name] = None
+import chaos.drills.commands, cli.demo
+from pathlib import Path
+from chaos.links.server import LinkServer, NoLinks
+try:
+    LinkServer.start(Path("log"), None)
+except NoLinks as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "pip install 'keelmq[proxy]'" in done.stdout, done.stderr
 
 
 def test_every_folder_of_tests_is_a_package() -> None:

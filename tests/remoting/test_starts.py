@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 from remoting.codec import Command, encode
 from remoting.connection import Connection
-from remoting.starts import A_TURN
+from remoting.starts import A_TURN, Starts
 from tests.remoting.support import read_command, serving
 
 FLOOD = 1200
@@ -68,3 +68,25 @@ async def test_frames_that_wait_when_their_connection_ends_begin_no_more() -> No
             await reader.read()
         writer.close()
     assert begun <= 3 * A_TURN
+
+
+class Line:
+    """A connection with so many frames that wait."""
+
+    def __init__(self, frames: int) -> None:
+        self.frames = frames
+        self.asked = 0
+
+    def go_on(self) -> bool:
+        self.asked += 1
+        return self.asked < self.frames
+
+
+async def test_who_waits_already_is_in_the_line_once() -> None:
+    """A peer that has read comes back into the line, perhaps before its place was reached."""
+    starts, lines = Starts(), [Line(3) for _ in range(2 * A_TURN)]
+    for line in [*lines, *lines]:
+        starts.wait(line)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert {line.asked for line in lines} == {3}, "a connection is asked for each of its frames, and no more"
