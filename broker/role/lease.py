@@ -15,8 +15,8 @@ from model.ids import NO_EPOCH, Epoch
 class Lease:
     """What the Controllers granted for one epoch.
 
-    In: ``begin``, ``answered``, ``require``. Out: ``holds``, ``required``. Holds: never longer than granted, also across a pause of this
-    process, because each question looks at the clock.
+    In: ``begin``, ``answered``, ``require``. Out: ``holds``, ``required``. Holds: never longer than granted,
+    also across a pause of this process, because each question looks at the clock.
     """
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
