@@ -163,8 +163,8 @@ class Index:
             if uniq_key:
                 if topic != starts_of:
                     starts_of, starts = topic, hash_of.starts(topic)
-                # As in KeyHash.__call__: a call for each key costs more than the sum. No exception for a start
-                # that is not known: one send at a time, most ids begin a new one.
+                # As in KeyHash.__call__: a call for each key costs more than the sum. No exception for
+                # a start that is not known: one send at a time, most ids begin a new one.
                 start, tail = starts.get(uniq_key[:-4]), tails.get(uniq_key[-4:])
                 if start is None or tail is None:
                     value = hash_of.learn(topic, uniq_key)
