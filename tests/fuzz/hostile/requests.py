@@ -191,6 +191,57 @@ def _registration(chance: random.Random) -> Drawn:
     return ext, json_body(chance, {"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
 
 
+def _settings(chance: random.Random) -> Drawn:
+    lines = [f"{chance.choice(_SETTINGS)}={text(chance)}" for _ in range(chance.choice((0, 1, 5)))]
+    return {}, "\n".join(lines).encode("utf-8", "replace") if chance.random() < 0.9 else plain(chance)
+
+
+_SETTINGS: Final = (
+    "brokerPermission",
+    "flushDiskType",
+    "haTransferBatchSize",
+    "storePathRootDir",
+    "x",
+    "",
+    "brokerId",
+)
+
+
+def _topic_list(chance: random.Random) -> Drawn:
+    topics = [
+        {"topicName": name(chance), "readQueueNums": chance.choice((1, 8, -1, 2**31)), "perm": 6}
+        for _ in range(chance.choice((0, 1, 5)))
+    ]
+    return {}, json_body(chance, {"topicConfigList": topics})
+
+
+def _group_list(chance: random.Random) -> Drawn:
+    groups = [{"groupName": name(chance)} for _ in range(chance.choice((0, 1, 5)))]
+    return {}, json_body(chance, {"groupConfigList": groups})
+
+
+def _route(chance: random.Random) -> Drawn:
+    queues = [{"brokerName": name(chance), "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}]
+    return {"topic": name(chance)}, json_body(chance, {"queueDatas": queues, "brokerDatas": []})
+
+
+def _sync_state_set(chance: random.Random) -> Drawn:
+    ext, _ = _of_broker("#masterBrokerId", "#masterEpoch")(chance)
+    return ext, json_body(chance, {"syncStateSet": [1, 2], "syncStateSetEpoch": chance.randrange(4)})
+
+
+def _of_broker(*fields: str) -> Draw:
+    """``_fields``, mostly of the broker group there is."""
+
+    def draw(chance: random.Random) -> Drawn:
+        ext, body = _fields("clusterName", "brokerName", *fields)(chance)
+        if chance.random() < 0.7:
+            ext["brokerName"] = KNOWN_BROKER
+        return ext, body
+
+    return draw
+
+
 def _fields(*fields: str) -> Draw:
     """A header of texts (names) and numbers (with # before their name); no body."""
 
@@ -300,7 +351,34 @@ DRAWS: Final[dict[Request, Draw]] = {
     Request.NOTIFY_BROKER_ROLE_CHANGED: _fields(
         "masterAddress", "#masterEpoch", "#syncStateSetEpoch", "#masterBrokerId"
     ),
-    Request.CONTROLLER_ELECT_MASTER: _fields("clusterName", "brokerName", "#brokerId", "designateElect"),
+    Request.CONTROLLER_ELECT_MASTER: _of_broker("#brokerId", "designateElect", "#masterEpoch", "yields"),
+    Request.CONTROLLER_ALTER_SYNC_STATE_SET: _sync_state_set,
+    Request.CONTROLLER_REGISTER_BROKER: _of_broker("#brokerId", "brokerAddress", "haServerAddr"),
+    Request.CONTROLLER_GET_NEXT_BROKER_ID: _of_broker(),
+    Request.CONTROLLER_APPLY_BROKER_ID: _of_broker("#appliedBrokerId", "registerCheckCode"),
+    Request.CONTROLLER_GET_SYNC_STATE_DATA: lambda chance: (
+        {},
+        json_body(chance, [KNOWN_BROKER, name(chance)]),
+    ),
+    Request.CLEAN_BROKER_DATA: _of_broker("brokerControllerIdsToClean", "isCleanLivingBroker"),
+    Request.UPDATE_BROKER_CONFIG: _settings,
+    Request.UPDATE_NAMESRV_CONFIG: _settings,
+    Request.UPDATE_CONTROLLER_CONFIG: _settings,
+    Request.UPDATE_AND_CREATE_TOPIC_LIST: _topic_list,
+    Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _group_list,
+    Request.REGISTER_TOPIC_IN_NAMESRV: _route,
+    Request.DELETE_TOPIC_IN_NAMESRV: _fields("topic", "clusterName"),
+    Request.PUT_KV_CONFIG: _fields("namespace", "key", "value"),
+    Request.GET_KV_CONFIG: _fields("namespace", "key"),
+    Request.DELETE_KV_CONFIG: _fields("namespace", "key"),
+    Request.GET_KVLIST_BY_NAMESPACE: _fields("namespace"),
+    Request.WIPE_WRITE_PERM_OF_BROKER: _fields("brokerName"),
+    Request.ADD_WRITE_PERM_OF_BROKER: _fields("brokerName"),
+    Request.GET_TOPICS_BY_CLUSTER: _fields("cluster"),
+    Request.KEELMQ_COPY_TABLES: _fields("#topics", "#groups", "#offsets", "names"),
+    Request.KEELMQ_LOG_DIGESTS: _fields("#offset", "#end", "#size"),
+    Request.KEELMQ_TRANSFER_LEADERSHIP: _fields("target"),
+    Request.KEELMQ_REPLACE_CONTROLLER: _fields("id", "address", "raftAddress", "#incarnation"),
     Request.CONTROLLER_GET_REPLICA_INFO: _fields("brokerName"),
     Request.READ_LOG_RANGE: _fields("#offset", "#size"),
 }
