@@ -151,7 +151,7 @@ def addresses(text: str) -> list[str]:
     found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
     for address in found:
         host, _, port = address.rpartition(":")
-        need(bool(host) and port.isdigit(), f"address {address!r}: expected host:port")
+        need(bool(host) and port.isascii() and port.isdigit(), f"address {address!r}: expected host:port")
         need(0 < int(port) <= PORT_MAX, f"address {address!r}: a port is 1 to {PORT_MAX}")
     return found
 
@@ -170,7 +170,7 @@ def peers(text: str) -> dict[str, str]:
         node, separator, address = part.partition("-")
         need(bool(separator and node), f"peer {part!r}: expected id-host:port")
         need(node not in found, f"peer {node} is listed twice")
-        found[node] = addresses(address)[0]
+        found[node] = one_address(address)
     return found
 
 
