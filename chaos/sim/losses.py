@@ -17,7 +17,7 @@ from chaos.history import Happened, History, Invoke, Ok, Read
 from chaos.sim.cluster import SimCluster
 from model.errors import DiskError
 from model.message import decode_properties
-from store.files.record import walk
+from store.files.record import is_torn, walk
 
 LOGS: Final = "/store/commitlog/"
 
@@ -123,8 +123,12 @@ def _missing(history: History) -> set[str]:
 def _keys_of(log: Sequence[tuple[int, bytes]]) -> Iterable[str]:
     """Keys of the records up to the first that is not whole: what lies behind it, recovery cuts off."""
     for start, content in log:
+        at = 0
         try:
             for record in walk(content, start):
+                if is_torn(content[at : at + record.size], record.physical_offset):
+                    return
+                at += record.size
                 yield decode_properties(record.properties).get("UNIQ_KEY", "")
         except DiskError:
             return

@@ -38,6 +38,11 @@ class Operator:
         self.gave_up = False
         """Whether an election was allowed to lose what only forgotten brokers had."""
         self._number = 0
+        self._working = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._changing or self._working > 0
 
     def hand_over(self) -> bool:
         """Ask for another master."""
@@ -95,6 +100,7 @@ class Operator:
 
     def _work(self, what: str, ask: Callable[[SimEnv], Awaitable[None]]) -> None:
         self._number += 1
+        self._working += 1
         node, env = self._cluster.client(f"operator{self._number}")
 
         async def work() -> None:
@@ -102,6 +108,8 @@ class Operator:
                 await ask(env)
             except (MqError, OSError):
                 return  # the cluster said no, or could not be asked: nothing was promised
+            finally:
+                self._working -= 1
             self._cluster.history.add(Happened(self._cluster.clock(), node.name, what))
 
         self._cluster.inside(node, work(), name=what)
