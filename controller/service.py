@@ -23,6 +23,7 @@ from controller.groups.commands import (
     CleanBrokers,
     Command,
     ElectMaster,
+    KeepToLeases,
     RegisterBroker,
     decode_answer,
     encode_command,
@@ -93,7 +94,7 @@ class Controller:
             self._table,
             self._live,
             self._brokers,
-            self._propose_election,
+            self._propose_own,
         )
         self._server = self._make_server(credentials)
         self._asks: dict[int, _Ask] = {
@@ -272,7 +273,10 @@ class Controller:
             self._coordinator.broker_back(group)
         answer = request.reply(remark="Heart beat success")
         if "leaseEpoch" in ext:
-            lease_ms = self._coordinator.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
+            epoch = need_int(ext, "leaseEpoch")
+            lease_ms = self._coordinator.grant(group, broker_id, epoch, beat)
+            if opt_bool(ext, "keepsToLeases"):
+                self._coordinator.keeps_to_leases(group, broker_id, epoch)
             answer.ext = {
                 "leaseMs": str(lease_ms),
                 "electsOutsiders": flag(self._config.elect_unclean_master),
@@ -365,7 +369,7 @@ class Controller:
     async def _propose(self, command: Command) -> Answer:
         return decode_answer(await self._raft.propose(encode_command(command)))
 
-    async def _propose_election(self, command: ElectMaster) -> Answer:
+    async def _propose_own(self, command: ElectMaster | KeepToLeases) -> Answer:
         request_id, now_ms = self._request_id(), self._env.now_ms()
         return await self._propose(msgspec.structs.replace(command, request_id=request_id, now_ms=now_ms))
 

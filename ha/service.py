@@ -90,7 +90,7 @@ class HaService:
 
     async def start(self) -> None:
         """Listen on the HA port. Raises OSError when it is taken."""
-        self._listener = await self._env.network.listen(
+        self._listener = await self._env.ha_network.listen(
             self.links.accept, self._config.bind_address, self._config.ha_port
         )
         self._store.on_append.append(self._appended)

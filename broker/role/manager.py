@@ -405,10 +405,10 @@ class RoleManager:
                 self._tell_change()  # it came to nothing: the NameServers are to know
 
     async def _lead_now(self, broker_id: BrokerId, view: View) -> None:
-        self._beats.begin(view.epoch)
+        self._beats.begin(view.epoch, lease_required=view.needs_lease)
         self._parts.ha.conditions.holds_lease = self.lease.holds
         # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
-        self._parts.ha.conditions.acks_replace_lease = lambda: not self._controllers.elects_outsiders
+        self._parts.ha.conditions.acks_replace_lease = lambda: not self.lease.required
         self._parts.ha.links.on_incarnations(view.incarnations)
         # Before it serves, so that no write is refused for want of a lease. Without an answer it serves all
         # the same, and asks again with each heartbeat.

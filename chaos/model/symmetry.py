@@ -34,6 +34,7 @@ def _orders(world: World) -> Iterator[Names]:
                 broker._replace(follows=0, lead=None),
                 world.granted[i - 1],
                 group.master == i,
+                group.led == i,
                 i in group.members,
                 i in group.suspect,
                 i in group.before,

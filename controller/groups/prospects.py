@@ -100,9 +100,13 @@ class Prospects:
             suspect=wish.suspect,
             all_ack=beat is not None and beat.all_ack,
             master_epoch=wish.master_epoch,
-            unclean=self._config.elect_unclean_master and not wish.steps_down,
+            unclean=group is not None and self._may_be_unclean(group) and not wish.steps_down,
             ends=self._live.ends(name),
         )
+
+    def _may_be_unclean(self, group: Group) -> bool:
+        """Said in the command, so that one commits to no more than this Controller waited for."""
+        return self._config.elect_unclean_master and group.outsiders_may_lead
 
     def chosen(self, command: ElectMaster) -> int | None:
         group = self.group(command.group)
@@ -111,7 +115,7 @@ class Prospects:
     def would_be_elected(self, name: str, group: Group, now_ms: float) -> int | None:
         """The broker that would be elected if all that live answered, in a group without master."""
         alive = tuple(self._live.alive(name, now_ms))
-        ends, unclean = self._live.ends(name), self._config.elect_unclean_master
+        ends, unclean = self._live.ends(name), self._may_be_unclean(group)
         return group.choice(ElectMaster(group=name, alive=alive, answered=alive, ends=ends, unclean=unclean))
 
     def is_in_vain(self, command: ElectMaster) -> bool:

@@ -19,6 +19,7 @@ from controller.groups.commands import (
     CleanBrokers,
     Command,
     ElectMaster,
+    KeepToLeases,
     RegisterBroker,
 )
 from controller.groups.elect import End
@@ -43,6 +44,7 @@ def new_table(
     registered: tuple[int, ...],
     epoch: int,
     before: tuple[int, ...],
+    needs_lease: bool,
 ) -> bytes:
     """A group of which broker 1 is master; ``before``: the others that had all when it was elected."""
     rule = rule_of(setting, setting.modes[0])
@@ -66,6 +68,8 @@ def new_table(
         suspect=list(suspects),
         quorum_members=list(members) if rule.majority_of and len(members) > rule.majority_of // 2 else [],
         holders=list(registered) if rule.majority_of else [],
+        led=1,
+        needs_lease=needs_lease,
     )
     return encoded(group)
 
@@ -120,6 +124,7 @@ def _renamed(table: bytes, names: tuple[int, ...]) -> bytes:
         replica.address, replica.check_code = f"h{new[i]}", f"h{new[i]};1"
     group.replicas = {new[i]: replica for i, replica in group.replicas.items()}
     group.master = None if group.master is None else new[group.master]
+    group.led = None if group.led is None else new[group.led]
     for ids in _ids_of(group):
         ids[:] = [new[i] for i in ids]
     return encoded(group)
@@ -148,6 +153,11 @@ def ends_of(world: World) -> dict[int, End]:
     return ends
 
 
+def may_be_unclean(world: World) -> bool:
+    """As ``Prospects`` says it: the Controllers decide by what they waited for."""
+    return world.outsiders and group_of(world.table).outsiders_may_lead
+
+
 def election(setting: Setting, world: World, alive: tuple[int, ...]) -> ElectMaster:
     """The Controllers elect by themselves. ``alive``: those they take for alive; the living answer."""
     answered = tuple(i for i in alive if world.broker(i).up)
@@ -157,7 +167,7 @@ def election(setting: Setting, world: World, alive: tuple[int, ...]) -> ElectMas
         alive=alive,
         answered=answered,
         all_ack=master is not None and setting.mode_of(world.broker(master)).all_ack,
-        unclean=setting.unclean,
+        unclean=may_be_unclean(world),
         ends=ends_of(world),
     )
 
@@ -232,6 +242,11 @@ def alteration(setting: Setting, request: Request) -> AlterSyncStateSet:
         incarnations=dict(request.proposal.incarnations),
         alive=setting.ids,
     )
+
+
+def keeping(broker_id: int, epoch: int) -> KeepToLeases:
+    """The master says that it acknowledges with a lease only."""
+    return KeepToLeases(group=GROUP, master_id=broker_id, master_epoch=epoch)
 
 
 def joining(broker_id: int) -> ApplyBrokerId:
