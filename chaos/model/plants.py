@@ -48,7 +48,12 @@ class Plant:
 
 def forget() -> None:
     """What was remembered of the real code's answers: it changes when a bug is planted."""
-    for remembered in (controllers._applied, controllers._outcomes, slaves.agreed):
+    for remembered in (
+        controllers._applied,
+        controllers._outcomes,
+        controllers._elections,
+        slaves.agreed,
+    ):
         remembered.cache_clear()
 
 

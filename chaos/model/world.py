@@ -88,7 +88,7 @@ class Broker(NamedTuple):
     """``follows``: the master its HA link goes to, 0 = none. ``lease``: the epoch its lease is for, 0 = none.
     ``leased``: it knows that in its epoch its members' word is not enough.
     ``asked``: it asked the Controllers anew since its start. ``tables``: the changes of the tables it has.
-    ``mode``: which of the setting's modes its configuration says."""
+    ``mode``: which of the setting's modes its configuration says. What names other brokers comes last."""
 
     phase: Phase = Phase.SLAVE
     epoch: int = 1
@@ -97,12 +97,12 @@ class Broker(NamedTuple):
     confirmed: int = 0
     suspect: bool = False
     asked: bool = True
-    follows: int = 0
     lease: int = 0
     leased: bool = False
-    lead: Lead | None = None
     tables: frozenset[Change] = frozenset()
     mode: int = 0
+    follows: int = 0
+    lead: Lead | None = None
 
     @property
     def up(self) -> bool:

