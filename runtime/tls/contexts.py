@@ -9,6 +9,7 @@ from typing import Final
 
 from model.config.tls import ClientAuth, Mode, TlsConfig
 from model.errors import ConfigError
+from runtime.tls.alerts import TellingContext
 from runtime.tls.validity import Validity, validity
 
 _LOWEST: Final = ssl.TLSVersion.TLSv1_2  # Java 8's clients
@@ -37,7 +38,7 @@ def load(config: TlsConfig, now_ms: int) -> Contexts:
 
 
 def _server(config: TlsConfig, now_ms: int) -> tuple[ssl.SSLContext, Validity]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = TellingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _LOWEST
     if config.test_mode:
         return context, _self_signed(context)

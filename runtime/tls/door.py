@@ -23,8 +23,10 @@ from typing import Any, Final
 
 from model.config.tls import Mode
 from runtime.tasks import Tasks
+from runtime.tls.alerts import Alerts
 from runtime.tls.places import Places
 from runtime.tls.state import TlsState
+from runtime.tls.words import told
 
 HANDSHAKE_BYTE: Final = 0x16
 FIRST_BYTE_S: Final = 30.0
@@ -92,6 +94,7 @@ class Door:
         self._shaking: dict[_Knock, None] = {}
         self._hosts: Counter[str] = Counter()
         self._due = False
+        self._alerts = Alerts()
 
     def open(self, listening: socket.socket) -> None:
         """Accept what comes on a socket that listens; it is the door's own from now on."""
@@ -107,6 +110,7 @@ class Door:
             own.close()
         for knock in [*self._silent, *self._queued, *self._shaking]:
             self._end(knock)
+        self._alerts.close()
 
     @property
     def waiting(self) -> int:
@@ -214,26 +218,31 @@ class Door:
 
     async def _begin(self, knock: _Knock, context: ssl.SSLContext | None = None) -> None:
         """Give the socket to the one who serves it, after the handshake that ``context`` asks for."""
-        more: dict[str, Any] = {}
-        if context is not None:
-            more = {
-                "ssl": context,
-                "ssl_handshake_timeout": HANDSHAKE_S,
-                "ssl_shutdown_timeout": SHUTDOWN_S,
-            }
-        knock.given = True  # the transport closes the socket when this fails or is cancelled
         try:
-            await self._loop.connect_accepted_socket(self._factory, knock.sock, **more)
-        except (OSError, ssl.SSLError) as error:
+            if context is None:
+                knock.given = True  # the transport closes the socket when this fails or is cancelled
+                await self._loop.connect_accepted_socket(self._factory, knock.sock)
+            else:
+                with self._alerts.watched(knock.sock):
+                    await self._shake(knock, context)
+        except OSError as error:
             if context is not None:
                 self._fail(knock, told(error))
-        else:
-            if context is not None:
-                self._state.handshakes["ok"] += 1
         finally:
             self._shaking_off(knock)
             if self._queued:
                 self._pump_soon()
+
+    async def _shake(self, knock: _Knock, context: ssl.SSLContext) -> None:
+        knock.given = True
+        await self._loop.connect_accepted_socket(
+            self._factory,
+            knock.sock,
+            ssl=context,
+            ssl_handshake_timeout=HANDSHAKE_S,
+            ssl_shutdown_timeout=SHUTDOWN_S,
+        )
+        self._state.handshakes["ok"] += 1
 
     def _fail(self, knock: _Knock, why: str) -> None:
         self._state.handshakes["failed"] += 1
@@ -270,31 +279,3 @@ class Door:
             knock.task.cancel()
         if not knock.given:
             knock.sock.close()
-
-
-_WORDS: Final = {
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is not believed",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it shows no certificate (tls.server.need.client.auth=require)",
-    "TLSV1_ALERT_UNKNOWN_CA": "it does not know the authority of our certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it says that our certificate has expired",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not believe our certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not believe our certificate",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it wants a certificate: set tls.client.certPath and .keyPath",
-    "NO_SHARED_CIPHER": "no cipher in common",
-    "UNSUPPORTED_PROTOCOL": "it speaks only versions before TLS 1.2",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS",
-    "HTTP_REQUEST": "it does not speak TLS",
-    "RECORD_LAYER_FAILURE": "it does not speak TLS",
-}
-
-
-def told(error: BaseException) -> str:
-    """Why a handshake failed, in words."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not believed: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        reason = error.reason or ""
-        return _WORDS.get(reason, reason.lower().replace("_", " ") or str(error))
-    if isinstance(error, TimeoutError | ConnectionAbortedError):
-        return str(error) or "it took too long"
-    return str(error) or "it hung up during the handshake"

@@ -13,9 +13,10 @@ from model.config.tls import Mode, TlsConfig
 from runtime.env import Listener, P
 from runtime.os_env import BACKLOG, OsNetwork
 from runtime.tls.contexts import Contexts
-from runtime.tls.door import SHUTDOWN_S, Door, told
+from runtime.tls.door import SHUTDOWN_S, Door
 from runtime.tls.places import Places
 from runtime.tls.state import TlsState
+from runtime.tls.words import told
 
 
 class TlsDialer(OsNetwork):
