@@ -1,4 +1,4 @@
-"""The promise of docs/chaos.md: each finding from outside names tests that exist, each script its findings."""
+"""The promise of docs/chaos.md: each finding from outside names tests that exist, each script findings."""
 
 from __future__ import annotations
 
