@@ -52,9 +52,10 @@ def _changed(method: ast.AST) -> set[str]:
             targets = [node.target]
         elif isinstance(node, ast.Delete):
             targets = node.targets
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in MUTATORS:
-                targets = [node.func.value]
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS
+        ):
+            targets = [node.func.value]
         for target in targets:
             for part in target.elts if isinstance(target, ast.Tuple) else [target]:
                 found.update(_roots(part))
