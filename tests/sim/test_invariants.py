@@ -18,7 +18,7 @@ from chaos.sim.loop import BrokenInvariant
 from remoting.guard import Tally
 
 MUTATORS = frozenset(
-    "add append appendleft clear discard extend insert pop popitem popleft remove setdefault update".split()
+    ["add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove", "setdefault", "update"]
 )
 OTHERS_STATE = {
     # What these methods change is none of what the check reads, or it is checked where it is changed.
