@@ -389,6 +389,14 @@ class SimCluster:
                     leading.append((raft.term, node.name))
         return max(leading)[1] if leading else None
 
+    def unclean_elections(self) -> int:
+        """How often the group's master was taken from outside of its rules, as far as a Controller knows."""
+        counts = [0]
+        for node in self.of("namesrv"):
+            controller = (self.status(node.name) or {}).get("controller") or {}
+            counts.append((controller.get("groups") or {}).get(GROUP, {}).get("uncleanElections", 0))
+        return max(counts)
+
     def members(self) -> list[str]:
         """Names of the brokers in the SyncStateSet, as the acting master has it."""
         return _members_of(self.brokers())

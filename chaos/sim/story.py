@@ -135,6 +135,8 @@ class Story:
         cluster.revive()
         if self.nemesis.done.get("wipe"):
             own.spawn(self.nemesis.operator.forget_the_dead(), name="forget")
+        if plan.swarm:
+            own.spawn(self.nemesis.operator.give_up_their_logs(lambda: self.losses.gave_up), name="give-up")
         for producer in producers:
             producer.stop()
         reader.stop()

@@ -17,9 +17,12 @@ from chaos.sim.invariants import CHANGED_BY, METHOD, PART_OF, TELLS_ITSELF
 from chaos.sim.loop import BrokenInvariant
 from remoting.guard import Tally
 
-MUTATORS = frozenset(
-    ["add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft", "remove", "setdefault", "update"]
-)
+MUTATORS = {"add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem"} | {
+    "popleft",
+    "remove",
+    "setdefault",
+    "update",
+}
 OTHERS_STATE = {
     # What these methods change is none of what the check reads, or it is checked where it is changed.
     "remoting.guard.Guard": {"on_made", "_new_turn", "_end", "admit"},
