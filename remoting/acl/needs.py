@@ -4,8 +4,8 @@
     needs         RocketMQ's ``DefaultAuthorizationContextBuilder`` (5.5.0): a rule of its own for what
                   clients ask often, else the annotations of the request's header (``annotated``)
 
-Beyond the original: what it lets every signed client do although it changes the cluster (UPDATE_BROKER_CONFIG,
-the subscription groups, lists of topics; ``GUARDED``) needs a right here, too.
+Beyond the original: what it lets every signed client do although it changes the cluster needs a right here,
+too (UPDATE_BROKER_CONFIG, subscription groups, lists of topics; ``GUARDED``).
 """
 
 from __future__ import annotations
@@ -36,13 +36,22 @@ ACL_CODES: Final = frozenset(
         *(code for code in Request if 3001 <= code <= 3010),
     }
 )
-GUARDED: Final = (PEER_CODES | ACL_CODES | {Request.GET_BROKER_CONFIG}) - set(ANNOTATED)
+_READS: Final = frozenset(
+    {
+        Request.GET_BROKER_CONFIG,
+        Request.GET_NAMESRV_CONFIG,
+        Request.GET_CONTROLLER_CONFIG,
+        Request.GET_BROKER_CLUSTER_ACL_CONFIG,
+    }
+)
+GUARDED: Final = (PEER_CODES | ACL_CODES | _READS) - set(ANNOTATED)
 """What the original's annotations leave open, and what needs the cluster here."""
 ADMIN_CODES: Final = PEER_CODES | ACL_CODES
 """ACL 1.0: what only an admin may ask for. The original names 17, 25, 200, 207 and 215 alone."""
 
 _GET_SUB: Final = ("Sub", "Get")
 _UPDATE: Final = ("Update",)
+_GET: Final = ("Get",)
 
 
 def admin_code(request: Command) -> int | None:
@@ -56,11 +65,11 @@ def plain_needs(request: Command) -> Iterator[plain.Need]:
     """Raises Refused, PeerError on a body that is none."""
     ext, code = request.ext, request.code
     if code in (Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE):
-        group, topic = ("group", "topic") if code == Request.SEND_MESSAGE else ("a", "b")
-        if ext.get(topic, "").startswith(RETRY_PREFIX):
-            yield from _plain_group(ext.get(group))
+        group_field, topic_field = ("group", "topic") if code == Request.SEND_MESSAGE else ("a", "b")
+        if ext.get(topic_field, "").startswith(RETRY_PREFIX):
+            yield from _plain_group(ext.get(group_field))
         else:
-            yield from _plain_topic(ext.get(topic), Perm.PUB)
+            yield from _plain_topic(ext.get(topic_field), Perm.PUB)
     elif code == Request.CONSUMER_SEND_MSG_BACK:
         yield from _plain_group(ext.get("group"))
     elif code in (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE, Request.UPDATE_CONSUMER_OFFSET):
@@ -102,7 +111,8 @@ def needs(request: Command, cluster: str) -> list[Need]:
         return list(own(request))
     row = ANNOTATED.get(request.code)
     if row is None:
-        return [Need("Cluster", cluster, _UPDATE)] if request.code in GUARDED else []
+        actions = _GET if request.code in _READS else _UPDATE
+        return [Need("Cluster", cluster, actions)] if request.code in GUARDED else []
     kind, actions, fields = row
     found = []
     for name, field_kind, splitter in fields:
