@@ -15,6 +15,7 @@ from broker.tables.groups import Groups
 from broker.tables.offsets import OffsetTable
 from broker.tables.topics import Topics
 from ha.service import HaService
+from model.acl.directory import Directory
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
@@ -50,6 +51,7 @@ class BrokerContext:
     clients: Clients = field(default_factory=Clients)
     stats: Stats = field(default_factory=Stats)
     credentials: Credentials | None = None
+    directory: Directory = field(default_factory=Directory)
 
     def __post_init__(self) -> None:
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)

@@ -10,6 +10,8 @@ import logging
 from typing import Any, Final
 
 from broker import stopping
+from broker.acl.requests import AclProcessor
+from broker.acl.signed_path import SignedPath
 from broker.context import BrokerContext
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration, changes_of
@@ -33,6 +35,7 @@ from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
 from model.ids import BrokerId, Epoch
+from remoting.acl.control import AccessControl, inner_credentials
 from remoting.auth import read_credentials
 from remoting.codec import Command
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
@@ -57,8 +60,16 @@ class Broker:
         self.context.credentials = credentials
         name = f"broker {config.broker_name}"
         guard = Guard(name, Limits.of(config), env.monotonic_ms)
+        where = {
+            "brokerName": config.broker_name,
+            "brokerAddr": config.address,
+            "clusterName": config.cluster_name,
+        }
+        self.acl = AccessControl(env, config, guard, credentials, where)
+        self.context.directory = self.acl.directory
+        signing = credentials or inner_credentials(config)
         self.client = RemotingClient(
-            env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=credentials
+            env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=signing
         )
         self.role = RoleManager(
             RoleParts(env, config, self.store, self.ha, self.role_state), self.client, self
@@ -77,14 +88,16 @@ class Broker:
         self.processors = Processors(self.context, delays)
         self.tables = TableFiles(self.context, delays)
         self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
-        self.processors.answer(self.upkeep, self._role_changed)
+        self.processors.answer(
+            self.upkeep, self._role_changed, AclProcessor(self.context, self.acl, self.client)
+        )
 
         def make_server(server_name: str) -> RemotingServer:
             return RemotingServer(
                 env,
                 server_name,
                 self._handle,
-                fast=fast,
+                fast=fast if guard.gate is None else SignedPath(fast, guard.gate, config.frame_bytes_max),
                 on_close=self._closed,
                 credentials=credentials,
                 guard=guard,
@@ -162,6 +175,8 @@ class Broker:
         config = self.config
         await self.store.open()
         self.tables.load()
+        self.acl.load(self.tasks)
+        self.acl.add_configured()
         self._wire()
         await self.ha.start()
         clients = self.processors.clients

@@ -290,8 +290,7 @@ class NameServer:
     # configuration
 
     def _get_config(self, connection: Connection, request: Command) -> Command:
-        values = self._config.to_mapping()
-        return request.reply(body="".join(f"{name}={value}\n" for name, value in values.items()).encode())
+        return request.reply(body=self._config.shown().encode())
 
     def _update_config(self, connection: Connection, request: Command) -> Command:
         current = self._config.to_mapping()

@@ -31,6 +31,27 @@ SECRET_BYTES_MIN: Final = 16
 UNSIGNED_BEFORE: Final = "_UNIQUE_KEY_QUERY"
 UNSIGNED_UP_TO_VERSION: Final = 399  # V4_9_3: clients up to it add that field after they have signed
 
+ACL_CODES: Final = frozenset(
+    {
+        Request.UPDATE_AND_CREATE_ACL_CONFIG,
+        Request.DELETE_ACL_CONFIG,
+        Request.GET_BROKER_CLUSTER_ACL_INFO,
+        Request.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        Request.GET_BROKER_CLUSTER_ACL_CONFIG,
+        Request.AUTH_CREATE_USER,
+        Request.AUTH_UPDATE_USER,
+        Request.AUTH_DELETE_USER,
+        Request.AUTH_GET_USER,
+        Request.AUTH_LIST_USER,
+        Request.AUTH_CREATE_ACL,
+        Request.AUTH_UPDATE_ACL,
+        Request.AUTH_DELETE_ACL,
+        Request.AUTH_GET_ACL,
+        Request.AUTH_LIST_ACL,
+    }
+)
+"""Users, policies and accounts: changes, and reads that show secrets."""
+
 PEER_CODES: Final = frozenset(
     {
         # brokers to NameServers and Controllers
@@ -82,6 +103,8 @@ PEER_CODES: Final = frozenset(
         Request.CLEAN_EXPIRED_CONSUMEQUEUE,
         Request.CLEAN_UNUSED_TOPIC,
         Request.DELETE_EXPIRED_COMMITLOG,
+        # operators to every server: who may do what
+        *ACL_CODES,
     }
 )
 """What only peers and operators ask for, and what changes something or hands out whole logs. Everything else

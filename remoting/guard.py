@@ -23,6 +23,8 @@ from typing import Any, Final, Protocol
 from model.codes import Request, Response
 from model.config.server import ServerConfig
 from model.errors import Refused
+from remoting.acl.audit import Audit
+from remoting.acl.gate import Gate
 from remoting.auth import PEER_CODES, SIGNATURE, Credentials
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.starts import Starts
@@ -155,6 +157,8 @@ class Guard:
         self.slow = SlowTurns(name, now_ms)
         self.starts = Starts()
         self.complaints = Complaints(log, lambda: now_ms() / 1000)
+        self.audit = Audit(name, lambda: now_ms() / 1000)
+        self.gate: Gate | None = None
         self.refused: Counter[str] = Counter(dict.fromkeys(CAPS, 0))
         self.begun = Tally(limits.begun_bytes_max)
         self.unread = Tally(limits.unread_bytes_max)
@@ -256,6 +260,7 @@ class Guard:
             "begunBytes": self.begun.total,
             "unreadBytes": self.unread.total,
             "refused": dict(sorted(self.refused.items())),
+            "audit": self.audit.status(),
             "slowTurns": self.slow.status(),
         }
 

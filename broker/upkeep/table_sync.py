@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 CALL_S: Final = 3.0
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1000
-SYNCED: Final = ("topics", "groups")  # on the disk before each receipt
+SYNCED: Final = ("topics", "groups", "auth")  # on the disk before each receipt
 WRITTEN: Final = (*SYNCED, "offsets")  # where the master asks for it
 
 
@@ -132,6 +132,8 @@ class MetadataSync:
             table = body.get(name)
             if table is not None:
                 _adopt(name, adopt, table)
+        if "auth" in body:  # a keelmq of an older version has none, a RocketMQ broker never gives its own
+            _adopt("auth", self._context.directory.load, body["auth"])
         if all(name in body for name, _, _ in self._tables):
             self._files.on_copied()
         # The receipt, ``seen`` of the next question, says that it is on this disk.

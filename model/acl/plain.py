@@ -117,10 +117,6 @@ class PlainAcl:
             return f"Need admin permission for request code={admin_code}, but accessKey={access_key} is not"
         return next(filter(None, map(account.refuses, needs)), None)
 
-    def is_admin(self, access_key: str | None) -> bool:
-        account = self.accounts.get(access_key or "")
-        return account is not None and account.admin
-
 
 def perm_of(text: str | None) -> Perm:
     """What an account's text allows; what is no permission is DENY."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from model.codes import Request, name_of
-from remoting.acl.needs import ACL_CODES
 from remoting.auth import ACCESS_KEY, PEER_CODES
 from remoting.codec import Command
 from runtime.complaints import Complaints
@@ -41,9 +40,10 @@ _AMONG_PEERS: Final = frozenset(
         Request.AUTH_GET_ACL,
         Request.AUTH_LIST_ACL,
         Request.GET_BROKER_CLUSTER_ACL_CONFIG,
+        Request.GET_BROKER_CLUSTER_ACL_INFO,
     }
 )
-ACTS: Final = (PEER_CODES | ACL_CODES) - _AMONG_PEERS
+ACTS: Final = PEER_CODES - _AMONG_PEERS
 """What an operator changes: topics, groups, offsets, settings, users, masters."""
 _NAMES: Final = (
     "topic",

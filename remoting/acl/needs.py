@@ -27,26 +27,18 @@ from remoting.codec import Command
 BODY_BYTES_MAX: Final = 2 << 20
 """A longer body is not looked into to find its topics and groups: refused."""
 
-ACL_CODES: Final = frozenset(
-    {
-        Request.UPDATE_AND_CREATE_ACL_CONFIG,
-        Request.DELETE_ACL_CONFIG,
-        Request.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
-        Request.GET_BROKER_CLUSTER_ACL_CONFIG,
-        *(code for code in Request if 3001 <= code <= 3010),
-    }
-)
 _READS: Final = frozenset(
     {
         Request.GET_BROKER_CONFIG,
         Request.GET_NAMESRV_CONFIG,
         Request.GET_CONTROLLER_CONFIG,
         Request.GET_BROKER_CLUSTER_ACL_CONFIG,
+        Request.GET_BROKER_CLUSTER_ACL_INFO,
     }
 )
-GUARDED: Final = (PEER_CODES | ACL_CODES | _READS) - set(ANNOTATED)
+GUARDED: Final = (PEER_CODES | _READS) - set(ANNOTATED)
 """What the original's annotations leave open, and what needs the cluster here."""
-ADMIN_CODES: Final = PEER_CODES | ACL_CODES
+ADMIN_CODES: Final = PEER_CODES
 """ACL 1.0: what only an admin may ask for. The original names 17, 25, 200, 207 and 215 alone."""
 
 _GET_SUB: Final = ("Sub", "Get")
@@ -111,8 +103,8 @@ def needs(request: Command, cluster: str) -> list[Need]:
         return list(own(request))
     row = ANNOTATED.get(request.code)
     if row is None:
-        actions = _GET if request.code in _READS else _UPDATE
-        return [Need("Cluster", cluster, actions)] if request.code in GUARDED else []
+        wanted = _GET if request.code in _READS else _UPDATE
+        return [Need("Cluster", cluster, wanted)] if request.code in GUARDED else []
     kind, actions, fields = row
     found = []
     for name, field_kind, splitter in fields:

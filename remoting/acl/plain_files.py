@@ -1,4 +1,4 @@
-"""Where do the accounts of ACL 1.0 come from? ``plain_acl.yml`` and ``acl/*.yml``, read anew when they change.
+"""Where do the accounts of ACL 1.0 come from? ``plain_acl.yml`` and ``acl/*.yml``, read anew at a change.
 
 ``home`` is RocketMQ's ``conf`` directory. A file that cannot be read at the start ends the start; one that
 cannot be read later leaves what was known in force, with a line in the log.
@@ -90,7 +90,7 @@ class PlainFiles:
         return True
 
     def set_white(self, entries: list[str], path: str) -> bool:
-        """The global white list of a file, which must be one of those in force. Raises ConfigError, OSError."""
+        """The global white list of a file, one of those in force. Raises ConfigError, OSError."""
         path = path or self.default
         if path != self.default and path not in self._paths():
             return False
