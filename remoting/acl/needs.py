@@ -5,7 +5,8 @@
                   clients ask often, else the annotations of the request's header (``annotated``)
 
 Beyond the original: what it lets every signed client do although it changes the cluster needs a right here,
-too (UPDATE_BROKER_CONFIG, subscription groups, lists of topics; ``GUARDED``).
+too (UPDATE_BROKER_CONFIG, subscription groups, lists of topics; ``GUARDED``), and LITE_PULL_MESSAGE what a
+pull needs.
 """
 
 from __future__ import annotations
@@ -57,11 +58,12 @@ def plain_needs(request: Command) -> Iterator[plain.Need]:
     """Raises Refused, PeerError on a body that is none."""
     ext, code = request.ext, request.code
     if code in (Request.SEND_MESSAGE, Request.SEND_MESSAGE_V2, Request.SEND_BATCH_MESSAGE):
-        group_field, topic_field = ("group", "topic") if code == Request.SEND_MESSAGE else ("a", "b")
-        if ext.get(topic_field, "").startswith(RETRY_PREFIX):
-            yield from _plain_group(ext.get(group_field))
+        topic = ext.get("topic" if code == Request.SEND_MESSAGE else "b")
+        if _of_retry(topic):
+            # The original takes the group of the sender: that of any consumer's inner producer.
+            yield from _plain_group(topic)
         else:
-            yield from _plain_topic(ext.get(topic_field), Perm.PUB)
+            yield from _plain_topic(topic, Perm.PUB)
     elif code == Request.CONSUMER_SEND_MSG_BACK:
         yield from _plain_group(ext.get("group"))
     elif code in (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE, Request.UPDATE_CONSUMER_OFFSET):
@@ -129,11 +131,11 @@ def _route(request: Command) -> Iterator[Need]:
         yield _topic(topic, "Pub", "Sub", "Get")
 
 
-def _send(group_field: str, topic_field: str) -> Callable[[Command], Iterator[Need]]:
+def _send(topic_field: str) -> Callable[[Command], Iterator[Need]]:
     def found(request: Command) -> Iterator[Need]:
-        topic, group = request.ext.get(topic_field), request.ext.get(group_field)
+        topic = request.ext.get(topic_field)
         if _of_retry(topic):
-            yield _group(group if (group or "").strip() else topic, "Sub")
+            yield _group(topic, "Sub")
         else:
             yield _topic(topic, "Pub")
 
@@ -194,9 +196,9 @@ def _topics(request: Command) -> Iterator[Need]:
 
 _OWN: Final[dict[int, Callable[[Command], Iterator[Need]]]] = {
     Request.GET_ROUTEINFO_BY_TOPIC: _route,
-    Request.SEND_MESSAGE: _send("group", "topic"),
-    Request.SEND_MESSAGE_V2: _send("a", "b"),
-    Request.SEND_BATCH_MESSAGE: _send("a", "b"),
+    Request.SEND_MESSAGE: _send("topic"),
+    Request.SEND_MESSAGE_V2: _send("b"),
+    Request.SEND_BATCH_MESSAGE: _send("b"),
     Request.RECALL_MESSAGE: lambda request: iter([_topic(request.ext.get("topic"), "Pub")]),
     Request.END_TRANSACTION: _end,
     Request.CONSUMER_SEND_MSG_BACK: lambda request: iter([_group(request.ext.get("group"), "Sub")]),
