@@ -38,6 +38,14 @@ def not_available(reason: str) -> str:
 
 
 @dataclass
+class Trust:
+    """The key of the peers, and the users and policies of ACL 2.0."""
+
+    credentials: Credentials | None = None
+    directory: Directory = field(default_factory=Directory)
+
+
+@dataclass
 class BrokerContext:
     env: Env
     config: BrokerConfig
@@ -50,8 +58,7 @@ class BrokerContext:
     pending_acks: PendingAcks
     clients: Clients = field(default_factory=Clients)
     stats: Stats = field(default_factory=Stats)
-    credentials: Credentials | None = None
-    directory: Directory = field(default_factory=Directory)
+    trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)

@@ -10,9 +10,9 @@ import logging
 from typing import Any, Final
 
 from broker import stopping
-from broker.acl.requests import AclProcessor
+from broker.acl.requests import AclProcessor, access_of
 from broker.acl.signed_path import SignedPath
-from broker.context import BrokerContext
+from broker.context import BrokerContext, Trust
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration, changes_of
 from broker.processors import Processors
@@ -35,7 +35,7 @@ from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
 from model.ids import BrokerId, Epoch
-from remoting.acl.control import AccessControl, inner_credentials
+from remoting.acl.control import inner_credentials
 from remoting.auth import read_credentials
 from remoting.codec import Command
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
@@ -57,16 +57,10 @@ class Broker:
         self.port = 0
         self.tasks = Tasks(f"broker {config.broker_name}")
         credentials = read_credentials(env.disk, config.peer_credentials_file)
-        self.context.credentials = credentials
         name = f"broker {config.broker_name}"
         guard = Guard(name, Limits.of(config), env.monotonic_ms)
-        where = {
-            "brokerName": config.broker_name,
-            "brokerAddr": config.address,
-            "clusterName": config.cluster_name,
-        }
-        self.acl = AccessControl(env, config, guard, credentials, where)
-        self.context.directory = self.acl.directory
+        self.acl = access_of(env, config, guard, credentials)
+        self.context.trust = Trust(credentials, self.acl.directory)
         signing = credentials or inner_credentials(config)
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=signing
@@ -88,9 +82,8 @@ class Broker:
         self.processors = Processors(self.context, delays)
         self.tables = TableFiles(self.context, delays)
         self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
-        self.processors.answer(
-            self.upkeep, self._role_changed, AclProcessor(self.context, self.acl, self.client)
-        )
+        acl = AclProcessor(self.context, self.acl, self.client)
+        self.processors.answer(self.upkeep, self._role_changed, acl)
 
         def make_server(server_name: str) -> RemotingServer:
             return RemotingServer(

@@ -52,7 +52,7 @@ ACL_CODES: Final = frozenset(
 )
 """Users, policies and accounts: changes, and reads that show secrets."""
 
-PEER_CODES: Final = frozenset(
+AMONG_PEERS: Final = frozenset(
     {
         # brokers to NameServers and Controllers
         Request.REGISTER_BROKER,
@@ -71,13 +71,19 @@ PEER_CODES: Final = frozenset(
         Request.READ_LOG_RANGE,
         Request.KEELMQ_COPY_TABLES,
         Request.KEELMQ_LOG_DIGESTS,
-        # operators to Controllers
+    }
+)
+"""What servers ask of each other, and nobody else."""
+
+OF_OPERATORS: Final = frozenset(
+    {
+        # to Controllers; a broker asks for an election, too
         Request.CONTROLLER_ELECT_MASTER,
         Request.UPDATE_CONTROLLER_CONFIG,
         Request.CLEAN_BROKER_DATA,
         Request.KEELMQ_TRANSFER_LEADERSHIP,
         Request.KEELMQ_REPLACE_CONTROLLER,
-        # operators to NameServers
+        # to NameServers
         Request.PUT_KV_CONFIG,
         Request.DELETE_KV_CONFIG,
         Request.WIPE_WRITE_PERM_OF_BROKER,
@@ -85,7 +91,7 @@ PEER_CODES: Final = frozenset(
         Request.DELETE_TOPIC_IN_NAMESRV,
         Request.REGISTER_TOPIC_IN_NAMESRV,
         Request.UPDATE_NAMESRV_CONFIG,
-        # operators to brokers
+        # to brokers
         Request.UPDATE_AND_CREATE_TOPIC,
         Request.UPDATE_AND_CREATE_TOPIC_LIST,
         Request.DELETE_TOPIC_IN_BROKER,
@@ -107,6 +113,8 @@ PEER_CODES: Final = frozenset(
         *ACL_CODES,
     }
 )
+
+PEER_CODES: Final = AMONG_PEERS | OF_OPERATORS
 """What only peers and operators ask for, and what changes something or hands out whole logs. Everything else
 is a client's request, or a read; docs/security.md says what those give a stranger."""
 

@@ -14,12 +14,15 @@ from typing import Final
 
 from broker.context import BrokerContext
 from model.codes import Request, Response
+from model.config import BrokerConfig
 from model.errors import PeerError, Refused, Unknown
 from remoting import bodies
 from remoting.acl.admin import Answer
 from remoting.acl.control import AccessControl
+from remoting.auth import Credentials
 from remoting.codec import Command
-from remoting.service import Connection, Handler, RemotingClient
+from remoting.service import Connection, Guard, Handler, RemotingClient
+from runtime.env import Env
 
 CHANGES: Final = frozenset(
     {
@@ -34,6 +37,15 @@ CHANGES: Final = frozenset(
 TABLE: Final = "auth"
 COPIED_WITHIN_S: Final = 1.0
 LOOK_S: Final = 0.02
+
+
+def access_of(env: Env, config: BrokerConfig, guard: Guard, credentials: Credentials | None) -> AccessControl:
+    where = {
+        "brokerName": config.broker_name,
+        "brokerAddr": config.address,
+        "clusterName": config.cluster_name,
+    }
+    return AccessControl(env, config, guard, credentials, where)
 
 
 class AclProcessor:
@@ -78,7 +90,7 @@ class AclProcessor:
             return False
         try:
             async with asyncio.timeout(COPIED_WITHIN_S):
-                while (user := self._context.directory.users.get(name)) is None:  # noqa: ASYNC110
+                while (user := self._context.trust.directory.users.get(name)) is None:  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_S)
         except TimeoutError:
             return False

@@ -31,7 +31,7 @@ class TableFiles:
         self._loaded = False
         env, config = context.env, context.config
         topics, groups, offsets = context.topics, context.groups, context.offsets
-        users = context.directory
+        users = context.trust.directory
         directory = f"{config.store_path}/config"
         writing = Turns(env.monotonic_ms)
         self.files = {
@@ -94,7 +94,7 @@ class TableFiles:
             fresh_groups = groups.boot(files["groups"].load())
             offsets.load(files["offsets"].load())
             delays.load(files["delays"].load())
-            context.directory.load(files["auth"].load() or {})
+            context.trust.directory.load(files["auth"].load() or {})
             for name, apply in (
                 ("topics", topics.apply),
                 ("groups", groups.adopt),
@@ -112,7 +112,7 @@ class TableFiles:
         groups.on_change.append(files["groups"].changed)
         offsets.on_change.append(files["offsets"].changed)
         delays.on_change.append(files["delays"].changed)
-        context.directory.on_change.append(files["auth"].changed)
+        context.trust.directory.on_change.append(files["auth"].changed)
         if fresh_topics:
             files["topics"].write_anew()
         if fresh_groups:
@@ -141,13 +141,13 @@ class TableFiles:
         copies.add("topics", context.topics.changed_since)
         copies.add("groups", context.groups.changed_since)
         copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
-        copies.add("auth", lambda known: (context.directory.to_json(), 0))
+        copies.add("auth", lambda known: (context.trust.directory.to_json(), 0))
         copies.add("delays", lambda known: (delays.to_json(), 0), gathered=True)
         context.topics.on_change.append(lambda names: copies.changed("topics"))
         context.groups.on_change.append(lambda: copies.changed("groups"))
         offsets.on_change.append(lambda: copies.changed("offsets"))
         delays.on_change.append(lambda: copies.changed("delays"))
-        context.directory.on_change.append(lambda: copies.changed("auth"))
+        context.trust.directory.on_change.append(lambda: copies.changed("auth"))
 
     async def write(self, names: Collection[str]) -> None:
         """Return when the changes of these tables are on the disk. Raises OSError; DiskError where the table

@@ -81,17 +81,23 @@ def white(text: str | None) -> White:
     if text in _EVERY:
         return White(every=True)
     if text.endswith("}"):
-        head, brace, tail = text.partition("{")
-        if not brace or not head.endswith((".", ":")) or (":" not in head and head.count(".") != 3):
-            raise ConfigError(f"white list {text!r}: the braces stand for the last part of an address")
-        return White(
-            names=frozenset(_one(head + part.strip(), text) for part in tail[:-1].split(",") if part)
-        )
+        return _named(_unbraced(text), text)
     if "," in text:
-        return White(names=frozenset(_one(part, text) for part in text.split(",") if part))
+        return _named(text.split(","), text)
     if "*" in text or "-" in text:
         return _wide_range(text) if ":" in text else _range(text)
-    return White(names=frozenset({_one(text, text)}))
+    return _named([text], text)
+
+
+def _named(addresses: list[str], text: str) -> White:
+    return White(names=frozenset(_one(address, text) for address in addresses if address))
+
+
+def _unbraced(text: str) -> list[str]:
+    head, brace, tail = text.partition("{")
+    if not brace or not head.endswith((".", ":")) or (":" not in head and head.count(".") != 3):
+        raise ConfigError(f"white list {text!r}: the braces stand for the last part of an address")
+    return [head + part.strip() for part in tail[:-1].split(",") if part]
 
 
 def _one(address: str, text: str) -> str:

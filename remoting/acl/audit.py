@@ -12,29 +12,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from model.codes import Request, name_of
-from remoting.auth import ACCESS_KEY, PEER_CODES
+from remoting.auth import ACCESS_KEY, OF_OPERATORS
 from remoting.codec import Command
 from runtime.complaints import Complaints
 
 log = logging.getLogger("keelmq.audit")
 
-_AMONG_PEERS: Final = frozenset(
+_READS: Final = frozenset(
     {
-        Request.REGISTER_BROKER,
-        Request.UNREGISTER_BROKER,
-        Request.QUERY_DATA_VERSION,
-        Request.BROKER_HEARTBEAT,
-        Request.CONTROLLER_ALTER_SYNC_STATE_SET,
-        Request.CONTROLLER_REGISTER_BROKER,
-        Request.CONTROLLER_GET_NEXT_BROKER_ID,
-        Request.CONTROLLER_APPLY_BROKER_ID,
-        Request.NOTIFY_BROKER_ROLE_CHANGED,
-        Request.NOTIFY_MIN_BROKER_ID_CHANGE,
-        Request.EXCHANGE_BROKER_HA_INFO,
-        Request.RESET_MASTER_FLUSH_OFFSET,
-        Request.READ_LOG_RANGE,
-        Request.KEELMQ_COPY_TABLES,
-        Request.KEELMQ_LOG_DIGESTS,
         Request.AUTH_GET_USER,
         Request.AUTH_LIST_USER,
         Request.AUTH_GET_ACL,
@@ -43,7 +28,7 @@ _AMONG_PEERS: Final = frozenset(
         Request.GET_BROKER_CLUSTER_ACL_INFO,
     }
 )
-ACTS: Final = PEER_CODES - _AMONG_PEERS
+ACTS: Final = OF_OPERATORS - _READS
 """What an operator changes: topics, groups, offsets, settings, users, masters."""
 _NAMES: Final = (
     "topic",

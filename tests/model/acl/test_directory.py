@@ -31,6 +31,14 @@ def made() -> Directory:
     return directory
 
 
+def everybody(secret: str) -> bool:
+    return True
+
+
+def nobody(secret: str) -> bool:
+    return False
+
+
 def why(refused: pytest.ExceptionInfo[Refused]) -> tuple[int, str]:
     return refused.value.code, refused.value.remark
 
@@ -48,7 +56,9 @@ def test_the_decisions_are_those_of_the_real_class() -> None:
             assert said is None, line
         else:
             tail = words[line["said"]["refused"]]
-            expected = f"User:u has no permission to access {question['resource']} from {question['ip']}, {tail}"
+            expected = (
+                f"User:u has no permission to access {question['resource']} from {question['ip']}, {tail}"
+            )
             assert said == expected, line
 
 
@@ -66,7 +76,7 @@ def test_who_authenticates() -> None:
         ("alice", False, "check signature failed."),
     ):
         with pytest.raises(Refused) as refused:
-            directory.authenticates(name, lambda _, right=right: right)  # type: ignore[misc]
+            directory.authenticates(name, {True: everybody, False: nobody}[right])
         assert why(refused) == (Response.NO_PERMISSION, text)
 
 
@@ -116,7 +126,7 @@ def test_only_a_super_user_makes_changes_and_deletes_one() -> None:
     ):
         before = directory.to_json()
         with pytest.raises(Refused) as refused:
-            change()
+            change()  # type: ignore[no-untyped-call]
         assert why(refused) == (code, text)
         assert directory.to_json() == before
     directory.update_user("alice", {"userType": "Super"}, True)
