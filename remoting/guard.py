@@ -153,7 +153,7 @@ class Guard:
     def __init__(self, name: str, limits: Limits, now_ms: Callable[[], float]) -> None:
         self.limits = limits
         self.slow = SlowTurns(name, now_ms)
-        self.starts = Starts()
+        self.starts = Starts(now_ms)
         self.complaints = Complaints(log, lambda: now_ms() / 1000)
         self.refused: Counter[str] = Counter(dict.fromkeys(CAPS, 0))
         self.begun = Tally(limits.begun_bytes_max)

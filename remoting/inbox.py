@@ -11,7 +11,9 @@ from collections import deque
 from typing import Final
 
 READ_BYTES_MIN: Final = 16 * 1024
-READ_BYTES_USUAL: Final = 256 * 1024  # so much one read may bring
+READ_BYTES_USUAL: Final = 256 * 1024
+"""So much one read may bring: many peers in the middle of long frames would share a turn of the loop with
+megabytes each, which the system copies, and makes pages for, on the loop's time."""
 PARTIAL_FRAME_S: Final = 10.0  # a frame that has begun must be whole after this ...
 PARTIAL_BYTES_PER_S: Final = 128 * 1024  # ... plus its size over this rate
 REQUESTS_MAX: Final = 4096  # requests of one connection being handled at the same time
@@ -60,7 +62,7 @@ class Inbox:
             self._scratch[:size] = kept
             self.buffer = self._scratch
             self.start, self.end = 0, size
-        return memoryview(self.buffer)[self.end :]
+        return memoryview(self.buffer)[self.end : self.end + READ_BYTES_USUAL]
 
     def took(self, start: int, now: float) -> None:
         """Frames up to ``start`` are handled; what follows is the begin of one."""
