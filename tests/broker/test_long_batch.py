@@ -1,5 +1,5 @@
-"""The promises of a batch of thousands: others are served meanwhile, and it is stored as a whole, in the order
-of its connection, or not at all."""
+"""The promises of a batch of thousands: others are served meanwhile, and it is stored as a whole, in the
+order of its connection, or not at all."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ async def test_sends_behind_a_long_batch_of_their_connection_are_stored_behind_i
             frames.append(Command(int(Request.SEND_MESSAGE_V2), single, b"after %d" % n))
         for frame in frames:
             connection.write(encode(frame))
-            await asyncio.sleep(0.001)  # some come while a batch is being made: by the fast path, were it free
+            await asyncio.sleep(
+                0.001
+            )  # some come while a batch is being made: by the fast path, were it free
         total = 1 + 4 * (READ_MESSAGES_MAX + 3)
         await eventually(lambda: broker.store.max_queue_offset("T", 0) == total, "all are stored")
         bodies = [r.body for r in log_records(broker)][1:]
