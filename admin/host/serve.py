@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
+from admin.host.collector import Collector
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
 from model.errors import ConfigError, MqError
 from model.foreign_keys import sort_out
@@ -239,6 +240,7 @@ async def _run(chosen: Plan) -> int:
     server = chosen.make(env)
     endpoint: Endpoint | None = None
     link: socket.socket | None = None
+    collector, tasks = Collector(), Tasks("process")
     try:
         if chosen.admin_port:
             if not is_loopback(chosen.admin_address):
@@ -250,6 +252,8 @@ async def _run(chosen: Plan) -> int:
         if link is not None:
             link.listen(BACKLOG)
         print(f"ready {chosen.role} {chosen.address}", flush=True)
+        collector.begin()
+        tasks.spawn(collector.run(), name="collector")
         if link is not None:
             # Clients of the server do not wait for the HTTP framework; who asks for the status does.
             endpoint = await env.offload(lambda: _endpoint(chosen.role, server, link))
@@ -266,6 +270,7 @@ async def _run(chosen: Plan) -> int:
         try:
             await server.stop()
         finally:
+            await tasks.cancel()
             if endpoint is not None:
                 await endpoint.stop()
             elif link is not None:
