@@ -27,6 +27,7 @@ from remoting.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from runtime.reset import reset as reset_transport
 from runtime.slow_turns import SLOW_MS
 from runtime.tasks import Tasks
+from runtime.tls.words import alert
 
 log = logging.getLogger(__name__)
 
@@ -378,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
         self._endpoint.connections.pop(self, None)
         if not self._endpoint.connections:
             self._endpoint.emptied.set()
-        self._calls.fail(f"the connection to {self.remote} ended before the answer")
+        self._calls.fail(f"the connection to {self.remote} ended before the answer{alert(exc)}")
         self._inbox.drop()
         if self._on_close is not None:
             self._on_close(self)

@@ -210,3 +210,22 @@ async def test_a_group_is_behind_by_all_it_has_not_committed_of_what_it_reads(tm
         assert await behind() == 4
         await client.call(Request.HEART_BEAT, {}, heartbeat("c1", "cg", "T"))
         assert await behind() == 5
+
+
+async def test_a_group_whose_name_is_no_text_is_refused_and_the_table_can_still_change(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for wrong in (True, {"a": 1}, None):
+            body = bodies.dumps({"groupName": wrong, "x": 1})
+            refused = await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+            assert refused.code == Response.INVALID_PARAMETER, wrong
+        body = bodies.dumps({"groupName": "g"})
+        assert (await client.call(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)).code == 0
+
+
+async def test_a_clients_configuration_of_any_shape_is_answered(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        for subscription in ("text", [1], 5):
+            body = bodies.dumps({"subscriptionData": subscription})
+            assert "not an object" in str((await client.call(Request.CHECK_CLIENT_CONFIG, body=body)).remark)

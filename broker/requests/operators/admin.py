@@ -414,14 +414,18 @@ class AdminProcessor:
     async def epochs(self, connection: Connection, request: Command) -> Command:
         """The epochs of our log; each ends where the next begins, the last never.
 
-        ``following`` (ours): whether this slave still hears its master; Controllers ask before an election.
+        ``following`` (ours): whether this slave still hears its master; ``writable`` (ours): whether its disk
+        takes messages. Controllers ask before an election.
         """
         if not self._config.enable_controller_mode:
             raise Refused("this request only for controllerMode", Response.SYSTEM_ERROR)
         entries = list(self._context.store.epochs.entries)
         ends = [*(entry.start for entry in entries[1:]), EPOCH_END][: len(entries)]
         return request.reply(
-            ext={"following": flag(self._context.ha.follows)},
+            ext={
+                "following": flag(self._context.ha.follows),
+                "writable": flag(self._context.store.writable is None),
+            },
             body=bodies.dumps(
                 {
                     "brokerId": self._context.role_state.broker_id,
