@@ -331,6 +331,11 @@ class MessageStore:
         entry = queue.entry(queue_offset) if queue is not None and queue_offset >= queue.min_offset else None
         return self.reader.store_time(entry[0]) if entry is not None else None
 
+    def earliest_ms(self) -> int:
+        """Store timestamp (ms) of the first record that is kept; -1 while there is none."""
+        found = self.reader.store_time(self.log.min_offset) if self.log.end > self.log.min_offset else None
+        return -1 if found is None else found
+
     def lookup(self, physical_offset: int) -> bytes | None:
         """The whole record that starts there, or None."""
         return self.reader.lookup(physical_offset)
