@@ -159,13 +159,10 @@ CONTROL_IGNORES: Final = frozenset((_NETTY + _CONTROL).split())
 
 _OFF: Final = ("false",)
 _ON: Final = ("true",)
-_NO_TLS: Final = "the ports of clients speak no TLS"
 _LIST: Final = "list the addresses"
 
 REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "migrateAuthFromV1Enabled": (_OFF, "accounts of ACL 1.0 are not made users of ACL 2.0"),
-    "useTLS": (_OFF, _NO_TLS),
-    "tls.server.mode": (("disabled", "permissive"), _NO_TLS),
     "enablePropertyFilter": (_OFF, "messages are filtered by tag only, not by SQL92"),
     "enableConsumeQueueExt": (_OFF, "a ConsumeQueue holds tag codes only"),
     "timerWheelEnable": (_OFF, "messages are delayed by level only"),

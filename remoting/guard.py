@@ -27,6 +27,7 @@ from remoting.acl.audit import Audit
 from remoting.acl.gate import Gate
 from remoting.auth import PEER_CODES, SIGNATURE, Credentials
 from remoting.codec import FRAME_BYTES_MAX, Command
+from remoting.inbox import PartsLine
 from remoting.starts import Starts
 from runtime.complaints import Complaints
 from runtime.slow_turns import SlowTurns
@@ -155,7 +156,8 @@ class Guard:
     def __init__(self, name: str, limits: Limits, now_ms: Callable[[], float]) -> None:
         self.limits = limits
         self.slow = SlowTurns(name, now_ms)
-        self.starts = Starts()
+        self.starts = Starts(now_ms)
+        self.parts = PartsLine()
         self.complaints = Complaints(log, lambda: now_ms() / 1000)
         self.audit = Audit(name, lambda: now_ms() / 1000)
         self.gate: Gate | None = None
