@@ -32,7 +32,8 @@ from runtime.env import Env
 from runtime.events import Event
 from runtime.tasks import Tasks, every
 from runtime.tls.places import Places
-from runtime.tls.state import LOOK_S, TlsState
+from runtime.tls.state import TlsState
+from runtime.tls.watch import LOOK_S
 
 if TYPE_CHECKING:
     from admin.host.endpoint import Endpoint
