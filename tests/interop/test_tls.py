@@ -120,7 +120,7 @@ def real(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         f"tls.client.trustCertPath={certs}/ca.pem\n"
     )
     options = f"-XX:TieredStopAtLevel=1 -Dtls.server.mode=enforcing -Dtls.config.file={file}"
-    with java_options(options), real_servers(directory) as namesrv:
+    with real_servers(directory, options) as namesrv:
         side = Real(directory, certs, namesrv)
         create_topic(side)
         yield side
@@ -134,8 +134,8 @@ def java_options(options: str) -> Iterator[None]:
 
 
 @contextmanager
-def real_servers(directory: Path) -> Iterator[str]:
-    """A real NameServer and broker; yields the NameServer's address."""
+def real_servers(directory: Path, options: str) -> Iterator[str]:
+    """A real NameServer and broker; yields the NameServer's address. ``options`` are theirs, no client's."""
     port = free_base_port(30)
     namesrv = f"127.0.0.1:{port}"
     servers = [
@@ -146,7 +146,8 @@ def real_servers(directory: Path) -> Iterator[str]:
     ]
     try:
         for server in servers:
-            server.start()
+            with java_options(options):
+                server.start()
             rocketmq.wait_until(server.name, partial(booted, server), 120)
         yield namesrv
     finally:
