@@ -326,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
             self._endpoint.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inbox.room(self._endpoint.guard.limits.frame_bytes_max)
+        return self._inbox.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         inbox = self._inbox
@@ -337,7 +337,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._outbox.flush = _AFTER_READ
         try:
-            self._frames()
+            if inbox.is_ready():
+                self._frames()
         except PeerError as error:
             self.fail(error)
         except Exception as error:
@@ -349,7 +350,10 @@ class Connection(asyncio.BufferedProtocol):
         if inbox.owned != inbox.counted:
             inbox.counted = inbox.owned
             guard.on_begun(self, inbox.counted)
-        if self._gate.handling >= REQUESTS_MAX or self._gate.later:
+        if inbox.part_is_full:
+            self._gate.queued = True
+            guard.parts.wait(self)
+        if self._gate.handling >= REQUESTS_MAX or self._gate.later or self._gate.queued:
             self.regulate()
         took_ms = (self._loop.time() - began) * 1000
         if took_ms >= SLOW_MS:
@@ -501,6 +505,11 @@ class Connection(asyncio.BufferedProtocol):
             self.share.told_unsigned = True
             log.log(level, "%s: refused %s: %s", self._endpoint.name, self.remote, refused)
             raise
+
+    def read_on(self) -> None:
+        """See ``inbox.Reading``."""
+        self._gate.queued = False
+        self.regulate()
 
     # writing
 

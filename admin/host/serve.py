@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
+from admin.host.collector import Collector
 from admin.host.tls import WithTls, env_with, tls_of
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, ServerConfig
 from model.config.tls import split_tls
@@ -255,9 +256,9 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
         loop.add_signal_handler(number, stop, number)
     env = env_with(tls, chosen.places, watch=_log_event)
     server = chosen.make(env)
-    watching = Tasks("tls")
     endpoint: Endpoint | None = None
     link: socket.socket | None = None
+    collector, watching = Collector(), Tasks("process")
     try:
         if chosen.admin_port:
             if not is_loopback(chosen.admin_address):
@@ -272,6 +273,8 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
         if link is not None:
             link.listen(BACKLOG)
         print(f"ready {chosen.role} {chosen.address}", flush=True)
+        collector.begin()
+        watching.spawn(collector.run(), name="collector")
         if link is not None:
             # Clients of the server do not wait for the HTTP framework; who asks for the status does.
             endpoint = await env.offload(lambda: _endpoint(chosen.role, server, link))
