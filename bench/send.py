@@ -6,10 +6,10 @@ One load program (``bench/load.py``) drives each side in turn, row by row, on th
 ASYNC_FLUSH, 1 GiB segments; with ``3`` a group of three brokers that waits for all of them, whose CPU is
 summed up. ``--peer rocketmq`` measures the real RocketMQ beside, ``--before`` another checkout of keelmq (one
 broker). CPU is what the operating system accounts to the broker processes (user + system). Each row is the
-median of ``--repeat`` runs of ``--seconds``, the sides in turn; ``spread`` is the lowest and the highest. The
-JVM gets ``--warm-up`` seconds of load first, keelmq a tenth. ``fast``: the share of keelmq's messages that
-took its fast path, by its own counter; ``refused``: the share of sends that were answered with an error, at
-the worst (flow control), CPU counts for those stored.
+median of ``--repeat`` runs of ``--seconds`` at each of ``--starts`` starts of the brokers, the sides in turn;
+``spread`` is the lowest and the highest. The JVM gets ``--warm-up`` seconds of load first, keelmq a tenth.
+``fast``: the share of keelmq's messages that took its fast path, by its own counter; ``refused``: the share
+of sends that were answered with an error, at the worst (flow control), CPU counts for those stored.
 """
 
 from __future__ import annotations
@@ -193,26 +193,46 @@ async def rocketmq_group(directory: Path) -> AsyncIterator[Side]:
         await world.stop()
 
 
-def measure(
-    sides: list[Side], works: list[Work], given: argparse.Namespace, what: str
-) -> list[dict[str, Any]]:
+Runs = dict[str, list[dict[str, Any]]]
+"""Side -> what each run of one work found."""
+
+
+def measure(sides: list[Side], works: list[Work], given: argparse.Namespace) -> list[Runs]:
+    """The runs of each of ``works``, on brokers that were just started."""
     for side in sides:
         create_topic(side.address)
         # The JIT needs load to compile what it will measure; Python has nothing to warm but its caches.
         side.load(Work(), given.warm_up if side.name == "rocketmq" else max(1.0, given.warm_up / 10))
-    rows = []
+    found: list[Runs] = []
     for work in works:
-        runs: dict[str, list[dict[str, Any]]] = {side.name: [] for side in sides}
+        runs: Runs = {side.name: [] for side in sides}
         for turn in range(given.repeat):
             for side in sides if turn % 2 == 0 else reversed(sides):
                 runs[side.name].append(side.load(work, given.seconds))
+        found.append(runs)
+        print(".", end="", flush=True, file=sys.stderr)
+    return found
+
+
+def rows_of(works: list[Work], starts: list[list[Runs]], what: str) -> list[dict[str, Any]]:
+    """One row a work. A ratio is the median of those of each start: between two starts of the same program
+    the cost of a message differs by some percent, whatever runs beside it."""
+    rows = []
+    for work, of_starts in zip(works, zip(*starts, strict=True), strict=True):
         row: dict[str, Any] = {"work": f"{what}: {work}", **asdict(work)}
-        row |= {name: summary(found) for name, found in runs.items()}
+        for name in of_starts[0]:
+            row[name] = summary([run for runs in of_starts for run in runs[name]])
         for other in row.keys() & {"rocketmq", "before"}:
-            row[f"ratio_to_{other}"] = round(row["keelmq"]["cpu_us"] / row[other]["cpu_us"], 3)
+            ratios = [cpu_us_of(runs["keelmq"]) / cpu_us_of(runs[other]) for runs in of_starts]
+            row[f"ratio_to_{other}"] = round(statistics.median(ratios), 3)
         rows.append(row)
         print(line_of(row), flush=True)
     return rows
+
+
+def cpu_us_of(runs: list[dict[str, Any]]) -> float:
+    cpu_us: float = statistics.median(run["cpu_us"] for run in runs)
+    return cpu_us
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -250,21 +270,25 @@ async def bench(given: argparse.Namespace, scratch: Path) -> list[dict[str, Any]
     rows = []
     if 1 in given.brokers:
         works = [work for work in WORKS if given.only in str(work)]
-        async with AsyncExitStack() as stack:
-            sides = [stack.enter_context(keelmq_broker(scratch / "keelmq", given.base_port))]
-            if given.before is not None:
-                before = keelmq_broker(scratch / "before", given.base_port + 100, given.before, "before")
-                sides.append(stack.enter_context(before))
-            if given.peer == "rocketmq":
-                sides.append(stack.enter_context(rocketmq_broker(scratch / "r", given.base_port + 200)))
-            rows += measure(sides, works, given, "1 broker")
+        starts = []
+        for _ in range(given.starts):
+            async with AsyncExitStack() as stack:
+                at = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=scratch)))
+                sides = [stack.enter_context(keelmq_broker(at / "keelmq", given.base_port))]
+                if given.before is not None:
+                    before = keelmq_broker(at / "before", given.base_port + 100, given.before, "before")
+                    sides.append(stack.enter_context(before))
+                if given.peer == "rocketmq":
+                    sides.append(stack.enter_context(rocketmq_broker(at / "r", given.base_port + 200)))
+                starts.append(measure(sides, works, given))
+        rows += rows_of(works, starts, "1 broker")
     if 3 in given.brokers:
         works = [work for work in GROUP_WORKS if given.only in str(work)]
         async with AsyncExitStack() as stack:
             sides = [await stack.enter_async_context(keelmq_group(scratch / "group"))]
             if given.peer == "rocketmq":
                 sides.append(await stack.enter_async_context(rocketmq_group(scratch / "r-group")))
-            rows += measure(sides, works, given, "3 brokers")
+            rows += rows_of(works, [measure(sides, works, given)], "3 brokers")
     return rows
 
 
@@ -276,7 +300,8 @@ def main() -> int:
     parser.add_argument("--before", type=Path, metavar="DIR", help="a checkout of keelmq to measure beside")
     parser.add_argument("--brokers", type=int, nargs="+", choices=[1, 3], default=[1, 3])
     parser.add_argument("--only", default="", metavar="TEXT", help="works whose name holds it")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=int, default=5, help="runs of each work at each start")
+    parser.add_argument("--starts", type=int, default=1, help="how often the single brokers are started")
     parser.add_argument("--seconds", type=float, default=1.0, help="of a run")
     parser.add_argument(
         "--warm-up", type=float, default=20.0, help="seconds of load before the JVM is measured"

@@ -65,6 +65,12 @@ class BrokerContext:
         """The first offset of a queue that is there to be read."""
         return max(self.store.min_queue_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
 
+    def got(self, topic: str, group: str, messages: int) -> None:
+        """A consumer group was given so many messages of a topic."""
+        now_ms = self.env.monotonic_ms()
+        self.stats.got(messages)
+        self.stats.counters.add("GROUP_GET_NUMS", f"{topic}@{group}", messages, now_ms)
+
     async def admit(self, connection: Connection, request: Command) -> None:
         """Return when a write can be taken. Raises Refused.
 

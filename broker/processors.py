@@ -9,6 +9,8 @@ from broker.requests.consumers.locks import LockProcessor
 from broker.requests.consumers.offsets import OffsetProcessor
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.operators.admin import AdminProcessor
+from broker.requests.operators.inspection import InspectionProcessor
+from broker.requests.operators.maintenance import MaintenanceProcessor
 from broker.requests.operators.query import QueryProcessor
 from broker.requests.operators.tables import TableProcessor
 from broker.requests.send import SendProcessor
@@ -43,6 +45,8 @@ class Processors:
             locks=LockProcessor(context),
             tables=TableProcessor(context),
             admin=self.admin,
+            inspection=InspectionProcessor(context),
+            maintenance=MaintenanceProcessor(context),
             transactions=self.transactions,
             copies=context.copies,
             repair=upkeep.repair,

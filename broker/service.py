@@ -213,6 +213,9 @@ class Broker:
     async def drain(self, transfer_target: BrokerId, timeout_s: float) -> bool:
         return await self.roles.drain(transfer_target, timeout_s)
 
+    def transfer_target(self) -> BrokerId | None:
+        return self.roles.transfer_target()
+
     def resume(self) -> None:
         self.roles.resume()
 

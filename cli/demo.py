@@ -22,6 +22,7 @@ from admin import ending
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.host.serve import loop_factory
 from admin.local.cluster import LocalCluster
+from admin.tls import client_env
 from audit.commands import make_engine
 from audit.commands import run as run_audit
 from audit.reading.storage import StoreSpec
@@ -31,7 +32,6 @@ from cli.demo_report import page
 from cli.demo_run import PRODUCERS, Plan, Result, run_cluster
 from cli.demo_screen import PlainScreen, RichScreen, Screen
 from model.errors import ConfigError, MqError
-from runtime.os_env import OsEnv
 
 MARKER: Final = ".keelmq-demo"
 """A folder with this file is one of ours and may be replaced."""
@@ -152,7 +152,7 @@ def demo(seconds: float, rate: int, size: int, seed: int, out: Path, keep: bool)
             try:
                 with screen:
                     started = partial(_start_engine_once, starting, starter, screen)
-                    work = run_cluster(OsEnv(seed=seed), cluster, plan, screen, started)
+                    work = run_cluster(client_env(seed=seed), cluster, plan, screen, started)
                     result = ending.run(work, loop_factory())
             finally:
                 cluster.down()

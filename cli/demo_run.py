@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from admin.exits import DONE, FAILED, UNFINISHED, WARNINGS
 from admin.local.cluster import ClusterNotReady, LocalCluster
+from admin.tls import client_env
 from audit.run import Report
 from chaos.checks import Evidence, check_all
 from chaos.clients import body_crc
@@ -347,7 +348,7 @@ async def run_cluster(
             world,
             plan.drill(),
             0,
-            env_of=lambda at: OsEnv(seed=plan.seed * 1_000 + at),
+            env_of=lambda at: client_env(seed=plan.seed * 1_000 + at),
             show=show,
             make_load=partial(DrillLoad, history=show.history, follow=partial(show.follow, world.namesrv)),
         )

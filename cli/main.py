@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "consumer": ("admin.commands.consumer:consumer", "Consumer groups: list, describe their lag, reset."),
     "send": ("admin.commands.message:send", "Send messages from the shell."),
     "tail": ("admin.commands.message:tail", "Show messages of a topic as they come."),
+    "certs": ("admin.commands.certs:certs", "An authority and certificates for a cluster's TLS."),
     "store": ("admin.commands.store:store", "Look into a store directory, ours or RocketMQ's."),
     "drill": (
         "chaos.drills.commands:drill",

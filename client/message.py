@@ -11,7 +11,7 @@ from typing import Final
 
 from model import message as wire
 from model.compression import plain_body
-from model.errors import MqError, PeerError, Refused, Unknown
+from model.errors import MqError, Refused, Unknown
 from store.files.record import Record
 
 BATCH_HEAD: Final = struct.Struct(">iiiii")  # total, magic 0, crc 0, flag, body length
@@ -171,6 +171,8 @@ class Received:
     size_bytes: int
     stored_topic: str
     """The topic the record lies in; differs from ``queue.topic`` for a message that came back for a retry."""
+    body_unread: str | None = None
+    """Why ``body`` is what was stored: it says that it is compressed and cannot be unpacked."""
 
     @property
     def topic(self) -> str:
@@ -186,12 +188,17 @@ class Received:
 
 
 def received(record: Record, broker_name: str) -> Received:
-    """Turn a stored record into what a consumer gets. Raises PeerError for a body that cannot be unpacked."""
+    """Turn a stored record into what a consumer gets.
+
+    Any client may have written it: a body that cannot be unpacked comes as it was stored, and does not keep
+    the messages behind it from the consumer.
+    """
     properties = wire.decode_properties(record.properties)
+    body, unread = record.body, None
     try:
         body = plain_body(record.body, record.sys_flag)
     except ValueError as error:
-        raise PeerError(f"body of {record.topic} {record.queue_id} {record.queue_offset}: {error}") from None
+        unread = str(error)
     offset_id = wire.message_id(record.store_host, record.physical_offset)
     return Received(
         queue=Queue(record.topic, broker_name, record.queue_id),
@@ -211,6 +218,7 @@ def received(record: Record, broker_name: str) -> Received:
         body_crc=record.body_crc,
         size_bytes=record.size,
         stored_topic=record.topic,
+        body_unread=unread,
     )
 
 

@@ -23,6 +23,7 @@ from controller.groups.commands import (
     CleanBrokers,
     Command,
     ElectMaster,
+    KeepToLeases,
     RegisterBroker,
     decode_answer,
     encode_command,
@@ -93,7 +94,7 @@ class Controller:
             self._table,
             self._live,
             self._brokers,
-            self._propose_election,
+            self._propose_own,
         )
         self._server = self._make_server(credentials)
         self._asks: dict[int, _Ask] = {
@@ -272,7 +273,10 @@ class Controller:
             self._coordinator.broker_back(group)
         answer = request.reply(remark="Heart beat success")
         if "leaseEpoch" in ext:
-            lease_ms = self._coordinator.grant(group, broker_id, need_int(ext, "leaseEpoch"), beat)
+            epoch = need_int(ext, "leaseEpoch")
+            lease_ms = self._coordinator.grant(group, broker_id, epoch, beat)
+            if opt_bool(ext, "keepsToLeases"):
+                self._coordinator.keeps_to_leases(group, broker_id, epoch)
             answer.ext = {
                 "leaseMs": str(lease_ms),
                 "electsOutsiders": flag(self._config.elect_unclean_master),
@@ -365,7 +369,7 @@ class Controller:
     async def _propose(self, command: Command) -> Answer:
         return decode_answer(await self._raft.propose(encode_command(command)))
 
-    async def _propose_election(self, command: ElectMaster) -> Answer:
+    async def _propose_own(self, command: ElectMaster | KeepToLeases) -> Answer:
         request_id, now_ms = self._request_id(), self._env.now_ms()
         return await self._propose(msgspec.structs.replace(command, request_id=request_id, now_ms=now_ms))
 
@@ -404,15 +408,19 @@ class Controller:
         ext = request.ext
         name = need(ext, "brokerName")
         restarted, handed_over_by = opt_bool(ext, "restarted"), opt_int(ext, "yields", -1)
+        steps_down = opt_bool(ext, "stepsDown")
+        as_master = restarted or steps_down or handed_over_by >= 0
         wish = Wish(
             broker_id=need_int(ext, "brokerId", -1),
             designate=opt_bool(ext, "designateElect"),
             restarted=restarted,
             log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
             suspect=opt_bool(ext, "doubtful"),
-            # Both say that the master no longer leads in this epoch; an older broker names no epoch.
-            master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or handed_over_by >= 0 else -1,
+            # The master of this epoch says so; an older broker names no epoch.
+            master_epoch=opt_int(ext, "masterEpoch", -1) if as_master else -1,
             handed_over_by=handed_over_by,
+            steps_down=steps_down,
+            needed=opt_int(ext, "copiesNeeded", 1, 1),
         )
         return self._told_ha_address(name, await self._coordinator.elect(name, wish))
 

@@ -4,12 +4,14 @@ python -m model.defaults > docs/defaults.md
 """
 
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
+from model.config.tls import TlsConfig
 from model.settings import Config
 
 _HEAD = """# Defaults
 
 Keys are RocketMQ's own. Where the default differs from the original's, the original's stands beside it. Made
-from `model/config/` by `python -m model.defaults`.
+from `model/config/` by `python -m model.defaults`. The keys under `tls` stand in a server's own file, or in
+the file that its `tls.config.file` names; with none of them a process has no TLS.
 """
 
 
@@ -25,6 +27,7 @@ def table() -> str:
         ("broker", BrokerConfig),
         ("namesrv", NamesrvConfig),
         ("controller", ControllerConfig),
+        ("tls", TlsConfig),
     ]
     differs = [
         "## What differs from RocketMQ",

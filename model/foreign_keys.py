@@ -160,7 +160,6 @@ CONTROL_IGNORES: Final = frozenset((_NETTY + _CONTROL).split())
 _OFF: Final = ("false",)
 _ON: Final = ("true",)
 _NO_ACL: Final = "clients are neither authenticated nor authorized"
-_NO_TLS: Final = "the ports of clients speak no TLS"
 _LIST: Final = "list the addresses"
 
 REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
@@ -168,8 +167,6 @@ REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "authenticationEnabled": (_OFF, _NO_ACL),
     "authorizationEnabled": (_OFF, _NO_ACL),
     "migrateAuthFromV1Enabled": (_OFF, _NO_ACL),
-    "useTLS": (_OFF, _NO_TLS),
-    "tls.server.mode": (("disabled", "permissive"), _NO_TLS),
     "enablePropertyFilter": (_OFF, "messages are filtered by tag only, not by SQL92"),
     "enableConsumeQueueExt": (_OFF, "a ConsumeQueue holds tag codes only"),
     "timerWheelEnable": (_OFF, "messages are delayed by level only"),

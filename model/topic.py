@@ -107,16 +107,16 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "TopicConfig":
-        """Raises KeyError without a ``topicName``."""
+        """Raises KeyError without a ``topicName``, ValueError or TypeError for what no topic can be."""
         return cls(
-            name=data["topicName"],
-            read_queues=int(data.get("readQueueNums", 16)),
-            write_queues=int(data.get("writeQueueNums", 16)),
-            perm=int(data.get("perm", 6)),
-            sys_flag=int(data.get("topicSysFlag", 0)),
+            name=_name(data["topicName"]),
+            read_queues=_int32(data, "readQueueNums", 16),
+            write_queues=_int32(data, "writeQueueNums", 16),
+            perm=_int32(data, "perm", 6),
+            sys_flag=_int32(data, "topicSysFlag", 0),
             order=bool(data.get("order", False)),
             filter_type=str(data.get("topicFilterType", "SINGLE_TAG")),
-            attributes=dict(data.get("attributes") or {}),
+            attributes=_texts(data.get("attributes") or {}),
             others=_others(data, _TOPIC_MEMBERS),
         )
 
@@ -166,21 +166,21 @@ class SubscriptionGroupConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "SubscriptionGroupConfig":
-        """Raises KeyError without a ``groupName``."""
+        """Raises KeyError without a ``groupName``, ValueError or TypeError for what no group can be."""
         return cls(
-            name=data["groupName"],
+            name=_name(data["groupName"]),
             consume_enable=bool(data.get("consumeEnable", True)),
             consume_from_min_enable=bool(data.get("consumeFromMinEnable", True)),
             consume_broadcast_enable=bool(data.get("consumeBroadcastEnable", True)),
             consume_message_orderly=bool(data.get("consumeMessageOrderly", False)),
-            retry_queues=int(data.get("retryQueueNums", 1)),
-            retry_max_times=int(data.get("retryMaxTimes", 16)),
-            broker_id=int(data.get("brokerId", 0)),
-            which_broker_when_consume_slowly=int(data.get("whichBrokerWhenConsumeSlowly", 1)),
+            retry_queues=_int32(data, "retryQueueNums", 1),
+            retry_max_times=_int32(data, "retryMaxTimes", 16),
+            broker_id=_int32(data, "brokerId", 0),
+            which_broker_when_consume_slowly=_int32(data, "whichBrokerWhenConsumeSlowly", 1),
             notify_consumer_ids_changed=bool(data.get("notifyConsumerIdsChangedEnable", True)),
-            group_sys_flag=int(data.get("groupSysFlag", 0)),
-            consume_timeout_minutes=int(data.get("consumeTimeoutMinute", 15)),
-            attributes=dict(data.get("attributes") or {}),
+            group_sys_flag=_int32(data, "groupSysFlag", 0),
+            consume_timeout_minutes=_int32(data, "consumeTimeoutMinute", 15),
+            attributes=_texts(data.get("attributes") or {}),
             retry_policy=dict(data.get("groupRetryPolicy") or {"type": "CUSTOMIZED"}),
             others=_others(data, _GROUP_MEMBERS),
         )
@@ -191,3 +191,24 @@ _GROUP_MEMBERS: Final = frozenset(SubscriptionGroupConfig("").to_json())
 
 def _others(data: dict[str, Any], members: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in data.items() if name not in members}
+
+
+def _name(value: Any) -> str:
+    """Tables are sorted by their names: one that is no text would break every later change."""
+    if not isinstance(value, str):
+        raise ValueError(f"a name is text, not {type(value).__name__}")
+    return value
+
+
+def _int32(data: dict[str, Any], name: str, default: int) -> int:
+    value = data.get(name, default)
+    if isinstance(value, float) or not -(2**31) <= int(value) < 2**31:
+        raise ValueError(f"{name} is not a 32-bit number: {str(value)[:40]}")
+    return int(value)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    found = dict(value)
+    if not all(isinstance(text, str) for pair in found.items() for text in pair):
+        raise ValueError("attributes are not texts")
+    return found

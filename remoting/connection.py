@@ -27,6 +27,7 @@ from remoting.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
 from runtime.reset import reset as reset_transport
 from runtime.slow_turns import SLOW_MS
 from runtime.tasks import Tasks
+from runtime.tls.words import alert
 
 log = logging.getLogger(__name__)
 
@@ -325,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
             self._endpoint.on_open(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inbox.room(self._endpoint.guard.limits.frame_bytes_max)
+        return self._inbox.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         inbox = self._inbox
@@ -336,7 +337,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._outbox.flush = _AFTER_READ
         try:
-            self._frames()
+            if inbox.is_ready():
+                self._frames()
         except PeerError as error:
             self.fail(error)
         except Exception as error:
@@ -348,7 +350,10 @@ class Connection(asyncio.BufferedProtocol):
         if inbox.owned != inbox.counted:
             inbox.counted = inbox.owned
             guard.on_begun(self, inbox.counted)
-        if self._gate.handling >= REQUESTS_MAX or self._gate.later:
+        if inbox.part_is_full:
+            self._gate.queued = True
+            guard.parts.wait(self)
+        if self._gate.handling >= REQUESTS_MAX or self._gate.later or self._gate.queued:
             self.regulate()
         took_ms = (self._loop.time() - began) * 1000
         if took_ms >= SLOW_MS:
@@ -374,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
         self._endpoint.connections.pop(self, None)
         if not self._endpoint.connections:
             self._endpoint.emptied.set()
-        self._calls.fail(f"the connection to {self.remote} ended before the answer")
+        self._calls.fail(f"the connection to {self.remote} ended before the answer{alert(exc)}")
         self._inbox.drop()
         if self._on_close is not None:
             self._on_close(self)
@@ -500,6 +505,11 @@ class Connection(asyncio.BufferedProtocol):
             self.share.told_unsigned = True
             log.log(level, "%s: refused %s: %s", self._endpoint.name, self.remote, refused)
             raise
+
+    def read_on(self) -> None:
+        """See ``inbox.Reading``."""
+        self._gate.queued = False
+        self.regulate()
 
     # writing
 

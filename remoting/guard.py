@@ -25,6 +25,7 @@ from model.config.server import ServerConfig
 from model.errors import Refused
 from remoting.auth import PEER_CODES, SIGNATURE, Credentials
 from remoting.codec import FRAME_BYTES_MAX, Command
+from remoting.inbox import PartsLine
 from remoting.starts import Starts
 from runtime.complaints import Complaints
 from runtime.slow_turns import SlowTurns
@@ -153,7 +154,8 @@ class Guard:
     def __init__(self, name: str, limits: Limits, now_ms: Callable[[], float]) -> None:
         self.limits = limits
         self.slow = SlowTurns(name, now_ms)
-        self.starts = Starts()
+        self.starts = Starts(now_ms)
+        self.parts = PartsLine()
         self.complaints = Complaints(log, lambda: now_ms() / 1000)
         self.refused: Counter[str] = Counter(dict.fromkeys(CAPS, 0))
         self.begun = Tally(limits.begun_bytes_max)

@@ -131,6 +131,10 @@ class Env(Protocol):
     @property
     def network(self) -> Network: ...
     @property
+    def ha_network(self) -> Network:
+        """Of links between the brokers of a group: TLS may be on in one of the two only."""
+
+    @property
     def random(self) -> random.Random: ...
     @property
     def events(self) -> EventLog: ...

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from runtime.env import Buffer, Disk, DiskUsage, Listener, P
+from runtime.env import Buffer, Disk, DiskUsage, Listener, Network, P
 from runtime.events import Event, EventLog
 
 T = TypeVar("T")
@@ -237,9 +237,8 @@ class OsNetwork:
     ) -> Listener:
         return await self._listen(factory, host, port, reuse_port=shared or None)
 
-    @staticmethod
     async def _listen(
-        factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **more: Any
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **more: Any
     ) -> Listener:
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
@@ -262,11 +261,20 @@ class OsNetwork:
 
 
 class OsEnv:
-    """What a real process gets. ``seed`` fixes the random source for tests."""
+    """What a real process gets. ``seed`` fixes the random source for tests; networks are plain TCP unless
+    others are given."""
 
-    def __init__(self, *, seed: int | None = None, watch: Callable[[Event], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int | None = None,
+        watch: Callable[[Event], None] | None = None,
+        network: Network | None = None,
+        ha_network: Network | None = None,
+    ) -> None:
         self.disk: Disk = OsDisk()
-        self.network = OsNetwork()
+        self.network: Network = network or OsNetwork()
+        self.ha_network: Network = ha_network or self.network
         self.random = random.Random(seed)
         self.events = EventLog(self.now_ms, watch)
 

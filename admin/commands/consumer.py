@@ -11,13 +11,13 @@ import click
 
 from admin.commands.reach import Site, as_json, reaches, say_json, show, site
 from admin.group import group_of
+from admin.tls import client_env
 from client.admin import AdminClient, ConsumeStats
 from client.consumer_groups import ConsumerGroups, Online
 from client.message import Queue
 from client.pull import PullConsumer
 from model.errors import ConfigError
 from model.topic import is_system_group
-from runtime.os_env import OsEnv
 
 BUILT_IN = frozenset(
     ["FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "TOOLS_CONSUMER"]
@@ -197,7 +197,7 @@ async def _plan(
     if group not in await groups.names():
         raise ConfigError(f"there is no consumer group {group}: see keelmq consumer list")
     now = {stats.queue: stats for stats in await groups.lag(group, topic)}
-    async with PullConsumer(OsEnv(), group, where.namesrv) as consumer:
+    async with PullConsumer(client_env(), group, where.namesrv) as consumer:
         queues = await consumer.queues(topic)
         if only is not None:
             queues = [queue for queue in queues if f"{queue.broker_name}/{queue.queue_id}" == only]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from admin import credentials
+from admin import credentials, tls
 from admin.commands.which import controllers_of, which_cluster
 from admin.group import group_of
 from admin.handover import hand_over
@@ -19,7 +19,6 @@ from client.admin import AdminClient, SyncState
 from model.errors import MqError, Refused
 from model.settings import addresses
 from remoting.auth import Credentials
-from runtime.os_env import OsEnv
 
 
 class CannotAsk(MqError):
@@ -45,6 +44,7 @@ def _where(directory: Path, controllers: str | None, name: str | None) -> tuple[
 @click.command(short_help="Who is master, who is in sync, who is alive.")
 @_name
 @which_cluster("Any other cluster: its Controllers.")
+@tls.option
 @_json
 def show(name: str | None, directory: Path, controllers: str | None, as_json: bool) -> None:
     """Show a group as its Controllers know it: which broker has which id, who is master, in sync, alive.
@@ -72,7 +72,7 @@ def _print(state: SyncState) -> None:
 
 async def _state(at: list[str], name: str) -> SyncState:
     # No NameServer is asked anything here; the client only will not be made without an address.
-    async with AdminClient(OsEnv(), at) as admin:
+    async with AdminClient(tls.client_env(), at) as admin:
         try:
             state = (await admin.sync_state(at, [name])).get(name)
         except Refused as error:
@@ -96,6 +96,7 @@ async def _state(at: list[str], name: str) -> SyncState:
 @which_cluster("Any other cluster: its Controllers.")
 @_cluster_name
 @credentials.option
+@tls.option
 def forget(
     name: str | None,
     ids: tuple[int, ...],
@@ -123,7 +124,7 @@ def forget(
 async def _forget(
     at: list[str], cluster: str, name: str, ids: tuple[int, ...], key: Credentials | None
 ) -> None:
-    async with AdminClient(OsEnv(), at, credentials=key) as admin:
+    async with AdminClient(tls.client_env(), at, credentials=key) as admin:
         state = (await admin.sync_state(at, [name])).get(name)
         known = {*state.in_sync, *state.not_in_sync} if state is not None else set()
         for number in ids:
@@ -145,6 +146,7 @@ async def _forget(
 @click.option("--namesrv", metavar="HOST:PORT;...", help="... and its NameServers.")
 @_cluster_name
 @credentials.option
+@tls.option
 @_json
 def handover(
     name: str | None,
@@ -169,8 +171,8 @@ def handover(
         names = addresses(namesrv)
     else:
         names = [node.address for node in LocalCluster.open(directory).layout.namesrvs]
-    key = credentials.read(credentials_file)
-    done = asyncio.run(hand_over(OsEnv(), names, at, cluster_name, name, transfer_target, credentials=key))
+    key, env = credentials.read(credentials_file), tls.client_env()
+    done = asyncio.run(hand_over(env, names, at, cluster_name, name, transfer_target, credentials=key))
     if as_json:
         click.echo(json.dumps(asdict(done)))
     else:

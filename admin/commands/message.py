@@ -17,12 +17,12 @@ from admin import ending
 from admin.commands.consumer import moment_ms
 from admin.commands.reach import as_json, reaches, site
 from admin.exits import DONE, UNFINISHED
+from admin.tls import client_env
 from client.message import Message, Queue, Received, SendResult, SendStatus
 from client.producer import Producer
 from client.pull import PullConsumer, PullStatus
 from model.errors import MqError
 from model.topic import topic_name_error
-from runtime.os_env import OsEnv
 from runtime.tasks import Tasks
 
 PRODUCER_GROUP = "keelmq-shell"
@@ -75,7 +75,7 @@ def send(
 
     async def work() -> bool:
         good = True
-        async with Producer(OsEnv(), PRODUCER_GROUP, where.namesrv) as producer:
+        async with Producer(client_env(), PRODUCER_GROUP, where.namesrv) as producer:
             for body in every:
                 message = Message(topic=topic, body=body, tags=tag, keys=list(keys), properties=dict(own))
                 try:
@@ -174,7 +174,7 @@ def tail(
     where = site(directory, namesrv, credentials_file)
 
     async def work() -> None:
-        async with PullConsumer(OsEnv(), CONSUMER_GROUP, where.namesrv) as consumer:
+        async with PullConsumer(client_env(), CONSUMER_GROUP, where.namesrv) as consumer:
             shown = 0
             async for message in _messages(consumer, topic, wanted):
                 click.echo(json.dumps(_received(message)) if as_json else _line(message))

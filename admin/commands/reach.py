@@ -14,13 +14,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from admin import credentials
+from admin import credentials, tls
 from admin.commands.which import cluster_directory
 from admin.local.cluster import LocalCluster
 from client.admin import AdminClient
 from model.settings import addresses
 from remoting.auth import Credentials
-from runtime.os_env import OsEnv
 
 T = TypeVar("T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -39,7 +38,7 @@ class Site:
         """Run ``work`` with an AdminClient. Raises as it does."""
 
         async def inside() -> T:
-            async with AdminClient(OsEnv(), self.namesrv, credentials=self.key) as admin:
+            async with AdminClient(tls.client_env(), self.namesrv, credentials=self.key) as admin:
                 return await work(admin)
 
         return asyncio.run(inside())
@@ -47,7 +46,7 @@ class Site:
 
 def reaches(command: _Command) -> _Command:
     """Give a command ``directory``, ``namesrv`` and ``credentials_file``, which ``site`` takes."""
-    command = credentials.option(command)
+    command = credentials.option(tls.option(command))
     command = click.option("--namesrv", metavar="HOST:PORT;...", help="Any other cluster: its NameServers.")(
         command
     )

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import click
 
-from admin import credentials
+from admin import credentials, tls
 from admin.commands.which import controllers_of, which_cluster
 from client.admin import AdminClient
 from model.errors import MqError, Refused
 from remoting.auth import Credentials
-from runtime.os_env import OsEnv
 
 
 class CannotReplace(MqError):
@@ -28,6 +27,7 @@ class CannotReplace(MqError):
 )
 @which_cluster("Any other cluster: its Controllers.")
 @credentials.option
+@tls.option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def replace(
     old: str,
@@ -65,7 +65,7 @@ def replace(
 async def _replace(
     controllers: list[str], old: str, new: str, raft_address: str | None, key: Credentials | None
 ) -> tuple[int, str]:
-    async with AdminClient(OsEnv(), controllers, credentials=key) as admin:
+    async with AdminClient(tls.client_env(), controllers, credentials=key) as admin:
         try:
             return await admin.replace_controller(controllers, old, new, raft_address)
         except Refused as error:

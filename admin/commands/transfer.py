@@ -8,12 +8,11 @@ from pathlib import Path
 
 import click
 
-from admin import credentials
+from admin import credentials, tls
 from admin.commands.which import controllers_of, which_cluster
 from client.admin import AdminClient
 from model.errors import MqError, Refused
 from remoting.auth import Credentials
-from runtime.os_env import OsEnv
 
 
 class CannotTransfer(MqError):
@@ -26,6 +25,7 @@ class CannotTransfer(MqError):
 )
 @which_cluster("Any other cluster: its Controllers.")
 @credentials.option
+@tls.option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def transfer(
     transfer_target: str | None,
@@ -52,7 +52,7 @@ async def _transfer(
     controllers: list[str], transfer_target: str | None, key: Credentials | None
 ) -> tuple[str, str]:
     # No NameServer is asked anything here; the client only will not be made without an address.
-    async with AdminClient(OsEnv(), controllers, credentials=key) as admin:
+    async with AdminClient(tls.client_env(), controllers, credentials=key) as admin:
         try:
             return await admin.transfer_leadership(controllers, transfer_target)
         except Refused as error:

@@ -47,6 +47,7 @@ class _StatusCollector(Collector):
         yield GaugeMetricFamily("keelmq_healthy", "1 while /healthz says ok", value=healthy)
         yield _events(status.get("eventTotals") or {})
         yield from _ports(status.get("ports") or {})
+        yield from _tls(status.get("tls") or {})
         if self._role == "broker":
             yield from _broker(status)
         elif self._role == "controller":
@@ -93,6 +94,34 @@ def _ports(ports: Mapping[str, Any]) -> Iterator[Metric]:
         yield turns
         worst_s = slow["worstMs"] / 1000
         yield GaugeMetricFamily("keelmq_slow_turn_worst_seconds", "the longest of them", value=worst_s)
+
+
+def _tls(tls: Mapping[str, Any]) -> Iterator[Metric]:
+    """Only of a server that has TLS."""
+    if not tls:
+        return
+    handshakes = CounterMetricFamily(
+        "keelmq_tls_handshakes",
+        "TLS handshakes that ended ok or failed, and connections refused because of tls.server.mode",
+        labels=["outcome"],
+    )
+    for outcome, total in sorted(tls["handshakes"].items()):
+        handshakes.add_metric([outcome], total)
+    yield handshakes
+    yield CounterMetricFamily(
+        "keelmq_tls_reloads", "times that new TLS files were read", value=tls["reloads"]
+    )
+    yield GaugeMetricFamily(
+        "keelmq_tls_files_wrong",
+        "1 while new TLS files cannot be used, and the former ones are",
+        value=0.0 if tls["error"] is None else 1.0,
+    )
+    if (until_ms := tls["notAfterMs"]) is not None:
+        yield GaugeMetricFamily(
+            "keelmq_tls_certificate_not_after_seconds",
+            "end of the server's certificate, seconds since 1970",
+            value=until_ms / 1000,
+        )
 
 
 _BROKER_GAUGES: Final = {

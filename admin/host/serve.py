@@ -14,20 +14,26 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
-from model.config import BrokerConfig, ControllerConfig, NamesrvConfig
+from admin.host.collector import Collector
+from admin.host.tls import WithTls, env_with, tls_of
+from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, ServerConfig
+from model.config.tls import split_tls
 from model.errors import ConfigError, MqError
 from model.foreign_keys import sort_out
 from model.settings import Config, is_loopback, parse_file, peers
 from runtime.env import Env
 from runtime.events import Event
-from runtime.os_env import OsEnv
-from runtime.tasks import Tasks
+from runtime.tasks import Tasks, every
+from runtime.tls.places import Places
+from runtime.tls.state import TlsState
+from runtime.tls.watch import LOOK_S
 
 if TYPE_CHECKING:
     from admin.host.endpoint import Endpoint
@@ -53,14 +59,16 @@ class Server(Protocol):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What one process is to run: the server's address as clients know it, how to make the server, and which
-    keys of its file are RocketMQ's and mean nothing here."""
+    keys of its file are RocketMQ's and mean nothing here, and which are of TLS."""
 
     role: str
     address: str
     admin_address: str
     admin_port: int
     make: Callable[[Env], Server]
+    places: Places = field(default_factory=Places)
     ignored: tuple[str, ...] = ()
+    tls: Mapping[str, str] = field(default_factory=dict)
 
 
 class Host(Server, Protocol):
@@ -117,8 +125,9 @@ def read_values(file: str | None, settings: Sequence[str]) -> dict[str, str]:
 
 def plan(role: str, values: Mapping[str, str]) -> Plan:
     """Check ``values`` for ``role``. Raises ConfigError."""
-    own, ignored = sort_out(values, role)
-    return replace(_plan(role, own), ignored=ignored)
+    tls, others = split_tls(values)
+    own, ignored = sort_out(others, role)
+    return replace(_plan(role, own), ignored=ignored, tls=tls)
 
 
 def _plan(role: str, values: Mapping[str, str]) -> Plan:
@@ -158,7 +167,7 @@ def _plan_broker(config: BrokerConfig) -> Plan:
 
         return Broker(env, config)
 
-    return Plan("broker", config.address, config.admin_address, config.admin_port, make)
+    return Plan("broker", config.address, config.admin_address, config.admin_port, make, _places(config))
 
 
 def _plan_controller(config: ControllerConfig) -> Plan:
@@ -168,7 +177,12 @@ def _plan_controller(config: ControllerConfig) -> Plan:
         return Controller(env, config)
 
     return Plan(
-        "controller", peers(config.peers)[config.self_id], config.admin_address, config.admin_port, make
+        "controller",
+        peers(config.peers)[config.self_id],
+        config.admin_address,
+        config.admin_port,
+        make,
+        _places(config),
     )
 
 
@@ -189,7 +203,12 @@ def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | N
         config.admin_address,
         config.admin_port,
         make,
+        _places(config),
     )
+
+
+def _places(config: ServerConfig) -> Places:
+    return Places(config.connections_max, config.connections_per_address)
 
 
 def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
@@ -207,8 +226,9 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     for name in SECRET_FILES:
         if open_to_others(values.get(name, "")):
             log.warning("%s=%s can be read by others than its owner: chmod 600", name, values[name])
+    tls = tls_of(chosen.tls)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_run(chosen))
+        return runner.run(_run(chosen, tls))
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -222,7 +242,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(chosen: Plan) -> int:
+async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
     stopping = asyncio.Event()
 
     def stop(number: int) -> None:
@@ -235,21 +255,27 @@ async def _run(chosen: Plan) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
-    env = OsEnv(watch=_log_event)
+    env = env_with(tls, chosen.places, watch=_log_event)
     server = chosen.make(env)
     endpoint: Endpoint | None = None
     link: socket.socket | None = None
+    collector, watching = Collector(), Tasks("process")
     try:
         if chosen.admin_port:
             if not is_loopback(chosen.admin_address):
                 log.warning("adminAddress=%s: who reaches it reads the status", chosen.admin_address)
             # Before the start: with a taken port a broker would become master, and end, at each restart.
             link = bind(chosen.admin_port, chosen.admin_address)
+        if tls is not None:
+            server = WithTls(server, tls)
+            watching.spawn(every(LOOK_S, partial(tls.look_off_loop, env), what="TLS: files"), name="look")
         if not await _start(server, stopping):
             return DONE
         if link is not None:
             link.listen(BACKLOG)
         print(f"ready {chosen.role} {chosen.address}", flush=True)
+        collector.begin()
+        watching.spawn(collector.run(), name="collector")
         if link is not None:
             # Clients of the server do not wait for the HTTP framework; who asks for the status does.
             endpoint = await env.offload(lambda: _endpoint(chosen.role, server, link))
@@ -265,6 +291,7 @@ async def _run(chosen: Plan) -> int:
         # The server first: a master hands over at once, and whoever reads its status sees it stop.
         try:
             await server.stop()
+            await watching.cancel()
         finally:
             if endpoint is not None:
                 await endpoint.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.membership.view import View
@@ -45,13 +46,23 @@ NOT_APPLIED: Final = frozenset(
 unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The leader's answer to a heartbeat sent at ``asked_ms`` (Env.monotonic_ms). ``lease_ms``: from then on;
+    None from a Controller without leases. ``term``: in which it leads, None = not said. ``elects_outsiders``:
+    it may elect a broker from outside of the SyncStateSet (``enableElectUncleanMaster``)."""
+
+    asked_ms: float
+    lease_ms: int | None = None
+    term: int | None = None
+    elects_outsiders: bool = False
+
+
 class Controllers:
     """The Controllers as one: calls go to their leader, wherever it is."""
 
     def __init__(self, env: Env, config: BrokerConfig, client: RemotingClient) -> None:
         self.leader: str | None = None
-        self.elects_outsiders = False
-        """Whether they may elect a broker outside of the SyncStateSet (``enableElectUncleanMaster``)."""
         self._env = env
         self._config = config
         self._client = client
@@ -245,6 +256,19 @@ class Controllers:
         still = Response.CONTROLLER_MASTER_STILL_EXIST
         return view_of(await self.call(Command(Request.CONTROLLER_ELECT_MASTER, ext), also=[still]), asked_ms)
 
+    async def step_down(
+        self, broker_id: BrokerId, epoch: Epoch, needed: int, target: BrokerId | None
+    ) -> View:
+        """This broker is master of ``epoch`` and cannot serve: ask for another one, as if it were dead, that
+        reaches ``needed`` copies; or for ``target``, which is to have all of its log first. Raises Refused:
+        nobody else can, or not now. A real Controller has no answer but that the master is alive.
+        """
+        chosen, named = (broker_id, "false") if target is None else (target, "true")
+        ext = self._group(brokerId=chosen, designateElect=named, masterEpoch=epoch)
+        ext |= {"stepsDown": "true", "copiesNeeded": str(needed)}
+        asked_ms = self._env.monotonic_ms()
+        return view_of(await self.call(Command(Request.CONTROLLER_ELECT_MASTER, ext)), asked_ms)
+
     async def alter(
         self,
         broker_id: BrokerId,
@@ -285,10 +309,8 @@ class Controllers:
                 self._beating.add(address)
                 self._tasks.spawn(self._beat(address, command), name=f"beat.{address}")
 
-    async def ask_lease(self, ext: dict[str, str], timeout_s: float) -> tuple[float, int | None, int | None]:
-        """Send a heartbeat that asks the leader for a lease: when it was sent (Env.monotonic_ms), and how
-        many ms from then on are granted, None from a Controller without leases; and the leader's term, None =
-        not said.
+    async def ask_lease(self, ext: dict[str, str], timeout_s: float) -> Granted:
+        """Send a heartbeat that asks the leader for a lease.
 
         Raises ConnectionError or Unknown when there is no answer, Refused when it is a no.
         """
@@ -305,12 +327,16 @@ class Controllers:
         if answer.code != Response.SUCCESS:
             raise Refused(answer.remark or f"the Controller answered {answer.code}", answer.code)
         if "leaseMs" not in answer.ext:
-            return asked_ms, None, None
-        self.elects_outsiders = answer.ext.get("electsOutsiders") == "true"
+            return Granted(asked_ms)
         if answer.ext.get("isLeader") == "false" and self.leader == leader:
             self.leader = None
         term = opt_int(answer.ext, "term", -1)
-        return asked_ms, need_int(answer.ext, "leaseMs", 0), term if term >= 0 else None
+        return Granted(
+            asked_ms,
+            need_int(answer.ext, "leaseMs", 0),
+            term if term >= 0 else None,
+            answer.ext.get("electsOutsiders") == "true",
+        )
 
     async def beat_leader(self, ext: dict[str, str]) -> None:
         """Send a heartbeat to the leader before whatever is sent to it next. Raises ConnectionError."""
@@ -357,6 +383,7 @@ def view_of(answer: Command, asked_ms: float) -> View:
         asked_ms=asked_ms,
         suspects=frozenset(BrokerId(int(i)) for i in ext.get("doubtful", "").split(";") if i.isdecimal()),
         incarnations=_incarnations(ext.get("incarnations", "")),
+        needs_lease=ext.get("electsOutsiders") == "true",
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from broker.requests.batch import READ_MESSAGES_MAX
 from broker.requests.send_format import PLAIN_SYS_FLAGS, BinaryAnswer, JsonAnswer
 from model.config import BrokerConfig
 from model.errors import DiskError
@@ -82,7 +83,11 @@ class CompiledSends:
         """See FastPath.process. Holds: nothing is pending between two calls."""
         path, core = self._path, self._core
         config, log = path.config, path.store.log
-        maxima = config.message_bytes_max, config.batch_messages_max, config.frame_bytes_max
+        maxima = (
+            config.message_bytes_max,
+            min(config.batch_messages_max, READ_MESSAGES_MAX),
+            config.frame_bytes_max,
+        )
         now_ms = path.writer.stamp_ms()
         left: list[bytes] = []
         at = appended_at = start

@@ -77,9 +77,9 @@ class Heartbeats:
         self._hurried_ms = now_ms
         return True
 
-    def begin(self, epoch: Epoch) -> None:
+    def begin(self, epoch: Epoch, *, lease_required: bool) -> None:
         """Master of ``epoch`` soon: its leases count from now on."""
-        self.lease.begin(epoch)
+        self.lease.begin(epoch, required=lease_required)
         self._held = self.lease.holds()  # the end of another epoch's may not have been noticed yet
 
     async def renew(self, broker_id: BrokerId, timeout_s: float) -> None:
@@ -88,14 +88,18 @@ class Heartbeats:
         epoch = self.lease.epoch
         try:
             ext = self.fields(broker_id) | {"leaseEpoch": str(epoch)}
+            if self.lease.required:
+                ext["keepsToLeases"] = "true"
             async with asyncio.timeout(timeout_s):
-                asked_ms, lease_ms, term = await self._controllers.ask_lease(ext, timeout_s)
+                granted = await self._controllers.ask_lease(ext, timeout_s)
         except (MqError, OSError) as error:  # TimeoutError is an OSError
             log.debug("%s: no lease: %s", self._parts.name, error)
             return
         finally:
             self._renewing = False
-        if self.lease.answered(epoch, asked_ms, lease_ms, term):
+        if granted.elects_outsiders:
+            self.lease.require(epoch)
+        if self.lease.answered(epoch, granted.asked_ms, granted.lease_ms, granted.term):
             log.warning(
                 "%s: the Controllers grant no leases, so this master does not notice when it is cut off from"
                 " them: the rules of the original RocketMQ apply",
@@ -103,8 +107,8 @@ class Heartbeats:
             )
         if self.lease.holds():
             self._parts.ha.on_lease()
-            self.on_lease(epoch, term)
-        elif lease_ms == 0:
+            self.on_lease(epoch, granted.term)
+        elif granted.lease_ms == 0:
             self.on_no_lease()
         self._watch()
 

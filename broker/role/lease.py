@@ -15,22 +15,32 @@ from model.ids import NO_EPOCH, Epoch
 class Lease:
     """What the Controllers granted for one epoch.
 
-    In: ``begin``, ``answered``. Out: ``holds``. Holds: never longer than granted, also across a pause of this
-    process, because each question looks at the clock.
+    In: ``begin``, ``answered``, ``require``. Out: ``holds``, ``required``. Holds: never longer than granted,
+    also across a pause of this process, because each question looks at the clock.
     """
 
     def __init__(self, clock_ms: Callable[[], float]) -> None:
         self.epoch = NO_EPOCH
         self.supported: bool | None = None  # None: no Controller answered yet
+        self.required = False
+        """Whether a broker from outside of the SyncStateSet may be elected: then its members cannot vouch."""
         self._clock_ms = clock_ms
         self._until_ms = float("-inf")
         self._given_up_ms = float("-inf")
         self._given_up_term = -1
 
-    def begin(self, epoch: Epoch) -> None:
-        """Master of ``epoch`` from now on: leases of another epoch say nothing any more."""
+    def begin(self, epoch: Epoch, *, required: bool = False) -> None:
+        """Master of ``epoch`` from now on: leases of another epoch say nothing any more. ``required``: so the
+        Controllers said with the news."""
         if epoch != self.epoch:
-            self.epoch, self._until_ms = epoch, float("-inf")
+            self.epoch, self._until_ms, self.required = epoch, float("-inf"), False
+        self.required = self.required or required
+
+    def require(self, epoch: Epoch) -> None:
+        """In this epoch the word of all members is not enough any more. It stays so until the epoch ends:
+        whoever elects next goes by it."""
+        if epoch == self.epoch:
+            self.required = True
 
     def answered(self, epoch: Epoch, asked_ms: float, lease_ms: int | None, term: int | None = None) -> bool:
         """The leader's answer to a heartbeat sent at ``asked_ms``; whether leases turned out not to exist.

@@ -43,6 +43,8 @@ from broker.role.machine import (
     Stay,
 )
 from broker.role.parts import RoleParts
+from broker.role.unable import LOOK_S as UNABLE_S
+from broker.role.unable import Unable
 from broker.state.role_state import Role
 from model.codes import Response
 from model.errors import MqError, Refused, Unknown
@@ -117,6 +119,8 @@ class RoleManager:
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
         watch = LinkWatch(self._parts.env.monotonic_ms, self._controllers.alive, self._linked)
         self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
+        unable = Unable(self._parts, self.machine, self._host, self._controllers, self.lease, self._wake.set)
+        self._tasks.spawn(every(UNABLE_S, unable.look, what="looking whether it can serve"), name="unable")
 
     def on_stopping(self) -> None:
         """The broker begins to stop: it takes up no role any more. The Controllers still see it as it was."""
@@ -401,10 +405,10 @@ class RoleManager:
                 self._tell_change()  # it came to nothing: the NameServers are to know
 
     async def _lead_now(self, broker_id: BrokerId, view: View) -> None:
-        self._beats.begin(view.epoch)
+        self._beats.begin(view.epoch, lease_required=view.needs_lease)
         self._parts.ha.conditions.holds_lease = self.lease.holds
         # Where a broker outside of the set may be elected, members that acknowledge prove nothing.
-        self._parts.ha.conditions.acks_replace_lease = lambda: not self._controllers.elects_outsiders
+        self._parts.ha.conditions.acks_replace_lease = lambda: not self.lease.required
         self._parts.ha.links.on_incarnations(view.incarnations)
         # Before it serves, so that no write is refused for want of a lease. Without an answer it serves all
         # the same, and asks again with each heartbeat.

@@ -23,6 +23,7 @@ from store.files.sealed import CRC_KEY, read_copies, seal, unseal, write_copies
 log = logging.getLogger(__name__)
 
 WRITE_DELAY_S: Final = 0.05  # changes that come together are written together
+FIRST_DELAY_S: Final = 0.2
 WHOLE_BYTES: Final = 64 << 10
 """A table of fewer bytes is written as a whole at each change."""
 MERGE_S: Final = 60.0
@@ -69,6 +70,7 @@ class ConfigFile:
         self._source = source
         self._tasks = tasks
         self._delay_s = delay_s
+        self._begun_ms = float("-inf")
         self._retry_s = retry_s
         self._turns = Turns(env.monotonic_ms) if turns is None else turns
         self.lost: str | None = None
@@ -111,6 +113,16 @@ class ConfigFile:
         if self._on_disk.mark is not None:
             self._on_disk.mark = self._source.mark()
 
+    def hurry_at_first(self) -> None:
+        """Until the process has run for as long as changes are gathered, write them sooner. Otherwise one
+        that dies again and again before would write none of them, while consumers that live go on from
+        where they are: what they lose when they are restarted would add up."""
+        self._begun_ms = self._env.monotonic_ms()
+
+    def _wait_s(self) -> float:
+        ran_s = (self._env.monotonic_ms() - self._begun_ms) / 1000
+        return min(self._delay_s, FIRST_DELAY_S) if ran_s < self._delay_s else self._delay_s
+
     def found(self) -> None:
         """The table is complete again: it was copied, or begins empty by order of the configuration."""
         if self.lost is not None:
@@ -133,7 +145,7 @@ class ConfigFile:
         while self.lost is None and (self._dirty or self._on_disk.unmerged_ms is not None):
             try:
                 if self._dirty:
-                    await asyncio.sleep(self._delay_s)
+                    await asyncio.sleep(self._wait_s())
                     await self.flush()
                 else:
                     await self._merge_in_time()

@@ -101,6 +101,8 @@ class TableFiles:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             path = f"{context.config.store_path}/config"
             raise DiskError(f"a table in {path} is not one: {error!r}") from error
+        for file in files.values():
+            file.hurry_at_first()
         self._need_all()
         self._loaded = True
         topics.on_change.append(lambda names: files["topics"].changed())

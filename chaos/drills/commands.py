@@ -22,6 +22,7 @@ from admin.group import LazyGroup
 from admin.host.serve import loop_factory
 from admin.local.cluster import LocalCluster
 from admin.outfile import OutFile
+from admin.tls import client_env
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
 from chaos.drills.drill import Show, run_drill, summary
 from chaos.drills.load import DrillPlan
@@ -246,7 +247,7 @@ def exit_code(drills: Sequence[Drill], repeat: int) -> int:
 async def _run(
     plan: DrillPlan, repeat: int, site: Site, history: Path | None, console: Console
 ) -> tuple[dict[str, Any], list[Drill]]:
-    env = OsEnv(seed=plan.seed)
+    env = client_env(seed=plan.seed)
     drills: list[Drill] = []
     try:
         with console.status("starting the cluster") as status:
@@ -273,7 +274,7 @@ async def _run_campaign(
     plan: CampaignPlan, site: Site, directory: Path | None, console: Console
 ) -> tuple[dict[str, Any], list[Drill]]:
     each = plan.drill
-    env = OsEnv(seed=each.seed)
+    env = client_env(seed=each.seed)
 
     def show(number: int, drill: Drill) -> None:
         console.print(campaign_line(number, plan, drill), highlight=False, soft_wrap=True)
@@ -308,7 +309,7 @@ def _tell(status: Status, what: str, text: str) -> None:
 
 def _env(seed: int, number: int, index: int) -> OsEnv:
     """Each client's own chance, else two clients would invent the same names."""
-    return OsEnv(seed=(seed * 1_000_003 + number) * 1_000 + index)
+    return client_env(seed=(seed * 1_000_003 + number) * 1_000 + index)
 
 
 drill = LazyGroup(

@@ -52,6 +52,8 @@ def begin(setting: Setting) -> World:
         (0,) * setting.brokers,
     )
 
+    needs_lease = setting.unclean and not setting.budget.keys
+
     def broker(number: int) -> Broker:
         known = epochs[:1] if number == away else epochs
         return Broker(
@@ -63,6 +65,7 @@ def begin(setting: Setting) -> World:
             suspect=number in suspects,
             follows=0 if number in (1, away) else 1,
             lead=lead if number == 1 else None,
+            leased=needs_lease and number == 1,
         )
 
     places = frozenset(enumerate(log))
@@ -74,6 +77,7 @@ def begin(setting: Setting) -> World:
             registered=tuple(i for i in setting.ids if i != new),
             epoch=epoch,
             before=(away,) if elected else (),
+            needs_lease=needs_lease,
         ),
         granted=(False,) * setting.brokers,
         requests=(),
@@ -82,6 +86,7 @@ def begin(setting: Setting) -> World:
         read=places,
         answered=frozenset(),
         left=setting.budget,
+        outsiders=needs_lease,
     )
 
 

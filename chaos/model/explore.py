@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import deque
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from chaos.model.parts.masters import advanced
 from chaos.model.parts.move import Move
 from chaos.model.parts.moves import moves
 from chaos.model.rules import AS_KEELMQ, Rules
-from chaos.model.symmetry import key
+from chaos.model.symmetry import key, standing_for_all
 from chaos.model.world import Setting, World
 
 RECENT_MAX: Final = 1_000_000
@@ -48,6 +49,16 @@ def explore(
     stop: Callable[[], bool] = lambda: False,
 ) -> Explored:
     """Visit every state once. Ends at a broken promise, at ``states_max``, or when ``stop()`` says so."""
+    collecting = gc.isenabled()
+    gc.disable()  # states are millions of tuples without cycles
+    try:
+        return _explore(setting, rules, states_max, stop)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _explore(setting: Setting, rules: Rules, states_max: int, stop: Callable[[], bool]) -> Explored:
     first = begin(setting)
     start = key(first)
     known = {start: 0}
@@ -61,20 +72,19 @@ def explore(
         for move in moves(setting, rules, world):
             transitions += 1
             after = _settled(setting, rules, world, move)
-            text = broken(setting, world, after, move.leads)
-            if text is not None:
-                trace = (*_trace(setting, rules, first, _path(known, at)), move.text)
-                return Explored(len(known), transitions, depth + 1, False, Violation(text, trace))
+            if broken(setting, world, after, move.leads) is not None:
+                violation = _violation(setting, rules, first, _path(known, at))
+                return Explored(len(known), transitions, depth + 1, False, violation)
             exactly = hash(after)
             if exactly in recent:
                 continue  # most steps lead to a state that was just seen, under the same names
             if len(recent) >= RECENT_MAX:
                 recent.clear()
             recent.add(exactly)
-            reached = key(after)
+            reached, same = standing_for_all(after)
             if reached not in known:
                 known[reached] = at
-                waiting.append((after, reached, depth + 1))
+                waiting.append((same, reached, depth + 1))
     return Explored(len(known), transitions, depth, True, None)
 
 
@@ -132,8 +142,9 @@ def _path(known: dict[int, int], at: int) -> list[int]:
     return keys[::-1]
 
 
-def _trace(setting: Setting, rules: Rules, world: World, path: list[int]) -> tuple[str, ...]:
-    """The steps that lead along these keys. Only keys are remembered: a step is looked for again."""
+def _violation(setting: Setting, rules: Rules, world: World, path: list[int]) -> Violation:
+    """The steps that lead along these keys to a state in which one more breaks a promise. Only keys are
+    remembered: a step is looked for again."""
     texts = []
     for wanted in path:
         for move in moves(setting, rules, world):
@@ -144,4 +155,8 @@ def _trace(setting: Setting, rules: Rules, world: World, path: list[int]) -> tup
                 break
         else:
             raise AssertionError(f"no step leads on after: {texts}")
-    return tuple(texts)
+    for move in moves(setting, rules, world):
+        text = broken(setting, world, _settled(setting, rules, world, move), move.leads)
+        if text is not None:
+            return Violation(text, (*texts, move.text))
+    raise AssertionError(f"no step breaks a promise after: {texts}")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from chaos.model.parts.controllers import group_of
-from chaos.model.world import Phase, Setting, World
+from chaos.model.world import Phase, Record, Setting, World
 
 
 def broken(setting: Setting, before: World, after: World, leads: int) -> str | None:
     """The promise this step broke, or None. ``leads``: the master that answered in it; 0 = none."""
+    new = sorted(after.acked - before.acked) if after.acked is not before.acked else []
+    serving = _serving(after)
     return (
-        _offset_twice(before, after)
-        or _one_acknowledger(setting, before, after, leads)
-        or _copies(setting, before, after, leads)
-        or _nothing_lost(setting, after)
-        or _tables(after)
+        (_offset_twice(before, new) if new else None)
+        or (_one_acknowledger(after, leads, serving, new) if new and leads else None)
+        or (_copies(setting, after, leads, new) if new and leads else None)
+        or (_nothing_lost(setting, after, serving) or _tables(after, serving) if serving else None)
     )
 
 
@@ -26,11 +27,10 @@ def _serving(world: World) -> int:
     return group.master if broker.phase is Phase.MASTER and broker.epoch == group.epoch else 0
 
 
-def _nothing_lost(setting: Setting, world: World) -> str | None:
+def _nothing_lost(setting: Setting, world: World, serving: int) -> str | None:
     """The serving master has what was acknowledged or read, unless no disk has it any more: that no protocol
     can help. Where fewer than all acknowledge, docs/replication-modes.md says what may go."""
-    serving = _serving(world)
-    if not serving or setting.unclean or any(mode.wait == "count" for mode in setting.modes):
+    if setting.unclean or any(mode.wait == "count" for mode in setting.modes):
         return None
     log = world.broker(serving).log
     registered = group_of(world.table).replicas
@@ -44,48 +44,44 @@ def _nothing_lost(setting: Setting, world: World) -> str | None:
     return None
 
 
-def _one_acknowledger(setting: Setting, before: World, after: World, leads: int) -> str | None:
+def _one_acknowledger(after: World, leads: int, serving: int, new: list[tuple[int, Record]]) -> str | None:
     """No master answers OK for what a successor that serves already lacks."""
-    serving = _serving(after)
-    if not leads or serving in (0, leads):
+    if serving in (0, leads):
         return None
     epoch = after.broker(leads).epoch
     if epoch >= group_of(after.table).epoch:
         return None
     log = after.broker(serving).log
-    for at, record in sorted(after.acked - before.acked):
+    for at, record in new:
         if not (at < len(log) and log[at] == record):
             return f"two masters: {leads} of epoch {epoch} acknowledges {record}, master {serving} lacks it"
     return None
 
 
-def _copies(setting: Setting, before: World, after: World, leads: int) -> str | None:
+def _copies(setting: Setting, after: World, leads: int, new: list[tuple[int, Record]]) -> str | None:
     """OK means so many copies at the moment it is said, but for those that a disk lost since."""
-    if not leads:
-        return None
     mode = setting.mode_of(after.broker(leads))
     by_mode = {"all": 1, "count": mode.acks, "majority": setting.brokers // 2 + 1}
     needed = max(mode.copies_min, by_mode[mode.wait])
     forgot = setting.budget.powers - after.left.powers + setting.budget.wipes - after.left.wipes
-    for at, record in sorted(after.acked - before.acked):
+    for at, record in new:
         copies = sum(at < len(b.log) and b.log[at] == record for b in after.brokers)
         if copies + forgot < needed:
             return f"copies: record {record} at {at} is acknowledged with {copies} of {needed}"
     return None
 
 
-def _offset_twice(before: World, after: World) -> str | None:
+def _offset_twice(before: World, new: list[tuple[int, Record]]) -> str | None:
     known = dict(before.acked)
-    for at, record in sorted(after.acked - before.acked):
+    for at, record in new:
         if known.get(at, record) != record:
             return f"offset twice: {at} was acknowledged for {known[at]} and now for {record}"
     return None
 
 
-def _tables(world: World) -> str | None:
+def _tables(world: World, serving: int) -> str | None:
     """The serving master has every change of the tables that was answered, unless no disk has it any more."""
-    serving = _serving(world)
-    if not serving:
+    if not world.answered:
         return None
     mine = world.broker(serving).tables
     registered = group_of(world.table).replicas

@@ -48,7 +48,12 @@ class Plant:
 
 def forget() -> None:
     """What was remembered of the real code's answers: it changes when a bug is planted."""
-    for remembered in (controllers._applied, controllers._outcomes, slaves.agreed):
+    for remembered in (
+        controllers._applied,
+        controllers._outcomes,
+        controllers._elections,
+        slaves.agreed,
+    ):
         remembered.cache_clear()
 
 
@@ -132,6 +137,10 @@ def _suspicion_kept_quiet(original: Any) -> Any:
     return register
 
 
+def _always(original: Any) -> Any:
+    return property(lambda self: True)
+
+
 def _largest_registered(original: Any) -> Any:
     def majority_of(self: Group) -> int:
         registered = max((replica.majority_of for replica in self.replicas.values()), default=0)
@@ -141,8 +150,8 @@ def _largest_registered(original: Any) -> Any:
 
 
 def _majority_at_once(original: Any) -> Any:
-    def elected(self: Group, chosen: int, had_all: list[int]) -> None:
-        original(self, chosen, had_all)
+    def elected(self: Group, chosen: int, had_all: list[int], *, needs_lease: bool = False) -> None:
+        original(self, chosen, had_all, needs_lease=needs_lease)
         self.rule, self.majority_next = self.replicas[chosen].rule, 0
 
     return elected
@@ -282,6 +291,18 @@ PLANTS: Final[Mapping[str, Plant]] = {
         "where outsiders may be elected, a master goes on by the word of its members",
         Setting(unclean=True, start="two", budget=Budget(1, 1)),
         Rules(unclean_needs_lease=False),
+    ),
+    "outsider_beside_unaware_master": Plant(
+        "an outsider is elected though the master may not know that it needs a lease",
+        Setting(unclean=True, start="two", budget=Budget(1, 1, keys=1)),
+        owner=Group,
+        name="outsiders_may_lead",
+        replacement=_always,
+    ),
+    "news_without_outsiders": Plant(
+        "a master that was elected hears with its first lease only that its members' word is not enough",
+        Setting(unclean=True, budget=Budget(1, 2, proposals=1)),
+        Rules(news_tell_of_outsiders=False),
     ),
     "removed_master_forgotten": Plant(
         "nobody waits for the lease of a master that an operator removed",

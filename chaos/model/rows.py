@@ -27,6 +27,10 @@ SMALL: Final[Mapping[str, Setting]] = {
         brokers=2, then=Mode("majority"), budget=Budget(1, 2, kills=1, modes=1, leases=1)
     ),
     "unclean elections, a lease": Setting(unclean=True, start="two", budget=Budget(1, 1, leases=1)),
+    "unclean elections, the key is set": Setting(
+        unclean=True, start="two", budget=Budget(1, 1, leases=1, keys=2)
+    ),
+    "all, a clock stands still": Setting(start="alone", budget=Budget(1, 1, proposals=1, leases=1, stops=1)),
     "one of the members, two elections": Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
 }
 """Complete within seconds."""
@@ -65,6 +69,12 @@ LARGE: Final[Mapping[str, Setting]] = {
     "unclean, a kill and a proposal": Setting(
         unclean=True, budget=Budget(1, 2, kills=1, proposals=1, leases=1)
     ),
+    "unclean, the key is set, a kill": Setting(
+        unclean=True, start="two", budget=Budget(1, 2, kills=1, leases=1, keys=1)
+    ),
+    "unclean, the key is set, a proposal": Setting(
+        unclean=True, start="two", budget=Budget(1, 2, proposals=1, leases=1, keys=1)
+    ),
     "unclean, two brokers, a power loss": Setting(
         brokers=2, unclean=True, budget=Budget(1, 2, powers=1, proposals=1, leases=1)
     ),
@@ -74,6 +84,9 @@ LARGE: Final[Mapping[str, Setting]] = {
     ),
     "all, three brokers, late views and a kill": Setting(
         start="two", budget=Budget(1, 2, kills=1, proposals=1, views=1)
+    ),
+    "all, a clock stands still, a kill": Setting(
+        budget=Budget(1, 2, kills=1, proposals=1, leases=1, stops=1)
     ),
     "all, a broken link, kill, proposal": Setting(budget=Budget(1, 1, kills=1, proposals=1, cuts=1)),
     "all, two brokers, links break, power loss": Setting(

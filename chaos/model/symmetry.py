@@ -6,49 +6,81 @@ No rule looks at an id but to break a tie between equal logs; there the explorer
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
-from itertools import permutations, product
+from itertools import chain, permutations, product
+from typing import Final
 
 from chaos.model.parts.controllers import group_of, renamed
 from chaos.model.world import Broker, Lead, Open, Request, Sent, World
 
 Names = tuple[int, ...]
 """Broker ``i`` shall have the id ``names[i - 1]``."""
+_SAME: Final = tuple(tuple(range(1, count + 1)) for count in range(8))
 
 
 def key(world: World) -> int:
     """Equal for states that differ by ids only. Two states of one key are taken for one: of 2**61 keys, among
     ten million states, that happens with a chance of about one in fifty thousand."""
-    return min(hash(with_names(world, names)) for names in _orders(world))
+    return standing_for_all(world)[0]
 
 
-def _orders(world: World) -> Iterator[Names]:
+def standing_for_all(world: World) -> tuple[int, World]:
+    """The key, and the one of all states of this key that the explorer goes on with."""
+    orders = _orders(world)
+    if len(orders) == 1:
+        same = with_names(world, orders[0])
+        return hash(same), same
+    found = [with_names(world, names) for names in orders]
+    keys = list(map(hash, found))
+    first = min(keys)
+    return first, found[keys.index(first)]
+
+
+def _orders(world: World) -> list[Names]:
     """The names that put the brokers in the order of what they are; where several are alike, each order."""
-    group = group_of(world.table)
-    alike: dict[int, list[int]] = {}
-    for i, broker in enumerate(world.brokers, 1):
-        replica = group.replicas.get(i)
-        what = hash(
-            (
-                broker._replace(follows=0, lead=None),
-                world.granted[i - 1],
-                group.master == i,
-                i in group.members,
-                i in group.suspect,
-                i in group.before,
-                i in group.holders,
-                i in group.quorum_members,
-                None if replica is None else replica.incarnation,
-            )
+    marks = _marks(world.table, len(world.brokers))
+    whats = [
+        hash((broker[:-2], granted, mark))
+        for broker, granted, mark in zip(world.brokers, world.granted, marks, strict=True)
+    ]
+    ordered = sorted(range(len(whats)), key=whats.__getitem__)
+    alike: list[list[int]] = []
+    for at in ordered:
+        if alike and whats[alike[-1][0]] == whats[at]:
+            alike[-1].append(at)
+        else:
+            alike.append([at])
+    if len(alike) == len(whats):
+        return [_names(tuple(ordered))]
+    return [_names(tuple(chain.from_iterable(parts))) for parts in product(*map(permutations, alike))]
+
+
+@lru_cache(100)
+def _names(ordered: tuple[int, ...]) -> Names:
+    """The first of these places becomes broker 1, and so on."""
+    names = [0] * len(ordered)
+    for name, at in enumerate(ordered, 1):
+        names[at] = name
+    return tuple(names)
+
+
+@lru_cache(400_000)
+def _marks(table: bytes, brokers: int) -> tuple[tuple[object, ...], ...]:
+    """What the Controllers know of each broker, without its id."""
+    group = group_of(table)
+    return tuple(
+        (
+            group.master == i,
+            group.led == i,
+            i in group.members,
+            i in group.suspect,
+            i in group.before,
+            i in group.holders,
+            i in group.quorum_members,
+            None if i not in group.replicas else group.replicas[i].incarnation,
         )
-        alike.setdefault(what, []).append(i)
-    classes = [alike[what] for what in sorted(alike)]
-    for arranged in product(*map(permutations, classes)):
-        names = [0] * len(world.brokers)
-        for name, i in enumerate((i for part in arranged for i in part), 1):
-            names[i - 1] = name
-        yield tuple(names)
+        for i in range(1, brokers + 1)
+    )
 
 
 @lru_cache(100)
@@ -59,21 +91,27 @@ def _olds(names: Names) -> Names:
 
 def with_names(world: World, names: Names) -> World:
     """The same state with other ids."""
-    if names == tuple(range(1, len(names) + 1)):
+    if names == _SAME[len(names)]:
         return world
     olds = _olds(names)
-    return world._replace(
-        table=renamed(world.table, names),
-        granted=tuple(world.granted[i - 1] for i in olds),
-        requests=tuple(
+    return World(
+        renamed(world.table, names),
+        tuple([world.granted[i - 1] for i in olds]),
+        tuple(
             sorted(Request(names[r.master - 1], r.epoch, _open(r.proposal, names)) for r in world.requests)
         ),
-        brokers=tuple(_broker(world.brokers[i - 1], names, olds) for i in olds),
-        sent=tuple(sorted(Sent(names[s.to - 1], renamed(s.table, names)) for s in world.sent)),
-        previous=renamed(world.previous, names) if world.previous else b"",
+        tuple([_broker(world.brokers[i - 1], names, olds) for i in olds]),
+        world.acked,
+        world.read,
+        world.answered,
+        world.left,
+        tuple(sorted(Sent(names[s.to - 1], renamed(s.table, names)) for s in world.sent)),
+        renamed(world.previous, names) if world.previous else b"",
+        world.outsiders,
     )
 
 
+@lru_cache(200_000)
 def _broker(broker: Broker, names: Names, olds: Names) -> Broker:
     if not broker.follows and broker.lead is None:
         return broker

@@ -86,8 +86,9 @@ class Lead(NamedTuple):
 
 class Broker(NamedTuple):
     """``follows``: the master its HA link goes to, 0 = none. ``lease``: the epoch its lease is for, 0 = none.
+    ``leased``: it knows that in its epoch its members' word is not enough.
     ``asked``: it asked the Controllers anew since its start. ``tables``: the changes of the tables it has.
-    ``mode``: which of the setting's modes its configuration says."""
+    ``mode``: which of the setting's modes its configuration says. What names other brokers comes last."""
 
     phase: Phase = Phase.SLAVE
     epoch: int = 1
@@ -96,11 +97,12 @@ class Broker(NamedTuple):
     confirmed: int = 0
     suspect: bool = False
     asked: bool = True
-    follows: int = 0
     lease: int = 0
-    lead: Lead | None = None
+    leased: bool = False
     tables: frozenset[Change] = frozenset()
     mode: int = 0
+    follows: int = 0
+    lead: Lead | None = None
 
     @property
     def up(self) -> bool:
@@ -108,7 +110,9 @@ class Broker(NamedTuple):
 
     def stopped(self) -> Broker:
         """Its process ended; the log, its epochs and the suspicion are on the disk."""
-        return self._replace(phase=Phase.DOWN, epoch=0, asked=False, follows=0, lease=0, lead=None)
+        return self._replace(
+            phase=Phase.DOWN, epoch=0, asked=False, follows=0, lease=0, leased=False, lead=None
+        )
 
 
 class Budget(NamedTuple):
@@ -130,13 +134,16 @@ class Budget(NamedTuple):
     twice: int = 0
     leaders: int = 0
     clocks: int = 0
+    keys: int = 0
+    stops: int = 0
 
 
 class World(NamedTuple):
     """``table``: the group as the Controllers have it, encoded. ``granted``: whose lease may run still, by
     the Controllers' clock. ``acked``: ``(offset, record)`` of every answered send; ``read``: of every record
     a consumer may have read; ``answered``: changes of the tables that were answered. ``sent``: views on their
-    way. ``previous``: the table before the last command, where a Controllers' leader may lose that."""
+    way. ``outsiders``: the Controllers may elect a broker from outside of the set now. ``previous``: the
+    table before the last command, where a Controllers' leader may lose that."""
 
     table: bytes
     granted: tuple[bool, ...]
@@ -148,6 +155,7 @@ class World(NamedTuple):
     left: Budget
     sent: tuple[Sent, ...] = ()
     previous: bytes = b""
+    outsiders: bool = False
 
     def broker(self, broker_id: int) -> Broker:
         return self.brokers[broker_id - 1]
@@ -164,8 +172,9 @@ class World(NamedTuple):
 
 class Setting(NamedTuple):
     """What is explored. ``wait``, ``acks`` and ``copies_min``: the mode, see ``Mode``. ``then``: another one,
-    which restarted brokers may have. ``unclean``: the Controllers elect an outsider rather than nobody.
-    ``start``: how the group begins, see ``chaos.model.begin``."""
+    which restarted brokers may have. ``unclean``: the Controllers elect an outsider rather than nobody, from
+    the beginning, or once an operator set that key where the budget has ``keys``. ``start``: how the group
+    begins, see ``chaos.model.begin``."""
 
     brokers: int = 3
     wait: str = "all"

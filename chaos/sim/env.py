@@ -43,6 +43,7 @@ class SimEnv:
         self.skew_ms = 0
         self.disk: Disk = SimDisk(machine, life)
         self.network: Network = SimNetwork(fabric, life, host)
+        self.ha_network = self.network
         self.random = random.Random(f"env:{seed}:{life.name}:{life.index}")
         self._latencies = random.Random(f"offload:{seed}:{life.name}:{life.index}")
         self.events = EventLog(self.now_ms, watch)

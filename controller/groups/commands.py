@@ -105,6 +105,14 @@ class ApplyBrokerId(_Command, frozen=True, kw_only=True, tag="apply_id"):
     check_code: str
 
 
+class KeepToLeases(_Command, frozen=True, kw_only=True, tag="leases"):
+    """The master of this epoch said that it acknowledges with a lease only, as it heard that a broker from
+    outside of the SyncStateSet may be elected."""
+
+    master_id: int
+    master_epoch: int
+
+
 class CleanBrokers(_Command, frozen=True, kw_only=True, tag="clean"):
     """``broker_ids`` None: the whole group. ``living``: also while they live."""
 
@@ -112,7 +120,7 @@ class CleanBrokers(_Command, frozen=True, kw_only=True, tag="clean"):
     living: bool = False
 
 
-Command = AlterSyncStateSet | ElectMaster | RegisterBroker | ApplyBrokerId | CleanBrokers
+Command = AlterSyncStateSet | ElectMaster | RegisterBroker | ApplyBrokerId | KeepToLeases | CleanBrokers
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from controller.groups.brokers import Brokers, Said
 from controller.groups.commands import (
     Answer,
     ElectMaster,
+    KeepToLeases,
 )
 from controller.groups.election import ElectionState
 from controller.groups.liveness import Broker, Heartbeat, Liveness
@@ -38,7 +39,7 @@ STEP_MIN_MS: Final = 1.0
 class ElectionCoordinator:
     """Elections this Controller starts by itself, and those it is asked for.
 
-    ``propose`` commits an election and returns the table's answer.
+    ``propose`` commits a command and returns the table's answer.
     """
 
     def __init__(
@@ -49,16 +50,18 @@ class ElectionCoordinator:
         table: ReplicaTable,
         live: Liveness,
         brokers: Brokers,
-        propose: Callable[[ElectMaster], Awaitable[Answer]],
+        propose: Callable[[ElectMaster | KeepToLeases], Awaitable[Answer]],
     ) -> None:
         self.state = ElectionState(config, table, live, env.random)
         self._env = env
         self._config = config
         self._raft = raft
         self._brokers = brokers
+        self._table = table
         self._commit = propose
         self._tasks = Tasks(f"controller.{config.self_id}.elections")
         self._asks: dict[str, list[asyncio.Task[None]]] = {}
+        self._noting: set[str] = set()
         self._replies: dict[int, asyncio.Future[Answer]] = {}
         self._tickets = 0
         self._wake = asyncio.Event()
@@ -111,6 +114,24 @@ class ElectionCoordinator:
         self._follow_raft()
         now_ms, followed_ms = self._env.monotonic_ms(), self._raft.followed_ms()
         return self.state.grant(group, broker_id, epoch, beat, followed_ms, now_ms)
+
+    def keeps_to_leases(self, name: str, broker_id: int, epoch: int) -> None:
+        """The master says that its members' word is not enough for it: note that for whoever elects next."""
+        group = self._table.groups.get(name)
+        if group is None or group.needs_lease or (group.master, group.epoch) != (broker_id, epoch):
+            return
+        if self._raft.is_leader and name not in self._noting:
+            self._noting.add(name)
+            command = KeepToLeases(group=name, master_id=broker_id, master_epoch=epoch)
+            self._tasks.spawn(self._note(command), name=f"leases.{name}")
+
+    async def _note(self, command: KeepToLeases) -> None:
+        try:
+            await self._commit(command)
+        except MqError as error:
+            log.info("Controller %s: %s says so again: %s", self._config.self_id, command.group, error)
+        finally:
+            self._noting.discard(command.group)
 
     # moving events, time and actions
 
@@ -206,7 +227,8 @@ class ElectionCoordinator:
             said = await self._brokers.ask_end(action.group, broker_id, action.longest_s)
         except Exception as error:  # noqa: BLE001
             self._foreseen(error)
-        self._feed(signals.Answered(action.group, action.inquiry, broker_id, said.end, said.following))
+        number = action.inquiry
+        self._feed(signals.Answered(action.group, number, broker_id, said.end, said.following, said.full))
 
     async def _step_down(self, action: signals.AskStepDown) -> None:
         name, master = action.group, action.master

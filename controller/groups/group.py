@@ -51,7 +51,9 @@ class Group(msgspec.Struct):
     included; a replica that registered later is none until it was in the set. Each acknowledged record is on
     a majority of ``rule.majority_of`` at least. Empty = nothing was acknowledged by a majority yet.
     ``renews``: a master was elected since one of them was forgotten.
-    ``quorum_members``: the last SyncStateSet that was a majority, in majority mode; empty = none was yet."""
+    ``quorum_members``: the last SyncStateSet that was a majority, in majority mode; empty = none was yet.
+    ``led``: the last master, if none leads now. ``needs_lease``: since its epoch began, or since it said so,
+    it acknowledges with a lease only, whatever its members say."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -70,6 +72,8 @@ class Group(msgspec.Struct):
     quorum_members: list[int] = []
     holders: list[int] = []
     renews: bool = False
+    led: int | None = None
+    needs_lease: bool = False
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -97,6 +101,15 @@ class Group(msgspec.Struct):
         the ``totalReplicas`` it registered; that it knows of more is not sure."""
         return self.rule.majority_of // 2 + 1 if self.rule is not None else 1
 
+    @property
+    def outsiders_may_lead(self) -> bool:
+        """Whether nobody goes on acknowledging when the last lease is over. A master that waits for every
+        member does, by their word, unless it knows that a broker from outside may be elected: cut off before
+        it heard of that, together with a member, it would never stop. Or an operator gave it up."""
+        led = self.master if self.led is None else self.led
+        waits_for_all = self.rule is not None and self.rule.all_ack is True
+        return self.needs_lease or not waits_for_all or led not in self.replicas
+
     def address(self, broker_id: int | None) -> str | None:
         replica = None if broker_id is None else self.replicas.get(broker_id)
         return None if replica is None else replica.address
@@ -120,7 +133,7 @@ class Group(msgspec.Struct):
             quorum_members=self.quorum_members,
             holders=self.holders,
             copies=self._copies,
-            unclean=command.unclean,
+            unclean=command.unclean and self.outsiders_may_lead,
         )
 
     def choice(self, command: ElectMaster) -> int | None:
@@ -165,8 +178,9 @@ class Group(msgspec.Struct):
         )
         return choose(ballot)
 
-    def elected(self, chosen: int, had_all: list[int]) -> None:
+    def elected(self, chosen: int, had_all: list[int], *, needs_lease: bool = False) -> None:
         """``chosen`` leads a new epoch. ``had_all``: the brokers that have all that was acknowledged so far.
+        ``needs_lease``: it hears with the news that its members' word is not enough.
 
         The rule of the new epoch is what ``chosen`` registered. A majority cannot decide yet when another
         rule was in force: what was acknowledged until now is at ``chosen``, and perhaps nowhere else (mode
@@ -179,6 +193,7 @@ class Group(msgspec.Struct):
         self.rule = msgspec.structs.replace(rule, majority_of=0) if self.majority_next else rule
         self.before = [broker_id for broker_id in had_all if broker_id != chosen]
         self.master, self.epoch, self.virgin = chosen, self.epoch + 1, False
+        self.led, self.needs_lease = chosen, needs_lease
         self.members, self.members_epoch = [chosen], self.members_epoch + 1
         self.removed = []
         if not self.rule.majority_of:

@@ -14,7 +14,6 @@ RocketMQ 5.x (``ReplicasInfoManager``), except:
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -47,6 +46,7 @@ from controller.groups.commands import (
     CleanBrokers,
     Command,
     ElectMaster,
+    KeepToLeases,
     RegisterBroker,
     decode_command,
 )
@@ -61,6 +61,10 @@ ANSWERS_MAX: Final = 512
 
 
 _LIMITS: Final = Limits(bytes_max=0, text_max=1 << 20, items_max=1 << 20)
+
+# A copy for the check after each command: ten times as fast as copy.deepcopy.
+_ENCODE_GROUP: Final = msgspec.msgpack.Encoder().encode
+_DECODE_GROUP: Final = msgspec.msgpack.Decoder(Group).decode
 
 
 class _Retired(msgspec.Struct, array_like=True):
@@ -135,7 +139,7 @@ class ReplicaTable:
         ext = {"masterEpoch": str(group.epoch)}
         if group.master is not None:
             ext |= {"masterBrokerId": str(group.master), "masterAddress": group.address(group.master) or ""}
-        return Answer(ext=ext | _suspects_of(group), body=_set_body(group))
+        return Answer(ext=ext | _ours_of(group), body=_set_body(group))
 
     def sync_state_data(
         self,
@@ -189,7 +193,7 @@ class ReplicaTable:
         and the same one on every Controller. The group stays as it was, and the answer says so."""
         name, retired = command.group, dict(self._retired)
         group = self.groups.get(name)
-        was = copy.deepcopy(group)
+        was = None if group is None else _DECODE_GROUP(_ENCODE_GROUP(group))
         try:
             answer = self._carry_out(command)
             self._check_group(name, was)
@@ -231,6 +235,8 @@ class ReplicaTable:
                 return self._register(command)
             case ApplyBrokerId():
                 return self._apply_id(command)
+            case KeepToLeases():
+                return self._keep_to_leases(command)
             case CleanBrokers():
                 return self._clean(command)
 
@@ -292,8 +298,19 @@ class ReplicaTable:
         known = [*group.peers_of_restarted(command), asks] if restarted else group.members
         if not group.virgin and group.choice(msgspec.structs.replace(command, unclean=False)) != chosen:
             group.unclean_elections += 1
-        group.elected(chosen, known)
+        group.elected(chosen, known, needs_lease=command.unclean)
         return self._elected(name, group, SUCCESS, None)
+
+    def _keep_to_leases(self, command: KeepToLeases) -> Answer:
+        name, group = command.group, self.groups.get(command.group)
+        if group is None or group.master != command.master_id:
+            return Answer(INVALID_MASTER, f"broker {command.master_id} is not master of {name}")
+        if group.epoch != command.master_epoch:
+            return Answer(
+                FENCED_MASTER_EPOCH, f"epoch of {name} is {group.epoch}, not {command.master_epoch}"
+            )
+        changed, group.needs_lease = not group.needs_lease, True
+        return Answer(changed=changed)
 
     def _elect_nobody(self, group: Group, command: ElectMaster, *, restarted: bool) -> Answer:
         if restarted:
@@ -327,7 +344,7 @@ class ReplicaTable:
                 "masterAddress": group.address(group.master) or "",
                 "masterEpoch": str(group.epoch),
                 "syncStateSetEpoch": str(group.members_epoch),
-                **_suspects_of(group),
+                **_ours_of(group),
             },
             {
                 "brokerMemberGroup": {
@@ -370,7 +387,7 @@ class ReplicaTable:
         master = group.master
         if master is not None and (master in command.alive or master in command.within_grace):
             ext |= {"masterBrokerId": str(master), "masterAddress": group.address(master) or ""}
-        return Answer(ext=ext | _suspects_of(group), body=_set_body(group), changed=changed)
+        return Answer(ext=ext | _ours_of(group), body=_set_body(group), changed=changed)
 
     @staticmethod
     def _leaves_the_set(group: Group, command: RegisterBroker) -> bool:
@@ -438,9 +455,15 @@ def nobody(name: str, group: Group, command: ElectMaster) -> str:
     """Why an election found nobody, for the operator who has to bring one back."""
     alive = sorted({*command.alive, command.broker_id} & set(group.replicas))
     suspects = f", suspect {group.suspect}" if group.suspect else ""
+    led = group.master if group.led is None else group.led
+    held = (
+        f"; broker {led} may go on by its members' word, so enableElectUncleanMaster elects nobody until it"
+        " hears of it or is removed (keelmq group forget)"
+    )
     return (
         f"no broker of {name} may become master: its SyncStateSet is {sorted(group.members)},"
         f" registered {sorted(group.replicas)}, alive {alive}{suspects}"
+        f"{'' if group.outsiders_may_lead else held}"
     )
 
 
@@ -448,12 +471,15 @@ def _set_body(group: Group) -> dict[str, Any]:
     return {"syncStateSet": list(group.members), "syncStateSetEpoch": group.members_epoch}
 
 
-def _suspects_of(group: Group) -> dict[str, str]:
-    """For the brokers: whose log may lack its end, and how often each forgot."""
+def _ours_of(group: Group) -> dict[str, str]:
+    """For the brokers: whose log may lack its end, how often each forgot, and whether the master needs a
+    lease whatever its members say."""
     forgot = {i: replica.incarnation for i, replica in sorted(group.replicas.items()) if replica.incarnation}
     told = {}
     if group.suspect:
         told["doubtful"] = ";".join(map(str, sorted(group.suspect)))
+    if group.needs_lease:
+        told["electsOutsiders"] = "true"
     if forgot:
         told["incarnations"] = ";".join(f"{i}:{times}" for i, times in forgot.items())
     return told

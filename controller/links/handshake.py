@@ -7,6 +7,9 @@ was replaced (``controller.links.roster``)::
     acceptor -> dialer     nonce (32), proof (32)
     dialer   -> acceptor   proof (32)
 
+A dialer that was never admitted begins with b"KMQRAFT2" and says its own Raft address behind the two ids, in
+the same form. An admitted one does not: its incarnation says which machine it is.
+
 A proof is the HMAC, under the shared secret, of the prover's role and everything said, together with the
 list of member ids: members with another secret or another list do not connect (``runtime.handshake``).
 Session keys come from the same transcript, one for each direction.
@@ -23,13 +26,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from controller.links.frames import Frames
-from controller.links.roster import Roster
+from controller.links.roster import Replaced, Roster
 from model.errors import ConfigError, PeerError
 from runtime.handshake import Initiator, Keys, NotProven, Responder, State
 from runtime.secret import NONCE_BYTES
 
 MAGIC: Final = b"KMQRAFT1"
+MAGIC_NEW: Final = b"KMQRAFT2"  # of a dialer that was never admitted: its address follows
+assert len(MAGIC) == len(MAGIC_NEW), "what follows has one place"
 ID_BYTES_MAX: Final = 230  # with an incarnation behind it an id still fits its length byte
+TEXT_BYTES_MAX: Final = 255
 PROCESS_BYTES: Final = NONCE_BYTES // 2
 
 
@@ -52,6 +58,8 @@ class Identity:
         members = frozenset(roster.addresses)
         if any(not 0 < len(member.encode()) <= ID_BYTES_MAX or "\n" in member for member in members):
             raise ConfigError(f"ids in controllerDLegerPeers must be one line of 1 to {ID_BYTES_MAX} bytes")
+        if len(roster.addresses[roster.node_id].encode()) > TEXT_BYTES_MAX:
+            raise ConfigError(f"this Controller's Raft address has more than {TEXT_BYTES_MAX} bytes")
         context = hashlib.sha256("\n".join(sorted(members)).encode()).digest()
         keys = Keys(secret, initiator=b"dialer\0", responder=b"acceptor\0", context=context)
         return cls(roster, members, keys, tls)
@@ -79,11 +87,14 @@ class Dialing:
     """The end that dialed ``peer``."""
 
     def __init__(self, identity: Identity, peer: str, nonce: bytes) -> None:
-        self.hello = (
-            MAGIC + nonce + _text(identity.roster.own_label()) + _text(identity.roster.label_of(peer))
-        )
+        roster = identity.roster
+        self._wanted = roster.label_of(peer)
+        ids = nonce + _text(roster.own_label()) + _text(self._wanted)
+        address = roster.own_address()
+        self.hello = MAGIC + ids if address is None else MAGIC_NEW + ids + _text(address)
         self.opened: Opened | None = None
         self._peer = peer
+        self._roster = roster
         self._end = Initiator(identity.keys, self.hello, NONCE_BYTES)
 
     def feed(self, data: bytes) -> bytes:
@@ -94,6 +105,8 @@ class Dialing:
             raise _not_proven() from None
         if head is None:
             return b""
+        if self._roster.label_of(self._peer) != self._wanted:
+            raise Replaced(f"{self._peer} was replaced meanwhile")
         own = self._end.own_proof()
         frames = _frames(self._end, b"dialer", b"acceptor")
         self.opened = Opened(self._peer, head[:PROCESS_BYTES], frames)
@@ -110,6 +123,7 @@ class Accepting:
         self._nonce = nonce
         self._end = Responder(identity.keys)
         self._said = b""
+        self._hello: _Hello | None = None
         self._claimed = ""
         self._process = b""
 
@@ -123,6 +137,9 @@ class Accepting:
         except NotProven:
             raise _not_proven() from None
         if rest is not None:
+            assert self._hello is not None, "it was answered"
+            # Its seat may have changed since it was answered: links that are open end then, this one was not.
+            self._identity.roster.check_claim(self._hello.claimed, self._hello.address)
             frames = _frames(self._end, b"acceptor", b"dialer")
             frames.feed(rest)
             self.opened = Opened(self._claimed, self._process, frames)
@@ -135,12 +152,13 @@ class Accepting:
             return b""
         if not identity.roster.is_wanted(hello.wanted):
             raise PeerError(f"it looks for {hello.wanted!r}, this is {identity.roster.own_label()!r}")
-        claimed = identity.roster.check_claim(hello.claimed)
+        claimed = identity.roster.check_claim(hello.claimed, hello.address)
         if claimed not in identity.ids or not dials(claimed, identity.node_id):
             raise PeerError(f"it calls itself {claimed!r}, which is no member that dials this one")
         identity.check_certificate(claimed, self._names)
         if len(said) > hello.size:
             raise PeerError("it talks before it was answered")
+        self._hello = hello
         self._claimed, self._process = claimed, said[len(MAGIC) : len(MAGIC) + PROCESS_BYTES]
         return self._end.answer(said, self._nonce)
 
@@ -156,23 +174,26 @@ def _frames(end: Initiator | Responder, own: bytes, other: bytes) -> Frames:
 class _Hello(NamedTuple):
     claimed: str
     wanted: str
+    address: str | None
     size: int
 
 
 def _read_hello(data: bytes) -> _Hello | None:
     """The hello at the begin of ``data``, or None while it is not whole. Raises PeerError."""
-    if not MAGIC.startswith(data[: len(MAGIC)]):
+    magic = data[: len(MAGIC)]
+    if not (MAGIC.startswith(magic) or MAGIC_NEW.startswith(magic)):
         raise PeerError("it does not speak Raft")
-    ids = len(MAGIC) + NONCE_BYTES
-    if len(data) <= ids or len(data) <= (second := ids + 1 + data[ids]):
-        return None
-    end = second + 1 + data[second]
-    if len(data) < end:
-        return None
+    texts, at = list[bytes](), len(MAGIC) + NONCE_BYTES
+    for _ in range(3 if magic == MAGIC_NEW else 2):
+        if len(data) <= at or len(data) < (end := at + 1 + data[at]):
+            return None
+        texts.append(data[at + 1 : end])
+        at = end
     try:
-        return _Hello(data[ids + 1 : second].decode(), data[second + 1 : end].decode(), end)
+        claimed, wanted, *address = [text.decode() for text in texts]
     except UnicodeDecodeError:
         raise PeerError("its id is not UTF-8") from None
+    return _Hello(claimed, wanted, address[0] if address else None, at)
 
 
 def _text(value: str) -> bytes:

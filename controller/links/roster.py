@@ -1,13 +1,18 @@
 """Where is each member, and which incarnation of it counts?
 
 An id as it is said in a handshake: the id alone for incarnation 0, ``id\\n2`` for incarnation 2, ``id\\n``
-for an end that was never admitted and may become any. Configured ids have no line ends.
+for an end that was never admitted. Configured ids have no line ends.
+
+An end that was never admitted may become any incarnation, so of a seat that was replaced it says too little:
+the old machine with an empty directory says the same as the new one. It also says the Raft address it has,
+and gets such a seat only if the log says that the seat is there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 from model.errors import PeerError
 
@@ -29,7 +34,7 @@ class Roster:
         self._configured = dict(addresses)
         self._own = own
         self._replaced: dict[str, tuple[int, str]] = {}
-        self._told: set[tuple[str, int]] = set()
+        self._told: set[tuple[str, int | None, int]] = set()
 
     def update(self, replaced: Mapping[str, tuple[int, str]]) -> list[str]:
         """``replaced``: id -> (incarnation, Raft address). Returns the ids of the other members whose seat
@@ -50,18 +55,36 @@ class Roster:
         """How this end names ``peer`` when it dials it."""
         return _label(peer, self._counts(peer))
 
-    def check_claim(self, label: str) -> str:
-        """The id a dialing end says that it has. Raises Replaced."""
+    def own_address(self) -> str | None:
+        """What this end says beside its id when it dials; None once it was admitted."""
+        return self._configured[self.node_id] if self._own() is None else None
+
+    def check_claim(self, label: str, address: str | None) -> str:
+        """The id a dialing end says that it has. ``address``: its own, as it says; None = it says none.
+
+        Raises Replaced: another machine has the seat.
+        """
         peer, incarnation = _read(label)
         counts = self._counts(peer)
         if incarnation is not None and incarnation < counts:
-            text = f"{peer} was replaced: incarnation {incarnation} came, {counts} counts. End it for good"
-            if (peer, incarnation) not in self._told:
-                # It tries again several times a second, for ever.
-                self._told.add((peer, incarnation))
-                log.warning("Controller %s: %s", self.node_id, text)
-            raise Replaced(text)
+            self._refuse(
+                (peer, incarnation, counts),
+                f"{peer} was replaced: incarnation {incarnation} came, {counts} counts. End it for good",
+            )
+        if incarnation is None and peer in self._replaced and address != self._replaced[peer][1]:
+            self._refuse(
+                (peer, None, counts),
+                f"{peer} was replaced and is at {self._replaced[peer][1]}: a machine with an empty directory "
+                f"that says {address!r} is not it. End it for good, or give it that address",
+            )
         return peer
+
+    def _refuse(self, what: tuple[str, int | None, int], why: str) -> NoReturn:
+        if what not in self._told:
+            # It tries again several times a second, for ever.
+            self._told.add(what)
+            log.warning("Controller %s: %s", self.node_id, why)
+        raise Replaced(why)
 
     def is_wanted(self, label: str) -> bool:
         """Whether a dialing end looks for this member, in an incarnation it may be."""

@@ -349,7 +349,7 @@ class Follower:
         link = MasterLink(self._parts, self, dialect, initiator)
         self._session = _Session(link)
         try:
-            await env.network.connect(lambda: link, host, port, timeout_s=3.0)
+            await env.ha_network.connect(lambda: link, host, port, timeout_s=3.0)
             if self._halted or address != self.address:
                 return
             await link.ended

@@ -4,7 +4,7 @@ cdef enum:
     DONE = 0
     ROLL = 1  # the record of the frame at hand does not fit any more
     BROKEN = 2  # lengths that cannot be true
-    INNER_MAX = 1024
+    INNER_MAX = 2048
 
 
 cdef class Sends:

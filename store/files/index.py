@@ -166,13 +166,16 @@ class Index:
             if uniq_key:
                 if topic != starts_of:
                     starts_of, starts = topic, hash_of.starts(topic)
-                try:  # as in KeyHash.__call__: a call for each key costs more than the sum
-                    value = (starts[uniq_key[:-4]] + tails[uniq_key[-4:]]) & MASK
-                    if value >= 0x80000000:
-                        value = absolute(value)
-                except KeyError:
+                # As in KeyHash.__call__: a call for each key costs more than the sum. No exception for
+                # a start that is not known: one send at a time, most ids begin a new one.
+                start, tail = starts.get(uniq_key[:-4]), tails.get(uniq_key[-4:])
+                if start is None or tail is None:
                     value = hash_of.learn(topic, uniq_key)
                     starts = hash_of.starts(topic)
+                else:
+                    value = (start + tail) & MASK
+                    if value >= 0x80000000:
+                        value = absolute(value)
                 add((value, offset, stored_ms))
             if keys:
                 for word in keys.split(" "):

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from admin.host.metrics import Metrics
+from admin.host.tls import WithTls
 from model.config import NamesrvConfig
 from namesrv.service import NameServer
 from runtime.os_env import OsEnv
+from runtime.tls.state import TlsState
 from tests.admin.statuses import BROKER, Server, names_in
 from tests.broker.helpers import running
 
@@ -19,7 +21,8 @@ def test_a_real_broker_shows_every_metric_of_a_broker(tmp_path: Path) -> None:
         async with running(tmp_path) as broker:
             broker.ha.links.turned_away.total = 3
             broker.env.events.add("repaired")
-            return Metrics("broker", broker).text()
+            tls = TlsState({"tls.server.mode": "permissive", "tls.test.mode.enable": "true"})
+            return Metrics("broker", WithTls(broker, tls)).text()
 
     text = asyncio.run(body())
     assert names_in(text) == names_in(Metrics("broker", Server(BROKER)).text())

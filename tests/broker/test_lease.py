@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.membership.controllers import Granted
 from broker.role import handover
 from broker.role.lease import Lease
 from model.codes import Request
@@ -65,6 +66,40 @@ def test_a_lease_given_up_does_not_come_back_with_a_late_answer() -> None:
     assert lease.holds()
 
 
+async def test_a_master_hears_with_the_news_of_its_election_that_its_members_word_is_not_enough(
+    tmp_path: Path,
+) -> None:
+    """It may be cut off before its first lease is answered."""
+    async with FakeControllers() as controllers:
+        controllers.lease_ms = 0
+        async with Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            controllers.group.epoch, controllers.group.needs_lease = 2, True
+            await life.becomes("master", 2)
+            assert not life.ha.conditions.acks_replace_lease()
+            controllers.group.epoch, controllers.group.needs_lease = 3, False
+            await life.becomes("master", 3)
+            assert life.ha.conditions.acks_replace_lease(), "each epoch has its own rule"
+
+
+async def test_a_master_that_heard_that_outsiders_may_be_elected_says_so_and_keeps_to_it_in_its_epoch(
+    tmp_path: Path,
+) -> None:
+    async with FakeControllers() as controllers:
+        controllers.lease_ms = 60_000
+        async with Life(tmp_path, controllers) as life:
+            await life.becomes("master", 1)
+            assert life.ha.conditions.acks_replace_lease()
+            assert not any("keepsToLeases" in ext for _, ext in controllers.beats)
+            controllers.elects_outsiders = True
+            await until(lambda: not life.ha.conditions.acks_replace_lease(), "it heard")
+            await until(lambda: any("keepsToLeases" in ext for _, ext in controllers.beats), "it says so")
+            controllers.elects_outsiders = False
+            controllers.beats.clear()
+            await until(lambda: any("keepsToLeases" in ext for _, ext in controllers.beats), "and again")
+            assert not life.ha.conditions.acks_replace_lease(), "an outsider may be elected by what it said"
+
+
 async def test_a_master_asked_to_hand_over_drains_gives_up_its_lease_and_says_how_far_its_log_is(
     tmp_path: Path,
 ) -> None:
@@ -119,7 +154,7 @@ async def test_a_master_whose_first_lease_is_late_says_so_when_it_comes_though_i
             ask = life.role._controllers.ask_lease
             silent = True
 
-            async def late(ext: dict[str, str], timeout_s: float) -> tuple[float, int | None, int | None]:
+            async def late(ext: dict[str, str], timeout_s: float) -> Granted:
                 if silent and ext["leaseEpoch"] == "2":
                     raise ConnectionError("the Controllers elect a leader of their own")
                 return await ask(ext, timeout_s)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from client.allocate import average
 from client.ids import UniqueIds
 from client.message import Message, Queue, pack_batch, packed, received
+from client.pull import parse_records
 from client.routes import Route
 from model.errors import PeerError
 from model.message import COMPRESSED, decode_properties, encode_host
@@ -121,9 +122,9 @@ def test_a_broken_route_is_a_peer_error(body: bytes) -> None:
         Route.parse("T", body)
 
 
-def record(body: bytes, sys_flag: int) -> Record:
+def message(body: bytes, sys_flag: int) -> NewMessage:
     host = encode_host("127.0.0.1:10911")
-    message = NewMessage(
+    return NewMessage(
         topic="T",
         queue_id=0,
         flag=0,
@@ -136,7 +137,10 @@ def record(body: bytes, sys_flag: int) -> Record:
         body=body,
         properties="",
     )
-    return decode(encode(message, 3, 100, 2))
+
+
+def record(body: bytes, sys_flag: int) -> Record:
+    return decode(encode(message(body, sys_flag), 3, 100, 2))
 
 
 def test_compression_returns_what_was_packed_and_leaves_small_bodies_alone() -> None:
@@ -148,9 +152,11 @@ def test_compression_returns_what_was_packed_and_leaves_small_bodies_alone() -> 
 
 
 @pytest.mark.parametrize("sys_flag", [COMPRESSED, COMPRESSED | 0x700])
-def test_damaged_and_unknown_compression_is_a_peer_error(sys_flag: int) -> None:
-    with pytest.raises(PeerError, match="body of T 0 3"):
-        received(record(b"not zlib", sys_flag), "broker-a")
+def test_a_body_that_cannot_be_unpacked_keeps_no_other_message_from_the_consumer(sys_flag: int) -> None:
+    raw = encode(message(b"not zlib", sys_flag), 3, 100, 2) + encode(message(b"good", 0), 4, 220, 2)
+    poisoned, good = parse_records(raw, "broker-a")
+    assert (poisoned.body, poisoned.body_unread is None) == (b"not zlib", False)
+    assert (good.body, good.body_unread) == (b"good", None)
 
 
 def test_a_received_message_tells_where_it_lies() -> None:

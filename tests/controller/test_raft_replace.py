@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from controller.links.roster import Roster
 from controller.raft.codec import Ack, Admit, PreVote, PreVoteAnswer, RequestVote, Seat, Vote
 from controller.raft.disk.journal import Journal
 from controller.raft.seats import Seats, pack_seat
@@ -289,6 +290,60 @@ def test_a_new_machine_takes_over_and_the_old_one_is_refused(old_id: str) -> Non
 
     group.play(main)
     assert group.verdict() == {}
+
+
+async def the_old_machine_comes_first(group: Group) -> list[str]:
+    """n0's seat goes to n0b. The machine at n0 starts with an empty directory, then n0b: what is wrong."""
+    await group.wait_leader()
+    await wait_for(lambda: all(member.up for member in group.members.values()))
+    old = group.members["n0"]
+    if group.leader() is old:
+        assert old.raft is not None
+        await group.inside(old, old.raft.transfer)
+    old.kill(power=True)
+    await replaced(group, "n0", "n0b")
+    old.replace_disk()
+    await old.start()
+    await asyncio.sleep(5)
+    assert old.raft is not None
+    wrong = ["the old machine has the seat"] if old.raft.admitted or old.raft.peers else []
+    new = group.members["n0"] = Member(group, "n0", "n0b")
+    await new.start()
+    try:
+        await wait_for(lambda: new.up)
+    except TimeoutError:
+        wrong.append("the new machine does not get the seat")
+    old.kill()
+    return wrong
+
+
+def test_the_old_machine_with_an_empty_directory_does_not_take_the_seat_before_the_new_one() -> None:
+    group = Group(3)
+
+    async def main() -> None:
+        assert await the_old_machine_comes_first(group) == []
+        await group.settle()
+
+    group.play(main)
+    assert group.verdict() == {}
+
+
+def test_planted_an_address_that_is_not_looked_at_gives_the_seat_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = Roster.check_claim
+
+    def claims_nothing(self: Roster, label: str, address: str | None) -> str:
+        return original(self, label, self.addresses["n0"])
+
+    monkeypatch.setattr(Roster, "check_claim", claims_nothing)
+    group, wrong = Group(3), list[str]()
+
+    async def main() -> None:
+        wrong.extend(await the_old_machine_comes_first(group))
+
+    group.play(main)
+    assert "the old machine has the seat" in wrong
 
 
 @pytest.mark.parametrize("seed", range(10))

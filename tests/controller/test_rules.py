@@ -11,7 +11,9 @@ from msgspec.structs import replace
 from controller.groups.commands import (
     AlterSyncStateSet,
     ApplyBrokerId,
+    CleanBrokers,
     ElectMaster,
+    KeepToLeases,
     RegisterBroker,
 )
 from controller.groups.elect import Ballot, End, choose
@@ -195,7 +197,7 @@ def test_a_command_that_would_break_a_promise_is_refused_and_changes_nothing(
     table = started(ALL)
     before = table.snapshot()
 
-    def two_masters(self: Group, chosen: int, had_all: list[int]) -> None:
+    def two_masters(self: Group, chosen: int, had_all: list[int], *, needs_lease: bool) -> None:
         self.master = chosen
 
     monkeypatch.setattr(Group, "elected", two_masters)
@@ -272,3 +274,57 @@ def test_a_group_that_gets_a_master_gets_one_with_a_suspect_less_too(ballot: Bal
         for cleared in ballot.suspect:
             rest = [b for b in ballot.suspect if b != cleared]
             assert choose(replace(ballot, suspect=rest)) is not None
+
+
+def outsider_for(table: ReplicaTable) -> int | None:
+    """Whom an unclean election finds when only broker 3 lives, and is no member."""
+    elect(table, alive=(3,), unclean=True, ends={3: End(1, 100)})
+    return table.groups[G].master
+
+
+@pytest.mark.parametrize("told", ["at its election", "since", "never"])
+def test_an_outsider_is_elected_only_after_a_master_that_knew_of_it(told: str) -> None:
+    """A master that waits for every member goes on by their word. Cut off before it heard that an outsider
+    may be elected, it would acknowledge beside that one."""
+    table = started(ALL)
+    if told == "at its election":
+        elect(table, alive=(2, 3), unclean=True)
+    assert alter(table, tuple({1, 2} | {table.groups[G].master or 0})) in (0, 2013)
+    alter(table, (1, 2))
+    if told == "since":
+        assert keeps_to_leases(table, 1, 1) == 0
+    assert table.groups[G].master != 3
+    needs = table.groups[G].needs_lease
+    assert table.replica_info(G).ext.get("electsOutsiders") == ("true" if needs else None)
+    assert outsider_for(table) == (None if told == "never" else 3)
+    assert table.groups[G].unclean_elections == (0 if told == "never" else 1)
+
+
+def keeps_to_leases(table: ReplicaTable, master: int, epoch: int) -> int:
+    code: int = table.apply(KeepToLeases(group=G, master_id=master, master_epoch=epoch))["code"]
+    return code
+
+
+def test_what_a_master_said_of_its_leases_is_over_with_its_epoch() -> None:
+    table = started(ALL)
+    assert keeps_to_leases(table, 2, 1) != 0, "not the master"
+    assert keeps_to_leases(table, 1, 2) != 0, "not this epoch"
+    assert not table.groups[G].needs_lease
+    assert keeps_to_leases(table, 1, 1) == 0
+    elect(table, alive=(2, 3))
+    assert not table.groups[G].needs_lease, "broker 2 has not heard of it"
+    alter(table, (2,))
+    assert outsider_for(table) is None
+
+
+def test_an_outsider_is_elected_after_a_master_that_was_removed_or_whose_members_never_vouch() -> None:
+    removed = started(ALL)
+    alter(removed, (1, 2))
+    assert outsider_for(removed) is None
+    assert "keelmq group forget" in elect(removed, 3, alive=(3,), unclean=True)["remark"]
+    removed.apply(CleanBrokers(group=G, broker_ids=(1,), living=True))
+    assert outsider_for(removed) == 3
+    for said in ({"all_ack": False, "timeout_ms": 1500}, {}):
+        table = started(said)
+        alter(table, (1, 2))
+        assert outsider_for(table) == 3

@@ -76,11 +76,9 @@ def test_what_would_change_a_promise_ends_the_start_and_says_what_is_done_instea
 
 
 def test_what_asks_for_protection_that_is_not_there_is_refused() -> None:
-    for name in ("aclEnable", "authenticationEnabled", "authorizationEnabled", "useTLS"):
+    for name in ("aclEnable", "authenticationEnabled", "authorizationEnabled"):
         with pytest.raises(ConfigError, match="does not support"):
             plan("broker", {name: "true"})
-    with pytest.raises(ConfigError, match="no TLS"):
-        plan("namesrv", {"tls.server.mode": "enforcing"})
 
 
 def test_a_key_nobody_knows_is_a_mistake_as_before_and_so_is_one_of_another_server() -> None:

@@ -7,7 +7,10 @@ import asyncio
 import pytest
 
 from broker.role.lease import Lease
-from model.codes import Response
+from chaos.sim.cluster import CONTROLLER_PORT
+from model.codes import Request, Response
+from remoting.codec import Command
+from remoting.service import RemotingClient
 from tests.sim.world import ALONE, World, simulated
 
 pytestmark = pytest.mark.sim
@@ -134,12 +137,9 @@ async def test_a_lone_master_without_controllers_stops_and_resumes_by_itself(wor
     assert len(world.times("lease_renewed")) >= 1
 
 
-@pytest.mark.parametrize("unclean", [True, False])
-@simulated(lambda unclean: World(2, controller={"enableElectUncleanMaster": "true"} if unclean else {}))
-async def test_a_master_and_a_member_that_are_cut_off_together_stop_before_an_outsider_is_elected(
-    world: World, unclean: bool
-) -> None:
-    """The third broker is no member when the two are cut off from it and from the Controllers."""
+async def cut_off_with_a_member(world: World) -> tuple[str, str, str]:
+    """Master, member and outsider: the third broker is no member when the two are cut off from it and from
+    the Controllers."""
     cluster = world.cluster
     master = cluster.master()
     assert master is not None
@@ -154,7 +154,45 @@ async def test_a_master_and_a_member_that_are_cut_off_together_stop_before_an_ou
             cluster.fabric.reset(cluster.nodes[one].host, node.host)
         cluster.cut(one, outsider)
     cluster.resume(outsider)
-    cut_ms = cluster.clock()
+    return master, member, outsider
+
+
+async def tell(world: World, command: Command) -> list[int]:
+    """What an operator asks each Controller; the codes of their answers."""
+    _, env = world.cluster.client("operator")
+    client = RemotingClient(env, "operator")
+    addresses = [f"{node.host}:{CONTROLLER_PORT}" for node in world.cluster.of("namesrv")]
+    return [(await client.call(address, command, 3)).code for address in addresses]
+
+
+async def set_unclean(world: World) -> None:
+    command = Command(Request.UPDATE_CONTROLLER_CONFIG, {}, b"enableElectUncleanMaster=true")
+    assert set(await tell(world, command)) == {Response.SUCCESS}
+
+
+def broker_id(world: World, broker: str) -> int:
+    status = world.cluster.status(broker)
+    assert status is not None
+    return int(status["brokerId"])
+
+
+async def forget(world: World, gone_id: int) -> None:
+    ext = {
+        "clusterName": "",
+        "brokerName": "broker-a",
+        "brokerControllerIdsToClean": str(gone_id),
+        "isCleanLivingBroker": "true",
+    }
+    assert Response.SUCCESS in await tell(world, Command(Request.CLEAN_BROKER_DATA, ext))
+
+
+@pytest.mark.parametrize("unclean", [True, False])
+@simulated(lambda unclean: World(2, controller={"enableElectUncleanMaster": "true"} if unclean else {}))
+async def test_a_master_and_a_member_that_are_cut_off_together_stop_before_an_outsider_is_elected(
+    world: World, unclean: bool
+) -> None:
+    await cut_off_with_a_member(world)
+    cut_ms = world.cluster.clock()
     await asyncio.sleep(8)
     elected = [at_ms for at_ms in world.times("master_elected") if at_ms > cut_ms]
     assert bool(elected) is unclean
@@ -162,3 +200,45 @@ async def test_a_master_and_a_member_that_are_cut_off_together_stop_before_an_ou
         assert Response.SUCCESS not in world.codes(elected[0]), "its lease is over by then"
     else:
         assert Response.SUCCESS in world.codes(cut_ms + 5000), "both members are there, nobody else may lead"
+
+
+@simulated(lambda: World(2))
+async def test_a_master_cut_off_before_the_key_was_set_has_no_second_one_beside_it(world: World) -> None:
+    """It goes on by its member's word, and cannot hear that this is not enough any more."""
+    await cut_off_with_a_member(world)
+    await set_unclean(world)
+    set_ms = world.cluster.clock()
+    await asyncio.sleep(8)
+    assert Response.SUCCESS in world.codes(set_ms + 5000)
+    assert [at_ms for at_ms in world.times("master_elected") if at_ms > set_ms] == []
+
+
+@simulated(lambda: World(2))
+async def test_a_master_that_heard_of_the_key_stops_when_its_lease_ends(world: World) -> None:
+    await set_unclean(world)
+    await asyncio.sleep(1)
+    await cut_off_with_a_member(world)
+    cut_ms = world.cluster.clock()
+    await asyncio.sleep(8)
+    elected = [at_ms for at_ms in world.times("master_elected") if at_ms > cut_ms]
+    assert len(elected) == 1
+    assert Response.SUCCESS not in world.codes(elected[0])
+
+
+@simulated(lambda: World(2))
+async def test_an_operator_who_removes_a_master_that_died_before_the_key_was_set_has_an_outsider_elected(
+    world: World,
+) -> None:
+    master, member, outsider = await cut_off_with_a_member(world)
+    gone_id = broker_id(world, master)
+    for one in (master, member):
+        world.cluster.kill(one)
+    world.cluster.fabric.heal_all()
+    await set_unclean(world)
+    set_ms = world.cluster.clock()
+    await asyncio.sleep(5)
+    assert [at_ms for at_ms in world.times("master_elected") if at_ms > set_ms] == []
+    await forget(world, gone_id)
+    assert (
+        await world.cluster.until(lambda: None if world.cluster.master() == outsider else "none", 5) is None
+    )

@@ -112,3 +112,26 @@ async def test_after_the_death_of_all_brokers_the_offsets_of_the_last_flush_inte
     earlier = max(number for at_ms, number in commits if at_ms <= killed_ms - (FLUSH_S + 0.5) * 1000)
     assert offset is not None
     assert earlier <= offset <= commits[-1][1], "repeated, never skipped"
+
+
+@simulated(lambda: Kept(7, {}))
+async def test_offsets_do_not_fall_back_further_with_each_death_in_a_crash_loop(world: Kept) -> None:
+    """Each life ends before the offsets are flushed by the clock; the consumer lives and commits on."""
+    cluster = world.cluster
+    number = 0
+    for _ in range(6):
+        for _ in range(25):
+            number += 1
+            await sent(world, b"x")
+            await ok(world, Request.UPDATE_CONSUMER_OFFSET, {**READERS, "commitOffset": str(number)})
+            await asyncio.sleep(0.1)
+        for node in cluster.of("broker"):
+            cluster.kill(node.name)
+        for node in cluster.of("broker"):
+            cluster.start(node.name)
+        assert await cluster.until(cluster.converged, 30.0) is None
+    master = cluster.master()
+    assert master is not None
+    offset = world.broker(master).offsets.get("readers", "TBW102", 0)
+    assert offset is not None
+    assert number - 10 <= offset <= number, "one second's commits, not those of all lives"

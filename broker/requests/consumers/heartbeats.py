@@ -121,7 +121,10 @@ class ClientProcessor:
 
     async def check_config(self, connection: Connection, request: Command) -> Command:
         data = bodies.loads_object(request.body)
-        kind = (data.get("subscriptionData") or {}).get("expressionType") or TAG
+        subscription = data.get("subscriptionData") or {}
+        if not isinstance(subscription, dict):
+            raise Refused("subscriptionData is not an object", Response.SYSTEM_ERROR)
+        kind = subscription.get("expressionType") or TAG
         if kind != TAG:
             raise Refused(
                 f"The broker does not support consumer to filter message by {kind}", Response.SYSTEM_ERROR

@@ -225,7 +225,7 @@ class PullProcessor:
         remark = _REMARKS[got.status]
         if code == Response.SUCCESS:
             body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
-            self._context.stats.got(got.count)
+            self._context.got(header.topic, header.group, got.count)
         elif code == Response.PULL_OFFSET_MOVED and not self._context.role_state.is_master:
             # A slave may merely be behind: its consumer must not be moved by what it does not have yet.
             code = Response.PULL_RETRY_IMMEDIATELY

@@ -7,7 +7,7 @@ request to them (``World.requests``), every view a broker has of them, and every
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import permutations
+from itertools import combinations, permutations
 
 import msgspec
 
@@ -19,6 +19,7 @@ from controller.groups.commands import (
     CleanBrokers,
     Command,
     ElectMaster,
+    KeepToLeases,
     RegisterBroker,
 )
 from controller.groups.elect import End
@@ -43,6 +44,7 @@ def new_table(
     registered: tuple[int, ...],
     epoch: int,
     before: tuple[int, ...],
+    needs_lease: bool,
 ) -> bytes:
     """A group of which broker 1 is master; ``before``: the others that had all when it was elected."""
     rule = rule_of(setting, setting.modes[0])
@@ -66,6 +68,8 @@ def new_table(
         suspect=list(suspects),
         quorum_members=list(members) if rule.majority_of and len(members) > rule.majority_of // 2 else [],
         holders=list(registered) if rule.majority_of else [],
+        led=1,
+        needs_lease=needs_lease,
     )
     return encoded(group)
 
@@ -120,6 +124,7 @@ def _renamed(table: bytes, names: tuple[int, ...]) -> bytes:
         replica.address, replica.check_code = f"h{new[i]}", f"h{new[i]};1"
     group.replicas = {new[i]: replica for i, replica in group.replicas.items()}
     group.master = None if group.master is None else new[group.master]
+    group.led = None if group.led is None else new[group.led]
     for ids in _ids_of(group):
         ids[:] = [new[i] for i in ids]
     return encoded(group)
@@ -148,30 +153,31 @@ def ends_of(world: World) -> dict[int, End]:
     return ends
 
 
-def election(setting: Setting, world: World, alive: tuple[int, ...]) -> ElectMaster:
-    """The Controllers elect by themselves. ``alive``: those they take for alive; the living answer."""
-    answered = tuple(i for i in alive if world.broker(i).up)
-    master = group_of(world.table).master
-    return ElectMaster(
-        group=GROUP,
-        alive=alive,
-        answered=answered,
-        all_ack=master is not None and setting.mode_of(world.broker(master)).all_ack,
-        unclean=setting.unclean,
-        ends=ends_of(world),
-    )
+def may_be_unclean(world: World) -> bool:
+    """As ``Prospects`` says it: the Controllers decide by what they waited for."""
+    return world.outsiders and group_of(world.table).outsiders_may_lead
 
 
 @lru_cache(_REMEMBERED)
 def _outcomes(table: bytes, command: bytes) -> tuple[tuple[int, bytes], ...]:
     wish = msgspec.msgpack.decode(command, type=ElectMaster)
     brokers = _DECODE(table).next_id - 1
+    if not _tied(wish, brokers):
+        return (_applied(table, command),)
     found: dict[bytes, int] = {}
     for names in permutations(range(1, brokers + 1)):
         code, after = _applied(renamed(table, names), _ENCODE(_election_with(wish, names)))
         back = tuple(names.index(i) + 1 for i in range(1, brokers + 1))
         found.setdefault(renamed(after, back), code)
     return tuple((code, after) for after, code in sorted(found.items()))
+
+
+def _tied(wish: ElectMaster, brokers: int) -> bool:
+    """Whether an id may decide: only between two whose logs are equal, and of which both or none answered."""
+    ranks = [
+        (wish.ends.get(i, End()), i in wish.answered or i == wish.broker_id) for i in range(1, brokers + 1)
+    ]
+    return len(set(ranks)) < len(ranks)
 
 
 def _election_with(wish: ElectMaster, names: tuple[int, ...]) -> ElectMaster:
@@ -188,6 +194,41 @@ def _election_with(wish: ElectMaster, names: tuple[int, ...]) -> ElectMaster:
 def outcomes(table: bytes, command: ElectMaster) -> tuple[tuple[int, bytes], ...]:
     """What an election may come to, code and table: of brokers whose logs are equal, each may win."""
     return _outcomes(table, _ENCODE(command))
+
+
+def elections(setting: Setting, world: World) -> tuple[tuple[str, int | None, bytes], ...]:
+    """What the Controllers may decide by themselves, whoever they take for alive; the living answer: what it
+    is, the master, the table."""
+    master = group_of(world.table).master
+    command = ElectMaster(
+        group=GROUP,
+        alive=(),
+        answered=tuple(i for i in setting.ids if world.broker(i).up),
+        all_ack=master is not None and setting.mode_of(world.broker(master)).all_ack,
+        unclean=may_be_unclean(world),
+        ends=ends_of(world),
+    )
+    return _elections(world.table, _ENCODE(command))
+
+
+@lru_cache(_REMEMBERED)
+def _elections(table: bytes, command: bytes) -> tuple[tuple[str, int | None, bytes], ...]:
+    """``command``: one in which nobody counts as alive, and everybody answers that can."""
+    wish = msgspec.msgpack.decode(command, type=ElectMaster)
+    group = _DECODE(table)
+    able = [i for i in wish.ends if i != group.master]
+    found, seen = [], {table}
+    for count in range(len(able) + 1):
+        for alive in combinations(able, count):
+            answered = tuple(i for i in alive if i in wish.answered)
+            asked = msgspec.structs.replace(wish, alive=alive, answered=answered)
+            for _, after in outcomes(table, asked):
+                now = group_of(after)
+                if after not in seen and not (now.master is None and group.master is None):
+                    seen.add(after)
+                    text = f"election, alive {alive}: master {now.master}, epoch {now.epoch}"
+                    found.append((text, now.master, after))
+    return tuple(found)
 
 
 def must_wait(setting: Setting, rules: Rules, world: World, chosen: int) -> bool:
@@ -232,6 +273,11 @@ def alteration(setting: Setting, request: Request) -> AlterSyncStateSet:
         incarnations=dict(request.proposal.incarnations),
         alive=setting.ids,
     )
+
+
+def keeping(broker_id: int, epoch: int) -> KeepToLeases:
+    """The master says that it acknowledges with a lease only."""
+    return KeepToLeases(group=GROUP, master_id=broker_id, master_epoch=epoch)
 
 
 def joining(broker_id: int) -> ApplyBrokerId:

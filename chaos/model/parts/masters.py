@@ -44,7 +44,7 @@ def advanced(setting: Setting, rules: Rules, world: World, broker_id: int) -> Wo
     if broker.phase is not Phase.MASTER or lead is None:
         return world
     mode, others = setting.mode_of(broker), counted(broker_id, lead, rules)
-    vouched = mode.all_ack and bool(others) and not (setting.unclean and rules.unclean_needs_lease)
+    vouched = mode.all_ack and bool(others) and not (broker.leased and rules.unclean_needs_lease)
     holds_lease = broker.lease == broker.epoch or not rules.lease_at_broker
     if not vouched and not holds_lease:
         return world
@@ -151,7 +151,7 @@ def forgotten(rules: Rules, world: World, broker_id: int, proposal: Open) -> Wor
     return world._replace(requests=rest).with_broker(broker_id, broker._replace(lead=lead))
 
 
-def took_over(setting: Setting, world: World, broker_id: int, view: bytes) -> World:
+def took_over(setting: Setting, rules: Rules, world: World, broker_id: int, view: bytes) -> World:
     """The broker elected by ``view`` begins its epoch: what it has is what the group has."""
     group, broker = group_of(view), world.broker(broker_id)
     epochs = broker.epochs
@@ -187,6 +187,7 @@ def took_over(setting: Setting, world: World, broker_id: int, view: bytes) -> Wo
         asked=True,
         follows=0,
         lease=0,
+        leased=group.needs_lease and rules.news_tell_of_outsiders,
         lead=lead,
     )
     return world.with_broker(broker_id, leads)

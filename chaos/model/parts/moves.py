@@ -9,9 +9,11 @@ from chaos.model.parts import controllers, masters, slaves
 from chaos.model.parts.faults import faults, removals, starts
 from chaos.model.parts.move import Move
 from chaos.model.parts.network import (
+    key_is_set,
     leaders_change,
     leases_end,
     links_break,
+    outsiders_are_heard_of,
     requests_arrive,
     views_are_sent,
 )
@@ -35,6 +37,7 @@ def moves(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
         if broker.phase is Phase.MASTER:
             yield from _leads(setting, rules, world, broker_id, broker)
     yield from removals(world)
+    yield from key_is_set(world)
     yield from leases_end(setting, rules, world)
     yield from requests_arrive(setting, world)
     yield from leaders_change(setting, rules, world)
@@ -87,7 +90,7 @@ def _told_to_lead(
     elif broker.phase is not Phase.MASTER and not broker.asked and rules.restarted_asks_anew:
         yield from _asks_anew(setting, world, broker_id, broker, view)
     else:
-        after = masters.took_over(setting, world, broker_id, view)
+        after = masters.took_over(setting, rules, world, broker_id, view)
         yield Move(f"{broker_id} leads epoch {group.epoch}", after, broker_id)
 
 
@@ -106,6 +109,7 @@ def _asks_anew(setting: Setting, world: World, broker_id: int, broker: Broker, v
                 log_epoch=recorded,
                 suspect=broker.suspect,
                 all_ack=setting.mode_of(broker).all_ack,
+                unclean=controllers.may_be_unclean(world),
                 master_epoch=group.epoch,
                 alive=tuple(sorted((*others, broker_id))),
                 answered=tuple(sorted((*others, broker_id))),
@@ -168,6 +172,7 @@ def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
     group = controllers.group_of(world.table)
     current = group.master == broker_id and group.epoch == broker.epoch
     current = current or not rules.lease_needs_a_majority
+    yield from outsiders_are_heard_of(world, broker_id, broker, current=current)
     if left.leases and current and broker.lease != broker.epoch:
         leased = world.spending(leases=1)._replace(granted=put(world.granted, broker_id, True))
         yield Move(
@@ -183,20 +188,9 @@ def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
 
 def _elections(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
     """The Controllers elect; a dead broker may still be thought alive, a living one dead."""
-    group = controllers.group_of(world.table)
-    able = [i for i in setting.ids if i != group.master]
-    seen = {world.table}
-    for count in range(len(able) + 1):
-        for alive in combinations(able, count):
-            command = controllers.election(setting, world, alive)
-            for _, table in controllers.outcomes(world.table, command):
-                now = controllers.group_of(table)
-                if table in seen or (now.master is None and group.master is None):
-                    continue
-                if now.master is not None and controllers.must_wait(setting, rules, world, now.master):
-                    continue
-                seen.add(table)
-                yield Move(
-                    f"election, alive {alive}: master {now.master}, epoch {now.epoch}",
-                    world.spending(elections=1)._replace(table=table),
-                )
+    waits: dict[int, bool] = {}
+    for text, master, table in controllers.elections(setting, world):
+        if master is not None and master not in waits:
+            waits[master] = controllers.must_wait(setting, rules, world, master)
+        if master is None or not waits[master]:
+            yield Move(text, world.spending(elections=1)._replace(table=table))

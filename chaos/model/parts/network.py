@@ -12,6 +12,7 @@ from chaos.model.parts import controllers
 from chaos.model.parts.move import Move
 from chaos.model.rules import Rules
 from chaos.model.world import Broker, Phase, Sent, Setting, World, put
+from controller.groups.commands import SUCCESS
 
 
 def views_are_sent(world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
@@ -38,8 +39,13 @@ def leases_end(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
         over = world._replace(granted=put(world.granted, broker_id, False))
         if not world.broker(broker_id).lease:
             yield Move(f"the lease of {broker_id} ends at the Controllers", over)
-        elif world.left.clocks and not rules.clocks_never_step:
+            continue
+        if world.left.clocks and not rules.clocks_never_step:
             yield Move(f"the clock of {broker_id} is set back", over.spending(clocks=1))
+        if world.left.stops:
+            # A hypervisor stops the clock of a guest, and nothing inside can tell.
+            text = f"the machine of {broker_id} stands still with its clock, its lease is over elsewhere"
+            yield Move(text, over.spending(stops=1))
 
 
 def requests_arrive(setting: Setting, world: World) -> Iterator[Move]:
@@ -64,3 +70,24 @@ def leaders_change(setting: Setting, rules: Rules, world: World) -> Iterator[Mov
         "another Controller leads",
         world.spending(leaders=1)._replace(granted=granted, table=table, previous=b""),
     )
+
+
+def key_is_set(world: World) -> Iterator[Move]:
+    """An operator lets the Controllers elect a broker from outside of the set, or takes that back."""
+    if world.left.keys:
+        now = not world.outsiders
+        yield Move(
+            f"outsiders {'may' if now else 'may not'} be elected",
+            world.spending(keys=1)._replace(outsiders=now),
+        )
+
+
+def outsiders_are_heard_of(world: World, broker_id: int, broker: Broker, *, current: bool) -> Iterator[Move]:
+    """The answer to a heartbeat says that outsiders may be elected; the next heartbeat says that it did."""
+    if world.outsiders and current and not broker.leased:
+        heard = broker._replace(leased=True)
+        yield Move(f"{broker_id} hears that it needs a lease", world.with_broker(broker_id, heard))
+    if broker.leased and not controllers.group_of(world.table).needs_lease:
+        code, table = controllers.apply(world.table, controllers.keeping(broker_id, broker.epoch))
+        if code == SUCCESS:
+            yield Move(f"the Controllers note that {broker_id} needs a lease", world._replace(table=table))

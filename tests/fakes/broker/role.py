@@ -23,8 +23,10 @@ from ha.master.proposals import Propose
 from ha.service import HaService
 from model.codes import Request, Response
 from model.config import BrokerConfig
+from model.ids import BrokerId
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
+from remoting.headers import flag
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
 from tests.broker.helpers import config_for, free_port
@@ -41,6 +43,7 @@ class FakeControllers:
         self.table = ReplicaTable()
         self.leader = 0
         self.lease_ms: int | None = None  # None: as the real RocketMQ, which knows no leases
+        self.elects_outsiders = False
         self.term: int | None = None  # said with a lease
         self.ports = [free_port() for _ in range(count)]
         self.alive: dict[int, Connection] = {}
@@ -109,7 +112,10 @@ class FakeControllers:
                 self.alive[int(ext["brokerId"])] = connection
             if self.lease_ms is None:
                 return request.reply(remark="Heart beat success")
-            ext = {"leaseMs": str(self.lease_ms if index == self.leader else 0)}
+            ext = {
+                "leaseMs": str(self.lease_ms if index == self.leader else 0),
+                "electsOutsiders": flag(self.elects_outsiders),
+            }
             return request.reply(ext=ext if self.term is None else ext | {"term": str(self.term)})
         if request.code == Request.CONTROLLER_GET_METADATA_INFO:
             leader = f"127.0.0.1:{self.ports[self.leader]}" if self.leader >= 0 else ""
@@ -210,6 +216,9 @@ class FakeHost:
     async def drain(self, transfer_target: int, timeout_s: float) -> bool:
         self.calls.append(("drain", transfer_target))
         return self.drains
+
+    def transfer_target(self) -> BrokerId | None:
+        return None
 
     def lacks(self) -> str | None:
         return None

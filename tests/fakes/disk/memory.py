@@ -276,6 +276,7 @@ class FaultyEnv:
     def __init__(self, disk: FaultyDisk | None = None, now_ms: int = 1_700_000_000_000) -> None:
         self.disk = disk or FaultyDisk()
         self.network: Network = OsNetwork()
+        self.ha_network = self.network
         self.random = random.Random(0)
         self.clock_ms = now_ms
         self.boot = "boot-1"

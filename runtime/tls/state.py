@@ -1,0 +1,118 @@
+"""Which certificates does a process use now, when are they read again, and what became of handshakes?
+
+The files are looked at again and again (``runtime.tls.watch``). Once they have stayed the same between
+two looks they are read, and new connections use what they say; those that are open go on as they are. Files
+that are wrong change nothing: one line in the log, ``error`` in the status, until they are mended.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from model.config.tls import FILE_KEY, TlsConfig
+from model.errors import ConfigError
+from model.settings import parse_file
+from runtime.complaints import Complaints
+from runtime.env import Env
+from runtime.tls.contexts import Contexts, load
+from runtime.tls.watch import Watch
+
+log = logging.getLogger(__name__)
+
+SOON_MS: Final = 14 * 24 * 3600 * 1000
+"""So long before its end a certificate is complained about, once a day."""
+_DAY_MS: Final = 24 * 3600 * 1000
+
+
+def wall_ms() -> int:
+    """What certificates are good for is said in wall-clock time."""
+    return time.time_ns() // 1_000_000
+
+
+class TlsState:
+    """The TLS of one process."""
+
+    def __init__(self, values: Mapping[str, str], now_ms: Callable[[], int] = wall_ms) -> None:
+        """``values``: the ``tls.*`` keys of the server's own file. Raises ConfigError."""
+        self.handshakes: Counter[str] = Counter({"ok": 0, "failed": 0, "refused": 0})
+        self.error: str | None = None
+        self.reloads = 0
+        self.complaints = Complaints(log, lambda: now_ms() / 1000)
+        self._values = {name: value for name, value in values.items() if name != FILE_KEY}
+        self._file = values.get(FILE_KEY, "")
+        self._now_ms = now_ms
+        self._reminded_ms = 0
+        config = self._config()
+        self._watch = Watch(self._paths(config))
+        self.now: Contexts = load(config, now_ms())
+
+    def look(self) -> None:
+        """Read the files again if they have changed. Blocks."""
+        if not self._watch.changed(self._paths(self.now.config)):
+            return
+        try:
+            config = self._config()
+            self.now = load(config, self._now_ms())
+        except ConfigError as error:
+            self.error = str(error)
+            log.error("TLS: the new files are not used, the former ones are: %s", error)
+            return
+        self._watch.use(self._paths(config))
+        self.error = None
+        self.reloads += 1
+        log.info("TLS: files read again, new connections use them: %s", self._summary())
+
+    @property
+    def server(self) -> ssl.SSLContext | None:
+        """For connections that begin now."""
+        return self.now.server
+
+    async def look_off_loop(self, env: Env) -> None:
+        """``look``, and a reminder of a certificate that ends soon."""
+        await env.offload(self.look)
+        own, now_ms = self.now.own, self._now_ms()
+        if own is not None and own.not_after_ms - now_ms < SOON_MS and now_ms - self._reminded_ms > _DAY_MS:
+            self._reminded_ms = now_ms
+            what = "expired" if own.not_after_ms <= now_ms else "expires"
+            log.warning("TLS: the certificate of this server %s at %s: renew it", what, own.not_after)
+
+    def status(self) -> dict[str, Any]:
+        """JSON-ready."""
+        own = self.now.own
+        return {
+            "mode": str(self.now.config.mode),
+            "dials": self.now.config.dials,
+            "clientAuth": str(self.now.config.client_auth),
+            "handshakes": dict(sorted(self.handshakes.items())),
+            "notAfter": None if own is None else own.not_after,
+            "notAfterMs": None if own is None else own.not_after_ms,
+            "reloads": self.reloads,
+            "error": self.error,
+        }
+
+    def _summary(self) -> str:
+        own = self.now.own
+        until = "" if own is None else f", certificate until {own.not_after}"
+        return f"tls.server.mode={self.now.config.mode}{until}"
+
+    def _config(self) -> TlsConfig:
+        values: dict[str, str] = {}
+        if self._file:
+            try:
+                text = Path(self._file).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{FILE_KEY}={self._file}: cannot be read: {error}") from None
+            values = parse_file(self._file, text)
+        try:
+            return TlsConfig.from_mapping({**values, **self._values})
+        except ConfigError as error:
+            raise ConfigError(f"{self._file}: {error}" if self._file else str(error)) from None
+
+    def _paths(self, config: TlsConfig) -> tuple[str, ...]:
+        return (self._file, *config.files())

@@ -1,0 +1,1 @@
+"""Fuzzers: every decoder under hostile bytes, and a live broker group under a hostile client."""

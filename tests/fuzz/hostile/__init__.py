@@ -1,0 +1,1 @@
+"""A hostile client beside a well-behaved one, on a live broker group (docs/security.md)."""

@@ -1,0 +1,262 @@
+"""The promise of runtime.tls.door: the first byte decides, and who says nothing holds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import socket
+import ssl
+import time
+
+import pytest
+
+from model.config.tls import Mode
+from model.errors import Unknown
+from model.settings import split_address
+from remoting.service import Limits
+from runtime.tls import door as doors
+from runtime.tls.door import Choice, choose
+from runtime.tls.places import Places
+from runtime.tls.state import TlsState
+from tests.tls.site import Site, ask, run_on, serving
+from tests.waiting import until
+
+BODY = bytes(range(256)) * 2048
+
+
+@pytest.mark.parametrize(
+    ("mode", "plain", "tls"),
+    [
+        (Mode.DISABLED, Choice.PLAIN, Choice.NO_TLS),
+        (Mode.PERMISSIVE, Choice.PLAIN, Choice.TLS),
+        (Mode.ENFORCING, Choice.NO_PLAIN, Choice.TLS),
+    ],
+)
+def test_the_first_byte_and_the_mode_decide(mode: Mode, plain: Choice, tls: Choice) -> None:
+    assert choose(mode, 0x16) is tls
+    assert {choose(mode, byte) for byte in range(256) if byte != 0x16} == {plain}
+
+
+def test_a_permissive_port_takes_both(site: Site, loop: str) -> None:
+    async def work() -> None:
+        state = TlsState(site.server("permissive"))
+        async with serving(state) as (_, address):
+            assert await ask(address, None, BODY) == BODY
+            assert await ask(address, site.client(), BODY) == BODY
+            assert state.handshakes == {"ok": 1, "failed": 0, "refused": 0}
+
+    run_on(loop, work)
+
+
+def test_an_enforcing_port_refuses_plain_and_says_so(
+    site: Site, loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        state = TlsState(site.server("enforcing"))
+        async with serving(state) as (_, address):
+            with pytest.raises(Unknown):
+                await ask(address, None)
+            assert await ask(address, site.client()) == b"x"
+            assert state.handshakes["refused"] == 1
+
+    run_on(loop, work)
+    assert "it begins without TLS, and tls.server.mode=enforcing here" in caplog.text
+
+
+def test_a_disabled_port_refuses_tls_and_says_so(
+    site: Site, loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with serving(TlsState(site.server("disabled"))) as (_, address):
+            with pytest.raises(ConnectionError, match="TLS handshake failed"):
+                await ask(address, site.client())
+            assert await ask(address, None) == b"x"
+
+    run_on(loop, work)
+    assert "it begins a TLS handshake, and tls.server.mode=disabled here" in caplog.text
+
+
+def test_a_flood_of_plain_connections_is_a_few_lines(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        state = TlsState(site.server("enforcing"))
+        async with serving(state) as (_, address):
+            for _ in range(60):
+                _, writer = await asyncio.open_connection(*split_address(address))
+                writer.write(b"\0")
+                await writer.drain()
+                writer.close()
+            await until(lambda: state.handshakes["refused"] == 60)
+
+    run_on("asyncio", work)
+    lines = [r for r in caplog.records if "refused" in r.message and r.levelno == logging.WARNING]
+    assert len(lines) < 20
+
+
+def test_a_connection_that_says_nothing_ends(site: Site, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "FIRST_BYTE_S", 0.1)
+
+    async def work() -> None:
+        async with serving(TlsState(site.server("permissive"))) as (server, address):
+            reader, writer = await asyncio.open_connection(*split_address(address))
+            assert await reader.read() == b""
+            writer.close()
+            assert not server.connections
+
+    run_on(loop, work)
+
+
+def test_a_handshake_that_does_not_end_ends(site: Site, loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "HANDSHAKE_S", 0.2)
+
+    async def work() -> None:
+        state = TlsState(site.server())
+        async with serving(state) as (_, address):
+            reader, writer = await asyncio.open_connection(*split_address(address))
+            writer.write(b"\x16\x03\x01\x02\x00\x01")
+            assert await reader.read() == b""
+            writer.close()
+            await until(lambda: state.handshakes["failed"] == 1)
+            assert await ask(address, site.client()) == b"x"
+
+    run_on(loop, work)
+
+
+def test_the_oldest_silent_one_gives_way_when_places_are_taken(site: Site, loop: str) -> None:
+    async def work() -> None:
+        async with serving(TlsState(site.server()), Places(total=4, per_address=100)) as (_, address):
+            silent = [await asyncio.open_connection(*split_address(address)) for _ in range(6)]
+            for reader, _ in silent[:2]:
+                assert await reader.read() == b""
+            assert await ask(address, site.client()) == b"x"
+            for _, writer in silent:
+                writer.close()
+
+    run_on(loop, work)
+
+
+def test_one_address_has_its_share_of_the_places(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with serving(TlsState(site.server()), Places(total=100, per_address=2)) as (_, address):
+            opened = [await asyncio.open_connection(*split_address(address)) for _ in range(3)]
+            assert await opened[2][0].read() == b""
+            for _, writer in opened:
+                writer.close()
+
+    run_on("asyncio", work)
+    assert "too many connections that say nothing" in caplog.text
+
+
+def test_slow_handshakes_give_way_to_those_that_wait(
+    site: Site, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "SHAKING_MAX", 2)
+    monkeypatch.setattr(doors, "GIVE_WAY_S", 0.2)
+
+    async def work() -> None:
+        async with serving(TlsState(site.server())) as (_, address):
+            slow = [await asyncio.open_connection(*split_address(address)) for _ in range(6)]
+            for _, writer in slow:
+                writer.write(b"\x16\x03")
+            await asyncio.sleep(0.05)
+            began = time.monotonic()
+            assert await ask(address, site.client()) == b"x"
+            assert time.monotonic() - began < 2.5
+            for _, writer in slow:
+                writer.close()
+
+    run_on(loop, work)
+
+
+def test_many_clients_at_once_all_get_in(site: Site, loop: str) -> None:
+    async def work() -> None:
+        state = TlsState(site.server("permissive"))
+        async with serving(state) as (_, address):
+            asked = [ask(address, site.client() if n % 2 else None, b"%d" % n) for n in range(60)]
+            assert await asyncio.gather(*asked) == [b"%d" % n for n in range(60)]
+            assert state.handshakes == {"ok": 30, "failed": 0, "refused": 0}
+
+    run_on(loop, work)
+
+
+def test_connections_count_against_the_caps_as_ever(site: Site, loop: str) -> None:
+    async def work() -> None:
+        limits = Limits(connections_max=1)
+        async with serving(TlsState(site.server("permissive")), limits=limits) as (server, address):
+            _, first = await asyncio.open_connection(*split_address(address))
+            first.write(b"\0\0\1")
+            await until(lambda: len(server.connections) == 1)
+            assert await ask(address, site.client()) == b""  # the server is busy
+            assert server.guard.refused["maxConnections"] == 1
+            first.close()
+
+    run_on(loop, work)
+
+
+def test_a_port_that_closes_ends_what_has_not_begun(site: Site, loop: str) -> None:
+    async def work() -> None:
+        async with serving(TlsState(site.server())) as (server, address):
+            reader, writer = await asyncio.open_connection(*split_address(address))
+            other, shaking = await asyncio.open_connection(*split_address(address))
+            shaking.write(b"\x16")
+            await asyncio.sleep(0.05)
+            server.stop_accepting()
+            assert await reader.read() == await other.read() == b""
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*split_address(address))
+            writer.close()
+            shaking.close()
+
+    run_on(loop, work)
+
+
+def test_a_server_without_delay_sends_small_answers_at_once(site: Site, loop: str) -> None:
+    """Nagle's algorithm would hold every second small frame for 40 ms."""
+
+    async def work() -> None:
+        async with serving(TlsState(site.server("permissive"))) as (server, address):
+            _, writer = await asyncio.open_connection(*split_address(address))
+            writer.write(b"\0\0\1")
+            await until(lambda: len(server.connections) == 1)
+            transport = next(iter(server.connections))._transport
+            assert transport is not None
+            own = transport.get_extra_info("socket")
+            assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            writer.close()
+
+    run_on(loop, work)
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_both_versions_of_java_clients(site: Site, loop: str, version: str) -> None:
+    async def work() -> None:
+        async with serving(TlsState(site.server())) as (_, address):
+            context = ssl.create_default_context(cafile=site.ca)
+            context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+            host, port = split_address(address)
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+            assert writer.get_extra_info("ssl_object").version() == version.replace("_", ".")
+            writer.close()
+            await writer.wait_closed()
+            assert await reader.read() == b""
+
+    run_on(loop, work)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl")
+def test_openssl_s_client_verifies_the_server(site: Site, loop: str) -> None:
+    async def work() -> None:
+        async with serving(TlsState(site.server())) as (_, address):
+            process = await asyncio.create_subprocess_exec(
+                *("openssl", "s_client", "-connect", address, "-CAfile", site.ca),
+                *("-verify_return_error", "-verify_ip", "127.0.0.1", "-brief"),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            said, _ = await process.communicate()
+            assert process.returncode == 0, said
+            assert b"Verification: OK" in said
+            assert b"TLSv1.3" in said
+
+    run_on(loop, work)

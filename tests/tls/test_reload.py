@@ -1,0 +1,138 @@
+"""The promise of runtime.tls.state: new files are used without a stop, wrong ones are not."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from model.config.tls import Mode
+from model.errors import Unknown
+from model.settings import split_address
+from remoting.codec import Command
+from remoting.service import RemotingClient
+from runtime.os_env import OsEnv
+from runtime.tls.network import TlsNetwork
+from runtime.tls.state import SOON_MS, TlsState
+from runtime.tls.validity import validity
+from tests.tls.site import Site, ask, run_on, serving
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Site:
+    """A site whose files the test changes."""
+    return Site(tmp_path)
+
+
+def look_twice(state: TlsState) -> None:
+    """It reads what stayed the same between two looks."""
+    state.look()
+    state.look()
+
+
+def shown(site: Site, address: str) -> str:
+    """Until when the certificate is good that a server shows now."""
+    host, port = split_address(address)
+    return validity(ssl.get_server_certificate((host, port), ca_certs=site.ca)).not_after
+
+
+def test_a_new_certificate_is_shown_and_open_connections_go_on(own: Site, loop: str) -> None:
+    async def work() -> None:
+        state = TlsState(own.server())
+        env = OsEnv()
+        async with serving(state) as (_, address):
+            client = RemotingClient(OsEnv(network=TlsNetwork(TlsState(own.client()))), "client")
+            assert (await client.call(address, Command(1, {}, b"1"))).body == b"1"
+            before = await env.offload(lambda: shown(own, address))
+            own.put("server", own.pair(days=200))
+            look_twice(state)
+            after = await env.offload(lambda: shown(own, address))
+            assert state.reloads == 1
+            assert before < after == state.status()["notAfter"]
+            assert (await client.call(address, Command(1, {}, b"2"))).body == b"2"
+            await client.close()
+
+    run_on(loop, work)
+
+
+@pytest.mark.parametrize("how", ["half", "gone", "other key", "expired", "nonsense"])
+def test_files_that_are_wrong_change_nothing_and_are_told_once(
+    own: Site, strangers: Site, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = TlsState(own.server())
+    cert, key = Path(own.path("server.pem")), Path(own.path("server.key"))
+    good = cert.read_bytes(), key.read_bytes()
+    before = state.now
+    if how == "half":
+        cert.write_bytes(good[0][:200])
+    elif how == "gone":
+        key.unlink()
+    elif how == "other key":
+        key.write_bytes(Path(strangers.path("server.key")).read_bytes())
+    elif how == "expired":
+        own.put("server", own.pair(days=1, ago=2))
+    else:
+        cert.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    for _ in range(5):
+        state.look()
+    assert state.now is before
+    assert state.error is not None
+    assert "tls.server." in state.error
+    assert state.status()["error"] == state.error
+    assert len([r for r in caplog.records if "the new files are not used" in r.message]) == 1
+    own.put("server", own.pair(days=100))
+    look_twice(state)
+    assert state.error is None
+    assert state.now is not before
+
+
+def test_files_that_are_being_written_are_waited_for(own: Site) -> None:
+    state = TlsState(own.server())
+    new = own.pair(days=90)
+    Path(own.path("server.pem")).write_bytes(new.cert)
+    state.look()
+    Path(own.path("server.key")).write_bytes(new.key)
+    state.look()
+    state.look()
+    assert (state.reloads, state.error) == (1, None)
+
+
+def test_the_mode_changes_without_a_stop(own: Site, tmp_path: Path, loop: str) -> None:
+    file = tmp_path / "tls.properties"
+
+    def write(mode: str) -> None:
+        file.write_text("".join(f"{k}={v}\n" for k, v in own.server(mode).items()))
+
+    async def work() -> None:
+        write("permissive")
+        state = TlsState({"tls.config.file": str(file)})
+        async with serving(state) as (_, address):
+            assert await ask(address, None) == b"x"
+            write("enforcing")
+            look_twice(state)
+            assert state.now.config.mode is Mode.ENFORCING
+            with pytest.raises(Unknown):
+                await ask(address, None)
+            assert await ask(address, own.client()) == b"x"
+
+    run_on(loop, work)
+
+
+def test_a_certificate_that_ends_soon_is_complained_about_once_a_day(
+    own: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    own.put("server", own.pair(days=5))
+    now_ms = TlsState(own.server()).now.own
+    assert now_ms is not None
+    at = [now_ms.not_after_ms - SOON_MS + 1000]
+    state = TlsState(own.server(), lambda: at[0])
+
+    async def work() -> None:
+        for _ in range(3):
+            await state.look_off_loop(OsEnv())
+        at[0] += 25 * 3600 * 1000
+        await state.look_off_loop(OsEnv())
+
+    run_on("asyncio", work)
+    assert len([r for r in caplog.records if "renew it" in r.message]) == 2
