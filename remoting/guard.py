@@ -23,8 +23,11 @@ from typing import Any, Final, Protocol
 from model.codes import Request, Response
 from model.config.server import ServerConfig
 from model.errors import Refused
+from remoting.acl.audit import Audit
+from remoting.acl.gate import Gate
 from remoting.auth import PEER_CODES, SIGNATURE, Credentials
 from remoting.codec import FRAME_BYTES_MAX, Command
+from remoting.inbox import PartsLine
 from remoting.starts import Starts
 from runtime.complaints import Complaints
 from runtime.descriptors import SPARE
@@ -156,8 +159,11 @@ class Guard:
     def __init__(self, name: str, limits: Limits, now_ms: Callable[[], float]) -> None:
         self.limits = limits
         self.slow = SlowTurns(name, now_ms)
-        self.starts = Starts()
+        self.starts = Starts(now_ms)
+        self.parts = PartsLine()
         self.complaints = Complaints(log, lambda: now_ms() / 1000)
+        self.audit = Audit(name, lambda: now_ms() / 1000)
+        self.gate: Gate | None = None
         self.refused: Counter[str] = Counter(dict.fromkeys(CAPS, 0))
         self.begun = Tally(limits.begun_bytes_max)
         self.unread = Tally(limits.unread_bytes_max)
@@ -259,6 +265,7 @@ class Guard:
             "begunBytes": self.begun.total,
             "unreadBytes": self.unread.total,
             "refused": dict(sorted(self.refused.items())),
+            "audit": self.audit.status(),
             "slowTurns": self.slow.status(),
         }
 

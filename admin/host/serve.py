@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from admin.credentials import open_to_others
 from admin.exits import DONE, INTERRUPTED, UNFINISHED
+from admin.host.collector import Collector
 from admin.host.tls import WithTls, env_with, tls_of
 from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, ServerConfig
 from model.config.tls import split_tls
@@ -32,7 +33,8 @@ from runtime.env import Env
 from runtime.events import Event
 from runtime.tasks import Tasks, every
 from runtime.tls.places import Places
-from runtime.tls.state import LOOK_S, TlsState
+from runtime.tls.state import TlsState
+from runtime.tls.watch import LOOK_S
 
 if TYPE_CHECKING:
     from admin.host.endpoint import Endpoint
@@ -257,10 +259,10 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
     SPARE.keep(KEPT)
     env = env_with(tls, chosen.places, watch=_log_event)
     server = chosen.make(env)
-    watching = Tasks("serve.watch")
-    watching.spawn(every(REFILL_S, SPARE.refill, what="looking for free descriptors"), name="descriptors")
     endpoint: Endpoint | None = None
     link: socket.socket | None = None
+    collector, watching = Collector(), Tasks("process")
+    watching.spawn(every(REFILL_S, SPARE.refill, what="looking for free descriptors"), name="descriptors")
     try:
         if chosen.admin_port:
             if not is_loopback(chosen.admin_address):
@@ -275,6 +277,8 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
         if link is not None:
             link.listen(BACKLOG)
         print(f"ready {chosen.role} {chosen.address}", flush=True)
+        collector.begin()
+        watching.spawn(collector.run(), name="collector")
         if link is not None:
             # Clients of the server do not wait for the HTTP framework; who asks for the status does.
             endpoint = await env.offload(lambda: _endpoint(chosen.role, server, link))

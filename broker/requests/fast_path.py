@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.requests.batch import READ_MESSAGES_MAX, WAITS
 from broker.requests.fast_headers import (
     ODD,
     SEND,
@@ -163,7 +164,7 @@ class FastPath:
         born = connection.attributes.get("born_host")
         if born is None:
             born = connection.attributes["born_host"] = born_host(connection.remote)
-        if not self._usable or len(born) != 8 or self._refuse():
+        if not self._usable or len(born) != 8 or WAITS in connection.attributes or self._refuse():
             return self._split(buffer, start, end, [])
         sends = _Sends(self, connection, buffer, start)
         broken: PeerError | None = None
@@ -350,7 +351,9 @@ class _Sends:
     ) -> bool:
         """Take all messages of a batch or none; whether that was possible. Raises DiskError."""
         path = self.path
-        inner = _inner(self.buffer, self.view, body_at, stop, path.config.batch_messages_max)
+        left = READ_MESSAGES_MAX - len(self.dispatches)
+        most = min(path.config.batch_messages_max, left)
+        inner = _inner(self.buffer, self.view, body_at, stop, most) if left > 0 else None
         if inner is None:
             return False
         overhead = OVERHEAD_BYTES + len(route.stored)
