@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.acl.requests import AclProcessor
 from broker.context import BrokerContext
 from broker.requests.codes import handlers
 from broker.requests.consumers.heartbeats import ClientProcessor
@@ -9,6 +10,8 @@ from broker.requests.consumers.locks import LockProcessor
 from broker.requests.consumers.offsets import OffsetProcessor
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.operators.admin import AdminProcessor
+from broker.requests.operators.inspection import InspectionProcessor
+from broker.requests.operators.maintenance import MaintenanceProcessor
 from broker.requests.operators.query import QueryProcessor
 from broker.requests.operators.tables import TableProcessor
 from broker.requests.send import SendProcessor
@@ -31,7 +34,7 @@ class Processors:
         self.handlers: dict[int, Handler] = {}
         self._context = context
 
-    def answer(self, upkeep: Upkeep, role_changed: Handler) -> None:
+    def answer(self, upkeep: Upkeep, role_changed: Handler, acl: AclProcessor) -> None:
         """From now on ``handlers`` has every code that a broker answers."""
         context = self._context
         self.handlers = handlers(
@@ -43,9 +46,12 @@ class Processors:
             locks=LockProcessor(context),
             tables=TableProcessor(context),
             admin=self.admin,
+            inspection=InspectionProcessor(context),
+            maintenance=MaintenanceProcessor(context),
             transactions=self.transactions,
             copies=context.copies,
             repair=upkeep.repair,
             compare=upkeep.compare,
             role_changed=role_changed,
         )
+        self.handlers |= acl.handlers()

@@ -35,7 +35,7 @@ from client.session import POLL_MS, Session
 from model.codes import Request, Response
 from model.errors import MqError, PeerError, Refused, Unknown
 from model.message import RETRY_PREFIX, java_hash
-from model.topic import AUTO_CREATE_TOPIC
+from model.topic import AUTO_CREATE_TOPIC, topic_name_error
 from remoting.codec import FLAG_ONEWAY, Command
 from remoting.headers import SendHeader
 from runtime.backoff import backoff_s
@@ -232,8 +232,9 @@ class Producer(Lifecycle):
         )
 
     def _check(self, message: Message) -> None:
-        if not message.topic:
-            raise ValueError("a message needs a topic")
+        problem = topic_name_error(message.topic)
+        if problem is not None and not message.topic.startswith(RETRY_PREFIX):
+            raise ValueError(problem)  # a broker would refuse it, or the NameServers never know it
         if not message.body:
             raise ValueError("a message needs a body of at least one byte")
         size, most = len(message.body), self._options.message_bytes_max

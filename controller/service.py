@@ -224,8 +224,7 @@ class Controller:
             case Request.UPDATE_CONTROLLER_CONFIG:
                 return self._update_config(request)
             case Request.GET_CONTROLLER_CONFIG:
-                text = "".join(f"{key}={value}\n" for key, value in self._config.to_mapping().items())
-                return request.reply(body=text.encode())
+                return request.reply(body=self._config.shown().encode())
         ask = self._asks.get(request.code)
         if ask is None:
             raise unsupported(request)
@@ -408,15 +407,19 @@ class Controller:
         ext = request.ext
         name = need(ext, "brokerName")
         restarted, handed_over_by = opt_bool(ext, "restarted"), opt_int(ext, "yields", -1)
+        steps_down = opt_bool(ext, "stepsDown")
+        as_master = restarted or steps_down or handed_over_by >= 0
         wish = Wish(
             broker_id=need_int(ext, "brokerId", -1),
             designate=opt_bool(ext, "designateElect"),
             restarted=restarted,
             log_epoch=opt_int(ext, "logEpoch", PRIORITY_LAST),
             suspect=opt_bool(ext, "doubtful"),
-            # Both say that the master no longer leads in this epoch; an older broker names no epoch.
-            master_epoch=opt_int(ext, "masterEpoch", -1) if restarted or handed_over_by >= 0 else -1,
+            # The master of this epoch says so; an older broker names no epoch.
+            master_epoch=opt_int(ext, "masterEpoch", -1) if as_master else -1,
             handed_over_by=handed_over_by,
+            steps_down=steps_down,
+            needed=opt_int(ext, "copiesNeeded", 1, 1),
         )
         return self._told_ha_address(name, await self._coordinator.elect(name, wish))
 

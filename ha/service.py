@@ -56,6 +56,8 @@ class Conditions:
     Controllers may elect a broker outside of the set."""
     eligible: Callable[[BrokerId], bool] = lambda broker_id: True
     """Whether a slave has all that a member of the SyncStateSet must have besides the log."""
+    keeps_set: Callable[[], bool] = lambda: False
+    """See ``SyncSet.keeps_set``."""
     before_reseed: Callable[[], Awaitable[None]] = _nothing_before
     """Awaited before a log is put aside (``autoReseed``). Raises MqError, OSError: not now."""
 
@@ -162,7 +164,7 @@ class HaService:
         log_, policy = self._store.log, AckPolicy.of(self._config, controllers=leads.epoch != 0)
         if leads.epoch == 0:
             return ConnectedSet(self_id, policy, log_.end, log_.flushed, self._store.confirmed)
-        return SyncSet(
+        sync = SyncSet(
             self_id,
             leads,
             LogEnds(log_.end, self._store.confirmed, log_.flushed),
@@ -174,6 +176,8 @@ class HaService:
             ),
             eligible=lambda broker_id: self.conditions.eligible(broker_id),
         )
+        sync.keeps_set = lambda: self.conditions.keeps_set()
+        return sync
 
     def expect_master(self, *, rocketmq_peer: bool) -> None:
         """``rocketmq_peer``: whether the master may be a real RocketMQ broker, for the next ``become_slave``.
@@ -248,6 +252,16 @@ class HaService:
     def members_to_write(self) -> int:
         """Copies without which this master answers no change; 1 while it is none."""
         return self.sync.members_to_write if self.sync is not None else 1
+
+    @property
+    def copies_needed(self) -> int:
+        """Copies without which this master tells no producer OK; 1 while it is none."""
+        return self.sync.copies_needed if isinstance(self.sync, SyncSet) else 1
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether this master hears too few slaves to tell a producer OK."""
+        return isinstance(self.sync, SyncSet) and self.sync.is_cut_off(self._env.monotonic_ms())
 
     @property
     def candidates(self) -> frozenset[BrokerId]:

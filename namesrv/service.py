@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from model.codes import Request, Response
 from model.config import NamesrvConfig
 from model.errors import ConfigError, DiskError, PeerError, Refused
+from model.foreign_keys import sort_out
 from model.ids import MASTER_ID
 from model.settings import parse_properties
 from namesrv.codec import PART, ZONE, parse_queues, parse_registration, parse_version
@@ -290,13 +291,13 @@ class NameServer:
     # configuration
 
     def _get_config(self, connection: Connection, request: Command) -> Command:
-        values = self._config.to_mapping()
-        return request.reply(body="".join(f"{name}={value}\n" for name, value in values.items()).encode())
+        text = "rocketmqHome=\n" + self._config.shown()  # tools look for the key
+        return request.reply(body=text.encode())
 
     def _update_config(self, connection: Connection, request: Command) -> Command:
         current = self._config.to_mapping()
         try:
-            changes = parse_properties(request.body.decode())
+            changes, ignored = sort_out(parse_properties(request.body.decode()), "namesrv")
             config = NamesrvConfig.from_mapping({**current, **changes})
         except (ConfigError, UnicodeDecodeError) as error:
             raise Refused(f"configuration not changed: {error}", Response.INVALID_PARAMETER) from None
@@ -306,6 +307,8 @@ class NameServer:
         for name in changes:
             attribute = NamesrvConfig.keys()[name].name
             setattr(self._config, attribute, getattr(config, attribute))
+        if ignored:
+            log.info("namesrv: keys of RocketMQ that keelmq has no use for, ignored: %s", ", ".join(ignored))
         log.info("namesrv: %s changed the configuration: %s", connection.remote, changes)
         return request.reply()
 

@@ -27,7 +27,7 @@ from store.flow.reading import Got, Reader
 from store.flow.retention import Retention
 from store.flow.store_flow import StoreFlow
 from store.flow.throttle import Throttle
-from store.flow.writing import Put, Writer
+from store.flow.writing import Prepared, Put, Writer
 from store.heal.repair import Repairer
 from store.heal.scrub import Scrub
 from store.recover.evidence import LogWasLonger
@@ -203,6 +203,13 @@ class MessageStore:
         messages = message if isinstance(message, list) else [message]
         return self.writer.put(messages, stored_before=stored_before)
 
+    def put_prepared(self, messages: list[Prepared]) -> list[Put]:
+        """``put`` of what ``writer.prepare`` made: messages of one queue. Raises as ``put``."""
+        reason = self.writable
+        if reason is not None:
+            raise DiskError(reason)
+        return self.writer.put_prepared(messages)
+
     def tags_code(self, topic: str, properties: str, store_timestamp_ms: int) -> int:
         """What a queue entry carries: the hash of TAGS, or when a delayed message is due (ms)."""
         return self.flow.parser.tags_code(topic, properties, store_timestamp_ms)
@@ -323,6 +330,11 @@ class MessageStore:
         queue = self.files.queues.get(topic, queue_id)
         entry = queue.entry(queue_offset) if queue is not None and queue_offset >= queue.min_offset else None
         return self.reader.store_time(entry[0]) if entry is not None else None
+
+    def earliest_ms(self) -> int:
+        """Store timestamp (ms) of the first record that is kept; -1 while there is none."""
+        found = self.reader.store_time(self.log.min_offset) if self.log.end > self.log.min_offset else None
+        return -1 if found is None else found
 
     def lookup(self, physical_offset: int) -> bytes | None:
         """The whole record that starts there, or None."""

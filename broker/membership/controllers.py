@@ -256,6 +256,19 @@ class Controllers:
         still = Response.CONTROLLER_MASTER_STILL_EXIST
         return view_of(await self.call(Command(Request.CONTROLLER_ELECT_MASTER, ext), also=[still]), asked_ms)
 
+    async def step_down(
+        self, broker_id: BrokerId, epoch: Epoch, needed: int, target: BrokerId | None
+    ) -> View:
+        """This broker is master of ``epoch`` and cannot serve: ask for another one, as if it were dead, that
+        reaches ``needed`` copies; or for ``target``, which is to have all of its log first. Raises Refused:
+        nobody else can, or not now. A real Controller has no answer but that the master is alive.
+        """
+        chosen, named = (broker_id, "false") if target is None else (target, "true")
+        ext = self._group(brokerId=chosen, designateElect=named, masterEpoch=epoch)
+        ext |= {"stepsDown": "true", "copiesNeeded": str(needed)}
+        asked_ms = self._env.monotonic_ms()
+        return view_of(await self.call(Command(Request.CONTROLLER_ELECT_MASTER, ext)), asked_ms)
+
     async def alter(
         self,
         broker_id: BrokerId,

@@ -7,6 +7,8 @@ from broker.requests.consumers.locks import LockProcessor
 from broker.requests.consumers.offsets import OffsetProcessor
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.operators.admin import AdminProcessor
+from broker.requests.operators.inspection import InspectionProcessor
+from broker.requests.operators.maintenance import MaintenanceProcessor
 from broker.requests.operators.query import QueryProcessor
 from broker.requests.operators.tables import TableProcessor
 from broker.requests.send import SendProcessor
@@ -28,6 +30,8 @@ def handlers(
     locks: LockProcessor,
     tables: TableProcessor,
     admin: AdminProcessor,
+    inspection: InspectionProcessor,
+    maintenance: MaintenanceProcessor,
     transactions: Transactions,
     copies: Copies,
     repair: LogRepair,
@@ -41,6 +45,7 @@ def handlers(
         Request.SEND_BATCH_MESSAGE: send.send,
         Request.CONSUMER_SEND_MSG_BACK: send.send_back,
         Request.END_TRANSACTION: transactions.end,
+        Request.RESUME_CHECK_HALF_MESSAGE: transactions.resume,
         Request.PULL_MESSAGE: pull.pull,
         Request.LITE_PULL_MESSAGE: pull.pull,
         Request.QUERY_CONSUMER_OFFSET: offsets.query,
@@ -87,6 +92,17 @@ def handlers(
         Request.INVOKE_BROKER_TO_RESET_OFFSET: admin.reset_offset,
         Request.GET_CONSUMER_RUNNING_INFO: admin.consumer_running_info,
         Request.CONSUME_MESSAGE_DIRECTLY: admin.consumer_running_info,
+        Request.QUERY_CONSUME_QUEUE: inspection.queue_entries,
+        Request.QUERY_CORRECTION_OFFSET: inspection.correction_offsets,
+        Request.GET_BROKER_CONSUME_STATS: inspection.all_consume_stats,
+        Request.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: inspection.consumer_status,
+        Request.VIEW_BROKER_STATS_DATA: inspection.stats_of,
+        Request.CLEAN_EXPIRED_CONSUMEQUEUE: maintenance.clean_queues,
+        Request.CLEAN_UNUSED_TOPIC: maintenance.clean_queues,
+        Request.DELETE_EXPIRED_COMMITLOG: maintenance.delete_expired,
+        Request.UPDATE_AND_GET_GROUP_FORBIDDEN: maintenance.forbid,
+        Request.NOTIFY_MIN_BROKER_ID_CHANGE: maintenance.note_least_broker,
+        Request.RESET_MASTER_FLUSH_OFFSET: maintenance.reset_flushed,
         Request.GET_BROKER_HA_STATUS: admin.ha_status,
         Request.EXCHANGE_BROKER_HA_INFO: admin.exchange_ha_info,
         Request.GET_BROKER_EPOCH_CACHE: admin.epochs,

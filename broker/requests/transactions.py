@@ -41,10 +41,11 @@ from model.message import (
     UNIQ_KEY,
     WAIT,
     message_id,
+    parse_message_id,
     property_of,
 )
 from remoting.codec import Command
-from remoting.headers import EndTransactionHeader
+from remoting.headers import EndTransactionHeader, need
 from remoting.service import Connection
 from store.files.record import NewMessage, Record, decode, encode, records_in
 from store.flow.reading import GetStatus
@@ -325,6 +326,26 @@ class Transactions:
                     self._put_back(half)
         finally:
             self._forget()
+
+    async def resume(self, connection: Connection, request: Command) -> Command | None:
+        """Ask again about a half that was given up (RESUME_CHECK_HALF_MESSAGE): it is a half anew."""
+        context = self._context
+        await context.admit(connection, request)
+        message = need(request.ext, "msgId")
+        try:
+            raw = context.store.lookup(parse_message_id(message)[1])
+        except ValueError as error:
+            raise Refused(str(error), Response.SYSTEM_ERROR) from None
+        record = decode(raw) if raw is not None else None
+        if record is None or record.topic != DISCARDED_TOPIC:
+            raise Refused(
+                "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed:"
+                f" {message} names no message of {DISCARDED_TOPIC}",
+                Response.SYSTEM_ERROR,
+            )
+        properties = changed(record.properties, {CHECK_TIMES: "0", WAIT: "false"})
+        puts = self._sender.put([self._copy(record, HALF_TOPIC, 0, properties)], stored_before=True)
+        return self._sender.answer(connection, request, request.reply(), puts, wait=True)
 
     def _is_due(self, half: Record) -> bool:
         wait_ms = self._context.config.transaction_timeout_ms

@@ -54,6 +54,9 @@ class RoleHost(Protocol):
         """Stay master, take no more writes; whether within ``timeout_s`` all answers have left and the slave
         ``transfer_target`` has the whole log and what consumers committed before."""
 
+    def transfer_target(self) -> BrokerId | None:
+        """The slave a handover would go to now, or None."""
+
     def resume(self) -> None:
         """Take writes again, if still master."""
 

@@ -43,6 +43,8 @@ from broker.role.machine import (
     Stay,
 )
 from broker.role.parts import RoleParts
+from broker.role.unable import LOOK_S as UNABLE_S
+from broker.role.unable import Unable
 from broker.state.role_state import Role
 from model.codes import Response
 from model.errors import MqError, Refused, Unknown
@@ -117,6 +119,8 @@ class RoleManager:
         self._tasks.spawn(every(period_s, self._beat, what="the heartbeat"), name="heartbeat")
         watch = LinkWatch(self._parts.env.monotonic_ms, self._controllers.alive, self._linked)
         self._tasks.spawn(every(LOOK_S, watch.look, what="looking for lost replicas"), name="links")
+        unable = Unable(self._parts, self.machine, self._host, self._controllers, self.lease, self._wake.set)
+        self._tasks.spawn(every(UNABLE_S, unable.look, what="looking whether it can serve"), name="unable")
 
     def on_stopping(self) -> None:
         """The broker begins to stop: it takes up no role any more. The Controllers still see it as it was."""

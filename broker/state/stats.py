@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from datetime import date
+from typing import Final, NamedTuple
+
+from broker.state.counters import Counters
 
 WINDOW_MS: Final = 10_000
+
+
+class Morning(NamedTuple):
+    """Messages stored and read since the broker's start, when a day began; 0 on the day of the start."""
+
+    put: int = 0
+    got: int = 0
 
 
 class Stats:
@@ -16,6 +26,10 @@ class Stats:
         self.put_fast_total = 0
         self.put_bytes_total = 0
         self.get_total = 0
+        self.counters = Counters()
+        self.today = Morning()
+        self.yesterday = Morning()
+        self._day: date | None = None
         self._samples: deque[tuple[float, int, int]] = deque(maxlen=16)
 
     def put(self, messages: int, size_bytes: int) -> None:
@@ -33,6 +47,12 @@ class Stats:
 
     def tick(self, now_ms: float) -> None:
         self._samples.append((now_ms, self.put_total, self.get_total))
+
+    def on_day(self, day: date) -> None:
+        """Note what there is when a day begins: (the local) ``day`` is today."""
+        if self._day is not None and day != self._day:
+            self.yesterday, self.today = self.today, Morning(self.put_total, self.get_total)
+        self._day = day
 
     def rates(self, now_ms: float) -> tuple[float, float]:
         """(messages put per second, messages got per second)."""

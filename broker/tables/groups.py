@@ -77,9 +77,22 @@ class Groups:
         return found
 
     def may_read(self, name: str, topic: str) -> bool:
-        """Whether nobody forbade the group to read the topic (at a real broker: keelmq has no
-        request for it, and keeps to what it is handed)."""
+        """Whether nobody forbade the group to read the topic."""
         return not self._forbidden.get(name, {}).get(topic, 0) & PERM_READ
+
+    def forbid(self, name: str, topic: str, *, forbidden: bool) -> None:
+        """Say whether the group may not read the topic. Other bits of the table stay."""
+        topics = self._forbidden.get(name, {})
+        bits = topics.get(topic, 0)
+        wanted = bits | PERM_READ if forbidden else bits & ~PERM_READ
+        if wanted == bits:
+            return
+        topics = {**topics, topic: wanted}
+        topics = {one: held for one, held in topics.items() if held > 0}
+        self._forbidden = {**self._forbidden, name: topics}
+        if not topics:
+            del self._forbidden[name]
+        self._changed(name)
 
     def put(self, *groups: SubscriptionGroupConfig) -> None:
         for group in groups:

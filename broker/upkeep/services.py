@@ -8,13 +8,15 @@ from broker.tables.table_files import TableFiles
 from broker.upkeep.acting import Acting
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
+from broker.upkeep.sampling import PERIOD_S as SAMPLING_S
+from broker.upkeep.sampling import Sampling
 from broker.upkeep.table_sync import MetadataSync
 from remoting.service import RemotingClient
-from runtime.tasks import Tasks
+from runtime.tasks import Tasks, every
 
 
 class Upkeep:
-    """Four loops, each for the life of the broker."""
+    """Five loops, each for the life of the broker."""
 
     def __init__(
         self,
@@ -28,9 +30,12 @@ class Upkeep:
         self.acting = Acting(context, client, registration.member_ids, lambda: ha.follows)
         self.repair = LogRepair(context, client, registration.members)
         self.compare = LogCompare(context, client, self.repair)
+        self.sampling = Sampling(context)
 
     def start(self, tasks: Tasks) -> None:
         tasks.spawn(self.metadata.run(), name="metadata")
         tasks.spawn(self.repair.run(), name="repair")
         tasks.spawn(self.compare.run(), name="compare")
         tasks.spawn(self.acting.run(), name="acting")
+        sample = every(SAMPLING_S, self.sampling.sample, what="looking at the counters")
+        tasks.spawn(sample, name="sampling")

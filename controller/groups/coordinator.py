@@ -227,7 +227,8 @@ class ElectionCoordinator:
             said = await self._brokers.ask_end(action.group, broker_id, action.longest_s)
         except Exception as error:  # noqa: BLE001
             self._foreseen(error)
-        self._feed(signals.Answered(action.group, action.inquiry, broker_id, said.end, said.following))
+        number = action.inquiry
+        self._feed(signals.Answered(action.group, number, broker_id, said.end, said.following, said.full))
 
     async def _step_down(self, action: signals.AskStepDown) -> None:
         name, master = action.group, action.master

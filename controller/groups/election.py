@@ -55,6 +55,7 @@ from controller.groups.signals import (
     Tick,
     WakeAt,
 )
+from controller.groups.step_downs import StepDowns, why_not_for
 from controller.groups.table import ReplicaTable
 from controller.groups.underway import NEVER, Election, Phase
 from model.config import ControllerConfig
@@ -119,6 +120,7 @@ class ElectionState:
         self.elections: dict[str, Election] = {}
         self._prospects = Prospects(config, table, live, self.leases)
         self._reported = Reported()
+        self._step_downs = StepDowns()
         self._rests: dict[str, tuple[Backoff, float]] = {}  # nobody could be elected: not again before (ms)
         self._inquiries = 0
         self._now_ms = 0.0  # of this step
@@ -385,6 +387,7 @@ class ElectionState:
         if event.end is not None:
             self._live.told_end(event.group, event.broker_id, *event.end)
         inquiry.on_answer(event.broker_id, told_end=event.end is not None, following=event.following)
+        election.full = election.full | {event.broker_id} if event.full else election.full
         self._look_at_answers(event.group, election)
 
     def _look_at_answers(self, name: str, election: Election) -> None:
@@ -455,21 +458,26 @@ class ElectionState:
             text = f"epoch of {name} is {group.epoch}, not {wish.master_epoch}"
             self._out.append(Reply(event.ticket, Refused(text, FENCED_MASTER_EPOCH)))
             return
-        handed_over = group is not None and _hands_over(group, wish)
-        if group is not None and group.master is not None and (handed_over or _asks_anew(group, wish)):
+        handed_over = group is not None and wish.hands_over(group)
+        if group is not None and group.master is not None and (handed_over or wish.asks_anew(group)):
             # The master says that it no longer leads in this epoch, so its lease holds nothing up any more.
             self.leases.release((name, group.master))
-        if name in self.elections:
-            error = Refused(f"an election of {name} is under way", ELECT_MASTER_FAILED)
-            self._out.append(Reply(event.ticket, error))
+        why_not = self._why_not_now(name, wish)
+        if why_not is not None:
+            self._out.append(Reply(event.ticket, Refused(why_not, ELECT_MASTER_FAILED)))
             return
         self.elections[name] = election = Election(wish, event.ticket, handed_over=handed_over)
-        master = None if handed_over or group is None else _to_drain(group, wish)
+        master = None if handed_over or group is None else wish.to_drain(group)
         if master is None or group is None:
             self._ask_for_request(name, election)
         else:
             election.phase, target, term = Phase.STEPPING_DOWN, wish.broker_id, self.mandate.term
             self._out.append(AskStepDown(name, master, group.epoch, target, term))
+
+    def _why_not_now(self, name: str, wish: Wish) -> str | None:
+        if name in self.elections:
+            return f"an election of {name} is under way"
+        return None if not wish.steps_down else self._step_downs.why_not_now(name, self._now_ms)
 
     def _on_stepped_down(self, event: SteppedDown) -> None:
         election = self.elections.get(event.group)
@@ -485,7 +493,8 @@ class ElectionState:
 
     def _ask_for_request(self, name: str, election: Election) -> None:
         command = self._command(name, election, None)
-        election.all_of_them = election.compares and self._prospects.may_lack(command)
+        may_lack = election.compares and self._prospects.may_lack(command)
+        election.all_of_them = may_lack or election.wish.steps_down
         self._ask(name, election)
 
     def _on_asked_for_request(self, name: str, election: Election, ticket: int) -> None:
@@ -493,14 +502,30 @@ class ElectionState:
         chosen = self._prospects.chosen(command)
         left_ms = self._prospects.lease_left_ms(name, chosen, election.asked_ms)
         why = self._prospects.lacks(command) if election.compares else None
+        if left_ms > 0 and election.wish.steps_down:
+            # No new one is granted meanwhile. That it holds none is not believed: its word may be old.
+            election.phase, election.due_ms = Phase.PAUSING, self._now_ms + left_ms
+            return
         if left_ms > 0:
             why = f"the lease of the former master of {name} holds for {left_ms:.0f} ms"
         elif why is None and self._prospects.is_in_vain(command):
             why = self._prospects.why_nobody(command)
+        if why is None and election.wish.steps_down:
+            why = self._why_no_step_down(name, election, chosen)
         if why is None:
             self._propose(election, command)
         else:
             self._refuse(name, election, Refused(why, ELECT_MASTER_FAILED))
+
+    def _why_no_step_down(self, name: str, election: Election, chosen: int | None) -> str | None:
+        group = self._table.groups.get(name)
+        if group is None or chosen in (None, group.master):
+            return f"no other broker of {name} may become master"
+        why = why_not_for(group, election.wish, chosen, election.answered or (), election.full)
+        if why is None:
+            self._step_downs.note(name, self._now_ms)
+            self._report(f"master {group.master} of {name} steps down: it cannot serve")
+        return why
 
     def _refuse(self, name: str, election: Election, error: MqError) -> None:
         assert election.ticket is not None, "asked for"
@@ -573,21 +598,3 @@ class ElectionState:
         )
         for name, election in self.elections.items():
             election.check(name)
-
-
-def _hands_over(group: Group, wish: Wish) -> bool:
-    """The master itself names its successor, and takes no more writes."""
-    other = group.master not in (None, wish.broker_id)
-    return wish.designate and other and wish.handed_over_by == group.master
-
-
-def _asks_anew(group: Group, wish: Wish) -> bool:
-    """The master was restarted: it asks for its next epoch."""
-    return wish.restarted and group.master == wish.broker_id
-
-
-def _to_drain(group: Group, wish: Wish) -> int | None:
-    """The master that must step down before the broker named by the operator is elected."""
-    if wish.designate and wish.broker_id in group.members and group.master != wish.broker_id:
-        return group.master
-    return None

@@ -27,7 +27,8 @@ from model.config import ControllerConfig
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """The election a broker or an operator asks for (``ElectMaster``); the default is the Controller's own.
-    ``handed_over_by``: the master that handed over before, and says so; -1 = none."""
+    ``handed_over_by``: the master that handed over before, and says so; -1 = none. ``steps_down``: the
+    master asks, as it cannot serve: another is to lead that can, with ``needed`` copies of each message."""
 
     broker_id: int = NOBODY
     designate: bool = False
@@ -36,6 +37,27 @@ class Wish:
     suspect: bool = False
     master_epoch: int = -1
     handed_over_by: int = -1
+    steps_down: bool = False
+    needed: int = 1
+
+    def hands_over(self, group: Group) -> bool:
+        """The master itself names its successor, and takes no more writes."""
+        other = group.master not in (None, self.broker_id)
+        return self.designate and other and self.handed_over_by == group.master
+
+    def gives_up(self, group: Group) -> bool:
+        """The master itself wants another one, whichever: it is as good as dead."""
+        return self.steps_down and not self.designate and self.broker_id == group.master
+
+    def asks_anew(self, group: Group) -> bool:
+        """The master was restarted: it asks for its next epoch."""
+        return self.restarted and group.master == self.broker_id
+
+    def to_drain(self, group: Group) -> int | None:
+        """The master that must step down before the broker named by the operator is elected."""
+        if self.designate and self.broker_id in group.members and group.master != self.broker_id:
+            return group.master
+        return None
 
 
 OWN: Final = Wish()
@@ -60,11 +82,17 @@ class Prospects:
         alive = self._live.alive(name, now_ms)
         confirming = group.master if group is not None and not wish.restarted else wish.broker_id
         beat = None if confirming is None else self._live.newest(name, confirming)
+        presumed = self._live.presumed(name, group.replicas if group else (), now_ms)
+        if group is not None and wish.gives_up(group):
+            alive, presumed = (
+                [i for i in alive if i != group.master],
+                [i for i in presumed if i != group.master],
+            )
         return ElectMaster(
             group=name,
             alive=tuple(alive),
             answered=tuple(sorted(alive if answered is None else answered)),
-            within_grace=tuple(self._live.presumed(name, group.replicas if group else (), now_ms)),
+            within_grace=tuple(presumed),
             broker_id=wish.broker_id,
             designate=wish.designate,
             restarted=wish.restarted,
@@ -72,7 +100,7 @@ class Prospects:
             suspect=wish.suspect,
             all_ack=beat is not None and beat.all_ack,
             master_epoch=wish.master_epoch,
-            unclean=group is not None and self._may_be_unclean(group),
+            unclean=group is not None and self._may_be_unclean(group) and not wish.steps_down,
             ends=self._live.ends(name),
         )
 

@@ -66,13 +66,14 @@ class SessionsEnded:
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A candidate answered ``Ask``, or did not (``end`` None): epoch and offset where its log ends, and
-    whether it still hears its master."""
+    whether it still hears its master. ``full``: as master it could take no messages."""
 
     group: str
     inquiry: int
     broker_id: int
     end: tuple[int, int] | None = None
     following: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ class Phase(StrEnum):
 @dataclass(slots=True)
 class Election:
     """One that is under way. ``ticket`` None: this Controller's own. ``asked_ms``: when the candidates were
-    asked for the last time. ``missed``: something happened meanwhile that may let another be elected."""
+    asked for the last time. ``full``: said that they take no messages.
+    ``missed``: something happened meanwhile that may let another be elected."""
 
     wish: Wish = OWN
     ticket: int | None = None
@@ -36,6 +37,7 @@ class Election:
     asked_ms: float = 0.0
     back_until_ms: float = 0.0
     answered: frozenset[int] | None = None
+    full: frozenset[int] = frozenset()
     attempt: int = 0
     handed_over: bool = False
     all_of_them: bool = False

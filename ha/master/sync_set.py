@@ -63,6 +63,7 @@ class _Slave:
     reported: bool = False  # before, in the epoch there is
     noted: bool = False  # it has noted the current epoch, and all of the log before it
     blamed_ms: float = 0.0  # silence before this is not its fault: the master stood still
+    heard_ms: float = 0.0  # its last acknowledgement; also to a frame that brought nothing
 
 
 @dataclass(slots=True)
@@ -148,6 +149,9 @@ class SyncSet:
         self._time = _Time(not_catchup_ms, now_ms, now_ms)
         self._may_confirm = may_confirm
         self._eligible = eligible
+        self.keeps_set: Callable[[], bool] = lambda: False
+        """Whether members that are not heard stay in a set that would be too small without them, as this
+        master is about to step down for one of them."""
         self._slaves: dict[BrokerId, _Slave] = {}
         self._evidence = _Evidence(confirmed=self.confirmed)
         self._changed()
@@ -173,7 +177,9 @@ class SyncSet:
         One that does not answer heartbeats is behind only while it lacks something.
         """
         self._membership.awaited -= {broker_id}
-        self._slaves[broker_id] = _Slave(learner, now_ms, self.end, now_ms, answers_heartbeats)
+        self._slaves[broker_id] = _Slave(
+            learner, now_ms, self.end, now_ms, answers_heartbeats, heard_ms=now_ms
+        )
         self._membership.forget(broker_id)
         self._changed()
 
@@ -182,7 +188,7 @@ class SyncSet:
         slave = self._slaves[broker_id]
         if not slave.end <= end <= self.end:
             check_ack(broker_id, end, slave.end, self.end)
-        slave.end = end
+        slave.end, slave.heard_ms = end, now_ms
         if not slave.learner:
             acknowledged = self._evidence.acknowledged
             if end > acknowledged.get(broker_id, -1):
@@ -340,7 +346,35 @@ class SyncSet:
             desired |= self._membership.awaited & self.members
         if self._policy.wait is Wait.MAJORITY and self._leave_too_early(desired):
             desired |= self.members
+        if len(desired) < self.copies_needed <= len(self.members):
+            desired |= self._kept(now_ms)
         return frozenset(desired)
+
+    def _kept(self, now_ms: float) -> set[BrokerId]:
+        """Without these the set would say that this master alone has all that may be read."""
+        if self._heard(now_ms) >= self.copies_needed or not self.keeps_set():
+            return set()
+        return {broker_id for broker_id in self.members if not self._hears(broker_id, now_ms)}
+
+    @property
+    def copies_needed(self) -> int:
+        """Copies without which no producer is told OK."""
+        return self._counting.copies.to_ack
+
+    def is_cut_off(self, now_ms: float) -> bool:
+        """Whether too few slaves are heard for an OK, though they had the time to come."""
+        had_time = now_ms - self._time.since_ms > self._time.not_catchup_ms
+        return had_time and self._heard(now_ms) < self.copies_needed
+
+    def _heard(self, now_ms: float) -> int:
+        return 1 + sum(self._hears(broker_id, now_ms) for broker_id in self._slaves)
+
+    def _hears(self, broker_id: BrokerId, now_ms: float) -> bool:
+        slave = self._slaves.get(broker_id)
+        if slave is None or slave.learner:
+            return False
+        silent_ms = now_ms - max(slave.heard_ms, slave.blamed_ms)
+        return not slave.answers_heartbeats or silent_ms <= self._time.not_catchup_ms
 
     def acked_by_all_recently(self, now_ms: float, within_ms: float) -> bool:
         """Whether every broker that could be elected acknowledged all there was ``within_ms`` ago: none of

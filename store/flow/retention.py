@@ -45,9 +45,10 @@ class Retention:
         usage = self._env.disk.usage(self._root)
         return 100 * (usage.total_bytes - usage.free_bytes) // max(usage.total_bytes, 1)
 
-    async def round(self) -> int:
-        """Delete what is due; returns how many segments went. Raises OSError, DiskError; what names deleted
-        bytes has followed the log's start all the same, if it could."""
+    async def round(self, *, any_hour: bool = False) -> int:
+        """Delete what is due (``any_hour``: whatever hours ``deleteWhen`` names); returns how many segments
+        went. Raises OSError, DiskError; what names deleted bytes has followed the log's start all the same,
+        if it could."""
         percent = self.used_percent()
         if percent > min(max(self._config.disk_warning_ratio, 35), 90):
             self._health.full("ratio", f"the disk is full: {percent} % used")
@@ -56,7 +57,7 @@ class Retention:
         gone = 0
         try:
             await self._remove_forgotten()
-            while gone < FILES_PER_ROUND and self._is_due(percent):
+            while gone < FILES_PER_ROUND and self._is_due(percent, any_hour):
                 # From here on the log begins later, whether its file can be removed or not: what names the
                 # bytes before must follow it.
                 self._log.forget_first()
@@ -107,7 +108,7 @@ class Retention:
             self._env.disk.remove(path)
         self._env.disk.sync_dir(path.rpartition("/")[0])
 
-    def _is_due(self, percent: int) -> bool:
+    def _is_due(self, percent: int, any_hour: bool) -> bool:
         commit_log = self._log
         segments = commit_log.segments
         if len(segments) < 2 or segments[1].start > min(self._dispatcher.dispatched, commit_log.flushed):
@@ -120,7 +121,7 @@ class Retention:
         now_ms = self._env.now_ms()
         # Read each time: the hours can be changed while the broker runs.
         hours = {int(hour) for hour in self._config.delete_when.split(";")}
-        in_time = datetime.fromtimestamp(now_ms / 1000).hour in hours
+        in_time = any_hour or datetime.fromtimestamp(now_ms / 1000).hour in hours
         if not (in_time or percent > self._config.disk_max_used_ratio):
             return False
         age_ms = now_ms - self._env.disk.mtime_ms(segments[0].path)

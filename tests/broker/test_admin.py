@@ -104,6 +104,19 @@ async def test_live_keys_change_and_others_are_refused_with_a_reason(tmp_path: P
         assert "brokerPermission=4\n" in text
 
 
+async def test_keys_that_stay_as_they_are_or_mean_nothing_here_are_taken(tmp_path: Path) -> None:
+    """mqadmin and the dashboard send back whole configurations, RocketMQ's own keys among them."""
+    async with running(tmp_path) as broker, client_of(broker) as client:
+        same = f"listenPort={broker.config.listen_port}\nmaxPopPollingSize=7\ntransactionCheckMax=3\n"
+        answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, same.encode())
+        assert (answer.code, answer.remark) == (0, None)
+        assert broker.config.transaction_check_max == 3
+        text = (await client.call(Request.GET_BROKER_CONFIG)).body
+        assert (await client.call(Request.UPDATE_BROKER_CONFIG, {}, text)).code == 0
+        unknown = await client.call(Request.UPDATE_BROKER_CONFIG, {}, b"noSuchKey=1\n")
+        assert (unknown.code, "noSuchKey" in (unknown.remark or "")) == (29, True)
+
+
 async def test_a_change_of_a_group_names_the_attributes_it_changes_and_keeps_the_others(
     tmp_path: Path,
 ) -> None:
@@ -118,7 +131,7 @@ async def test_a_change_of_a_group_names_the_attributes_it_changes_and_keeps_the
         policy = {"type": "EXPONENTIAL"}
         assert await put(attributes={"+a": "1", "+b": "2"}, groupRetryPolicy=policy) == 0
         assert await put(attributes={"-a": "", "+c": "3"}, groupRetryPolicy=policy) == 0
-        assert await put(attributes={"d": "4"}) == 29
+        assert await put(attributes={"d": "4"}) == 1
         answer = await client.call(Request.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"})
         one = bodies.loads(answer.body)
         assert (one["attributes"], one["groupRetryPolicy"]) == ({"b": "2", "c": "3"}, policy)

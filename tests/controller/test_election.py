@@ -30,6 +30,8 @@ WISH = st.builds(
     log_epoch=st.integers(1, 3),
     master_epoch=st.sampled_from([-1, -1, 1, 2]),
     handed_over_by=st.sampled_from([-1, -1, 1, 2]),
+    steps_down=st.booleans(),
+    needed=st.integers(1, 2),
 )
 STEP = st.one_of(
     st.tuples(st.just("wait"), st.integers(1, 4000)),

@@ -134,6 +134,33 @@ def test_a_set_below_min_in_sync_replicas_answers_nothing_and_consumers_go_on_re
     assert sync.replicated == 200
 
 
+def test_a_master_about_to_step_down_keeps_members_that_are_not_heard_for_them_to_be_elected() -> None:
+    sync = with_slaves(2, 3, copies_min=2)
+    late_ms = NOT_CATCHUP_MS + 1
+    sync.keeps_set = lambda: True
+    for now_ms in range(0, late_ms, 500):
+        sync.on_tick(now_ms)
+    assert sync.propose(late_ms) is None, "silent"
+    assert sync.is_cut_off(late_ms)
+    sync.on_disconnect(2)
+    assert sync.propose(late_ms) is None, "gone"
+    sync.on_append(200)
+    assert sync.confirmed == 100, "what they lack is neither answered nor read"
+    sync.on_ack(3, 200, late_ms)
+    assert not sync.is_cut_off(late_ms)
+    proposal = sync.propose(late_ms)
+    assert proposal is not None
+    assert proposal.members == {SELF, 3}, "two copies are enough"
+
+
+def test_a_master_that_needs_no_copy_or_leads_since_a_moment_is_not_cut_off() -> None:
+    assert not with_slaves(2).is_cut_off(10 * NOT_CATCHUP_MS)
+    sync = with_slaves(2, copies_min=2)
+    sync.on_disconnect(2)
+    assert not sync.is_cut_off(NOT_CATCHUP_MS)
+    assert sync.is_cut_off(NOT_CATCHUP_MS + 1)
+
+
 def test_min_in_sync_replicas_raises_the_number_of_acknowledgements_in_counting_modes() -> None:
     sync = with_slaves(2, 3, all_ack=False, ack_count=1, copies_min=2)
     sync.on_append(200)

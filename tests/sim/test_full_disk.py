@@ -1,5 +1,5 @@
 """The promise of a group on a full disk: the master refuses with code 14, what was taken is replicated and
-confirmed, no election follows, and writes are taken again when there is space."""
+confirmed, a slave that has space takes over (``test_stranded_master``), and writes are taken again."""
 
 from __future__ import annotations
 
@@ -21,22 +21,20 @@ async def test_a_full_master_refuses_and_its_slaves_get_all_it_took(world: World
     assert master is not None
     world.send_to(master)
     await asyncio.sleep(1)
-    elections = len(world.times("master_elected"))
-    assert elections
+    assert world.times("master_elected")
     machine = cluster.nodes[master].machine
     machine.faults.full = True
     full_ms = cluster.clock()
     await asyncio.sleep(5)
     assert Response.SERVICE_NOT_AVAILABLE in world.codes(full_ms)
-    refused_ms = cluster.clock()
-    await asyncio.sleep(1)
-    assert world.codes(refused_ms) == {Response.SERVICE_NOT_AVAILABLE}
+    heir = cluster.master()
+    assert heir not in (None, master)
     stores = [node.server.store for node in cluster.of("broker")]  # type: ignore[union-attr]
     assert len({(store.log.end, store.dispatched) for store in stores}) == 1
-    machine.faults.full = False
-    await asyncio.sleep(3)
+    assert heir is not None
+    world.send_to(heir)
     again_ms = cluster.clock()
     await asyncio.sleep(1)
-    assert world.codes(again_ms) == {0}
-    assert (cluster.master(), len(world.times("master_elected"))) == (master, elections)
+    assert 0 in world.codes(again_ms)
+    machine.faults.full = False
     assert await cluster.until(cluster.converged, 20.0) is None

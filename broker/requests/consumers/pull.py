@@ -61,9 +61,9 @@ class PullProcessor:
     async def pull(self, connection: Connection, request: Command) -> Command | None:
         """The messages, or None while the pull is held. Raises Refused."""
         header = PullHeader.parse(request.ext)
-        if header.topic in INTERNAL_TOPICS and self._context.credentials is not None:
+        if header.topic in INTERNAL_TOPICS and self._context.trust.credentials is not None:
             # As of the original anybody may read them; where peers prove themselves, operators alone.
-            self._context.credentials.check_signed(request)
+            self._context.trust.credentials.check_signed(request)
         topic, group = self._allowed(header)
         subscription = self._subscription(header, group)
         got = self._get(header, subscription)
@@ -225,7 +225,7 @@ class PullProcessor:
         remark = _REMARKS[got.status]
         if code == Response.SUCCESS:
             body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
-            self._context.stats.got(got.count)
+            self._context.got(header.topic, header.group, got.count)
         elif code == Response.PULL_OFFSET_MOVED and not self._context.role_state.is_master:
             # A slave may merely be behind: its consumer must not be moved by what it does not have yet.
             code = Response.PULL_RETRY_IMMEDIATELY

@@ -18,6 +18,7 @@ from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
 from model.config import BrokerConfig
 from model.errors import ConfigError, Refused, Unknown
+from model.foreign_keys import sort_out
 from model.message import RETRY_PREFIX
 from model.settings import parse_properties
 from remoting import bodies
@@ -48,9 +49,21 @@ LIVE_KEYS: Final = frozenset(
         "minInSyncReplicas",
         "rejectTransactionMessage",
         "slaveSyncMetadataPeriod",
+        "commitLogMegabytesMax",
+        "diskSpaceCleanForciblyRatio",
+        "diskSpaceWarningLevelRatio",
+        "maxGroupsInHeartbeat",
+        "maxHeartbeatBytes",
+        "maxMessageSize",
+        "maxMessagesInBatch",
+        "maxQueuesInStats",
+        "maxSubscriptionBytes",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionTimeOut",
     }
 )
-"""Keys that take effect while the broker runs; a change of any other is refused, not silently ignored."""
+"""Keys that take effect while the broker runs; a new value of any other is refused, not silently ignored."""
 
 
 class AdminProcessor:
@@ -68,27 +81,32 @@ class AdminProcessor:
     async def update_config(self, connection: Connection, request: Command) -> Command:
         """Set live keys; all of them or none."""
         try:
-            changes = parse_properties(request.body.decode())
-            foreign = [name for name in changes if name not in LIVE_KEYS]
-            if foreign:
+            changes, ignored = sort_out(parse_properties(request.body.decode()), "broker")
+            held = self._config.to_mapping()
+            fresh = BrokerConfig.from_mapping({**held, **changes})
+            fixed = [
+                name for name in changes if name not in LIVE_KEYS and fresh.to_mapping()[name] != held[name]
+            ]
+            if fixed:
                 raise ConfigError(
-                    f"{foreign[0]} cannot be changed while the broker runs; these can: {sorted(LIVE_KEYS)}"
+                    f"{fixed[0]} cannot be changed while the broker runs: set it in its file and start it"
+                    f" again; these can: {sorted(LIVE_KEYS)}"
                 )
-            fresh = BrokerConfig.from_mapping({**self._config.to_mapping(), **changes})
         except (ConfigError, UnicodeDecodeError) as error:
             raise Refused(str(error), Response.INVALID_PARAMETER) from None
         fields = BrokerConfig.keys()
         for name in changes:
             setattr(self._config, fields[name].name, getattr(fresh, fields[name].name))
+        if ignored:
+            log.info("keys of RocketMQ that keelmq has no use for, ignored: %s", ", ".join(ignored))
         log.warning("configuration changed by %s: %s", connection.remote, changes)
         for hook in self.on_config:
             hook()
         return request.reply()
 
     async def get_config(self, connection: Connection, request: Command) -> Command:
-        lines = [f"{name}={value}\n" for name, value in self._config.to_mapping().items()]
         version = bodies.dumps(self._context.topics.version.to_json()).decode()
-        return request.reply(ext={"version": version}, body="".join(lines).encode())
+        return request.reply(ext={"version": version}, body=self._config.shown().encode())
 
     async def runtime(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=bodies.dumps({"table": self._runtime_table()}))
@@ -119,11 +137,11 @@ class AdminProcessor:
             "putMessageEntireTimeMax": 0,
             "putMessageDistributeTime": "",
             "msgPutTotalTodayNow": stats.put_total,
-            "msgPutTotalTodayMorning": 0,
-            "msgPutTotalYesterdayMorning": 0,
+            "msgPutTotalTodayMorning": stats.today.put,
+            "msgPutTotalYesterdayMorning": stats.yesterday.put,
             "msgGetTotalTodayNow": stats.get_total,
-            "msgGetTotalTodayMorning": 0,
-            "msgGetTotalYesterdayMorning": 0,
+            "msgGetTotalTodayMorning": stats.today.got,
+            "msgGetTotalYesterdayMorning": stats.yesterday.got,
             "commitLogMinOffset": store.log.min_offset,
             "commitLogMaxOffset": store.log.end,
             "confirmOffset": store.confirmed,
@@ -132,7 +150,7 @@ class AdminProcessor:
             "remainHowManyDataToFlush": f"{store.log.end - store.log.flushed} B",
             "remainTransientStoreBufferNumbs": 0,
             "pageCacheLockTimeMills": 0,
-            "earliestMessageTimeStamp": -1,
+            "earliestMessageTimeStamp": store.earliest_ms(),
             "startAcceptSendRequestTimeStamp": 0,
             "commitLogDiskRatio": f"{used:.4f}",
             "commitLogDirCapacity": f"Total : {usage.total_bytes} B, Free : {usage.free_bytes} B.",
@@ -151,8 +169,8 @@ class AdminProcessor:
             "timerReadBehind": 0,
             "timerOffsetBehind": 0,
             "timerCongestNum": 0,
-            "timerEnqueueTps": 0,
-            "timerDequeueTps": 0,
+            "timerEnqueueTps": 0.0,
+            "timerDequeueTps": 0.0,
             "consumersConnected": len(context.clients.consumers),
             "producersConnected": len(context.clients.producers),
             "aliveReplicaNumInGroup": len(context.ha.members),
@@ -189,7 +207,10 @@ class AdminProcessor:
                     "maxOffset": most,
                     "minOffset": least,
                 }
-            body = await dialect(turn, {"offsetTable": table, "topicPutTps": 0.0})
+            body = await dialect(
+                turn,
+                {"offsetTable": table, "topicPutTps": context.stats.counters.tps("TOPIC_PUT_NUMS", name)},
+            )
         return request.reply(body=body)
 
     async def consume_stats(self, connection: Connection, request: Command) -> Command:
@@ -214,7 +235,10 @@ class AdminProcessor:
                     await turn.breathe()
                     key = queue_key(name, self._config.broker_name, queue_id)
                     table[key] = self._progress(group, name, queue_id)
-            body = await dialect(turn, {"consumeTps": 0.0, "offsetTable": table})
+            rate = sum(
+                self._context.stats.counters.tps("GROUP_GET_NUMS", f"{name}@{group}") for name in names
+            )
+            body = await dialect(turn, {"consumeTps": rate, "offsetTable": table})
         return request.reply(body=body)
 
     def _read_by(self, group: str) -> Iterable[str]:
@@ -414,14 +438,18 @@ class AdminProcessor:
     async def epochs(self, connection: Connection, request: Command) -> Command:
         """The epochs of our log; each ends where the next begins, the last never.
 
-        ``following`` (ours): whether this slave still hears its master; Controllers ask before an election.
+        ``following`` (ours): whether this slave still hears its master; ``writable`` (ours): whether its disk
+        takes messages. Controllers ask before an election.
         """
         if not self._config.enable_controller_mode:
             raise Refused("this request only for controllerMode", Response.SYSTEM_ERROR)
         entries = list(self._context.store.epochs.entries)
         ends = [*(entry.start for entry in entries[1:]), EPOCH_END][: len(entries)]
         return request.reply(
-            ext={"following": flag(self._context.ha.follows)},
+            ext={
+                "following": flag(self._context.ha.follows),
+                "writable": flag(self._context.store.writable is None),
+            },
             body=bodies.dumps(
                 {
                     "brokerId": self._context.role_state.broker_id,

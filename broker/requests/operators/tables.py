@@ -11,6 +11,7 @@ from typing import Any, Final
 from broker.context import BrokerContext
 from broker.requests.consumers.offsets import need_own_group
 from broker.tables.topics import QUEUES_MAX
+from model.attributes import TOPIC_ATTRIBUTES, altered
 from model.codes import Response
 from model.errors import Refused
 from model.message import LMQ_PREFIX
@@ -58,7 +59,8 @@ class TableProcessor:
             ext.get("topicFilterType") or "SINGLE_TAG",
         )
         held = self._context.topics.get(topic.name)
-        topic.attributes = _altered(held, _parse_changes(ext.get("attributes") or ""))
+        changes = _parse_changes(ext.get("attributes") or "")
+        topic.attributes = altered(held.attributes if held else None, changes, TOPIC_ATTRIBUTES)
         topic.others = held.others if held else {}  # the header has no room for them
         self._check_topic(topic.name)
         self._context.topics.put(topic)
@@ -76,13 +78,19 @@ class TableProcessor:
             self._check_topic(topic.name)
             if not 0 <= topic.read_queues <= QUEUES_MAX or not 0 <= topic.write_queues <= QUEUES_MAX:
                 raise Refused(f"{topic.name}: at most {QUEUES_MAX} queues", Response.INVALID_PARAMETER)
-            topic.attributes = _altered(self._context.topics.get(topic.name), topic.attributes)
+            held = self._context.topics.get(topic.name)
+            topic.attributes = altered(held.attributes if held else None, topic.attributes, TOPIC_ATTRIBUTES)
         if topics:
             self._context.topics.put(*topics)
             await self._context.copies.wait_for_copies("topics")
         return request.reply()
 
     async def delete_topic(self, connection: Connection, request: Command) -> Command:
+        if self._context.role_state.role == "slave":
+            # The tools send it to the slaves, too, and the original's slaves take it. Ours copy the master's
+            # tables: what it deleted goes here as well, and what only a slave was told has no effect there.
+            need(request.ext, "topic")
+            return request.reply()
         self._need_change()
         name = need(request.ext, "topic")
         if name in self._context.topics.system:
@@ -184,7 +192,7 @@ class TableProcessor:
         return dataclasses.replace(
             group,
             retry_queues=max(0, min(group.retry_queues, QUEUES_MAX)),
-            attributes=_altered(held, group.attributes),
+            attributes=altered(held.attributes if held else None, group.attributes, None),
         )
 
     def _need_change(self) -> None:
@@ -192,20 +200,6 @@ class TableProcessor:
         refused = self._context.copies.refuse()
         if refused is not None:
             raise refused
-
-
-def _altered(held: TopicConfig | SubscriptionGroupConfig | None, changes: dict[str, str]) -> dict[str, str]:
-    """The attributes after ``{"+name": value, "-name": ""}``; those not named stay. Raises Refused."""
-    found = dict(held.attributes) if held else {}
-    for change, value in changes.items():
-        sign, name = change[:1], change[1:]
-        if sign == "+" and name:
-            found[name] = value
-        elif sign == "-" and name:
-            found.pop(name, None)
-        else:
-            raise Refused(f"attributes: {change!r} is not +name or -name", Response.INVALID_PARAMETER)
-    return found
 
 
 def _parse_changes(text: str) -> dict[str, str]:

@@ -23,6 +23,7 @@ from ha.master.proposals import Propose
 from ha.service import HaService
 from model.codes import Request, Response
 from model.config import BrokerConfig
+from model.ids import BrokerId
 from remoting.bodies import dumps, loads
 from remoting.codec import Command
 from remoting.headers import flag
@@ -215,6 +216,9 @@ class FakeHost:
     async def drain(self, transfer_target: int, timeout_s: float) -> bool:
         self.calls.append(("drain", transfer_target))
         return self.drains
+
+    def transfer_target(self) -> BrokerId | None:
+        return None
 
     def lacks(self) -> str | None:
         return None

@@ -131,10 +131,12 @@ class Lab:
     def _may_propose(self, command: ElectMaster) -> None:
         name, group = command.group, self.table.groups.get(command.group)
         assert name not in self.proposals, "one proposal of a group at a time"
-        if group is None or command.broker_id != NOBODY:
+        # A living master asks to be replaced, as if it were dead.
+        gives_up = group is not None and command.broker_id == group.master and not command.restarted
+        if group is None or not (command.broker_id == NOBODY or gives_up):
             return  # if this Controller does not lead, Raft refuses it
-        assert self.state.mandate.leads, "only the leader proposes"
-        if group.master is not None:
+        assert gives_up or self.state.mandate.leads, "only the leader proposes"
+        if group.master is not None and not gives_up:
             assert not self.live.is_alive(name, group.master, self.now_ms), "the master is alive"
         chosen = group.choice(command)
         for (of, holder, _), until_ms in self.leases.items():

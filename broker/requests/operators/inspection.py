@@ -1,0 +1,183 @@
+"""What stands in a queue, and how far is everybody?
+
+QUERY_CONSUME_QUEUE (321), QUERY_CORRECTION_OFFSET (308), GET_BROKER_CONSUME_STATS (317),
+INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223), VIEW_BROKER_STATS_DATA (315).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from broker.context import BrokerContext
+from broker.requests.answers import dialect, strict
+from broker.requests.consumers.offsets import stored_ms
+from broker.state.clients import Client
+from model.codes import Request, Response
+from model.errors import MqError, Refused, Unknown
+from remoting import bodies
+from remoting.bodies import ObjectKey, queue_key
+from remoting.codec import Command
+from remoting.headers import need, need_int, opt_bool
+from remoting.service import Connection
+
+LONG_MAX: Final = 2**63 - 1
+ENTRIES_MAX: Final = 10_000
+"""Of a queue in one answer; the original gives as many as were asked for."""
+CLIENT_CALL_S: Final = 5.0
+
+
+class InspectionProcessor:
+    """Answers 223, 308, 315, 317 and 321; nothing changes by them."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    async def queue_entries(self, connection: Connection, request: Command) -> Command:
+        """``count`` entries of a queue from ``index`` on; with a group, its subscription as well."""
+        context, ext = self._context, request.ext
+        name, queue_id = need(ext, "topic"), need_int(ext, "queueId", 0)
+        index, count = need_int(ext, "index"), need_int(ext, "count", 0)
+        queue = context.store.files.queues.get(name, queue_id)
+        if queue is None:
+            raise Refused(f"{queue_id}@{name} is not exist!", Response.SYSTEM_ERROR)
+        least, most = queue.min_offset, queue.max_offset
+        if not least <= index < most:
+            return request.reply(remark=f"Index {index} of {queue_id}@{name} is not exist!")
+        body: dict[str, Any] = {}
+        group = ext.get("consumerGroup")
+        if group:
+            found = context.clients.subscription(group, name)
+            if found is None:
+                body["filterData"] = f"{group}@{name} is not online!"
+            else:
+                body["subscriptionData"] = found.to_json()
+                body["filterData"] = "null"
+        body |= {"maxQueueIndex": most, "minQueueIndex": least}
+        entries = []
+        async with context.turns.take(connection) as turn:
+            for _, offset, size, tags_code in queue.entries(
+                index, min(index + min(count, ENTRIES_MAX), most)
+            ):
+                entries.append(
+                    {"eval": False, "physicOffset": offset, "physicSize": size, "tagsCode": tags_code}
+                )
+                await turn.breathe()
+            return request.reply(body=await strict(turn, body | {"queueData": entries}))
+
+    async def correction_offsets(self, connection: Connection, request: Command) -> Command:
+        """Queue -> the least offset that a group holds of it; LONG_MAX where ``compareGroup`` is not so far.
+
+        The original also deletes the offsets of ``filterGroups``; here they are left out, no more.
+        """
+        context = self._context
+        name, compared = need(request.ext, "topic"), request.ext.get("compareGroup") or ""
+        left_out = set((request.ext.get("filterGroups") or "").split(","))
+        least: dict[int, int] = {}
+        async with context.turns.take(connection) as turn:
+            for group in context.offsets.groups_of(name):
+                for queue_id, offset in context.offsets.queues(group, name).items():
+                    if group not in left_out and offset >= context.store.min_queue_offset(name, queue_id):
+                        least[queue_id] = min(offset, least.get(queue_id, LONG_MAX))
+                await turn.breathe()
+        for queue_id, offset in context.offsets.queues(compared, name).items():
+            if least.get(queue_id, 0) > offset:
+                least[queue_id] = LONG_MAX
+        table = {str(queue_id): offset for queue_id, offset in sorted(least.items())}
+        return request.reply(body=bodies.dumps({"correctionOffsets": table}))
+
+    async def all_consume_stats(self, connection: Connection, request: Command) -> Command:
+        """Where each group is in each topic it has offsets of; GET_CONSUME_STATS (208) says it of one."""
+        context = self._context
+        only_ordered = opt_bool(request.ext, "isOrder")
+        groups: list[dict[str, Any]] = []
+        behind = queues = 0
+        async with context.turns.take(connection) as turn:
+            for group in list(context.groups.table):
+                found = []
+                for name in self._topics_of(group, only_ordered=only_ordered):
+                    table = self._places(group, name)
+                    queues += len(table)
+                    if queues > context.config.stats_queues_max:
+                        raise Refused(
+                            f"the groups have offsets of more than {context.config.stats_queues_max} queues"
+                            " (maxQueuesInStats): ask about them one by one (GET_CONSUME_STATS)",
+                            Response.SYSTEM_ERROR,
+                        )
+                    behind += sum(place["brokerOffset"] - place["consumerOffset"] for place in table.values())
+                    rate = context.stats.counters.tps("GROUP_GET_NUMS", f"{name}@{group}")
+                    found.append({"consumeTps": rate, "offsetTable": table})
+                    await turn.breathe()
+                groups.append({group: found})
+                await turn.breathe()
+            body = await dialect(
+                turn,
+                {
+                    "brokerAddr": context.config.address,
+                    "consumeStatsList": groups,
+                    "totalDiff": behind,
+                    "totalInflightDiff": 0,
+                },
+            )
+        return request.reply(body=body)
+
+    def _topics_of(self, group: str, *, only_ordered: bool) -> list[str]:
+        context = self._context
+        online = context.clients.consumers.get(group)
+        found = []
+        for name in context.offsets.topics_of(group):
+            topic = context.topics.get(name)
+            if topic is None or (only_ordered and not topic.order):
+                continue
+            if online is None or not online.subscriptions or name in online.subscriptions:
+                found.append(name)
+        return found
+
+    def _places(self, group: str, name: str) -> dict[ObjectKey, dict[str, int]]:
+        context = self._context
+        topic = context.topics.get(name)
+        assert topic is not None, "looked at just before"
+        table = {}
+        for queue_id in range(topic.write_queues):
+            held = context.offsets.get(group, name, queue_id) or 0
+            table[queue_key(name, context.config.broker_name, queue_id)] = {
+                "brokerOffset": max(0, context.store.max_queue_offset(name, queue_id)),
+                "consumerOffset": held,
+                "lastTimestamp": max(0, stored_ms(context, name, queue_id, held - 1)) if held else 0,
+                "pullOffset": held,
+            }
+        return table
+
+    async def consumer_status(self, connection: Connection, request: Command) -> Command:
+        """What each consumer of a group (or the one named) says of its offsets; silent ones are left out."""
+        topic, group = need(request.ext, "topic"), need(request.ext, "group")
+        named = (request.ext.get("clientAddr") or "").strip()
+        online = self._context.clients.consumers.get(group)
+        members = list(online.members.values()) if online is not None else []
+        if not members:
+            raise Refused(f"No Any Consumer online in the consumer group: [{group}]", Response.SYSTEM_ERROR)
+        asked = [member for member in members if not named or member.client_id == named]
+        answers = await asyncio.gather(*(self._ask(member, topic, group) for member in asked))
+        table = {
+            member.client_id: answer
+            for member, answer in zip(asked, answers, strict=True)
+            if answer is not None
+        }
+        return request.reply(body=bodies.dumps_dialect({"consumerTable": table}))
+
+    async def _ask(self, member: Client, topic: str, group: str) -> Any:
+        question = Command(int(Request.GET_CONSUMER_STATUS_FROM_CLIENT), {"topic": topic, "group": group})
+        try:
+            answer = await member.connection.call(question, timeout_s=CLIENT_CALL_S)
+            return bodies.loads_object(answer.body).get("messageQueueTable") if answer.code == 0 else None
+        except (Unknown, ConnectionError, MqError):
+            return None
+
+    async def stats_of(self, connection: Connection, request: Command) -> Command:
+        """Sum and rate of one counter over the last minute, hour and day."""
+        name, key = need(request.ext, "statsName"), need(request.ext, "statsKey")
+        found = self._context.stats.counters.spans(name, key)
+        if found is None:
+            raise Refused(f"The stats <{name}> <{key}> not exist", Response.SYSTEM_ERROR)
+        minute, hour, day = ({"avgpt": 0.0, "sum": span.sum, "tps": round(span.tps, 2)} for span in found)
+        return request.reply(body=bodies.dumps({"statsDay": day, "statsHour": hour, "statsMinute": minute}))

@@ -1,0 +1,102 @@
+"""How much of each topic was stored, and read by each group, in the last minute, hour and day?
+
+The original counts at each message; here a counter that is there anyway is looked at now and then, so that a
+send pays nothing: where a queue ends says how many messages it took. Samples are kept as the original keeps
+its snapshots: one in 10 s for a minute, one in 10 min for an hour, one in an hour for a day. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+SPANS: Final = ((10_000, 7), (600_000, 7), (3_600_000, 25))
+"""(ms between two samples, samples kept) of minute, hour and day; the first one is where a sum begins."""
+KEYS_MAX: Final = 100_000
+SILENT_MS: Final = 2 * 24 * 3_600_000
+"""A counter that did not move for so long is forgotten."""
+
+
+class Span(NamedTuple):
+    """``sum``: what was counted; ``tps``: the same by second."""
+
+    sum: int
+    tps: float
+
+
+_NOTHING: Final = Span(0, 0.0)
+
+
+def _rings() -> tuple[deque[tuple[float, int]], ...]:
+    return tuple(deque(maxlen=kept) for _, kept in SPANS)
+
+
+@dataclass(slots=True)
+class _Counter:
+    total: int = 0
+    moved_ms: float = 0.0
+    rings: tuple[deque[tuple[float, int]], ...] = field(default_factory=_rings)
+
+    def sample(self, now_ms: float) -> None:
+        for (period_ms, _), ring in zip(SPANS, self.rings, strict=True):
+            if not ring or now_ms - ring[-1][0] >= period_ms:
+                ring.append((now_ms, self.total))
+
+
+class Counters:
+    """Counters by (name, key), named as the original names them: TOPIC_PUT_NUMS by topic, GROUP_GET_NUMS by
+    topic@group, BROKER_PUT_NUMS and BROKER_GET_NUMS by cluster."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, str], _Counter] = {}
+        self._ends: dict[tuple[str, int], int] = {}  # of each queue, when it was looked at last
+        self._looked = False  # all queues were looked at once
+
+    def add(self, name: str, key: str, count: int, now_ms: float) -> None:
+        """``count`` more of it."""
+        counter = self._counters.get((name, key))
+        if counter is None:
+            if len(self._counters) >= KEYS_MAX:
+                return
+            counter = self._counters[name, key] = _Counter()
+            counter.sample(now_ms)  # a sum begins at nothing
+        counter.total += count
+        counter.moved_ms = now_ms
+
+    def queue_end(self, topic: str, queue_id: int, end: int, now_ms: float) -> None:
+        """Where a queue ends now (messages). One that is met first counts from there on, or from its begin
+        when there was nothing of the topic at the look before."""
+        before = self._ends.get((topic, queue_id), 0 if self._looked else end)
+        self._ends[topic, queue_id] = end
+        if end > before:
+            self.add("TOPIC_PUT_NUMS", topic, end - before, now_ms)
+
+    def sample(self, now_ms: float) -> None:
+        """Keep what the counters say now; called about every 10 s, after all queues were looked at."""
+        self._looked = True
+        for key in [key for key, held in self._counters.items() if now_ms - held.moved_ms > SILENT_MS]:
+            del self._counters[key]
+        for counter in self._counters.values():
+            counter.sample(now_ms)
+
+    def spans(self, name: str, key: str) -> tuple[Span, Span, Span] | None:
+        """Minute, hour and day; None for a counter that never moved."""
+        counter = self._counters.get((name, key))
+        if counter is None:
+            return None
+        minute, hour, day = (_span(ring, counter.total) for ring in counter.rings)
+        return minute, hour, day
+
+    def tps(self, name: str, key: str) -> float:
+        """By second over the last minute; 0 for a counter that never moved."""
+        found = self.spans(name, key)
+        return found[0].tps if found is not None else 0.0
+
+
+def _span(ring: deque[tuple[float, int]], total: int) -> Span:
+    """As the original: from the first sample kept to the last one."""
+    if len(ring) < 2:
+        return _NOTHING
+    (begin_ms, begin), (end_ms, end) = ring[0], ring[-1]
+    return Span(end - begin, (end - begin) * 1000 / (end_ms - begin_ms))

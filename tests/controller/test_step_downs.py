@@ -1,0 +1,145 @@
+"""The promise of a master that lives and asks to be replaced: another leads if it can serve, has everything,
+and nothing lets the two hand the group to each other for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.groups import signals
+from controller.groups.commands import Answer
+from controller.groups.prospects import Wish
+from controller.groups.step_downs import PAUSE_MAX_MS, PAUSE_MS, StepDowns
+from model.errors import MqError, Refused
+from tests.fakes.controller.decider import G, Lab
+
+WISH = Wish(broker_id=1, steps_down=True, needed=2, master_epoch=1)
+
+
+def led(*, majority: bool, all_ack: bool = False) -> Lab:
+    lab = Lab()
+    lab.make_group([1, 2, 3], majority=majority)
+    lab.make_master(1, [1, 2, 3])
+    for broker_id in (1, 2, 3):
+        lab.beat(broker_id, epoch=1, max_offset=100, leases=True, all_ack=all_ack)
+    lab.lead(1)
+    lab.settle()
+    for _ in range(10):  # leases of former leaders are over then
+        lab.run_until(lab.now_ms + 1000)
+        for broker_id in (1, 2, 3):
+            lab.beat(broker_id, epoch=1, max_offset=100, leases=True, all_ack=all_ack)
+    return lab
+
+
+def reply(lab: Lab) -> Answer | MqError:
+    return lab.replies[max(lab.replies)]
+
+
+def refusal(lab: Lab) -> str:
+    said = reply(lab)
+    assert isinstance(said, Refused)
+    assert lab.group().master == 1, "it stays"
+    return str(said)
+
+
+@pytest.mark.parametrize("majority", [True, False])
+def test_another_leads_although_the_master_lives_and_has_the_longest_log(majority: bool) -> None:
+    lab = led(majority=majority)
+    lab.beat(1, epoch=1, max_offset=900, leases=True)
+    lab.request(WISH)
+    assert lab.asks[G].broker_ids == (2, 3), "what the master has beyond the others, nobody was answered for"
+    lab.answer(2, (1, 100))
+    lab.answer(3, (1, 120))
+    lab.commit()
+    assert isinstance(reply(lab), Answer)
+    assert lab.group().master == 3
+
+
+def test_its_lease_is_waited_for_and_no_new_one_is_granted() -> None:
+    """Its word may be an old one, that came late: it may have been granted a lease since."""
+    lab = led(majority=True)
+    left_ms = lab.grant(1, 1)
+    assert left_ms > 0
+    began_ms = lab.now_ms
+    lab.request(WISH)
+    for _ in range(2):
+        lab.answer(2, (1, 100))
+        lab.answer(3, (1, 100))
+        assert lab.grant(1, 1) == 0
+        assert G not in lab.proposals or lab.now_ms >= began_ms + left_ms
+        lab.run_until(began_ms + left_ms * 1.03)
+    lab.answer(2, (1, 100))
+    lab.answer(3, (1, 100))
+    lab.commit()
+    assert lab.group().master == 2
+
+
+def test_where_every_member_acknowledges_no_lease_is_waited_for() -> None:
+    lab = led(majority=False, all_ack=True)
+    lab.grant(1, 1)
+    lab.request(WISH)
+    lab.answer(2, (1, 100))
+    lab.answer(3, (1, 100))
+    assert G in lab.proposals
+
+
+@pytest.mark.parametrize("majority", [True, False])
+def test_with_too_few_others_it_stays(majority: bool) -> None:
+    lab = led(majority=majority)
+    lab.close(3)
+    lab.request(WISH)
+    lab.answer(2, (1, 100))
+    lab.run_until(lab.now_ms + 3000)
+    assert refusal(lab)
+
+
+def test_a_broker_whose_disk_is_full_takes_nothing_over() -> None:
+    lab = led(majority=False)
+    lab.request(Wish(broker_id=1, steps_down=True))
+    for broker_id in (2, 3):
+        ask = lab.asks[G]
+        lab.feed(signals.Answered(G, ask.inquiry, broker_id, (1, 100), full=True))
+    assert "takes no messages" in refusal(lab)
+
+
+def test_a_member_that_is_silent_may_have_more_where_not_every_one_acknowledged() -> None:
+    lab = led(majority=False)
+    lab.request(Wish(broker_id=1, steps_down=True))
+    lab.answer(2, (1, 100))
+    lab.answer(3, None)
+    assert "broker 3 does not say how far its log is" in refusal(lab)
+
+
+def test_in_another_epoch_it_is_nobodys_word() -> None:
+    lab = led(majority=True)
+    lab.request(Wish(broker_id=1, steps_down=True, master_epoch=7))
+    assert "epoch" in refusal(lab)
+
+
+def test_a_second_one_soon_after_is_refused() -> None:
+    lab = led(majority=True)
+    lab.request(WISH)
+    lab.answer(2, (1, 100))
+    lab.answer(3, (1, 100))
+    lab.commit()
+    assert lab.group().master == 2
+    lab.request(Wish(broker_id=2, steps_down=True, needed=2, master_epoch=2))
+    said = reply(lab)
+    assert isinstance(said, Refused)
+    assert "stepped down lately" in str(said)
+    assert lab.group().master == 2
+
+
+def test_the_pause_between_two_grows_while_they_go_on_and_begins_anew_after_a_quiet_time() -> None:
+    pauses, now_ms = StepDowns(), 0.0
+    seen = []
+    for _ in range(8):
+        pauses.note(G, now_ms)
+        began_ms = now_ms
+        while pauses.why_not_now(G, now_ms) is not None:
+            now_ms += 500
+        seen.append(now_ms - began_ms)
+    assert seen == [min(PAUSE_MS * 2**n, PAUSE_MAX_MS) for n in range(8)]
+    now_ms += 2 * PAUSE_MAX_MS
+    pauses.note(G, now_ms)
+    assert pauses.why_not_now(G, now_ms + PAUSE_MS - 1) is not None
+    assert pauses.why_not_now(G, now_ms + PAUSE_MS) is None

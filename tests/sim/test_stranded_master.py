@@ -1,0 +1,136 @@
+"""The promise of a master that cannot serve: one that is cut off from its slaves only, or whose disk is full,
+steps down for a broker that can; where nobody can it stays, and no other broker is tried in vain for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from chaos.scenarios.majorities import MAJORITY
+from tests.sim.world import World, simulated
+
+pytestmark = pytest.mark.sim
+
+TWO_COPIES = {"minInSyncReplicas": "2"}
+
+
+def send_to_all(world: World) -> None:
+    for node in world.cluster.of("broker"):
+        world.send_to(node.name)
+
+
+def cut_from_slaves(world: World, master: str, *, reset: bool) -> None:
+    cluster = world.cluster
+    for other in cluster.of("broker"):
+        if other.name != master:
+            cluster.cut(master, other.name)
+            if reset:
+                cluster.fabric.reset(cluster.nodes[master].host, other.host)
+
+
+def answered_ok(world: World, since_ms: float) -> list[float]:
+    return [begun_ms for begun_ms, code in world.answers if begun_ms >= since_ms and code == 0]
+
+
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "silent"])
+@pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES], ids=["majority", "two"])
+@pytest.mark.parametrize("seed", range(2))
+@simulated(lambda seed, broker: World(seed, broker))
+async def test_a_master_cut_off_from_its_slaves_only_hands_over(
+    world: World, seed: int, broker: dict[str, str], reset: bool
+) -> None:
+    cluster = world.cluster
+    old = cluster.master()
+    assert old is not None
+    send_to_all(world)
+    await asyncio.sleep(1)
+    elections = len(world.times("master_elected"))
+    cut_from_slaves(world, old, reset=reset)
+    cut_ms = cluster.clock()
+    await asyncio.sleep(12)
+    served = answered_ok(world, cut_ms + 1000)
+    assert served, "nobody serves while the cut lasts"
+    assert served[0] - cut_ms < 4000
+    assert cluster.master() not in (None, old)
+    assert len(world.times("master_elected")) == elections + 1, "no ping-pong"
+    cluster.fabric.heal_all()
+    assert await cluster.until(cluster.converged, 20.0) is None
+
+
+@pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES], ids=["majority", "two"])
+@simulated(lambda broker: World(5, broker))
+async def test_where_no_broker_hears_another_it_is_tried_seldom(world: World, broker: dict[str, str]) -> None:
+    cluster = world.cluster
+    send_to_all(world)
+    await asyncio.sleep(1)
+    names = [node.name for node in cluster.of("broker")]
+    for at, one in enumerate(names):
+        for other in names[at + 1 :]:
+            cluster.cut(one, other)
+            cluster.fabric.reset(cluster.nodes[one].host, cluster.nodes[other].host)
+    elections = len(world.times("master_elected"))
+    await asyncio.sleep(30)
+    assert len(world.times("master_elected")) - elections <= 3
+    cluster.fabric.heal_all()
+    assert await cluster.until(cluster.converged, 20.0) is None
+    again_ms = cluster.clock()
+    await asyncio.sleep(2)
+    assert answered_ok(world, again_ms)
+
+
+@pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES], ids=["majority", "two"])
+@simulated(lambda broker: World(6, broker))
+async def test_a_master_whose_slaves_are_dead_stays(world: World, broker: dict[str, str]) -> None:
+    cluster = world.cluster
+    old = cluster.master()
+    elections = len(world.times("master_elected"))
+    for node in cluster.of("broker"):
+        if node.name != old:
+            cluster.kill(node.name)
+    await asyncio.sleep(10)
+    assert cluster.master() == old
+    assert len(world.times("master_elected")) == elections
+    assert world.times("lease_ended") == []
+
+
+@pytest.mark.parametrize("broker", [{}, MAJORITY], ids=["all", "majority"])
+@pytest.mark.parametrize("seed", range(2))
+@simulated(lambda seed, broker: World(seed, broker))
+async def test_a_master_whose_disk_is_full_hands_over_to_a_slave_that_has_space(
+    world: World, seed: int, broker: dict[str, str]
+) -> None:
+    cluster = world.cluster
+    old = cluster.master()
+    assert old is not None
+    send_to_all(world)
+    await asyncio.sleep(2)
+    elections = len(world.times("master_elected"))
+    cluster.nodes[old].machine.faults.full = True
+    full_ms = cluster.clock()
+    await asyncio.sleep(8)
+    served = answered_ok(world, full_ms + 1500)
+    assert served, "nobody serves while the disk is full"
+    assert served[0] - full_ms < 5000
+    assert len(world.times("master_elected")) == elections + 1
+    cluster.nodes[old].machine.faults.full = False
+    assert await cluster.until(cluster.converged, 20.0) is None
+
+
+@simulated(lambda: World(7))
+async def test_where_every_disk_is_full_the_master_stays(world: World) -> None:
+    cluster = world.cluster
+    old = cluster.master()
+    send_to_all(world)
+    await asyncio.sleep(2)
+    elections = len(world.times("master_elected"))
+    for node in cluster.of("broker"):
+        node.machine.faults.full = True
+    await asyncio.sleep(15)
+    assert (cluster.master(), len(world.times("master_elected"))) == (old, elections)
+    for node in cluster.of("broker"):
+        node.machine.faults.full = False
+    await asyncio.sleep(3)
+    again_ms = cluster.clock()
+    await asyncio.sleep(1)
+    assert answered_ok(world, again_ms)
