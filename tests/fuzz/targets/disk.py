@@ -7,18 +7,16 @@ import struct
 import zlib
 from collections.abc import Iterable
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from audit.reading import layout
 from audit.reading import record as audit_record
-from broker.requests.send import SendProcessor
+from broker.requests.batch import inner_messages
 from broker.tables import change_file
 from controller.raft.disk.journal import Journal
 from model.errors import DiskError, Refused
 from model.ids import PhysicalOffset, QueueOffset
 from model.message import encode_host
-from remoting.headers import SendHeader
 from store.files import damage, epoch_file, record
 from store.files.checkpoint import Checkpoint
 from store.files.consume_queue import ENTRY, ConsumeQueue
@@ -120,18 +118,8 @@ def _audit(data: bytes) -> None:
 
 
 def _batch(data: bytes) -> None:
-    """A packed batch, decoded as the send path does it."""
-    config = SimpleNamespace(message_bytes_max=4 << 20, batch_messages_max=100)
-    processor = cast(Any, SimpleNamespace(_config=config, _message=_taken))
-    header = SendHeader("g", "T", 0, 0, batch=True)
-    for body, text in cast(Any, SendProcessor._batch)(processor, None, header, 0, data):
-        assert len(body) + len(text) <= len(data)
-
-
-def _taken(
-    connection: object, header: object, topic: str, queue: int, flag: int, body: bytes, text: str
-) -> Any:
-    return body, text
+    size = sum(len(body) + len(text.encode()) for _, body, text in inner_messages(data, 100))
+    assert size <= len(data), "more came out than went in"
 
 
 def _epochs(data: bytes) -> None:
