@@ -21,7 +21,7 @@ opaque remark serializeTypeCurrentRPC version``. Source of the format: Apache Ro
 
 import json
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -97,7 +97,17 @@ class Command:
 
     def numbered(self, opaque: int, flag: int = 0) -> "Command":
         """A copy to send under ``opaque``: a command may go to several peers at once."""
-        return replace(self, opaque=opaque, flag=flag)
+        return Command(
+            self.code,
+            self.ext,
+            self.body,
+            opaque,
+            flag,
+            self.remark,
+            self.language,
+            self.version,
+            self.serialize,
+        )
 
 
 class _HeaderIn(msgspec.Struct, gc=False):

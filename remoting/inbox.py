@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Final
+from itertools import islice
+from typing import Final, Protocol
 
 READ_BYTES_MIN: Final = 16 * 1024
 READ_BYTES_USUAL: Final = 256 * 1024  # so much one read may bring
+PARTS_A_TURN: Final = 24
 PARTIAL_FRAME_S: Final = 10.0  # a frame that has begun must be whole after this ...
 PARTIAL_BYTES_PER_S: Final = 128 * 1024  # ... plus its size over this rate
 REQUESTS_MAX: Final = 4096  # requests of one connection being handled at the same time
@@ -27,11 +29,21 @@ class Inbox:
     (the loop's clock), None = there is none.
 
     A begun frame is kept in ``_kept``. It goes in front of the next read into the scratch buffer; when that
-    read did not complete it, it stays in a buffer of its own, which grows with the bytes that come: a length
-    field alone reserves nothing, and a slow peer's bytes are not copied again and again.
+    read did not complete it, it is collected in parts, and put together once, when all of it is there. A
+    length field alone reserves nothing, and a slow peer's bytes are not copied again and again.
     """
 
-    __slots__ = ("_kept", "_scratch", "begun_at", "buffer", "counted", "end", "start")
+    __slots__ = (
+        "_kept",
+        "_parts",
+        "_parts_bytes",
+        "_scratch",
+        "begun_at",
+        "buffer",
+        "counted",
+        "end",
+        "start",
+    )
 
     def __init__(self, scratch: bytearray) -> None:
         self.buffer = self._scratch = scratch
@@ -40,57 +52,77 @@ class Inbox:
         self.begun_at: float | None = None
         self.counted = 0  # of ``owned``, what the server's guard knows of
         self._kept: bytearray | None = None
+        self._parts: list[bytearray] = []
+        """While a frame is collected: all of it before ``buffer``."""
+        self._parts_bytes = 0
 
     @property
     def owned(self) -> int:
         """Bytes of memory that a begun frame takes."""
+        if self._parts:
+            return self._parts_bytes + len(self.buffer)
         return 0 if self._kept is None else len(self._kept)
 
-    def room(self, frame_bytes_max: int) -> memoryview:
+    @property
+    def part_is_full(self) -> bool:
+        """A frame is collected, and there may be more of it to read at once."""
+        return bool(self._parts) and self.end == len(self.buffer)
+
+    def room(self) -> memoryview:
         """Where the next read goes."""
-        kept = self._kept
-        if kept is None:
+        if self._parts:
+            if self.end == len(self.buffer):
+                self._next_part(self.buffer)
+        elif self._kept is None:
             self.buffer = self._scratch
             self.start = self.end = 0
-        elif self.buffer is kept:
-            self._grow(frame_bytes_max)
         else:
             # Again at each read: others may have used the scratch buffer since.
-            size = len(kept)
-            self._scratch[:size] = kept
+            size = len(self._kept)
+            self._scratch[:size] = self._kept
             self.buffer = self._scratch
             self.start, self.end = 0, size
         return memoryview(self.buffer)[self.end :]
 
+    def is_ready(self) -> bool:
+        """Whether there is anything to look at: a frame that is collected is looked at when it is whole."""
+        if not self._parts:
+            return True
+        size = self._parts_bytes + self.end
+        if size < 4 + _length(self._parts[0]):
+            return False
+        whole, at = bytearray(size), 0
+        for part in (*self._parts, memoryview(self.buffer)[: self.end]):
+            whole[at : at + len(part)] = part
+            at += len(part)
+        self._forget_parts()
+        self.buffer = whole
+        self.start, self.end = 0, size
+        return True
+
     def took(self, start: int, now: float) -> None:
         """Frames up to ``start`` are handled; what follows is the begin of one."""
         if start >= self.end:
-            self._kept = None
-            self.begun_at = None
-            self.buffer = self._scratch
-            self.start = self.end = 0
+            self.drop()
             return
         progress = start != self.start or self.begun_at is None
         if progress:
             self.begun_at = now
         size = self.end - start
-        if progress and size <= len(self._scratch) // 2:
-            self._kept = self.buffer[start : self.end]
-            self.buffer = self._scratch
-        elif self.buffer is self._scratch:
-            own = bytearray(max(READ_BYTES_MIN, 2 * size))
-            own[:size] = memoryview(self.buffer)[start : self.end]
-            self._kept = self.buffer = own
-            self.start, self.end = 0, size
+        begun = self.buffer[start : self.end]
+        self.buffer = self._scratch
+        if size < 4 or (progress and size <= len(self._scratch) // 2):
+            self._kept = begun
         else:
-            self.start = start
+            self._kept = None
+            self._next_part(begun)
 
     def overdue(self, now: float) -> bool:
         """Whether the begun frame should be whole by now."""
-        if self.begun_at is None or self._kept is None:
+        begun = self._parts[0] if self._parts else self._kept
+        if self.begun_at is None or begun is None:
             return False
-        start, end = (self.start, self.end) if self.buffer is self._kept else (0, len(self._kept))
-        size = int.from_bytes(self._kept[start : start + 4], "big") if end - start >= 4 else 0
+        size = _length(begun) if len(begun) >= 4 else 0
         return now - self.begun_at > PARTIAL_FRAME_S + size / PARTIAL_BYTES_PER_S
 
     def begin_anew(self, now: float) -> None:
@@ -99,45 +131,85 @@ class Inbox:
             self.begun_at = now
 
     def drop(self) -> None:
-        """Nothing that comes is looked at; no memory is kept."""
+        """Nothing is begun; no memory is kept."""
         self._kept = None
+        self._forget_parts()
         self.begun_at = None
         self.buffer = self._scratch
         self.start = self.end = 0
 
-    def _grow(self, frame_bytes_max: int) -> None:
-        """Move the begun frame to the front of its own buffer, and double a buffer it fills."""
-        size = len(self.buffer)
-        if size - self.end >= size // 4:
-            return
-        kept = self.end - self.start
-        if kept > size // 2:
-            size = min(size * 2, max(size, frame_bytes_max) + READ_BYTES_MIN)
-        own = bytearray(size)
-        own[:kept] = memoryview(self.buffer)[self.start : self.end]
-        self._kept = self.buffer = own
-        self.start, self.end = 0, kept
+    def _next_part(self, part: bytearray) -> None:
+        """``part`` is full: the next bytes go into a new one."""
+        self._parts.append(part)
+        self._parts_bytes += len(part)
+        self.buffer = bytearray(min(max(READ_BYTES_MIN, self._parts_bytes), READ_BYTES_USUAL))
+        self.start = self.end = 0
+
+    def _forget_parts(self) -> None:
+        self._parts, self._parts_bytes = [], 0
+
+
+def _length(frame: bytearray) -> int:
+    """What the begin of a frame says of its length, without the four bytes that say it."""
+    return int.from_bytes(frame[:4], "big")
 
 
 class ReadGate:
     """Whether anything is read from the peer. ``unread``: it leaves what it is sent. ``held``: what it asked
     for waits for something else. ``handling``: requests without an answer; ``blocked`` of these wait until it
-    has read. ``later``: frames whose requests begin in a later turn. ``paused``: nothing is read."""
+    has read. ``later``: frames whose requests begin in a later turn. ``queued``: the next part of its frame
+    is read in a later turn. ``paused``: nothing is read."""
 
-    __slots__ = ("blocked", "handling", "held", "later", "paused", "unread")
+    __slots__ = ("_ours", "blocked", "handling", "held", "later", "paused", "queued", "unread")
 
     def __init__(self) -> None:
-        self.unread = self.held = self.paused = False
+        self.unread = self.held = self.paused = self.queued = False
+        self._ours = False  # the pause has another reason than ``queued``
         self.handling = self.blocked = 0
         self.later: deque[bytes] = deque()
 
     def move(self, transport: asyncio.Transport, *, all_held: bool) -> bool:
-        """Pause or resume reading, ``all_held`` of all connections; whether it is resumed."""
-        pause = self.unread or self.held or all_held or self.handling >= REQUESTS_MAX or bool(self.later)
+        """Pause or resume reading, ``all_held`` of all connections; whether it is resumed, and the peer could
+        do nothing about the pause."""
+        ours = self.unread or self.held or all_held or self.handling >= REQUESTS_MAX or bool(self.later)
+        self._ours |= ours
+        pause = ours or self.queued
         before, self.paused = self.paused, pause
         if pause and not before:
             transport.pause_reading()
         elif before and not pause:
             transport.resume_reading()
-            return True
+            ours, self._ours = self._ours, False
+            return ours
         return False
+
+
+class Reading(Protocol):
+    """A connection in the middle of a long frame."""
+
+    def read_on(self) -> None:
+        """Read the next part."""
+
+
+class PartsLine:
+    """Which connections read the next parts of their long frames in this turn of the loop?
+
+    A socket may hold megabytes; many of them read in one turn would hold the loop for as long as the system
+    takes to copy that. ``PARTS_A_TURN`` are read in one.
+    """
+
+    def __init__(self) -> None:
+        self._line: dict[Reading, None] = {}  # in order of arrival
+
+    def wait(self, connection: Reading) -> None:
+        if not self._line:
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._line.setdefault(connection)
+
+    def _turn(self) -> None:
+        line = self._line
+        for connection in list(islice(line, PARTS_A_TURN)):
+            del line[connection]
+            connection.read_on()
+        if line:
+            asyncio.get_running_loop().call_soon(self._turn)

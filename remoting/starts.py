@@ -1,16 +1,21 @@
 """How many requests begin in one turn of the event loop, over all connections of a server?
 
 One read may bring thousands of small requests, and forty connections forty reads: begun all at once they
-would hold up the lease, heartbeats and replication, which run on the same loop. ``A_TURN`` begin in one; the
-other frames wait, and their connections are read no further and take turns, a request each.
+would hold up the lease, heartbeats and replication, which run on the same loop. At most ``A_TURN`` begin in
+one, and half as many in the next when a turn took longer than ``TURN_MS``: what a request costs is not known
+before. The other frames wait, and their connections are read no further and take turns, a request each.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 A_TURN: Final = 50
+LEAST: Final = 4
+"""So many begin in any turn: on a machine that is busy with something else every turn is long."""
+TURN_MS: Final = 10.0
 
 
 class Waiting(Protocol):
@@ -20,12 +25,21 @@ class Waiting(Protocol):
         """Begin the request of the first frame; whether more wait."""
 
 
-class Starts:
-    """Holds: a connection that waits is in the line once, and the line moves in every turn."""
+def share_after(share: int, took_ms: float) -> int:
+    """How many may begin in a turn, when ``share`` could in the one before and it took so long."""
+    return max(LEAST, share // 2) if took_ms > TURN_MS else min(A_TURN, share + LEAST)
 
-    def __init__(self) -> None:
-        self._left = A_TURN
-        self._armed = False
+
+class Starts:
+    """Holds: a connection that waits is in the line once, and the line moves in every turn.
+
+    ``now_ms``: a clock that counts while code runs. Under simulation none does, and no turn is ever long.
+    """
+
+    def __init__(self, now_ms: Callable[[], float]) -> None:
+        self._now_ms = now_ms
+        self._share = self._left = A_TURN
+        self._armed_ms: float | None = None
         self._line: dict[Waiting, None] = {}  # in order of arrival
 
     def take(self) -> bool:
@@ -42,13 +56,15 @@ class Starts:
         self._arm()
 
     def _arm(self) -> None:
-        if not self._armed:
-            self._armed = True
+        if self._armed_ms is None:
+            self._armed_ms = self._now_ms()
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._armed = False
-        self._left = A_TURN
+        assert self._armed_ms is not None, "somebody waits for this turn"
+        self._share = share_after(self._share, self._now_ms() - self._armed_ms)
+        self._armed_ms = None
+        self._left = self._share
         line = self._line
         if line:
             self._arm()

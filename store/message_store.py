@@ -27,7 +27,7 @@ from store.flow.reading import Got, Reader
 from store.flow.retention import Retention
 from store.flow.store_flow import StoreFlow
 from store.flow.throttle import Throttle
-from store.flow.writing import Put, Writer
+from store.flow.writing import Prepared, Put, Writer
 from store.heal.repair import Repairer
 from store.heal.scrub import Scrub
 from store.recover.evidence import LogWasLonger
@@ -202,6 +202,13 @@ class MessageStore:
             raise DiskError(reason)
         messages = message if isinstance(message, list) else [message]
         return self.writer.put(messages, stored_before=stored_before)
+
+    def put_prepared(self, messages: list[Prepared]) -> list[Put]:
+        """``put`` of what ``writer.prepare`` made: messages of one queue. Raises as ``put``."""
+        reason = self.writable
+        if reason is not None:
+            raise DiskError(reason)
+        return self.writer.put_prepared(messages)
 
     def tags_code(self, topic: str, properties: str, store_timestamp_ms: int) -> int:
         """What a queue entry carries: the hash of TAGS, or when a delayed message is due (ms)."""

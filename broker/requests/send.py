@@ -8,13 +8,14 @@ exactly what ``broker/requests/fast_path`` does.
 from __future__ import annotations
 
 import dataclasses
-import struct
+from collections.abc import Callable
 from typing import Final
 
 from broker.context import BrokerContext, not_available
+from broker.requests.batch import LONG_BYTES, in_order, inner_messages
 from broker.requests.fast_path import born_host
 from broker.requests.properties import changed, closed, has, int_property
-from broker.requests.send_format import BROKERS_OWN, extra_properties, holds_own, is_special, send_ext
+from broker.requests.send_format import BROKERS_OWN, extra_properties, is_special, send_ext
 from broker.tables.topics import HALF_TOPIC
 from model.codes import Response
 from model.errors import DiskError, Refused
@@ -59,7 +60,6 @@ from store.files.record import NewMessage, decode
 from store.flow.writing import Put
 
 MAX_RECONSUME_VERSION: Final = 121  # clients from 3.4.9 on may set maxReconsumeTimes
-BATCH_INNER: Final = struct.Struct(">iiiii")
 FIRST_RETRY_LEVEL: Final = 3
 TRANSACTION_ID: Final = "__transactionId__"
 TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
@@ -80,23 +80,26 @@ class SendProcessor:
 
     async def send(self, connection: Connection, request: Command) -> Command | None:
         """One message or one batch. Its answer waits in PendingAcks, hence None."""
-        await self._context.admit(connection, request)
-        header = SendHeader.parse(request.code, request.ext)
-        topic = self._topic(connection, header)
-        queue_id = self._queue(header, topic)
-        if header.batch:
-            messages = self._batch(connection, header, queue_id, request.body)
-            transaction_id = property_of(header.properties, UNIQ_KEY) or ""
-        else:
-            messages = [self._single(connection, header, queue_id, request)]
-            transaction_id = property_of(messages[0].properties, UNIQ_KEY) or ""
-        puts = self.put(messages)
-        ids = ",".join(message_id(self._context.store_host, put.physical_offset) for put in puts)
-        answer = request.reply(
-            ext=send_ext(self._config, queue_id, transaction_id, ids, puts[0].queue_offset)
-        )
-        wait = property_of(header.properties, WAIT)
-        return self.answer(connection, request, answer, puts, wait=wait is None or wait.lower() != "false")
+        async with in_order(connection, request.body):
+            await self._context.admit(connection, request)
+            header = SendHeader.parse(request.code, request.ext)
+            topic = self._topic(connection, header)
+            queue_id = self._queue(header, topic)
+            if header.batch:
+                puts = await self._put_batch(connection, header, queue_id, request.body)
+                transaction_id = property_of(header.properties, UNIQ_KEY) or ""
+            else:
+                message = self._single(connection, header, queue_id, request)
+                puts = self.put([message])
+                transaction_id = property_of(message.properties, UNIQ_KEY) or ""
+            host = self._context.store_host
+            ids = ",".join([message_id(host, put.physical_offset) for put in puts])
+            answer = request.reply(
+                ext=send_ext(self._config, queue_id, transaction_id, ids, puts[0].queue_offset)
+            )
+            wait = property_of(header.properties, WAIT)
+            safe = wait is None or wait.lower() != "false"
+            return self.answer(connection, request, answer, puts, wait=safe)
 
     async def send_back(self, connection: Connection, request: Command) -> Command | None:
         """A consumer could not handle a message: store it again for later, or as a dead letter.
@@ -157,15 +160,22 @@ class SendProcessor:
         then must not keep them, and all that waits behind them, where they are.
         """
         for message in messages:
-            if (len(message.body) > self._config.message_bytes_max and not stored_before) or len(
-                message.properties.encode()
-            ) > PROPERTIES_BYTES_MAX:
-                raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
+            self._need_short(message, stored_before)
+        return self._stored(lambda: self._context.store.put(messages, stored_before=stored_before))
+
+    def _need_short(self, message: NewMessage, stored_before: bool = False) -> None:
+        longest = self._config.message_bytes_max
+        if (len(message.body) > longest and not stored_before) or len(
+            message.properties.encode()
+        ) > PROPERTIES_BYTES_MAX:
+            raise Refused(TOO_LONG.format(body=longest), Response.MESSAGE_ILLEGAL)
+
+    def _stored(self, put: Callable[[], list[Put]]) -> list[Put]:
         try:
-            puts = self._context.store.put(messages, stored_before=stored_before)
+            puts = put()
         except DiskError as error:
             raise Refused(not_available(str(error)), Response.SERVICE_NOT_AVAILABLE) from error
-        self._context.stats.put(len(puts), sum(put.size for put in puts))
+        self._context.stats.put(len(puts), sum([put.size for put in puts]))
         return puts
 
     def answer(
@@ -269,47 +279,35 @@ class SendProcessor:
         self._context.topics.ensure(dead, 1)
         return dead, 0, changed(text, {DELAY: "0"})
 
-    def _batch(
+    async def _put_batch(
         self, connection: Connection, header: SendHeader, queue_id: int, body: bytes
-    ) -> list[NewMessage]:
-        """The messages of a packed batch; their properties stay as the client wrote them, but for those
-        that only a broker writes."""
+    ) -> list[Put]:
+        """Store the messages of a packed batch."""
         if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise Refused("batch request does not support retry group", Response.MESSAGE_ILLEGAL)
         if header.sys_flag & TRANSACTION_MASK or (int_property(header.properties, DELAY) or 0) > 0:
             raise Refused("a batch can be neither delayed nor transactional", Response.MESSAGE_ILLEGAL)
         if len(body) > self._config.message_bytes_max:
             raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
-        found: list[NewMessage] = []
-        most = self._config.batch_messages_max
-        at = 0
-        while at < len(body):
-            if len(found) == most:
-                raise Refused(
-                    f"the batch has more than {most} messages (maxMessagesInBatch)", Response.MESSAGE_ILLEGAL
-                )
-            try:
-                total, _, _, flag, size = BATCH_INNER.unpack_from(body, at)
-                properties_at = at + 20 + size
-                (properties_bytes,) = struct.unpack_from(">h", body, properties_at)
-                end = at + total
-                if size < 0 or properties_bytes < 0 or properties_at + 2 + properties_bytes != end:
-                    raise ValueError("lengths do not add up")
-                if end > len(body):
-                    raise ValueError("it ends too early")
-                text = body[properties_at + 2 : end].decode()
-            except (struct.error, ValueError) as error:
-                raise Refused(
-                    f"the batch is broken at byte {at}: {error}", Response.MESSAGE_ILLEGAL
-                ) from None
-            if holds_own(text):
-                text = changed(text, {}, BROKERS_OWN)
-            content = body[at + 20 : properties_at]
-            found.append(self._message(connection, header, header.topic, queue_id, flag, content, text))
-            at = end
-        if not found:
-            raise Refused("the batch is empty", Response.MESSAGE_ILLEGAL)
-        return found
+        context = self._context
+        writer = context.store.writer
+        name = header.topic
+        parts = inner_messages(body, self._config.batch_messages_max)
+        if len(body) < LONG_BYTES or not writer.prepares:
+            return self.put([self._message(connection, header, name, queue_id, *part) for part in parts])
+        prepared = []
+        async with context.turns.take(connection) as turn:
+            for part in parts:
+                message = self._message(connection, header, name, queue_id, *part)
+                self._need_short(message)
+                prepared.append(writer.prepare(message))
+                await turn.breathe()
+            # Others ran meanwhile: the role may have ended, and the topic may be gone or narrower.
+            refused = context.refuse_write()
+            if refused is not None:
+                raise refused
+            self._queue(header, self._topic(connection, header))
+            return self._stored(lambda: context.store.put_prepared(prepared))
 
     def _message(
         self,

@@ -49,7 +49,19 @@ class Checked(Protocol):
 class Life:
     """One run of one node's process: from its start to its kill. Handles and tasks belong to a life."""
 
-    __slots__ = ("alive", "checked", "context", "deferred", "index", "name", "paused", "tasks", "tasks_swept")
+    __slots__ = (
+        "alive",
+        "broken",
+        "changed",
+        "checked",
+        "context",
+        "deferred",
+        "index",
+        "name",
+        "paused",
+        "tasks",
+        "tasks_swept",
+    )
 
     def __init__(self, name: str, index: int) -> None:
         self.name = name
@@ -62,6 +74,10 @@ class Life:
         self.tasks: list[asyncio.Task[Any]] = []
         self.tasks_swept = TASKS_SWEEP
         self.checked: list[Callable[[], Checked | None]] = []
+        self.changed: dict[int, Checked] = {}
+        """What is checked only after it changed, and did."""
+        self.broken: AssertionError | None = None
+        """What a server found by itself."""
         self.context = contextvars.copy_context()
         self.context.run(_life.set, self)
 
@@ -77,12 +93,19 @@ class Life:
 
     def check_invariants(self) -> None:
         """Raises AssertionError."""
+        if self.broken is not None:
+            raise self.broken
         gone = False
         for ref in self.checked:
             part = ref()
             if part is None:
                 gone = True
             else:
+                part.check_invariants()
+        if self.changed:
+            changed = list(self.changed.values())
+            self.changed.clear()
+            for part in changed:
                 part.check_invariants()
         if gone:
             self.checked = [ref for ref in self.checked if ref() is not None]
@@ -102,6 +125,10 @@ class _SimHandle(asyncio.TimerHandle):
 
     __slots__ = ("life",)
 
+    _repr = None
+    _source_traceback = None
+    _scheduled = False
+
     def __init__(
         self,
         when: float,
@@ -115,9 +142,6 @@ class _SimHandle(asyncio.TimerHandle):
         self._callback: Callable[..., object] | None = callback
         self._args: Any = args
         self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
-        self._scheduled = False
         self._when = when
         self.life: Life | None = self._context.get(_life)
 
@@ -198,6 +222,12 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return self._now
+
+    def get_debug(self) -> bool:
+        return False
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
 
     def call_at(  # type: ignore[override]
         self,
@@ -314,7 +344,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self.call_exception_handler(
                 {"message": f"Exception in callback {callback!r}", "exception": error, "handle": handle}
             )
-        if life is not None and life.checked:
+        if life is not None and (life.checked or life.changed):
             self._ran[life.index] = life
 
     def _check_invariants(self) -> None:

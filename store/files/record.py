@@ -68,6 +68,7 @@ _SIZE_MAGIC: Final = struct.Struct(">iI")
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">h")
 _LONG: Final = struct.Struct(">q")
+_OFFSETS: Final = struct.Struct(">qq")
 _HOSTS_V6: Final = m.BORN_HOST_V6 | m.STORE_HOST_V6
 
 PROP_CRC_NAME: Final = b"__CRC32#\x01"
@@ -198,6 +199,14 @@ def encode(
     length = bytes((len(raw_topic),)) if version == 1 else _SHORT.pack(len(raw_topic))
     record = b"".join((head, body, length, raw_topic, _SHORT.pack(len(properties) + reserve), properties))
     return record + prop_crc(record) if reserve else record
+
+
+def place(
+    record: bytearray, sys_flag: int, queue_offset: int, physical_offset: int, store_timestamp_ms: int
+) -> None:
+    """Give a record that ``encode`` made for no place in particular, without a CRC property, its own."""
+    _OFFSETS.pack_into(record, 20, queue_offset, physical_offset)
+    _LONG.pack_into(record, _STORE_TIME_AT[sys_flag >> 4 & 3], store_timestamp_ms)
 
 
 def _closed(properties: bytes) -> bytes:

@@ -12,7 +12,7 @@ from model.ids import PhysicalOffset, QueueOffset
 from model.message import KEYS, TRANSACTION_PREPARED, UNIQ_KEY, VALUE_END, property_of
 from runtime.env import Buffer
 from store.files.consume_queue import is_queue_name
-from store.files.record import BLANK_BYTES, OVERHEAD_BYTES_MAX, Dispatch, NewMessage, encode
+from store.files.record import BLANK_BYTES, OVERHEAD_BYTES_MAX, Dispatch, NewMessage, encode, place
 from store.files.store_files import StoreFiles
 from store.flow import multi_dispatch
 from store.flow.queue_offsets import QueueOffsets
@@ -29,6 +29,16 @@ class Put(NamedTuple):
     physical_offset: PhysicalOffset
     size: int
     queue_offset: QueueOffset
+
+
+class Prepared(NamedTuple):
+    """A message of an ordinary queue as a record that lacks its place: it is encoded in slices beforehand."""
+
+    record: bytearray
+    message: NewMessage
+    tags_code: int
+    uniq_key: str
+    keys: str
 
 
 class Writer:
@@ -163,6 +173,51 @@ class Writer:
         more = multi_dispatch.dispatches(dispatch, properties)
         following |= {(item.topic, item.queue_id): item.queue_offset + 1 for item in more}
         return raw, [dispatch, *more]
+
+    @property
+    def prepares(self) -> bool:
+        """Whether records can be made before their place is known: not with properties that name it."""
+        return not self._light_queues and not self._config.append_prop_crc
+
+    def prepare(self, message: NewMessage) -> Prepared:
+        """What takes long of ``put``, for one message of a batch. Raises as ``put``."""
+        self._check(message, stored_before=False)
+        if message.properties.endswith("\0"):
+            message = replace(message, properties=message.properties + VALUE_END)  # else it would look torn
+        record = bytearray(encode(message, 0, 0, 0))
+        if len(record) > self._config.message_bytes_max + OVERHEAD_BYTES_MAX:
+            raise Refused(f"the record has {len(record)} bytes, maxMessageSize is exceeded", 13)
+        properties = message.properties
+        return Prepared(
+            record,
+            message,
+            self._parser.tags_code(message.topic, properties, 0),
+            property_of(properties, UNIQ_KEY) or "",
+            property_of(properties, KEYS) or "",
+        )
+
+    def put_prepared(self, messages: Sequence[Prepared]) -> list[Put]:
+        """``put`` of messages of one queue, neither prepared nor delayed. Raises as ``put``."""
+        size = sum(len(item.record) for item in messages)
+        if size > self._log.room:
+            if size > self._log.segment_bytes - BLANK_BYTES:
+                raise Refused(f"{size} bytes do not fit into one segment", 13)
+            self._log.roll()
+        stamp_ms = self.stamp_ms()
+        topic, queue_id = messages[0].message.topic, messages[0].message.queue_id
+        queue_offset: int = self.next_offset(topic, queue_id)
+        at: int = self._log.end
+        dispatches: list[Dispatch] = []
+        new, sys_flag = tuple.__new__, messages[0].message.sys_flag
+        for record, _, tags_code, uniq_key, keys in messages:
+            place(record, sys_flag, queue_offset, at, stamp_ms)
+            total = len(record)
+            item = (at, total, topic, queue_id, queue_offset, tags_code, uniq_key, keys, stamp_ms, sys_flag)
+            dispatches.append(new(Dispatch, item))
+            queue_offset += 1
+            at += total
+        self.append([item.record for item in messages], size, dispatches)
+        return _puts(dispatches)
 
     # -- bytes of a master's log -----------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from remoting.auth import Credentials
 from remoting.codec import Command, encode
 from remoting.connection import Connection
 from remoting.guard import PROBATION_MAX, Limits, Tally
+from remoting.inbox import PARTS_A_TURN, PartsLine
 from remoting.service import RemotingServer
 from tests.remoting.support import HOST, busy, client_of, echo, read_command, serving
 from tests.waiting import until
@@ -231,3 +232,59 @@ def test_a_tally_names_who_has_most_when_all_have_too_much(steps: list[tuple[int
         assert (worst is not None) == (grew and sum(sizes.values()) > 100)
         if worst is not None:
             assert sizes[worst] == max(sizes.values())  # type: ignore[index]
+
+
+class Part:
+    """A connection whose frame has so many parts."""
+
+    def __init__(self, line: PartsLine, parts: int) -> None:
+        self.line = line
+        self.left = parts
+        self.read = 0
+
+    def read_on(self) -> None:
+        self.read += 1
+        if self.read < self.left:
+            self.line.wait(self)
+
+
+async def test_parts_of_long_frames_are_read_a_few_a_turn_and_connections_take_turns() -> None:
+    line = PartsLine()
+    readers = [Part(line, 5) for _ in range(3 * PARTS_A_TURN)]
+    for reader in [*readers, *readers]:
+        line.wait(reader)
+    before = 0
+    for _ in range(15):
+        await asyncio.sleep(0)
+        read = [reader.read for reader in readers]
+        assert sum(read) - before == PARTS_A_TURN
+        assert max(read) - min(read) <= 1
+        before = sum(read)
+    await asyncio.sleep(0)
+    assert {reader.read for reader in readers} == {5}
+
+
+async def test_long_frames_of_many_arrive_whole_whatever_their_lengths_and_pauses() -> None:
+    sizes = [(n * 37_813) % (2 << 20) + 1 for n in range(80)]
+    frames = [encode(Command(105, {}, bytes([n]) * size, opaque=n)) for n, size in enumerate(sizes)]
+
+    async def handle(connection: Connection, request: Command) -> Command:
+        assert request.body == bytes([request.opaque % 80]) * len(request.body)
+        return request.reply(ext={"size": str(len(request.body))})
+
+    async def one(n: int, address: str) -> None:
+        async with dialled(address) as (reader, writer):
+            data = frames[n] + frames[-n - 1]  # two in a row
+            at = 0
+            while at < len(data):
+                step = (n * 7919 + at) % 300_000 + 1
+                writer.write(data[at : at + step])
+                at += step
+                await asyncio.sleep(0)
+            found = {(a.opaque, int(a.ext["size"])) for a in [await read_command(reader) for _ in range(2)]}
+            assert found == {(n, sizes[n]), (79 - n, sizes[-n - 1])}
+
+    async with serving(handle) as (server, address):
+        await asyncio.gather(*(one(n, address) for n in range(80)))
+        await until(lambda: server.guard.begun.total == 0)
+        server.guard.check_invariants()

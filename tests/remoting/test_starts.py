@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 
 from remoting.codec import Command, encode
 from remoting.connection import Connection
-from remoting.starts import A_TURN, Starts
+from remoting.starts import A_TURN, LEAST, TURN_MS, Starts, share_after
 from tests.remoting.support import read_command, serving
 
 FLOOD = 1200
@@ -84,9 +84,30 @@ class Line:
 
 async def test_who_waits_already_is_in_the_line_once() -> None:
     """A peer that has read comes back into the line, perhaps before its place was reached."""
-    starts, lines = Starts(), [Line(3) for _ in range(2 * A_TURN)]
+    starts, lines = Starts(lambda: 0.0), [Line(3) for _ in range(2 * A_TURN)]
     for line in [*lines, *lines]:
         starts.wait(line)
     for _ in range(20):
         await asyncio.sleep(0)
     assert {line.asked for line in lines} == {3}, "a connection is asked for each of its frames, and no more"
+
+
+async def test_fewer_begin_after_a_long_turn_and_more_again_after_short_ones() -> None:
+    now = [0.0]
+    starts, line = Starts(lambda: now[0]), Line(10_000)
+    starts.wait(line)
+    begun = []
+    for took_ms in [TURN_MS * 2] * 8 + [1.0] * 20:
+        now[0] += took_ms
+        before = line.asked
+        await asyncio.sleep(0)
+        begun.append(line.asked - before)
+    assert begun[:4] == [25, 12, 6, LEAST]
+    assert begun[8:10] == [2 * LEAST, 3 * LEAST]
+    assert begun[-1] == A_TURN
+
+
+def test_the_share_of_a_turn_stays_between_its_bounds() -> None:
+    for share in range(LEAST, A_TURN + 1):
+        for took_ms in (0.0, TURN_MS, TURN_MS + 1, 1e6):
+            assert LEAST <= share_after(share, took_ms) <= A_TURN
