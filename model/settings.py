@@ -162,13 +162,15 @@ def need(condition: bool, text: str) -> None:
         raise ConfigError(text)
 
 
-def addresses(text: str) -> list[str]:
-    """Split ``a:1;b:2`` (``,`` also separates) into addresses. Raises ConfigError without a port."""
+def addresses(text: str, name: str = "") -> list[str]:
+    """Split ``a:1;b:2`` (``,`` also separates) into addresses. Raises ConfigError without a port; it names
+    the key ``name``, if given."""
     found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+    of = f"{name}: " if name else ""
     for address in found:
         host, _, port = address.rpartition(":")
-        need(bool(host) and port.isdigit(), f"address {address!r}: expected host:port")
-        need(0 < int(port) <= PORT_MAX, f"address {address!r}: a port is 1 to {PORT_MAX}")
+        need(bool(host) and port.isdigit(), f"{of}address {address!r}: expected host:port")
+        need(0 < int(port) <= PORT_MAX, f"{of}address {address!r}: a port is 1 to {PORT_MAX}")
     return found
 
 
@@ -179,14 +181,16 @@ def one_address(text: str) -> str:
     return found[0]
 
 
-def peers(text: str) -> dict[str, str]:
-    """Split ``n0-host:port;n1-host:port`` into id -> address. Raises ConfigError."""
+def peers(text: str, name: str = "") -> dict[str, str]:
+    """Split ``n0-host:port;n1-host:port`` into id -> address. Raises ConfigError; it names the key ``name``,
+    if given."""
     found: dict[str, str] = {}
+    of = f"{name}: " if name else ""
     for part in filter(None, (p.strip() for p in text.split(";"))):
         node, separator, address = part.partition("-")
-        need(bool(separator and node), f"peer {part!r}: expected id-host:port")
-        need(node not in found, f"peer {node} is listed twice")
-        found[node] = addresses(address)[0]
+        need(bool(separator and node and address), f"{of}peer {part!r}: expected id-host:port")
+        need(node not in found, f"{of}peer {node} is listed twice")
+        found[node] = addresses(address, name)[0]
     return found
 
 
