@@ -13,7 +13,7 @@ import pytest
 
 from model.settings import split_address
 from runtime.tls.validity import validity
-from tests.live.test_drills import keelmq, status
+from tests.live.commands import keelmq, status
 from tests.tls.secured import Secured, secured_cluster, wait
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
