@@ -15,7 +15,7 @@ import pytest
 from chaos.worlds import rocketmq
 from tests.interop.mixed import KeelmqNode, MixedCluster, Server, running
 from tests.interop.story import elect, put_load
-from tests.live.test_drills import keelmq
+from tests.live.commands import keelmq
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
