@@ -115,18 +115,14 @@ class CompiledSends:
         self, connection: Connection, buffer: bytes | bytearray, start: int, end: int, born: bytes
     ) -> tuple[int, list[bytes]]:
         """See FastPath.process."""
-        path, core, turn = self._path, self._core, self._turn
+        path, core = self._path, self._core
         config, log = path.config, path.store.log
         maxima = (
             config.message_bytes_max,
             min(config.batch_messages_max, READ_MESSAGES_MAX),
             config.frame_bytes_max,
         )
-        alone = self._last is connection or self._last is None
-        waits = not alone and end - start <= READ_BYTES_MAX
-        if turn and (log.end != turn.begin or end - start > READ_BYTES_MAX):
-            self.end_turn()
-        self._last = connection
+        waits = self._may_wait(connection, end - start)
         now_ms = path.writer.stamp_ms()
         left: list[bytes] = []
         at = appended_at = start
@@ -138,29 +134,44 @@ class CompiledSends:
                 at, state, ordered, total = core.process(
                     buffer, at, end, born, now_ms, log_end, log_end + log.room, maxima, ordered, leave, left
                 )
-                if state == _DONE and not left and (turn or waits) and appended_at == start:
+                if waits and state == _DONE and not left:
                     if at > start:
                         self._wait(log_end, Read(connection, bytes(buffer[start:at]), core.answers()))
                     return at, left
+                waits = False
                 self._append(Read(connection, b"", core.answers()))
                 if state != _ROLL:
                     break
                 appended_at, appended_left = at, len(left)
-                if total <= config.segment_bytes - BLANK_BYTES:
-                    log.roll()
-                leave = total > log.room
+                leave = self._roll(total)
         except DiskError:
             # Nothing was stored since the last append: the ordinary way says so to each sender.
             core.drop()
             return path.split(buffer, appended_at, end, left[:appended_left])
         except BaseException:
             core.drop()
-            self._abandon(turn.take())
+            self._abandon(self._turn.take())
             raise
         if state == _BROKEN:
             codec.frame_end(buffer, at, end, config.frame_bytes_max)
             raise AssertionError("lengths that cannot be true are refused by the codec as well")
         return at, left
+
+    def _may_wait(self, connection: Connection, size: int) -> bool:
+        """May a read of ``size`` bytes wait for the end of the turn? A long one ends it."""
+        turn = self._turn
+        long = size > READ_BYTES_MAX
+        if turn and (long or turn.begin != self._path.store.log.end):
+            self.end_turn()
+        last, self._last = self._last, connection
+        return not long and (bool(turn) or (last is not None and last is not connection))
+
+    def _roll(self, total: int) -> bool:
+        """Go on in the next segment; whether ``total`` bytes do not even fit there. Raises DiskError."""
+        log = self._path.store.log
+        if total <= self._path.config.segment_bytes - BLANK_BYTES:
+            log.roll()
+        return total > log.room
 
     def _wait(self, begin: int, read: Read) -> None:
         self._turn.add(begin, read)
