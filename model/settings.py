@@ -169,15 +169,15 @@ def addresses(text: str, name: str = "") -> list[str]:
     of = f"{name}: " if name else ""
     for address in found:
         host, _, port = address.rpartition(":")
-        need(bool(host) and port.isdigit(), f"{of}address {address!r}: expected host:port")
+        need(bool(host) and port.isascii() and port.isdigit(), f"{of}address {address!r}: expected host:port")
         need(0 < int(port) <= PORT_MAX, f"{of}address {address!r}: a port is 1 to {PORT_MAX}")
     return found
 
 
-def one_address(text: str) -> str:
+def one_address(text: str, name: str = "") -> str:
     """``text`` as a ``host:port``. Raises ConfigError."""
-    found = addresses(text)
-    need(len(found) == 1, f"address {text!r}: expected one host:port")
+    found = addresses(text, name)
+    need(len(found) == 1, f"{f'{name}: ' if name else ''}address {text!r}: expected one host:port")
     return found[0]
 
 
@@ -190,7 +190,7 @@ def peers(text: str, name: str = "") -> dict[str, str]:
         node, separator, address = part.partition("-")
         need(bool(separator and node and address), f"{of}peer {part!r}: expected id-host:port")
         need(node not in found, f"{of}peer {node} is listed twice")
-        found[node] = addresses(address, name)[0]
+        found[node] = one_address(address, name)
     return found
 
 
