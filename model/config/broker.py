@@ -181,6 +181,12 @@ class BrokerConfig(LimitsConfig):
         was=30000,
         least=PERIOD_MIN_MS,
     )
+    enable_property_filter: bool = key(
+        "enablePropertyFilter",
+        True,
+        "consumers may choose messages by SQL92 expressions over their properties",
+        was=False,
+    )
     auto_create_topic: bool = key(
         "autoCreateTopicEnable", True, "the first send to an unknown topic makes it"
     )
