@@ -12,13 +12,18 @@ TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
 .PHONY: setup demo test quick check format bench facts toxiproxy secrets clean
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready $(VENV)/.compiled
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "keelmq needs Python 3.11 or newer: set PYTHON=/path/to/python3.11")'
 	@echo "setting up $(VENV): about a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,dev]'
+	@touch $@
+
+# Where there is no C compiler it says so, and everything takes the Python path.
+$(VENV)/.compiled: $(VENV)/.ready $(wildcard runtime/native/*)
+	-@$(BIN)/python runtime/native/build.py
 	@touch $@
 
 demo: setup
@@ -69,5 +74,6 @@ deploy/secrets/peers:
 	@chmod 444 $@
 
 clean:
+	rm -rf runtime/native/*.so
 	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

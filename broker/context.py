@@ -15,6 +15,7 @@ from broker.tables.groups import Groups
 from broker.tables.offsets import OffsetTable
 from broker.tables.topics import Topics
 from ha.service import HaService
+from model.acl.directory import Directory
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
@@ -37,6 +38,14 @@ def not_available(reason: str) -> str:
 
 
 @dataclass
+class Trust:
+    """The key of the peers, and the users and policies of ACL 2.0."""
+
+    credentials: Credentials | None = None
+    directory: Directory = field(default_factory=Directory)
+
+
+@dataclass
 class BrokerContext:
     env: Env
     config: BrokerConfig
@@ -49,7 +58,7 @@ class BrokerContext:
     pending_acks: PendingAcks
     clients: Clients = field(default_factory=Clients)
     stats: Stats = field(default_factory=Stats)
-    credentials: Credentials | None = None
+    trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.acl.requests import AclProcessor
 from broker.context import BrokerContext
 from broker.requests.codes import handlers
 from broker.requests.consumers.heartbeats import ClientProcessor
@@ -33,7 +34,7 @@ class Processors:
         self.handlers: dict[int, Handler] = {}
         self._context = context
 
-    def answer(self, upkeep: Upkeep, role_changed: Handler) -> None:
+    def answer(self, upkeep: Upkeep, role_changed: Handler, acl: AclProcessor) -> None:
         """From now on ``handlers`` has every code that a broker answers."""
         context = self._context
         self.handlers = handlers(
@@ -53,3 +54,4 @@ class Processors:
             compare=upkeep.compare,
             role_changed=role_changed,
         )
+        self.handlers |= acl.handlers()

@@ -10,7 +10,9 @@ import logging
 from typing import Any, Final
 
 from broker import stopping
-from broker.context import BrokerContext
+from broker.acl.requests import AclProcessor, access_of
+from broker.acl.signed_path import SignedPath
+from broker.context import BrokerContext, Trust
 from broker.discovery.group_address import GroupAddress
 from broker.discovery.registration import Registration, changes_of
 from broker.processors import Processors
@@ -33,6 +35,7 @@ from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
 from model.ids import BrokerId, Epoch
+from remoting.acl.control import inner_credentials
 from remoting.auth import read_credentials
 from remoting.codec import Command
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
@@ -54,11 +57,13 @@ class Broker:
         self.port = 0
         self.tasks = Tasks(f"broker {config.broker_name}")
         credentials = read_credentials(env.disk, config.peer_credentials_file)
-        self.context.credentials = credentials
         name = f"broker {config.broker_name}"
         guard = Guard(name, Limits.of(config), env.monotonic_ms)
+        self.acl = access_of(env, config, guard, credentials)
+        self.context.trust = Trust(credentials, self.acl.directory)
+        signing = credentials or inner_credentials(config)
         self.client = RemotingClient(
-            env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=credentials
+            env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=signing
         )
         self.role = RoleManager(
             RoleParts(env, config, self.store, self.ha, self.role_state), self.client, self
@@ -77,14 +82,15 @@ class Broker:
         self.processors = Processors(self.context, delays)
         self.tables = TableFiles(self.context, delays)
         self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
-        self.processors.answer(self.upkeep, self._role_changed)
+        acl = AclProcessor(self.context, self.acl, self.client)
+        self.processors.answer(self.upkeep, self._role_changed, acl)
 
         def make_server(server_name: str) -> RemotingServer:
             return RemotingServer(
                 env,
                 server_name,
                 self._handle,
-                fast=fast,
+                fast=fast if guard.gate is None else SignedPath(fast, guard.gate, config.frame_bytes_max),
                 on_close=self._closed,
                 credentials=credentials,
                 guard=guard,
@@ -162,6 +168,8 @@ class Broker:
         config = self.config
         await self.store.open()
         self.tables.load()
+        self.acl.load(self.tasks)
+        self.acl.add_configured()
         self._wire()
         await self.ha.start()
         clients = self.processors.clients

@@ -224,8 +224,7 @@ class Controller:
             case Request.UPDATE_CONTROLLER_CONFIG:
                 return self._update_config(request)
             case Request.GET_CONTROLLER_CONFIG:
-                text = "".join(f"{key}={value}\n" for key, value in self._config.to_mapping().items())
-                return request.reply(body=text.encode())
+                return request.reply(body=self._config.shown().encode())
         ask = self._asks.get(request.code)
         if ask is None:
             raise unsupported(request)

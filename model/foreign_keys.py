@@ -34,9 +34,9 @@ _BROKER: Final = """
     accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond
     aclCacheMaxNum aclCacheRefreshSecond adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
     allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync appendTopicForTimerDeleteKey
-    asyncSendEnable authConfigPath authenticationMetadataProvider authenticationProvider
-    authenticationStrategy authenticationWhitelist authorizationMetadataProvider authorizationProvider
-    authorizationStrategy authorizationWhitelist autoDeleteUnusedStats autoMessageVersionOnTopicLen
+    asyncSendEnable authenticationMetadataProvider authenticationProvider
+    authenticationStrategy authorizationMetadataProvider authorizationProvider
+    authorizationStrategy autoDeleteUnusedStats autoMessageVersionOnTopicLen
     batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
     bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond
     broadcastOffsetExpireSecond brokerConfigPath brokerFastFailureEnable brokerNotActiveTimeoutMillis
@@ -74,8 +74,8 @@ _BROKER: Final = """
     flushDelayOffsetInterval flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC
     forwardTimeout globalColdReadThreshold haMaxGapNotInSync heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode indexFileReadEnable indexFileWriteEnable
-    indexRocksDBEnable initAuthenticationUser initPopOffsetByCheckMsgInMem
-    innerClientAuthenticationCredentials isolateLogEnable iteratorWhenUseRocksdbConsumeQueue
+    indexRocksDBEnable initPopOffsetByCheckMsgInMem
+    isolateLogEnable iteratorWhenUseRocksdbConsumeQueue
     liteEventCheckInterval liteEventFullDispatchDelayTime liteEventFullDispatchDelayTimeForWildcardGroup
     liteLagCountMetricsEnable liteLagLatencyCollectEnable liteLagLatencyMetricsEnable liteLagLatencyTopK
     litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
@@ -159,14 +159,10 @@ CONTROL_IGNORES: Final = frozenset((_NETTY + _CONTROL).split())
 
 _OFF: Final = ("false",)
 _ON: Final = ("true",)
-_NO_ACL: Final = "clients are neither authenticated nor authorized"
 _LIST: Final = "list the addresses"
 
 REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
-    "aclEnable": (_OFF, _NO_ACL),
-    "authenticationEnabled": (_OFF, _NO_ACL),
-    "authorizationEnabled": (_OFF, _NO_ACL),
-    "migrateAuthFromV1Enabled": (_OFF, _NO_ACL),
+    "migrateAuthFromV1Enabled": (_OFF, "accounts of ACL 1.0 are not made users of ACL 2.0"),
     "enablePropertyFilter": (_OFF, "messages are filtered by tag only, not by SQL92"),
     "enableConsumeQueueExt": (_OFF, "a ConsumeQueue holds tag codes only"),
     "timerWheelEnable": (_OFF, "messages are delayed by level only"),

@@ -16,16 +16,26 @@ from model.errors import ConfigError
 _T = TypeVar("_T")
 
 PORT_MAX: Final = 65535
+HIDDEN: Final = "***"
+"""What stands for a secret that is set."""
 
 
 def key(
-    name: str, default: _T, help: str, *, was: object = None, least: int = 0, most: int | None = None
+    name: str,
+    default: _T,
+    help: str,
+    *,
+    was: object = None,
+    least: int = 0,
+    most: int | None = None,
+    secret: bool = False,
 ) -> _T:
     """Declare a configuration key: its RocketMQ name, default, meaning with its unit, the original's
-    default where it is another, and of a number the least and the greatest that make sense."""
+    default where it is another, of a number the least and the greatest that make sense, and whether its
+    value is shown to nobody."""
     if least > 1:
         help = f"{help}; at least {least}"
-    about = {"key": name, "help": help, "was": was, "least": least, "most": most}
+    about = {"key": name, "help": help, "was": was, "least": least, "most": most, "secret": secret}
     value: _T = field(default=default, metadata=about)
     return value
 
@@ -104,6 +114,12 @@ class Config:
     def to_mapping(self) -> dict[str, str]:
         """RocketMQ keys and texts of every value, in order of declaration."""
         return {name: _text(getattr(self, f.name)) for name, f in self.keys().items()}
+
+    def shown(self) -> str:
+        """``key=value`` lines for whoever asks for the configuration: without secrets."""
+        secrets = {name for name, f in self.keys().items() if f.metadata["secret"]}
+        lines = [(n, HIDDEN if n in secrets and v else v) for n, v in self.to_mapping().items()]
+        return "".join(f"{name}={value}\n" for name, value in lines)
 
     def check(self) -> None:
         """Raise ConfigError when a number is too small or too great, or values contradict each other."""

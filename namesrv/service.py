@@ -291,8 +291,8 @@ class NameServer:
     # configuration
 
     def _get_config(self, connection: Connection, request: Command) -> Command:
-        values = {"rocketmqHome": "", **self._config.to_mapping()}  # tools look for the key
-        return request.reply(body="".join(f"{name}={value}\n" for name, value in values.items()).encode())
+        text = "rocketmqHome=\n" + self._config.shown()  # tools look for the key
+        return request.reply(body=text.encode())
 
     def _update_config(self, connection: Connection, request: Command) -> Command:
         current = self._config.to_mapping()

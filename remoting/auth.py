@@ -31,7 +31,28 @@ SECRET_BYTES_MIN: Final = 16
 UNSIGNED_BEFORE: Final = "_UNIQUE_KEY_QUERY"
 UNSIGNED_UP_TO_VERSION: Final = 399  # V4_9_3: clients up to it add that field after they have signed
 
-PEER_CODES: Final = frozenset(
+ACL_CODES: Final = frozenset(
+    {
+        Request.UPDATE_AND_CREATE_ACL_CONFIG,
+        Request.DELETE_ACL_CONFIG,
+        Request.GET_BROKER_CLUSTER_ACL_INFO,
+        Request.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        Request.GET_BROKER_CLUSTER_ACL_CONFIG,
+        Request.AUTH_CREATE_USER,
+        Request.AUTH_UPDATE_USER,
+        Request.AUTH_DELETE_USER,
+        Request.AUTH_GET_USER,
+        Request.AUTH_LIST_USER,
+        Request.AUTH_CREATE_ACL,
+        Request.AUTH_UPDATE_ACL,
+        Request.AUTH_DELETE_ACL,
+        Request.AUTH_GET_ACL,
+        Request.AUTH_LIST_ACL,
+    }
+)
+"""Users, policies and accounts: changes, and reads that show secrets."""
+
+AMONG_PEERS: Final = frozenset(
     {
         # brokers to NameServers and Controllers
         Request.REGISTER_BROKER,
@@ -50,13 +71,19 @@ PEER_CODES: Final = frozenset(
         Request.READ_LOG_RANGE,
         Request.KEELMQ_COPY_TABLES,
         Request.KEELMQ_LOG_DIGESTS,
-        # operators to Controllers
+    }
+)
+"""What servers ask of each other, and nobody else."""
+
+OF_OPERATORS: Final = frozenset(
+    {
+        # to Controllers; a broker asks for an election, too
         Request.CONTROLLER_ELECT_MASTER,
         Request.UPDATE_CONTROLLER_CONFIG,
         Request.CLEAN_BROKER_DATA,
         Request.KEELMQ_TRANSFER_LEADERSHIP,
         Request.KEELMQ_REPLACE_CONTROLLER,
-        # operators to NameServers
+        # to NameServers
         Request.PUT_KV_CONFIG,
         Request.DELETE_KV_CONFIG,
         Request.WIPE_WRITE_PERM_OF_BROKER,
@@ -64,7 +91,7 @@ PEER_CODES: Final = frozenset(
         Request.DELETE_TOPIC_IN_NAMESRV,
         Request.REGISTER_TOPIC_IN_NAMESRV,
         Request.UPDATE_NAMESRV_CONFIG,
-        # operators to brokers
+        # to brokers
         Request.UPDATE_AND_CREATE_TOPIC,
         Request.UPDATE_AND_CREATE_TOPIC_LIST,
         Request.DELETE_TOPIC_IN_BROKER,
@@ -82,8 +109,12 @@ PEER_CODES: Final = frozenset(
         Request.CLEAN_EXPIRED_CONSUMEQUEUE,
         Request.CLEAN_UNUSED_TOPIC,
         Request.DELETE_EXPIRED_COMMITLOG,
+        # operators to every server: who may do what
+        *ACL_CODES,
     }
 )
+
+PEER_CODES: Final = AMONG_PEERS | OF_OPERATORS
 """What only peers and operators ask for, and what changes something or hands out whole logs. Everything else
 is a client's request, or a read; docs/security.md says what those give a stranger."""
 

@@ -67,6 +67,16 @@ def dumps_dialect(value: Any, indent: bool = False) -> bytes:
 
 def _write(value: Any, *, strict: bool, line: str) -> str:
     """``line`` starts a new line at the depth of ``value``; empty without indentation."""
+    kind = type(value)
+    if kind is str or kind is int:  # most values by far
+        return _encode(value).decode()
+    if kind is dict and not line and all(type(key) is str for key in value):
+        members = [
+            f"{_encode(key).decode()}:{_write(member, strict=strict, line='')}"
+            for key, member in sorted(value.items())
+            if member is not None
+        ]
+        return "{" + ",".join(members) + "}"
     if isinstance(value, Raw):
         return value
     inner = line + "\t" if line else ""

@@ -19,7 +19,8 @@ from typing import Any, Final, Protocol, cast
 
 from model.codes import Response, name_of
 from model.errors import PeerError, Refused, Unknown
-from remoting.auth import Credentials
+from remoting.acl.audit import ACTS
+from remoting.auth import SIGNATURE, Credentials
 from remoting.calls import Calls, Flush, Outbox
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, PROBATION_S, Guard, Share, Standing
@@ -99,7 +100,9 @@ class Endpoint:
 
     def outgoing(self, request: Command) -> Command:
         """``request`` as it is sent: signed, where this side signs."""
-        return self.credentials.signed(request) if self.signs and self.credentials else request
+        if not self.signs or self.credentials is None or SIGNATURE in request.ext:
+            return request  # one that is handed on has the signature of who asked first
+        return self.credentials.signed(request)
 
     def sweep(self, now: float) -> None:
         """Close what has been silent, half a frame, or closing for too long. ``now``: the loop's clock."""
@@ -481,10 +484,18 @@ class Connection(asyncio.BufferedProtocol):
         if endpoint.handler is None:
             return request.reply(Response.REQUEST_CODE_NOT_SUPPORTED, remark=unsupported(request).remark)
         try:
-            if endpoint.credentials is not None:
-                self._need_signature(endpoint.credentials, request)
-            endpoint.guard.on_request(self, request, endpoint.credentials)
-            return await endpoint.handler(self, request)
+            self._admit(request)
+        except Refused as refused:
+            return request.reply(refused.code, remark=refused.remark)
+        answer = await self._made(endpoint.handler, request)
+        if request.code in ACTS:
+            endpoint.guard.audit.on_act(request, self.remote, 0 if answer is None else answer.code)
+        return answer
+
+    async def _made(self, handler: Handler, request: Command) -> Command | None:
+        endpoint = self._endpoint
+        try:
+            return await handler(self, request)
         except Refused as refused:
             return request.reply(refused.code, remark=refused.remark)
         except PeerError as error:
@@ -496,10 +507,24 @@ class Connection(asyncio.BufferedProtocol):
             log.exception("%s: %s from %s failed", endpoint.name, name_of(request.code), self.remote)
             return request.reply(Response.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
+    def _admit(self, request: Command) -> None:
+        """Raises Refused, when the request is not for its sender."""
+        guard, credentials = self._endpoint.guard, self._endpoint.credentials
+        # On a connection of this side's own making, it chose who asks.
+        may = (
+            guard.gate is not None
+            and not self.address
+            and guard.gate.check(request, self.remote, credentials)
+        )
+        if credentials is not None and not may:
+            self._need_signature(credentials, request)
+        guard.on_request(self, request, credentials)
+
     def _need_signature(self, credentials: Credentials, request: Command) -> None:
         try:
             credentials.check(request)
         except Refused as refused:
+            self._endpoint.guard.audit.on_denied(request, self.remote, refused.remark)
             # Once a connection: an unsigned heartbeat hears no answer (oneway), and comes twice a second.
             level = logging.DEBUG if self.share.told_unsigned else logging.WARNING
             self.share.told_unsigned = True

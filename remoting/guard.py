@@ -23,16 +23,20 @@ from typing import Any, Final, Protocol
 from model.codes import Request, Response
 from model.config.server import ServerConfig
 from model.errors import Refused
+from remoting.acl.audit import Audit
+from remoting.acl.gate import Gate
 from remoting.auth import PEER_CODES, SIGNATURE, Credentials
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.inbox import PartsLine
 from remoting.starts import Starts
 from runtime.complaints import Complaints
+from runtime.descriptors import SPARE
 from runtime.slow_turns import SlowTurns
 
 log = logging.getLogger(__name__)
 
 CAPS: Final = (
+    "descriptors",
     "maxBegunFrameBytes",
     "maxConnections",
     "maxConnectionsPerAddress",
@@ -44,6 +48,7 @@ MADE_BYTES_MAX: Final = 16 << 20
 """Of long answers, so much is made in one turn of the loop: what has no place in the system's buffers waits
 in ours, and thousands of clients may ask in one turn."""
 PROBATION_MAX: Final = 64
+PROBATION_SHORT: Final = 8  # while descriptors lack
 PROBATION_S: Final = 2.0
 IDLE_S: Final = 120.0
 _ALSO_PEERS: Final = frozenset(
@@ -157,6 +162,8 @@ class Guard:
         self.starts = Starts(now_ms)
         self.parts = PartsLine()
         self.complaints = Complaints(log, lambda: now_ms() / 1000)
+        self.audit = Audit(name, lambda: now_ms() / 1000)
+        self.gate: Gate | None = None
         self.refused: Counter[str] = Counter(dict.fromkeys(CAPS, 0))
         self.begun = Tally(limits.begun_bytes_max)
         self.unread = Tally(limits.unread_bytes_max)
@@ -176,7 +183,7 @@ class Guard:
             return True
         self.refused[full] += 1
         self.complaints.warn("%s: no place for a connection of %s (%s)", self._name, connection.remote, full)
-        if self._count[Standing.PROBATION] >= PROBATION_MAX:
+        if self._count[Standing.PROBATION] >= (PROBATION_SHORT if SPARE.short else PROBATION_MAX):
             share.standing = Standing.GONE
             return False
         self._enter(share, Standing.PROBATION)
@@ -195,7 +202,7 @@ class Guard:
         elif share.standing is Standing.PROBATION:
             raise Refused(
                 f"this server takes no more connections: {self._count[Standing.CLIENT]} clients have one"
-                " (maxConnections, maxConnectionsPerAddress)",
+                f" ({'LimitNOFILE' if SPARE.short else 'maxConnections, maxConnectionsPerAddress'})",
                 Response.SYSTEM_BUSY,
             )
 
@@ -258,6 +265,7 @@ class Guard:
             "begunBytes": self.begun.total,
             "unreadBytes": self.unread.total,
             "refused": dict(sorted(self.refused.items())),
+            "audit": self.audit.status(),
             "slowTurns": self.slow.status(),
         }
 
@@ -269,6 +277,8 @@ class Guard:
         self.slow.check_invariants()
 
     def _full(self, host: str) -> str | None:
+        if SPARE.short:
+            return "descriptors"
         if self._count[Standing.CLIENT] >= self.limits.connections_max:
             return "maxConnections"
         if self._clients[host] >= self.limits.connections_per_address:

@@ -85,6 +85,7 @@ def _ports(ports: Mapping[str, Any]) -> Iterator[Metric]:
     for cap, total in sorted((ports.get("refused") or {}).items()):
         refused.add_metric([cap], total)
     yield refused
+    yield from _audit(ports.get("audit") or {})
     if isinstance(slow := ports.get("slowTurns"), dict):
         turns = CounterMetricFamily(
             "keelmq_slow_turns", "times that the event loop was held for 20 ms or more", labels=["what"]
@@ -94,6 +95,18 @@ def _ports(ports: Mapping[str, Any]) -> Iterator[Metric]:
         yield turns
         worst_s = slow["worstMs"] / 1000
         yield GaugeMetricFamily("keelmq_slow_turn_worst_seconds", "the longest of them", value=worst_s)
+
+
+def _audit(audit: Mapping[str, Any]) -> Iterator[Metric]:
+    """Who was refused, and what operators changed."""
+    for key, text in (
+        ("denied", "requests refused by ACL or for want of a key"),
+        ("acts", "acts of operators"),
+    ):
+        family = CounterMetricFamily(f"keelmq_{key}", text, labels=["request"])
+        for request, total in sorted((audit.get(key) or {}).items()):
+            family.add_metric([request], total)
+        yield family
 
 
 def _tls(tls: Mapping[str, Any]) -> Iterator[Metric]:

@@ -28,11 +28,13 @@ from model.config.tls import split_tls
 from model.errors import ConfigError, MqError
 from model.foreign_keys import sort_out
 from model.settings import Config, is_loopback, parse_file, peers
+from runtime.descriptors import KEPT, REFILL_S, SPARE
 from runtime.env import Env
 from runtime.events import Event
 from runtime.tasks import Tasks, every
 from runtime.tls.places import Places
-from runtime.tls.state import LOOK_S, TlsState
+from runtime.tls.state import TlsState
+from runtime.tls.watch import LOOK_S
 
 if TYPE_CHECKING:
     from admin.host.endpoint import Endpoint
@@ -254,11 +256,13 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number)
+    SPARE.keep(KEPT)
     env = env_with(tls, chosen.places, watch=_log_event)
     server = chosen.make(env)
     endpoint: Endpoint | None = None
     link: socket.socket | None = None
     collector, watching = Collector(), Tasks("process")
+    watching.spawn(every(REFILL_S, SPARE.refill, what="looking for free descriptors"), name="descriptors")
     try:
         if chosen.admin_port:
             if not is_loopback(chosen.admin_address):

@@ -31,6 +31,7 @@ class TableFiles:
         self._loaded = False
         env, config = context.env, context.config
         topics, groups, offsets = context.topics, context.groups, context.offsets
+        users = context.trust.directory
         directory = f"{config.store_path}/config"
         writing = Turns(env.monotonic_ms)
         self.files = {
@@ -78,6 +79,9 @@ class TableFiles:
                 self._tasks,
                 delay_s=DELAY_OFFSETS_WRITE_S,
             ),
+            "auth": ConfigFile(
+                env, f"{directory}/auth.json", Source(users.to_json, mark=lambda: users.revision), self._tasks
+            ),
         }
 
     def load(self) -> None:
@@ -90,6 +94,7 @@ class TableFiles:
             fresh_groups = groups.boot(files["groups"].load())
             offsets.load(files["offsets"].load())
             delays.load(files["delays"].load())
+            context.trust.directory.load(files["auth"].load() or {})
             for name, apply in (
                 ("topics", topics.apply),
                 ("groups", groups.adopt),
@@ -109,6 +114,7 @@ class TableFiles:
         groups.on_change.append(files["groups"].changed)
         offsets.on_change.append(files["offsets"].changed)
         delays.on_change.append(files["delays"].changed)
+        context.trust.directory.on_change.append(files["auth"].changed)
         if fresh_topics:
             files["topics"].write_anew()
         if fresh_groups:
@@ -137,11 +143,13 @@ class TableFiles:
         copies.add("topics", context.topics.changed_since)
         copies.add("groups", context.groups.changed_since)
         copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
+        copies.add("auth", lambda known: (context.trust.directory.to_json(), 0))
         copies.add("delays", lambda known: (delays.to_json(), 0), gathered=True)
         context.topics.on_change.append(lambda names: copies.changed("topics"))
         context.groups.on_change.append(lambda: copies.changed("groups"))
         offsets.on_change.append(lambda: copies.changed("offsets"))
         delays.on_change.append(lambda: copies.changed("delays"))
+        context.trust.directory.on_change.append(lambda: copies.changed("auth"))
 
     async def write(self, names: Collection[str]) -> None:
         """Return when the changes of these tables are on the disk. Raises OSError; DiskError where the table

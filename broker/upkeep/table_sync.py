@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 CALL_S: Final = 3.0
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1000
-SYNCED: Final = ("topics", "groups")  # on the disk before each receipt
+SYNCED: Final = ("topics", "groups", "auth")  # on the disk before each receipt
 WRITTEN: Final = (*SYNCED, "offsets")  # where the master asks for it
 
 
@@ -128,17 +128,22 @@ class MetadataSync:
         told = (need(answer.ext, "run"), need_int(answer.ext, "revision", 0))
         if not self._follows(master) or self._run_seen != (run, seen):
             return
-        for name, _, adopt in self._tables:
-            table = body.get(name)
-            if table is not None:
-                _adopt(name, adopt, table)
-        if all(name in body for name, _, _ in self._tables):
-            self._files.on_copied()
+        self._adopt_all(body)
         # The receipt, ``seen`` of the next question, says that it is on this disk.
         synced = opt_bool(answer.ext, "synced")
         await self._files.write([name for name in body if name in SYNCED or (synced and name in WRITTEN)])
         if self._run_seen == (run, seen):
             self._run_seen = told
+
+    def _adopt_all(self, body: dict[str, Any]) -> None:
+        for name, _, adopt in self._tables:
+            table = body.get(name)
+            if table is not None:
+                _adopt(name, adopt, table)
+        if "auth" in body:  # a keelmq of an older version has none, a RocketMQ broker never gives its own
+            _adopt("auth", self._context.trust.directory.load, body["auth"])
+        if all(name in body for name, _, _ in self._tables):
+            self._files.on_copied()
 
     async def _copy_whole(self, master: str) -> None:
         for name, code, adopt in self._tables:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from controller.links.handshake import PROCESS_BYTES, Identity, Opened, dials
@@ -28,7 +29,8 @@ from runtime.backoff import Backoff
 from runtime.env import Env, Listener
 from runtime.loops import level_triggered
 from runtime.secret import NONCE_BYTES
-from runtime.tasks import Tasks
+from runtime.tasks import Tasks, every
+from runtime.tls.watch import LOOK_S
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +116,9 @@ class Transport:
             if dials(own, peer):
                 self._tasks.spawn(self._dial(peer), name=f"dial.{peer}")
         self._tasks.spawn(self._watch(), name="watch")
+        if isinstance(network := self._network, TlsNetwork):
+            look = partial(self.env.offload, network.look)
+            self._tasks.spawn(every(LOOK_S, look, what="TLS of Raft: files"), name="tls")
 
     async def stop(self) -> None:
         self.abort()

@@ -1,5 +1,6 @@
 """Keys of every server."""
 
+import json
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,11 +68,56 @@ class ServerConfig(Config):
         "JSON file of the accessKey and secretKey that peers and operators must sign with; empty = they are"
         " believed",
     )
+    acl_enable: bool = key(
+        "aclEnable", False, "ACL 1.0: clients sign, and may do what plain_acl.yml lets them (aclHome)"
+    )
+    acl_home: str = key(
+        "aclHome", "conf", "directory of plain_acl.yml and acl/*.yml; they are read anew when they change"
+    )
+    authentication_enabled: bool = key(
+        "authenticationEnabled", False, "ACL 2.0: requests must be signed by a user (mqadmin createUser)"
+    )
+    authorization_enabled: bool = key(
+        "authorizationEnabled", False, "ACL 2.0: users may do what policies let them (mqadmin createAcl)"
+    )
+    authentication_whitelist: str = key(
+        "authenticationWhitelist", "", "request codes that need no signature, with commas"
+    )
+    authorization_whitelist: str = key(
+        "authorizationWhitelist", "", "request codes that need no policy, with commas"
+    )
+    init_authentication_user: str = key(
+        "initAuthenticationUser",
+        "",
+        'a super user made when there is none of its name: {"username":"...","password":"..."}',
+        secret=True,
+    )
+    inner_client_credentials: str = key(
+        "innerClientAuthenticationCredentials",
+        "",
+        'a super user that servers sign with among themselves: {"accessKey":"...","secretKey":"..."};'
+        " peerCredentialsFile goes before it",
+        secret=True,
+    )
+    auth_config_path: str = key(
+        "authConfigPath",
+        "",
+        "directory of auth.json, the users and policies of ACL 2.0; a broker's is in config/ of its store",
+    )
     trust_peers: bool = key("trustPeers", False, "believe peers that prove nothing: only in a closed network")
 
     def check(self) -> None:
         super().check()
         lacking = [f"{name} ({why})" for name, file, why in self._proofs() if not file]
+        for name, pair in (
+            ("initAuthenticationUser", ("username", "password")),
+            ("innerClientAuthenticationCredentials", ("accessKey", "secretKey")),
+        ):
+            text = getattr(self, self.keys()[name].name)
+            need(
+                not text or credentials_in(text, *pair) is not None,
+                f"{name}: expected a JSON object of {pair}",
+            )
         # To a socket the empty address is every interface; nobody who leaves a value out means that.
         need(bool(self.admin_address.strip("[] ")), "adminAddress is empty: leave it out, or name an address")
         need(
@@ -89,3 +135,17 @@ class ServerConfig(Config):
                 "peers and operators then sign what they ask for",
             )
         ]
+
+
+def credentials_in(text: str, name: str, secret: str) -> tuple[str, str] | None:
+    """The two texts of a JSON object, neither empty; None when it has not both."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(found, dict):
+        return None
+    values = found.get(name), found.get(secret)
+    if not all(isinstance(value, str) and value.strip() for value in values):
+        return None
+    return str(values[0]), str(values[1])

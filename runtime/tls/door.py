@@ -19,13 +19,13 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from model.config.tls import Mode
+from runtime.complaints import Complaints
 from runtime.tasks import Tasks
 from runtime.tls.alerts import Alerts
 from runtime.tls.places import Places
-from runtime.tls.state import TlsState
 from runtime.tls.words import told
 
 HANDSHAKE_BYTE: Final = 0x16
@@ -57,6 +57,17 @@ def choose(mode: Mode, first: int) -> Choice:
     return Choice.NO_PLAIN if mode is Mode.ENFORCING else Choice.PLAIN
 
 
+class Source(Protocol):
+    """Where a port has its certificates from, and where it counts."""
+
+    handshakes: Counter[str]
+    complaints: Complaints
+
+    @property
+    def server(self) -> ssl.SSLContext | None:
+        """For connections that begin now; None: no TLS."""
+
+
 class _Knock:
     """A connection that has not begun."""
 
@@ -78,7 +89,7 @@ class Door:
     def __init__(
         self,
         factory: Callable[[], asyncio.BaseProtocol],
-        state: TlsState,
+        state: Source,
         mode: Callable[[], Mode],
         places: Places,
     ) -> None:
@@ -103,12 +114,14 @@ class Door:
         self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def close(self) -> None:
-        """Accept no more, and end what has not begun."""
+        """Accept no more, and end what says nothing; what has begun goes on, as everywhere."""
         listening, self._listening = self._listening, []
         for own in listening:
             self._loop.remove_reader(own.fileno())
             own.close()
-        for knock in [*self._silent, *self._queued, *self._shaking]:
+        for knock in list(self._silent):
+            self._look(knock)  # its first byte may have come, and not been looked at yet
+        for knock in list(self._silent):
             self._end(knock)
         self._alerts.close()
 
@@ -200,7 +213,7 @@ class Door:
             del self._queued[knock]
             self._shaking[knock] = None
             knock.began = self._loop.time()
-            knock.task = self._tasks.spawn(self._begin(knock, self._state.now.server), name="shake")
+            knock.task = self._tasks.spawn(self._begin(knock, self._state.server), name="shake")
         if self._queued:
             self._pump_soon()
 

@@ -59,28 +59,32 @@ class TlsNetwork(TlsDialer):
     async def _listen(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **more: Any
     ) -> Listener:
-        loop = asyncio.get_running_loop()
-        # It binds as it does everywhere (names, both families, shared ports), and never serves.
-        server = await loop.create_server(
-            factory, host, port, reuse_address=True, start_serving=False, **more
-        )
         door = Door(factory, self._state, lambda: self._mode(self._state.now.config), self._places)
-        try:
-            bound: int = server.sockets[0].getsockname()[1]
-            for one in server.sockets:
-                own = socket.socket(fileno=os.dup(one.fileno()))
-                try:
-                    own.listen(BACKLOG)
-                except OSError:
-                    own.close()
-                    raise
-                door.open(own)
-        except OSError:
-            door.close()
-            raise
-        finally:
-            server.close()
-        return _Open(door, bound)
+        return await listen(door, host, port, **more)
+
+
+async def listen(door: Door, host: str, port: int, **more: Any) -> Listener:
+    """Open ``door`` at a port. Raises OSError."""
+    # It binds as it does everywhere (names, both families, shared ports), and never serves.
+    server = await asyncio.get_running_loop().create_server(
+        asyncio.Protocol, host, port, reuse_address=True, start_serving=False, **more
+    )
+    try:
+        bound: int = server.sockets[0].getsockname()[1]
+        for one in server.sockets:
+            own = socket.socket(fileno=os.dup(one.fileno()))
+            try:
+                own.listen(BACKLOG)
+            except OSError:
+                own.close()
+                raise
+            door.open(own)
+    except OSError:
+        door.close()
+        raise
+    finally:
+        server.close()
+    return _Open(door, bound)
 
 
 class _Open:

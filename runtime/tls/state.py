@@ -1,6 +1,6 @@
 """Which certificates does a process use now, when are they read again, and what became of handshakes?
 
-Every ``LOOK_S`` the files are looked at (time of change, size, inode). Once they have stayed the same between
+The files are looked at again and again (``runtime.tls.watch``). Once they have stayed the same between
 two looks they are read, and new connections use what they say; those that are open go on as they are. Files
 that are wrong change nothing: one line in the log, ``error`` in the status, until they are mended.
 """
@@ -8,7 +8,7 @@ that are wrong change nothing: one line in the log, ``error`` in the status, unt
 from __future__ import annotations
 
 import logging
-import os
+import ssl
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -21,15 +21,13 @@ from model.settings import parse_file
 from runtime.complaints import Complaints
 from runtime.env import Env
 from runtime.tls.contexts import Contexts, load
+from runtime.tls.watch import Watch
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 2.0
 SOON_MS: Final = 14 * 24 * 3600 * 1000
 """So long before its end a certificate is complained about, once a day."""
 _DAY_MS: Final = 24 * 3600 * 1000
-
-_Seen = tuple[tuple[str, int, int, int], ...]
 
 
 def wall_ms() -> int:
@@ -51,16 +49,13 @@ class TlsState:
         self._now_ms = now_ms
         self._reminded_ms = 0
         config = self._config()
-        self._used = self._last = self._look_at(config)
+        self._watch = Watch(self._paths(config))
         self.now: Contexts = load(config, now_ms())
 
     def look(self) -> None:
         """Read the files again if they have changed. Blocks."""
-        seen = self._look_at(self.now.config)
-        stable, self._last = seen == self._last, seen
-        if seen == self._used or not stable:
+        if not self._watch.changed(self._paths(self.now.config)):
             return
-        self._used = seen
         try:
             config = self._config()
             self.now = load(config, self._now_ms())
@@ -68,10 +63,15 @@ class TlsState:
             self.error = str(error)
             log.error("TLS: the new files are not used, the former ones are: %s", error)
             return
-        self._used = self._last = self._look_at(config)
+        self._watch.use(self._paths(config))
         self.error = None
         self.reloads += 1
         log.info("TLS: files read again, new connections use them: %s", self._summary())
+
+    @property
+    def server(self) -> ssl.SSLContext | None:
+        """For connections that begin now."""
+        return self.now.server
 
     async def look_off_loop(self, env: Env) -> None:
         """``look``, and a reminder of a certificate that ends soon."""
@@ -114,13 +114,5 @@ class TlsState:
         except ConfigError as error:
             raise ConfigError(f"{self._file}: {error}" if self._file else str(error)) from None
 
-    def _look_at(self, config: TlsConfig) -> _Seen:
-        return tuple(_look_at(path) for path in (self._file, *config.files()) if path)
-
-
-def _look_at(path: str) -> tuple[str, int, int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return path, 0, 0, 0
-    return path, found.st_mtime_ns, found.st_size, found.st_ino
+    def _paths(self, config: TlsConfig) -> tuple[str, ...]:
+        return (self._file, *config.files())

@@ -29,6 +29,7 @@ from store.flow.dispatch import WRITING_QUEUES
 from store.flow.indexing import WRITING_INDEX
 from store.flow.reserve import Reserve
 from store.flow.store_flow import StoreFlow
+from store.flow.syncing import synced
 from store.flow.throttle import Throttle
 
 log = logging.getLogger(__name__)
@@ -165,7 +166,7 @@ class Housekeeping:
         segments, names = self._take(SYNC_QUEUES)
         if segments or names:
             try:
-                await self._env.offload(lambda: self._sync(segments, names))
+                await synced(self._env, self._files.health, lambda: self._sync(segments, names))
             except OSError as error:
                 self._files.health.failed(error, SYNCING_QUEUES, sync=True)
                 return

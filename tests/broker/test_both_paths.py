@@ -1,4 +1,5 @@
-"""The promise of the two ways of a send: the same bytes in log, queues and answers, whatever comes.
+"""The promise of all ways of a send (ordinary, fast in Python, fast compiled): the same bytes in log, queues
+and answers, whatever comes.
 
 Frames of both dialects and all three send codes, plain ones and odd ones, from a seed: ``FRAMES`` of them in
 an ordinary run, more by ``KEELMQ_BOTH_PATHS_FRAMES``. A failure names its seed.
@@ -23,7 +24,7 @@ from remoting.codec import Command
 from remoting.headers import SEND_V1_NAMES, SEND_V2_NAMES, SendHeader
 from remoting.service import Connection
 from tests.broker.helpers import batch_body
-from tests.fakes.broker.send_path import Side
+from tests.fakes.broker.send_path import HAS_COMPILED, Side
 
 FRAMES: Final = int(os.environ.get("KEELMQ_BOTH_PATHS_FRAMES", "20000"))
 FRAMES_PER_EXAMPLE: Final = 200
@@ -236,8 +237,10 @@ def any_frame(chance: random.Random, opaque: int) -> bytes:
 class Way(Side):
     """A side whose connection ends at a header that is none, as that of a real server does."""
 
-    def __init__(self, segment_bytes: int) -> None:
-        super().__init__(segment_bytes=segment_bytes, maxMessageSize="2048", maxMessagesInBatch="8")
+    def __init__(self, segment_bytes: int, *, compiled: bool = False) -> None:
+        super().__init__(
+            segment_bytes=segment_bytes, compiled=compiled, maxMessageSize="2048", maxMessagesInBatch="8"
+        )
         self.topics.put(TopicConfig("Ünïcode", 4, 4))
         self.ended = ""
 
@@ -269,6 +272,7 @@ class Way(Side):
         return {
             "log": bytes(self.store.log.data),
             "queues": self.store.dispatches,
+            "next": self.store.next_offsets,
             "answers": [codec.encode(answer) for answer in answers(self.connection.data)],
             "end": self.ended,
             "stored": (self.context.stats.put_total, self.context.stats.put_bytes_total),
@@ -291,9 +295,12 @@ def answers(data: bytes) -> list[Command]:
     count=st.integers(FRAMES_PER_EXAMPLE * 9 // 10, FRAMES_PER_EXAMPLE),
     segment_bytes=st.sampled_from([4096, 16384, 1 << 20]),
 )
-def test_both_ways_store_queue_answer_and_refuse_the_same(seed: int, count: int, segment_bytes: int) -> None:
+def test_all_ways_store_queue_answer_and_refuse_the_same(seed: int, count: int, segment_bytes: int) -> None:
     chance = random.Random(seed)
-    fast, ordinary = Way(segment_bytes), Way(segment_bytes)
+    ordinary = Way(segment_bytes)
+    fast_ones = [Way(segment_bytes)]
+    if HAS_COMPILED:
+        fast_ones.append(Way(segment_bytes, compiled=True))
     opaque = 0
     while opaque < count and not ordinary.ended:
         burst = []
@@ -305,10 +312,11 @@ def test_both_ways_store_queue_answer_and_refuse_the_same(seed: int, count: int,
         if odd and chance.random() < 0.04:
             burst.append(broken(chance, any_frame(chance, opaque)))
         disk_full = chance.random() < 0.05
-        for way in (fast, ordinary):
+        for way in (ordinary, *fast_ones):
             way.store.fail_appends = 10**6 if disk_full else 0
         ordinary.each(burst)
-        left = fast.fast(b"".join(burst))
-        fast.each(left)
-        assert fast.seen == ordinary.seen
-        assert odd or disk_full or not left, "a plain send took the ordinary way"
+        for fast in fast_ones:
+            left = fast.fast(b"".join(burst))
+            fast.each(left)
+            assert fast.seen == ordinary.seen
+            assert odd or disk_full or not left, "a plain send took the ordinary way"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.links.tls import TlsFiles, member_names
+from controller.links.tls import TlsFiles, TlsNetwork, member_names
 from model.config import ControllerConfig
 from model.errors import ConfigError
 from tests.controller.certificates import Authority
@@ -134,3 +134,32 @@ def test_a_certificate_names_members_by_common_name_and_dns_names() -> None:
     }
     assert member_names(found) == {"n0", "n0.example"}
     assert member_names(None) == frozenset()
+
+
+def test_renewed_certificates_are_used_for_new_links_and_wrong_ones_are_not(
+    ours: Authority, theirs: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file changes; its name stays."""
+    used = replace(ours.issue("n1"), cert=str(tmp_path / "n1.pem"), key=str(tmp_path / "n1.key"))
+
+    def put(files: TlsFiles) -> None:
+        shutil.copy(files.cert, used.cert)
+        shutil.copy(files.key, used.key)
+
+    put(ours.issue("n2"))  # another member's
+
+    async def main(one: End, two: End) -> None:
+        network = two.transport._network
+        assert isinstance(network, TlsNetwork)
+        await asyncio.sleep(0.4)
+        assert one.ups == []
+        shutil.copy(theirs.issue("n1").key, used.key)
+        network.look()
+        network.look()
+        assert "the new files are not used" in caplog.text
+        put(ours.issue("n1"))
+        network.look()
+        network.look()
+        await wait_for(lambda: one.ups and two.ups)
+
+    pair(main, files=(ours.issue("n0"), used))

@@ -76,7 +76,7 @@ def test_what_would_change_a_promise_ends_the_start_and_says_what_is_done_instea
 
 
 def test_what_asks_for_protection_that_is_not_there_is_refused() -> None:
-    for name in ("aclEnable", "authenticationEnabled", "authorizationEnabled"):
+    for name in ("migrateAuthFromV1Enabled",):
         with pytest.raises(ConfigError, match="does not support"):
             plan("broker", {name: "true"})
 

@@ -61,9 +61,9 @@ class PullProcessor:
     async def pull(self, connection: Connection, request: Command) -> Command | None:
         """The messages, or None while the pull is held. Raises Refused."""
         header = PullHeader.parse(request.ext)
-        if header.topic in INTERNAL_TOPICS and self._context.credentials is not None:
+        if header.topic in INTERNAL_TOPICS and self._context.trust.credentials is not None:
             # As of the original anybody may read them; where peers prove themselves, operators alone.
-            self._context.credentials.check_signed(request)
+            self._context.trust.credentials.check_signed(request)
         topic, group = self._allowed(header)
         subscription = self._subscription(header, group)
         got = self._get(header, subscription)

@@ -105,9 +105,8 @@ class AdminProcessor:
         return request.reply()
 
     async def get_config(self, connection: Connection, request: Command) -> Command:
-        lines = [f"{name}={value}\n" for name, value in self._config.to_mapping().items()]
         version = bodies.dumps(self._context.topics.version.to_json()).decode()
-        return request.reply(ext={"version": version}, body="".join(lines).encode())
+        return request.reply(ext={"version": version}, body=self._config.shown().encode())
 
     async def runtime(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=bodies.dumps({"table": self._runtime_table()}))

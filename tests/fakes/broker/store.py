@@ -90,6 +90,10 @@ class FakeStore:
         for one in dispatches:
             self._offsets[one.topic, one.queue_id] = one.queue_offset + 1
 
+    @property
+    def next_offsets(self) -> dict[tuple[str, int], int]:
+        return dict(self._offsets)
+
     def put(self, message: NewMessage | list[NewMessage], *, stored_before: bool = False) -> list[Put]:
         messages = message if isinstance(message, list) else [message]
         total = sum(len(encode(m, 0, 0, 0)) for m in messages)

@@ -1,0 +1,1 @@
+"""Who may do what? RocketMQ's two schemes of access control, as pure deciders."""

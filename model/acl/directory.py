@@ -1,0 +1,239 @@
+"""ACL 2.0: which users are there, what may each do, and who may change that?
+
+The rules and words of RocketMQ's ``AuthenticationMetadataManagerImpl``, ``AuthorizationMetadataManagerImpl``
+and the ``AUTH_*`` requests of its ``AdminBrokerProcessor``: only a super user makes, changes or deletes a
+super user; policies are for users that exist, and go with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from model.acl.policies import (
+    Need,
+    Policies,
+    Resource,
+    User,
+    acl_to_json,
+    denied,
+    filtered,
+    kind_of,
+    policies_of,
+    refuses,
+    updated,
+    without,
+)
+from model.codes import Response
+from model.errors import Refused
+
+USERS_MAX: Final = 2000
+ENTRIES_MAX: Final = 500
+VERDICTS_MAX: Final = 65536
+
+
+class Directory:
+    """Users and policies. ``on_change`` hears of each change; verdicts are remembered until the next.
+
+    Holds: policies belong to users that exist; a user has a name and a password.
+    """
+
+    def __init__(self, users_max: int = USERS_MAX) -> None:
+        self.users: dict[str, User] = {}
+        self.acls: dict[str, Policies] = {}
+        self.revision = 0
+        self.on_change: list[Callable[[], None]] = []
+        self._users_max = users_max
+        self._verdicts: dict[tuple[str, Need, str], str | None] = {}
+
+    # Decisions
+
+    def authenticates(self, name: str | None, signed_with: Callable[[str], bool]) -> User:
+        """The user who signed. Raises Refused. ``signed_with``: is the signature that of this password?"""
+        if not name:
+            raise denied("username cannot be null.")
+        user = self.users.get(name)
+        if user is None:
+            raise denied(f"User:{name} is not found.")
+        if not user.enabled:
+            raise denied(f"User:{name} is disabled.")
+        if not signed_with(user.password):
+            raise denied("check signature failed.")
+        return user
+
+    def authorizes(self, name: str | None, needs: list[Need], address: str) -> bool:
+        """Raises Refused unless the user may do all of this; whether a rule of theirs says so (a request that
+        needs nothing is open to all)."""
+        if not needs:
+            return self.is_super(name)
+        if name is None:
+            raise denied("Authorization failed. Please verify your access rights and try again.")
+        user = self.users.get(name)
+        if user is None:
+            raise denied(f"User:{name} not found.")
+        if user.is_super:
+            return True
+        for need in needs:
+            refused = self._verdict(name, need, address)
+            if refused is not None:
+                raise denied(refused)
+        return True
+
+    def _verdict(self, name: str, need: Need, address: str) -> str | None:
+        key = (name, need, address)
+        try:
+            return self._verdicts[key]
+        except KeyError:
+            if len(self._verdicts) >= VERDICTS_MAX:
+                self._verdicts.clear()
+            found = self._verdicts[key] = refuses(f"User:{name}", self.acls.get(name), need, address)
+            return found
+
+    def is_super(self, name: str | None) -> bool:
+        user = self.users.get(name or "")
+        return user is not None and user.is_super
+
+    # Users
+
+    def create_user(self, name: str | None, raw: Any, by_super: bool) -> None:
+        raw = _asked(name, raw)
+        if kind_of(raw.get("userType")) == "Super" and not by_super:
+            raise Refused("The super user can only be create by super user", Response.SYSTEM_ERROR)
+        password = raw.get("password")
+        if not isinstance(password, str) or not password.strip():
+            raise denied("password can not be blank")
+        assert name is not None
+        if name in self.users:
+            raise denied("The user is existed")
+        if len(self.users) >= self._users_max:
+            raise Refused(f"there are {self._users_max} users: no more", Response.SYSTEM_ERROR)
+        self.users[name] = User(name, password).changed(raw)
+        self._changed()
+
+    def update_user(self, name: str | None, raw: Any, by_super: bool) -> None:
+        raw = _asked(name, raw)
+        if kind_of(raw.get("userType")) == "Super" and not by_super:
+            raise Refused("The super user can only be update by super user", Response.SYSTEM_ERROR)
+        old = self.users.get(name or "")
+        if old is None:
+            raise denied("The user is not exist")
+        _need_super(old, by_super)
+        self.users[old.name] = old.changed(raw)
+        self._changed()
+
+    def delete_user(self, name: str | None, by_super: bool) -> None:
+        if not (name or "").strip():
+            raise denied("username can not be blank")
+        user = self.users.get(name or "")
+        if user is None:
+            return
+        _need_super(user, by_super)
+        del self.users[user.name]
+        self.acls.pop(user.name, None)
+        self._changed()
+
+    def get_user(self, name: str | None) -> User | None:
+        if not (name or "").strip():
+            raise Refused("The username is blank", Response.INVALID_PARAMETER)
+        return self.users.get(name or "")
+
+    def list_users(self, part: str | None) -> list[User]:
+        part = (part or "").strip()
+        return [user for name, user in sorted(self.users.items()) if part in name]
+
+    def add_unless_there(self, name: str, password: str) -> bool:
+        """A super user of the configuration, made when there is none of its name."""
+        if name in self.users:
+            return False
+        self.users[name] = User(name, password, "Super")
+        self._changed()
+        return True
+
+    # Policies
+
+    def put_acl(self, name: str | None, body: Any) -> None:
+        """``createAcl`` and ``updateAcl``: they do the same."""
+        new = policies_of(body)
+        if name is None:
+            raise denied("The subject type is null.")
+        if name not in self.users:
+            raise denied(f"The subject of User:{name} is not exist.")
+        found = updated(self.acls.get(name, {}), new)
+        if sum(map(len, found.values())) > ENTRIES_MAX:
+            raise Refused(f"a user has at most {ENTRIES_MAX} entries", Response.SYSTEM_ERROR)
+        self.acls[name] = found
+        self._changed()
+
+    def delete_acl(self, name: str | None, kind: str, resource: Resource | None) -> None:
+        """The entry of one resource, or all that the user has."""
+        old = self.get_acl(name)
+        assert name is not None
+        if old is None:
+            raise denied("The acl is not exist.")
+        left = {} if resource is None else without(old, kind, resource)
+        if left:
+            self.acls[name] = left
+        else:
+            del self.acls[name]
+        self._changed()
+
+    def get_acl(self, name: str | None) -> Policies | None:
+        if name is None:
+            raise denied("The subject is null.")
+        if name not in self.users:
+            raise denied("The subject is not exist.")
+        return self.acls.get(name)
+
+    def list_acls(self, subject: str | None, resource: str | None) -> Iterator[tuple[str, Policies]]:
+        for name, policies in sorted(self.acls.items()):
+            shown = filtered(name, policies, subject or "", resource or "")
+            if shown is not None:
+                yield name, shown
+
+    # The table as a whole
+
+    def to_json(self) -> dict[str, Any]:
+        """Of the file, and of slaves' copies. It holds passwords: signatures are checked by them."""
+        return {
+            "revision": self.revision,
+            "users": {name: user.to_json() for name, user in self.users.items()},
+            "acls": {name: acl_to_json(name, policies) for name, policies in self.acls.items()},
+        }
+
+    def load(self, raw: Mapping[str, Any]) -> bool:
+        """Become what ``to_json`` gave; whether anything differs. Raises ValueError, KeyError, Refused."""
+        users = {str(name): User.from_json(user) for name, user in (raw.get("users") or {}).items()}
+        acls: dict[str, Policies] = {
+            str(name): policies_of(acl) for name, acl in (raw.get("acls") or {}).items() if name in users
+        }
+        same = (users, acls) == (self.users, self.acls)
+        self.users, self.acls, self.revision = users, acls, int(raw.get("revision") or 0)
+        if same:
+            return False
+        self._verdicts.clear()
+        for hook in self.on_change:
+            hook()
+        return True
+
+    def check_invariants(self) -> None:
+        assert self.acls.keys() <= self.users.keys(), "policies belong to users that exist"
+        assert all(name and user.password for name, user in self.users.items()), "a user has a password"
+
+    def _changed(self) -> None:
+        self.revision += 1
+        self._verdicts.clear()
+        for hook in self.on_change:
+            hook()
+
+
+def _asked(name: str | None, raw: Any) -> Mapping[str, Any]:
+    if not name:
+        raise Refused("The username is blank", Response.INVALID_PARAMETER)
+    if not name.strip():
+        raise denied("username can not be blank")
+    return raw if isinstance(raw, Mapping) else {}
+
+
+def _need_super(user: User, by_super: bool) -> None:
+    if user.is_super and not by_super:
+        raise denied("The super user can only be update by super user")

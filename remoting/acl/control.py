@@ -1,0 +1,136 @@
+"""Which parts does the access control of one server have, and where do its rules come from?
+
+A broker keeps users and policies as one of its tables (``broker/acl``); a NameServer and a Controller in
+``auth.json`` of ``authConfigPath``, each its own: written by AUTH_* requests to it, or by hand, or copied
+from a broker's store, and read anew when it changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from model.acl.directory import Directory
+from model.config.server import ServerConfig, credentials_in
+from model.errors import ConfigError, PeerError, Refused
+from remoting import bodies
+from remoting.acl.admin import Answer, DirectoryRequests, PlainRequests
+from remoting.acl.gate import Gate
+from remoting.acl.plain_files import LOOK_S, PlainFiles
+from remoting.auth import Credentials
+from remoting.guard import Guard
+from runtime.env import Env, read_file, write_file
+from runtime.tasks import Tasks, every
+
+log = logging.getLogger(__name__)
+
+AUTH_FILE: Final = "auth.json"
+
+
+def inner_credentials(config: ServerConfig) -> Credentials | None:
+    """What a server without ``peerCredentialsFile`` signs with among servers."""
+    found = credentials_in(config.inner_client_credentials, "accessKey", "secretKey")
+    return None if found is None else Credentials(*found)
+
+
+class AccessControl:
+    """``answers``: the requests that look at the rules or change them."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: ServerConfig,
+        guard: Guard,
+        credentials: Credentials | None,
+        where: dict[str, str] | None = None,
+    ) -> None:
+        where = where or {}
+        self._config = config
+        self.plain = PlainFiles(env, config.acl_home) if config.acl_enable else None
+        cluster = where.get("clusterName", "DefaultCluster")
+        self.gate = Gate.of(config, guard.audit, self.plain, cluster)
+        self.requests = DirectoryRequests(self.gate, credentials)
+        self.answers: dict[int, Answer] = self.requests.handlers()
+        if self.plain is not None:
+            self.answers |= PlainRequests(self.plain, where).handlers()
+        if self.gate.on:
+            guard.gate = self.gate
+
+    @property
+    def directory(self) -> Directory:
+        return self.gate.directory
+
+    def load(self, tasks: Tasks) -> None:
+        """Read the files, and go on looking at them. Raises ConfigError."""
+        if self.plain is not None:
+            self.plain.load()
+            tasks.spawn(every(LOOK_S, self.plain.look, what="looking at the ACL files"), name="acl")
+
+    def add_configured(self) -> bool:
+        """The super users of the configuration, made when they are not there; whether one was."""
+        users = (
+            credentials_in(self._config.init_authentication_user, "username", "password"),
+            credentials_in(self._config.inner_client_credentials, "accessKey", "secretKey"),
+        )
+        made = [self.directory.add_unless_there(*user) for user in users if user is not None]
+        return any(made)
+
+
+class DirectoryFile:
+    """Users and policies of a server that has no tables."""
+
+    def __init__(self, env: Env, control: AccessControl, directory: str) -> None:
+        self._env = env
+        self._control = control
+        self._path = f"{directory.rstrip('/')}/{AUTH_FILE}" if directory else ""
+        self._seen: tuple[int, int] | None = None
+        control.requests.keep = self._keep
+
+    async def load(self, tasks: Tasks) -> None:
+        """Raises ConfigError, OSError."""
+        self._control.load(tasks)
+        if not (self._control.gate.authenticates or self._control.gate.authorizes):
+            return
+        if not self._path:
+            raise ConfigError("authenticationEnabled needs authConfigPath, the directory of auth.json")
+        if self._env.disk.exists(self._path):
+            self._seen = self._stat()
+            self._take()
+        if self._control.add_configured():
+            await self._keep()
+        tasks.spawn(every(LOOK_S, self._look, what=f"looking at {self._path}"), name="users")
+
+    def _take(self) -> None:
+        try:
+            self._control.directory.load(bodies.loads_object(read_file(self._env.disk, self._path)))
+        except (PeerError, Refused, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{self._path} has no users and policies: {type(error).__name__}") from None
+
+    async def _look(self) -> None:
+        seen = self._stat()
+        if seen is None or seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self._take()
+        except (ConfigError, OSError) as error:
+            log.error("the users in force stay: %s", error)
+
+    async def _keep(self) -> None:
+        if not self._path:
+            return
+        content: dict[str, Any] = self._control.directory.to_json()
+        data = bodies.dumps_dialect(content, indent=True)
+        self._env.disk.makedirs(self._path.rpartition("/")[0])
+        await self._env.offload(lambda: write_file(self._env.disk, self._path, data))
+        self._seen = self._stat()
+
+    def _stat(self) -> tuple[int, int] | None:
+        try:
+            file = self._env.disk.open(self._path)
+        except OSError:
+            return None
+        try:
+            return self._env.disk.mtime_ms(self._path), file.size()
+        finally:
+            file.close()

@@ -1,0 +1,187 @@
+"""Where do the accounts of ACL 1.0 come from? ``plain_acl.yml`` and ``acl/*.yml``, read anew at a change.
+
+``home`` is RocketMQ's ``conf`` directory. A file that cannot be read at the start ends the start; one that
+cannot be read later leaves what was known in force, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from model.acl.addresses import white
+from model.acl.plain import PlainAcl, account_of, acl_of, check_perms
+from model.errors import ConfigError
+from runtime.env import Disk, Env, read_file, write_file
+
+log = logging.getLogger(__name__)
+
+FILE_BYTES_MAX: Final = 4 << 20
+LOOK_S: Final = 1.0
+_SUFFIXES: Final = (".yml", ".yaml")
+_Seen = dict[str, tuple[int, int]]
+
+
+class PlainFiles:
+    """``acl`` is what the files say. ``look`` reads them again when one changed."""
+
+    def __init__(self, env: Env, home: str) -> None:
+        self._env = env
+        self.home = home.rstrip("/")
+        self.default = f"{self.home}/plain_acl.yml"
+        self.acl = PlainAcl()
+        self.failed: str | None = None
+        self._seen: _Seen = {}
+
+    def load(self) -> None:
+        """Raises ConfigError."""
+        self.acl, self._seen = _load(self._env.disk, self._paths())
+
+    async def look(self) -> None:
+        seen = _stat(self._env.disk, self._paths())
+        if seen == self._seen:
+            return
+        self._seen = seen
+        try:
+            self.acl, self._seen = await self._env.offload(lambda: _load(self._env.disk, self._paths()))
+        except ConfigError as error:
+            self.failed = str(error)
+            log.error("the ACL in force stays: %s", error)
+            return
+        self.failed = None
+        log.warning("the ACL files changed: %d accounts are in force", len(self.acl.accounts))
+
+    def _paths(self) -> list[str]:
+        found = _files(self._env.disk, f"{self.home}/acl")
+        if self._env.disk.exists(self.default):
+            found.append(self.default)
+        return found
+
+    # Changes by request (50, 51, 53), and what they tell (52, 54)
+
+    def all(self) -> dict[str, dict[str, Any]]:
+        """Every file's content."""
+        return {path: _read(self._env.disk, path) for path in self._paths()}
+
+    def put_account(self, raw: Mapping[str, Any]) -> None:
+        """Make or change an account, in the file that has it. Raises ConfigError, OSError."""
+        account_of(raw)
+        check_perms(raw.get("topicPerms") or [])
+        check_perms(raw.get("groupPerms") or [])
+        path, content, at = self._find(str(raw["accessKey"]))
+        accounts = content.setdefault("accounts", [])
+        new = {key: value for key, value in raw.items() if value is not None}
+        if at is None:
+            accounts.append(new)
+        else:
+            accounts[at] = {**accounts[at], **new}
+        self._write(path, content)
+
+    def delete_account(self, access_key: str) -> bool:
+        """Whether there was one. Raises ConfigError, OSError."""
+        path, content, at = self._find(access_key)
+        if at is None:
+            return False
+        del content["accounts"][at]
+        self._write(path, content)
+        return True
+
+    def set_white(self, entries: list[str], path: str) -> bool:
+        """The global white list of a file, one of those in force. Raises ConfigError, OSError."""
+        path = path or self.default
+        if path != self.default and path not in self._paths():
+            return False
+        for entry in entries:
+            white(entry)
+        content = _read(self._env.disk, path) if self._env.disk.exists(path) else {}
+        content["globalWhiteRemoteAddresses"] = entries
+        self._write(path, content)
+        return True
+
+    def _find(self, access_key: str) -> tuple[str, dict[str, Any], int | None]:
+        for path, content in self.all().items():
+            for at, account in enumerate(content.get("accounts") or []):
+                if isinstance(account, dict) and str(account.get("accessKey")) == access_key:
+                    return path, content, at
+        disk = self._env.disk
+        return self.default, _read(disk, self.default) if disk.exists(self.default) else {}, None
+
+    def _write(self, path: str, content: dict[str, Any]) -> None:
+        version = version_of(content)
+        content["dataVersion"] = [{"counter": version["counter"] + 1, "timestamp": self._env.now_ms()}]
+        acl_of([content])  # what would not be read again is not written
+        text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+        self._env.disk.makedirs(self.home)
+        write_file(self._env.disk, path, text.encode())
+        self.load()
+
+
+def version_of(content: Mapping[str, Any]) -> dict[str, int]:
+    """Of a file, as its answers have it."""
+    versions = content.get("dataVersion") or []
+    first = versions[0] if versions and isinstance(versions[0], dict) else {}
+    return {"counter": _number(first.get("counter")), "timestamp": _number(first.get("timestamp"))}
+
+
+def _number(value: Any) -> int:
+    text = str(value)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+
+
+def _files(disk: Disk, directory: str) -> list[str]:
+    found = []
+    for name in disk.listdir(directory):
+        path = f"{directory}/{name}"
+        if disk.is_dir(path):
+            found += _files(disk, path)
+        elif name.endswith(_SUFFIXES):
+            found.append(path)
+    return found
+
+
+def _stat(disk: Disk, paths: list[str]) -> _Seen:
+    found = {}
+    for path in paths:
+        try:
+            file = disk.open(path)
+        except OSError:
+            continue  # it went in between: the next look sees that
+        try:
+            found[path] = (disk.mtime_ms(path), file.size())
+        finally:
+            file.close()
+    return found
+
+
+def _load(disk: Disk, paths: list[str]) -> tuple[PlainAcl, _Seen]:
+    seen = _stat(disk, paths)
+    return acl_of([_read(disk, path) for path in paths]), seen
+
+
+def _read(disk: Disk, path: str) -> dict[str, Any]:
+    """Raises ConfigError. No text of the file is shown: it has secrets."""
+    try:
+        data = read_file(disk, path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: longer than {FILE_BYTES_MAX} bytes")
+    try:
+        # BaseLoader: a key 12345678 stays text, as the original's typed reader has it.
+        found = yaml.load(data, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise ConfigError(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}") from None
+    if found is None or found == "":
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: expected globalWhiteRemoteAddresses and accounts")
+    for key in ("globalWhiteRemoteAddresses", "accounts", "dataVersion"):
+        if found.get(key) in ("", None):
+            found.pop(key, None)
+        elif not isinstance(found[key], list):
+            raise ConfigError(f"{path}: {key} is no list")
+    return found

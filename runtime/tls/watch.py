@@ -1,0 +1,45 @@
+"""Have files changed, and are they whole? Looked at, never read: time of change, size and inode say it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Final
+
+LOOK_S: Final = 2.0
+"""A change is noticed by one look, and believed by the next: files are written one after the other."""
+
+_Seen = tuple[tuple[str, int, int, int], ...]
+
+
+class Watch:
+    """Of files whose list may change with their content."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._used = self._last = _look_at(paths)
+
+    def changed(self, paths: Iterable[str]) -> bool:
+        """Whether ``paths`` are others than those used, and the same as at the last look. They count as used
+        then, good or bad: what is wrong is told once. Blocks."""
+        seen = _look_at(paths)
+        stable, self._last = seen == self._last, seen
+        if seen == self._used or not stable:
+            return False
+        self._used = seen
+        return True
+
+    def use(self, paths: Iterable[str]) -> None:
+        """``paths`` were read: they are what is used."""
+        self._used = self._last = _look_at(paths)
+
+
+def _look_at(paths: Iterable[str]) -> _Seen:
+    return tuple(_of(path) for path in paths if path)
+
+
+def _of(path: str) -> tuple[str, int, int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path, 0, 0, 0
+    return path, found.st_mtime_ns, found.st_size, found.st_ino

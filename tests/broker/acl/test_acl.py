@@ -1,0 +1,250 @@
+"""The promise of a broker with ACL: signed clients do what their rights say, on the fast way where it is one;
+others are told the original's words, and the rules outlive a failover."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.service import Broker
+from model.codes import Request, Response
+from remoting import bodies
+from remoting.auth import Credentials
+from remoting.codec import Command
+from remoting.headers import SendHeader
+from remoting.service import RemotingClient
+from tests.broker.helpers import client_of, elected, eventually, pair, running, topic
+from tests.remoting.keys import key_file
+
+ROOT = Credentials("rootroot", "root-secret")
+ALICE = Credentials("alice", "alice-secret")
+ON = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "initAuthenticationUser": json.dumps({"username": ROOT.access_key, "password": ROOT.secret_key}),
+}
+NO = Response.NO_PERMISSION
+
+
+class Signed:
+    """A client that signs with one key."""
+
+    def __init__(self, broker: Broker, key: Credentials | None) -> None:
+        self.remoting = RemotingClient(broker.env, "signed", credentials=key)
+        self.address = f"127.0.0.1:{broker.port}"
+        self._sent = 0
+
+    async def __call__(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
+        return await self.remoting.call(self.address, Command(int(code), ext or {}, body), 10)
+
+    async def send(self, topic: str) -> Command:
+        self._sent += 1
+        text = f"UNIQ_KEY\x01{self._sent:032X}\x02WAIT\x01true\x02"
+        ext = SendHeader("pg", topic, 0, 1_700_000_000_000, properties=text).to_ext()
+        return await self(Request.SEND_MESSAGE_V2, ext, b"hello")
+
+    async def user(self, code: int, name: str, **fields: Any) -> Command:
+        return await self(code, {"username": name}, bodies.dumps(fields))
+
+    async def allow(self, name: str, *resources: str, actions: str = "Pub") -> Command:
+        entries = [{"resource": r, "actions": actions.split(","), "decision": "Allow"} for r in resources]
+        body = bodies.dumps({"subject": f"User:{name}", "policies": [{"entries": entries}]})
+        return await self(Request.AUTH_CREATE_ACL, {"subject": f"User:{name}"}, body)
+
+
+@contextlib.asynccontextmanager
+async def signing(broker: Broker, *keys: Credentials | None) -> AsyncIterator[list[Signed]]:
+    clients = [Signed(broker, key) for key in keys]
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            await client.remoting.close()
+
+
+async def test_a_users_life(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, **ON) as broker,
+        signing(broker, ROOT, ALICE, None) as (root, alice, stranger),
+    ):
+        assert (await root(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        denied = await alice.send("T")
+        assert (denied.code, denied.remark) == (NO, "User:alice is not found.")
+        assert (await root.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)).code == 0
+        denied = await alice.send("T")
+        text = "User:alice has no permission to access Topic:T from 127.0.0.1, no matched policies."
+        assert (denied.code, denied.remark) == (NO, text)
+        assert (await root.allow("alice", "Topic:T")).code == 0
+        assert (await alice.send("T")).code == 0
+        denied = await stranger.send("T")
+        assert (denied.code, denied.remark) == (NO, "username cannot be null.")
+        assert (await root.user(Request.AUTH_UPDATE_USER, "alice", userStatus="disable")).code == 0
+        assert (await alice.send("T")).remark == "User:alice is disabled."
+        assert (
+            await root.user(Request.AUTH_UPDATE_USER, "alice", userStatus="enable", password="new")
+        ).code == 0
+        assert (await alice.send("T")).remark == "check signature failed."
+        assert (await root(Request.AUTH_DELETE_USER, {"username": "alice"})).code == 0
+        assert (await alice.send("T")).remark == "User:alice is not found."
+        assert broker.server.guard.status()["audit"]["denied"] == {"SEND_MESSAGE_V2": 6}
+        assert broker.server.guard.status()["audit"]["acts"]["AUTH_UPDATE_USER"] == 2
+
+
+async def test_users_and_policies_outlive_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path, **ON) as broker, signing(broker, ROOT) as (root,):
+        await root.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)
+        await root.allow("alice", "Topic:T*")
+        await root(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))
+    async with running(tmp_path, **ON) as broker, signing(broker, ALICE, ROOT) as (alice, root):
+        assert (await alice.send("T")).code == 0
+        listed = json.loads((await root(Request.AUTH_LIST_USER)).body)
+        assert [user["username"] for user in listed] == ["alice", "rootroot"]
+        acls = json.loads((await root(Request.AUTH_LIST_ACL)).body)
+        assert acls == [
+            {
+                "subject": "User:alice",
+                "policies": [
+                    {
+                        "policyType": "Custom",
+                        "entries": [{"resource": "Topic:T*", "actions": ["Pub"], "decision": "Allow"}],
+                    }
+                ],
+            }
+        ]
+
+
+async def test_signed_sends_are_fast_and_denied_ones_do_not_pass_with_them(tmp_path: Path) -> None:
+    async with running(tmp_path, **ON) as broker, signing(broker, ROOT, ALICE) as (root, alice):
+        for name in ("T", "U"):
+            await root(Request.UPDATE_AND_CREATE_TOPIC, topic(name))
+        await root.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)
+        await root.allow("alice", "Topic:T")
+        before = broker.context.stats.put_fast_total
+        for _ in range(20):
+            assert (await alice.send("T")).code == 0
+        assert broker.context.stats.put_fast_total == before + 20
+        for _ in range(3):
+            assert (await alice.send("U")).code == NO
+        assert broker.context.stats.put_total == 20
+        await root.user(Request.AUTH_UPDATE_USER, "alice", userStatus="disable")
+        assert (await alice.send("T")).code == NO
+        assert broker.context.stats.put_total == 20
+
+
+async def test_only_a_super_user_sees_passwords(tmp_path: Path) -> None:
+    async with running(tmp_path, **ON) as broker, signing(broker, ROOT, ALICE) as (root, alice):
+        await root.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)
+        await root.allow("alice", "Cluster:*", actions="Get")
+        assert ALICE.secret_key in (await root(Request.AUTH_GET_USER, {"username": "alice"})).body.decode()
+        for code in (Request.AUTH_LIST_USER, Request.AUTH_GET_USER):
+            answer = await alice(code, {"username": "rootroot"})
+            assert answer.code == 0
+            assert b"rootroot" in answer.body
+            assert b"secret" not in answer.body
+        config = (await alice(Request.GET_BROKER_CONFIG)).body.decode()
+        assert "initAuthenticationUser=***" in config
+        assert "root-secret" not in config
+
+
+async def test_no_log_line_has_a_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with running(tmp_path, **ON) as broker, signing(broker, ROOT, ALICE) as (root, alice):
+            await root.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)
+            await root.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)
+            await root(Request.AUTH_CREATE_USER, {"username": "bob"}, b'{"password":"bob-secret"')
+            await alice.send("T")
+    assert "-secret" not in caplog.text
+
+
+async def test_rules_are_at_the_slave_when_they_are_answered_and_after_a_failover(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    keys = {**ON, "peerCredentialsFile": key_file(tmp_path / "keys"), "slaveSyncMetadataPeriod": "3600000"}
+    async with (
+        pair(tmp_path, **keys) as (one, two),
+        signing(one, ROOT) as (root,),
+        signing(two, ROOT, ALICE) as (
+            at_slave,
+            alice,
+        ),
+    ):
+        await eventually(lambda: two.topics.version == one.topics.version, "the first copy")
+        assert (await root(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        assert (await root.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)).code == 0
+        assert two.context.trust.directory.users["alice"].password == ALICE.secret_key
+        # mqadmin asks every broker of a cluster, in any order
+        assert (await at_slave.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)).code == 0
+        assert (
+            await at_slave.user(Request.AUTH_CREATE_USER, "alice", password="x")
+        ).remark == "The user is existed"
+        assert (await at_slave.user(Request.AUTH_CREATE_USER, "bob", password="bob-secret")).code == 0
+        assert "bob" in one.context.trust.directory.users
+        assert (await at_slave.allow("alice", "Topic:T")).code == 0
+        assert one.context.trust.directory.acls.keys() == two.context.trust.directory.acls.keys() == {"alice"}
+        denied = await alice.user(Request.AUTH_CREATE_USER, "eve", password="x")
+        assert denied.code == NO
+        await one.fence()
+        await two.lead(elected(2, 2, {2}, 3))
+        assert (await alice.send("T")).code == 0
+        assert (await alice.send("TBW102")).code == NO
+
+
+async def test_with_a_key_of_peers_a_stranger_makes_no_user(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    async with (
+        running(tmp_path / "s", peerCredentialsFile=key_file(tmp_path)) as broker,
+        client_of(broker) as client,
+    ):
+        for code in (Request.AUTH_CREATE_USER, Request.AUTH_LIST_USER):
+            answer = await client.call(code, {"username": "eve"}, b'{"password":"x","userType":"Super"}')
+            assert answer.code == NO
+        assert not broker.context.trust.directory.users
+
+
+PLAIN = """
+accounts:
+- {accessKey: alice-1, secretKey: alice-secret, topicPerms: ["T=PUB"]}
+- {accessKey: rootroot, secretKey: root-secret, admin: true}
+"""
+
+
+async def test_acl_1(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(PLAIN)
+    on = {"aclEnable": "true", "aclHome": str(tmp_path / "conf")}
+    key = Credentials("alice-1", "alice-secret")
+    async with (
+        running(tmp_path / "store", **on) as broker,
+        signing(broker, ROOT, key, None) as (root, alice, stranger),
+    ):
+        assert (await root(Request.UPDATE_AND_CREATE_TOPIC, topic("T"))).code == 0
+        before = broker.context.stats.put_fast_total
+        assert (await alice.send("T")).code == 0
+        assert broker.context.stats.put_fast_total == before + 1
+        refused = await stranger.send("T")
+        text = "org.apache.rocketmq.acl.common.AclException: No accessKey is configured"
+        assert (refused.code, refused.remark) == (Response.SYSTEM_ERROR, text)
+        assert "No default permission for topic:U" in ((await alice.send("U")).remark or "")
+        account = {"accessKey": "bob-key", "secretKey": "bob-secret", "topicPerms": "T=PUB,U=DENY"}
+        assert (await alice(Request.UPDATE_AND_CREATE_ACL_CONFIG, account)).code == Response.SYSTEM_ERROR
+        assert (await root(Request.UPDATE_AND_CREATE_ACL_CONFIG, account)).code == 0
+        short = await root(Request.UPDATE_AND_CREATE_ACL_CONFIG, {**account, "accessKey": "b"})
+        assert short.code == 209
+        async with signing(broker, Credentials("bob-key", "bob-secret")) as (bob,):
+            assert (await bob.send("T")).code == 0
+            version = await root(Request.GET_BROKER_CLUSTER_ACL_INFO)
+            assert json.loads(version.ext["version"])["counter"] == 1
+            assert (await root(Request.DELETE_ACL_CONFIG, {"accessKey": "bob-key"})).code == 0
+            assert "No acl config for bob-key" in ((await bob.send("T")).remark or "")
+        assert (await root(Request.DELETE_ACL_CONFIG, {"accessKey": "bob-key"})).code == 210
+        white = {"globalWhiteAddrs": "127.0.0.1"}
+        assert (await root(Request.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, white)).code == 0
+        assert (await stranger.send("T")).code == 0
+        # A white list lets send; only an admin acts.
+        shown = json.loads((await root(Request.GET_BROKER_CLUSTER_ACL_CONFIG)).body)
+        assert [account["accessKey"] for account in shown["plainAccessConfigs"]] == ["alice-1", "rootroot"]

@@ -1,0 +1,217 @@
+"""The promise of the gate: the right signature and a right, or the original's code and text; and a line."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from model.codes import Request, Response
+from model.config import NamesrvConfig
+from model.errors import Refused
+from remoting.acl.audit import Audit
+from remoting.acl.gate import PLAIN_ERROR, Gate
+from remoting.acl.plain_files import PlainFiles
+from remoting.auth import Credentials
+from remoting.codec import Command
+from runtime.os_env import OsEnv
+from tests.remoting.keys import KEY, WRONG
+
+ALICE = Credentials("alice", "alice-secret")
+ROOT = Credentials("rootroot", "root-secret")
+FROM = "127.0.0.1:5"
+
+
+def send(topic: str = "abc") -> Command:
+    return Command(Request.SEND_MESSAGE_V2, {"a": "pg", "b": topic}, b"body")
+
+
+def gate(**keys: str) -> Gate:
+    config = NamesrvConfig.from_mapping(
+        {"authenticationEnabled": "true", "authorizationEnabled": "true", **keys}
+    )
+    made = Gate.of(config, Audit("test", lambda: 0.0), None, "c")
+    made.directory.create_user("alice", {"password": ALICE.secret_key}, True)
+    made.directory.create_user("rootroot", {"password": ROOT.secret_key, "userType": "Super"}, True)
+    entry = {"resource": "Topic:abc", "actions": ["Pub"], "decision": "Allow"}
+    made.directory.put_acl("alice", {"policies": [{"entries": [entry]}]})
+    return made
+
+
+def why(gate: Gate, request: Command, key: Credentials | None = None) -> tuple[int, str]:
+    with pytest.raises(Refused) as refused:
+        gate.check(request, FROM, key)
+    return refused.value.code, refused.value.remark
+
+
+def test_who_may_and_who_may_not() -> None:
+    one = gate()
+    assert one.check(ALICE.signed(send()), FROM, None)
+    assert one.check(ROOT.signed(send("other")), FROM, None)
+    no = Response.NO_PERMISSION
+    assert why(one, send()) == (no, "username cannot be null.")
+    assert why(one, Credentials("bob", "x").signed(send())) == (no, "User:bob is not found.")
+    assert why(one, Credentials("alice", "x").signed(send())) == (no, "check signature failed.")
+    other = "User:alice has no permission to access Topic:other from 127.0.0.1, no matched policies."
+    assert why(one, ALICE.signed(send("other"))) == (no, other)
+    assert one.audit.denied == {"SEND_MESSAGE_V2": 4}
+
+
+def test_a_signature_is_of_one_body_and_its_fields() -> None:
+    one = gate()
+    signed = ALICE.signed(send())
+    signed.body = b"another"
+    assert why(one, signed)[1] == "check signature failed."
+    signed = ALICE.signed(send("other"))
+    signed.ext["b"] = "abc"
+    assert why(one, signed)[1] == "check signature failed."
+
+
+def test_the_key_of_the_peers_passes_and_one_that_has_its_name_does_not() -> None:
+    one = gate()
+    assert one.check(KEY.signed(Command(Request.REGISTER_BROKER)), FROM, KEY)
+    assert why(one, WRONG.signed(Command(Request.REGISTER_BROKER)), KEY)[0] == Response.NO_PERMISSION
+
+
+def test_what_a_user_without_a_policy_may_ask_gives_no_right_of_an_operator() -> None:
+    one = gate()
+    assert not one.check(ALICE.signed(Command(Request.GET_MAX_OFFSET, {"queueId": "0"})), FROM, None)
+    for code in (Request.UPDATE_BROKER_CONFIG, Request.KEELMQ_COPY_TABLES, Request.AUTH_LIST_USER):
+        assert why(one, ALICE.signed(Command(code, {"x": "y"})))[1].startswith("User:alice has no permission")
+        assert one.check(ROOT.signed(Command(code)), FROM, None)
+
+
+def test_authentication_alone_asks_for_a_signature_and_no_right() -> None:
+    one = gate(authorizationEnabled="false")
+    assert not one.check(ALICE.signed(send("other")), FROM, None)
+    assert one.check(ROOT.signed(send("other")), FROM, None)
+    assert why(one, send())[1] == "username cannot be null."
+
+
+def test_white_lists_of_codes() -> None:
+    one = gate(authenticationWhitelist="310", authorizationWhitelist=" 310, 11")
+    assert not one.check(send("other"), FROM, None)
+    assert why(one, Command(Request.QUERY_MESSAGE, {"topic": "abc"}))[1] == "username cannot be null."
+
+
+PLAIN = """
+globalWhiteRemoteAddresses:
+  - 10.10.103.*
+accounts:
+  - accessKey: alice123
+    secretKey: 12345678
+    whiteRemoteAddress:
+    admin: false
+    defaultTopicPerm: DENY
+    defaultGroupPerm: SUB
+    topicPerms:
+      - abc=PUB|SUB
+  - accessKey: rootroot
+    secretKey: root-secret
+    admin: true
+"""
+
+
+def plain_gate(home: Path) -> tuple[Gate, PlainFiles]:
+    (home / "plain_acl.yml").write_text(PLAIN)
+    files = PlainFiles(OsEnv(seed=1), str(home))
+    files.load()
+    return Gate.of(NamesrvConfig(acl_enable=True), Audit("test", lambda: 0.0), files, "c"), files
+
+
+def test_acl_1_answers_as_the_original(tmp_path: Path) -> None:
+    one, _ = plain_gate(tmp_path)
+    alice = Credentials("alice123", "12345678")
+    assert not one.check(alice.signed(send()), FROM, None)
+    assert not one.check(send("anything"), "10.10.103.9:1", None)
+    failed = Response.SYSTEM_ERROR
+    assert why(one, send()) == (failed, f"{PLAIN_ERROR}No accessKey is configured")
+    assert why(one, alice.signed(send("no"))) == (failed, f"{PLAIN_ERROR}No default permission for topic:no")
+    admin = Command(Request.UPDATE_BROKER_CONFIG)
+    assert "Need admin permission for request code=25" in why(one, alice.signed(admin))[1]
+    assert one.check(ROOT.signed(admin), FROM, None)
+    # A white list lets send; it makes nobody an operator.
+    assert not one.check(admin, "10.10.103.9:1", None)
+
+
+def test_a_denial_leaves_one_line_with_who_from_where_and_what(caplog: pytest.LogCaptureFixture) -> None:
+    one = gate()
+    with caplog.at_level(logging.WARNING, "keelmq.audit"):
+        why(one, ALICE.signed(send("other")))
+        for number in range(50):
+            why(one, Command(Request.PULL_MESSAGE, {"AccessKey": f"bob{number}\n"}))
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == (
+        "test: denied: alice from 127.0.0.1:5 asked for SEND_MESSAGE_V2: User:alice has no permission"
+        " to access Topic:other from 127.0.0.1, no matched policies."
+    )
+    assert len(lines) == 10
+    assert not any("\n" in line for line in lines)
+    assert one.audit.denied == {"SEND_MESSAGE_V2": 1, "PULL_MESSAGE": 50}
+
+
+def test_an_act_of_an_operator_leaves_a_line_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    audit = Audit("test", lambda: 0.0)
+    user = Command(
+        Request.AUTH_CREATE_USER, {"username": "bob", "AccessKey": "root"}, b'{"password":"pass-word"}'
+    )
+    account = Command(
+        Request.UPDATE_AND_CREATE_ACL_CONFIG, {"accessKey": "bob1234", "secretKey": "pass-word"}
+    )
+    with caplog.at_level(logging.WARNING, "keelmq.audit"):
+        audit.on_act(user, FROM, 0)
+        audit.on_act(account, FROM, 209)
+        audit.on_act(Command(Request.UPDATE_AND_CREATE_TOPIC, {"topic": "T"}), FROM, 0)
+        audit.on_act(Command(Request.SEND_MESSAGE), FROM, 0)
+        audit.on_act(Command(Request.BROKER_HEARTBEAT), FROM, 0)
+        audit.on_act(Command(Request.CONTROLLER_ELECT_MASTER), FROM, 0)
+        audit.on_act(Command(Request.CONTROLLER_ELECT_MASTER, {"designateElect": "true"}), FROM, 0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "test: act: root from 127.0.0.1:5: AUTH_CREATE_USER (username=bob): done",
+        "test: act: an unsigned request from 127.0.0.1:5: UPDATE_AND_CREATE_ACL_CONFIG (accessKey=bob1234):"
+        " answered 209",
+        "test: act: an unsigned request from 127.0.0.1:5: UPDATE_AND_CREATE_TOPIC (topic=T): done",
+        "test: act: an unsigned request from 127.0.0.1:5: CONTROLLER_ELECT_MASTER: done",
+    ]
+    assert "pass-word" not in caplog.text
+    assert sum(audit.acts.values()) == 4
+
+
+async def test_files_are_read_anew_and_a_bad_one_leaves_what_was(tmp_path: Path) -> None:
+    one, files = plain_gate(tmp_path)
+    (tmp_path / "acl" / "more").mkdir(parents=True)
+    more = tmp_path / "acl" / "more" / "team.yml"
+    more.write_text("accounts:\n- {accessKey: team-key, secretKey: team-secret, defaultTopicPerm: PUB}\n")
+    await files.look()
+    assert set(files.acl.accounts) == {"alice123", "rootroot", "team-key"}
+    assert one.plain is files
+    for wrong in ("accounts: [", "accounts: 7", "accounts:\n- {accessKey: x, secretKey: y-secret}", "- 1"):
+        more.write_text(wrong)
+        await files.look()
+        assert files.failed is not None
+        assert "y-secret" not in files.failed
+        assert "team-key" in files.acl.accounts
+    more.unlink()
+    await files.look()
+    assert files.failed is None
+    assert set(files.acl.accounts) == {"alice123", "rootroot"}
+
+
+async def test_changes_by_request_are_written_and_read_again(tmp_path: Path) -> None:
+    _, files = plain_gate(tmp_path)
+    files.put_account(
+        {"accessKey": "bob-key", "secretKey": "bob-secret", "topicPerms": ["T=PUB"], "admin": "false"}
+    )
+    files.put_account({"accessKey": "alice123", "secretKey": "changed-secret", "topicPerms": None})
+    assert files.set_white(["1.2.3.*"], "")
+    assert not files.set_white(["1.2.3.*"], "/etc/passwd")
+    again = PlainFiles(OsEnv(seed=1), str(tmp_path))
+    again.load()
+    assert again.acl == files.acl
+    assert again.acl.accounts["alice123"].secret_key == "changed-secret"
+    assert again.acl.accounts["alice123"].topics
+    assert again.acl.on_white_list("1.2.3.4")
+    assert files.delete_account("bob-key")
+    assert not files.delete_account("bob-key")
+    assert set(files.acl.accounts) == {"alice123", "rootroot"}

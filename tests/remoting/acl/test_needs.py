@@ -1,0 +1,131 @@
+"""The promise of the gate's questions: a request needs what the original's builder says, and what that
+leaves open although it changes the cluster needs the cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from model.acl import plain
+from model.acl.plain import Perm
+from model.codes import Request
+from model.errors import Refused
+from remoting.acl.annotated import ANNOTATED
+from remoting.acl.needs import BODY_BYTES_MAX, GUARDED, admin_code, needs, plain_needs
+from remoting.auth import PEER_CODES
+from remoting.codec import Command
+from tests import GOLDEN
+
+STRICTER = {Request.LITE_PULL_MESSAGE}
+"""What a client gets by them is a topic's messages: the original asks for nothing."""
+
+
+def lines(name: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (GOLDEN / "acl" / name).read_text().splitlines()]
+
+
+def test_the_table_is_that_of_the_real_classes() -> None:
+    kinds = {"TOPIC": "Topic", "GROUP": "Group", "CLUSTER": "Cluster", "UNKNOWN": ""}
+    found: dict[object, object] = {}
+    for line in lines("annotations.jsonl"):
+        fields = tuple((name, kinds[kind], splitter) for name, kind, splitter in line["fields"])  # type: ignore[attr-defined]
+        found[line["code"]] = (kinds[str(line["resource"])], tuple(line["actions"]), fields)  # type: ignore[arg-type]
+    assert found == ANNOTATED
+
+
+def test_a_request_needs_what_the_real_builder_says() -> None:
+    seen = 0
+    for line in lines("authorization.jsonl"):
+        asked, said = line["asked"], line["said"]
+        assert isinstance(asked, dict)
+        assert isinstance(said, dict)
+        if "code" not in asked or asked["code"] in STRICTER:
+            continue
+        seen += 1
+        request = Command(asked["code"], asked["ext"], asked.get("body", "").encode())
+        found = [[str(need), list(need.actions)] for need in needs(request, "DefaultCluster")]
+        if not said["needs"] and asked["code"] in GUARDED:
+            assert found
+            assert found[0][0] == "Cluster:DefaultCluster"
+        else:
+            assert found == said["needs"], asked
+    assert seen > 80
+
+
+def test_nothing_that_only_peers_and_operators_ask_for_is_open_to_every_user() -> None:
+    group = b'{"groupName": "g"}'
+    bodies = {
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: group,
+        Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: b'{"groupConfigList": [%s]}' % group,
+        Request.UPDATE_AND_CREATE_TOPIC_LIST: b'{"topicConfigList": [{"topicName": "t"}]}',
+    }
+    ext = {"topic": "t", "group": "g", "groupName": "g", "destGroup": "g", "consumerGroup": "g"}
+    for code in PEER_CODES:
+        assert needs(Command(code, ext, bodies.get(Request(code), b"")), "c"), Request(code).name
+        assert admin_code(Command(code)) == code
+
+
+def test_lists_of_topics_and_groups_need_a_right_to_each() -> None:
+    body = b'{"groupConfigList": [{"groupName": "a"}, {"groupName": "b"}]}'
+    found = needs(Command(Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, {}, body), "c")
+    assert [str(need) for need in found] == ["Group:a", "Group:b"]
+    body = b'{"topicConfigList": [{"topicName": "a"}, {"topicName": "b"}]}'
+    found = needs(Command(Request.UPDATE_AND_CREATE_TOPIC_LIST, {}, body), "c")
+    assert [(str(need), need.actions) for need in found] == [
+        ("Topic:a", ("Create",)),
+        ("Topic:b", ("Create",)),
+    ]
+
+
+@pytest.mark.parametrize("body", [b"", b"[", b"[]", b"\xff", b"7", b" " * (BODY_BYTES_MAX + 1)])
+def test_a_body_that_says_nothing_is_refused(body: bytes) -> None:
+    for code in (Request.HEART_BEAT, Request.LOCK_BATCH_MQ):
+        with pytest.raises(Refused, match="parse authorization context error"):
+            needs(Command(code, {"a": "b"}, body), "c")
+
+
+def pub(topic: str) -> plain.Need:
+    return plain.Need(topic, False, Perm.PUB)
+
+
+def sub(name: str, is_group: bool = False) -> plain.Need:
+    return plain.Need(name, is_group, Perm.SUB)
+
+
+BEAT = json.dumps(
+    {
+        "consumerDataSet": [
+            {"groupName": "g", "subscriptionDataSet": [{"topic": "T"}, {"topic": "%RETRY%g"}]},
+        ]
+    }
+).encode()
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "body", "wanted"),
+    [
+        (Request.SEND_MESSAGE, {"topic": "T", "group": "p"}, b"", [pub("T")]),
+        (Request.SEND_MESSAGE_V2, {"a": "p", "b": "T"}, b"", [pub("T")]),
+        (Request.SEND_BATCH_MESSAGE, {"a": "p", "b": "T"}, b"", [pub("T")]),
+        (Request.SEND_MESSAGE_V2, {"a": "own", "b": "%RETRY%g"}, b"", [sub("g", True)]),
+        (Request.CONSUMER_SEND_MSG_BACK, {"group": "g"}, b"", [sub("g", True)]),
+        (Request.PULL_MESSAGE, {"topic": "T", "consumerGroup": "g"}, b"", [sub("T"), sub("g", True)]),
+        (Request.LITE_PULL_MESSAGE, {"topic": "T", "consumerGroup": "g"}, b"", [sub("T"), sub("g", True)]),
+        (Request.PULL_MESSAGE, {"topic": "%RETRY%g", "consumerGroup": "g"}, b"", [sub("g", True)] * 2),
+        (Request.QUERY_MESSAGE, {"topic": "T"}, b"", [sub("T")]),
+        (Request.HEART_BEAT, {}, BEAT, [sub("g", True), sub("T"), sub("g", True)]),
+        (Request.UNREGISTER_CLIENT, {"consumerGroup": "g"}, b"", [sub("g", True)]),
+        (Request.UNREGISTER_CLIENT, {"producerGroup": "g"}, b"", []),
+        (Request.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "g"}, b"", [sub("g", True)]),
+        (
+            Request.UPDATE_CONSUMER_OFFSET,
+            {"topic": "T", "consumerGroup": "g"},
+            b"",
+            [sub("T"), sub("g", True)],
+        ),
+        (Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}, b"", []),
+    ],
+)
+def test_what_acl_1_asks(code: int, ext: dict[str, str], body: bytes, wanted: list[plain.Need]) -> None:
+    assert list(plain_needs(Command(code, ext, body))) == wanted
