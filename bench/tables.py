@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -269,6 +270,11 @@ async def measure(size: int, changes: int, kills: int) -> dict[str, Any]:
             await site.changes(changes)
             await site.start()
             await site.failovers(kills)
+        except BaseException:
+            for node in cluster.layout.broker_nodes:
+                lines = cluster.log_path(node).read_text(encoding="utf-8").splitlines()
+                print(f"--- {node.name}", *lines[-15:], sep="\n", file=sys.stderr)
+            raise
         finally:
             await site.close()
             cluster.down()
