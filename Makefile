@@ -3,14 +3,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+EXTRAS := audit proxy tls dev
 BENCH ?= send
+EXECUTIONS ?= 1000000
+SECONDS ?= 600
 # What compose.yaml mounts, each of its own making; readable in there by uid 10001, and out here behind
 # a closed directory.
 SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
-.PHONY: setup demo test quick check format bench facts lock sbom toxiproxy secrets clean
+.PHONY: setup demo test quick check format bench facts lock sbom fuzz hostile toxiproxy secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
@@ -56,12 +59,21 @@ facts: setup
 
 # After a change of pyproject.toml or constraints.txt: every package with the hashes of its files.
 lock:
-	uv pip compile pyproject.toml --all-extras -c constraints.txt --generate-hashes --universal --python-version 3.11 \
+	uv pip compile pyproject.toml $(foreach extra,$(EXTRAS),--extra $(extra)) -c constraints.txt --generate-hashes --universal --python-version 3.11 \
 	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements.lock
 
 # What is installed, as CycloneDX.
 sbom: setup
 	$(BIN)/python deploy/sbom.py > sbom.json
+
+# Every decoder, so many executions; goes on where a run that was stopped left off (.fuzz).
+fuzz: setup
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --executions $(EXECUTIONS) --json .fuzz/result.json
+
+# A live group beside a hostile client.
+hostile: setup
+	$(BIN)/python -m tests.fuzz.hostile --seconds $(SECONDS) --json hostile.json
 
 # The real proxy for faults on links; without it drills and tests use the relay (chaos/links).
 toxiproxy: .tools/toxiproxy-server

@@ -29,7 +29,7 @@ from runtime.os_env import OsEnv
 from runtime.tls.network import TlsNetwork
 from runtime.tls.state import TlsState
 from tests.interop.conftest import facts
-from tests.live.test_drills import keelmq
+from tests.live.commands import keelmq
 from tests.tls.secured import Secured, secured_cluster, wait
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
