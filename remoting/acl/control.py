@@ -17,7 +17,7 @@ from remoting import bodies
 from remoting.acl.admin import Answer, DirectoryRequests, PlainRequests
 from remoting.acl.gate import Gate
 from remoting.acl.plain_files import LOOK_S, PlainFiles
-from remoting.auth import Credentials
+from remoting.auth import Credentials, read_credentials
 from remoting.guard import Guard
 from runtime.env import Env, read_file, write_file
 from runtime.tasks import Tasks, every
@@ -27,10 +27,17 @@ log = logging.getLogger(__name__)
 AUTH_FILE: Final = "auth.json"
 
 
-def inner_credentials(config: ServerConfig) -> Credentials | None:
-    """What a server without ``peerCredentialsFile`` signs with among servers."""
+def own_credentials(env: Env, config: ServerConfig) -> tuple[Credentials | None, Credentials | None]:
+    """The key by which a server knows its peers, and the one it signs with itself.
+
+    With ACL on, ``innerClientAuthenticationCredentials`` stands for an absent ``peerCredentialsFile``; with
+    ACL off a server only signs with it, as a RocketMQ broker does. Raises ConfigError.
+    """
+    key = read_credentials(env.disk, config.peer_credentials_file)
     found = credentials_in(config.inner_client_credentials, "accessKey", "secretKey")
-    return None if found is None else Credentials(*found)
+    inner = None if found is None else Credentials(*found)
+    on = config.acl_enable or config.authentication_enabled or config.authorization_enabled
+    return key or (inner if on else None), key or inner
 
 
 class AccessControl:
@@ -76,19 +83,22 @@ class AccessControl:
         return any(made)
 
 
-class DirectoryFile:
-    """Users and policies of a server that has no tables."""
+class StandaloneAccess:
+    """Access control of a server that has no tables: its users and policies are in a file of their own."""
 
-    def __init__(self, env: Env, control: AccessControl, directory: str) -> None:
+    def __init__(self, env: Env, config: ServerConfig, guard: Guard, credentials: Credentials | None) -> None:
         self._env = env
-        self._control = control
-        self._path = f"{directory.rstrip('/')}/{AUTH_FILE}" if directory else ""
+        self._control = AccessControl(env, config, guard, credentials)
+        self._control.requests.keep = self._keep
+        self._tasks = Tasks("access")
+        directory = config.auth_config_path.rstrip("/")
+        self._path = f"{directory}/{AUTH_FILE}" if directory else ""
         self._seen: tuple[int, int] | None = None
-        control.requests.keep = self._keep
+        self.answers = self._control.answers
 
-    async def load(self, tasks: Tasks) -> None:
+    async def start(self) -> None:
         """Raises ConfigError, OSError."""
-        self._control.load(tasks)
+        self._control.load(self._tasks)
         if not (self._control.gate.authenticates or self._control.gate.authorizes):
             return
         if not self._path:
@@ -98,7 +108,10 @@ class DirectoryFile:
             self._take()
         if self._control.add_configured():
             await self._keep()
-        tasks.spawn(every(LOOK_S, self._look, what=f"looking at {self._path}"), name="users")
+        self._tasks.spawn(every(LOOK_S, self._look, what=f"looking at {self._path}"), name="users")
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
 
     def _take(self) -> None:
         try:
