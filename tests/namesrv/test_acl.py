@@ -65,7 +65,7 @@ async def test_routes_need_a_right_and_rules_are_kept_in_its_file(tmp_path: Path
         changed["users"]["alice"]["userStatus"] = "disable"
         file.write_text(json.dumps(changed, indent=1))
         async with asyncio.timeout(10):
-            while (await alice.call(w.server.address, asked)).remark != "User:alice is disabled.":
+            while (await alice.call(w.server.address, asked)).remark != "User:alice is disabled.":  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         file.write_text("{")
         await asyncio.sleep(1.2)
