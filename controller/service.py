@@ -45,9 +45,9 @@ from model.errors import ConfigError, PeerError, Refused, Unknown
 from model.settings import one_address, parse_properties, peers, split_address
 from remoting import codec
 from remoting.acl.control import StandaloneAccess, own_credentials
-from remoting.auth import Credentials
 from remoting.bodies import dumps, loads, loads_object
 from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int
+from remoting.keys import Signer
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.secret import read_secret
@@ -133,7 +133,7 @@ class Controller:
             ),
         )
 
-    def _make_server(self, credentials: Credentials | None, guard: Guard) -> RemotingServer:
+    def _make_server(self, credentials: Signer | None, guard: Guard) -> RemotingServer:
         config = self._config
         server = RemotingServer(
             self._env,

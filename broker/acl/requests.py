@@ -19,8 +19,8 @@ from model.errors import PeerError, Refused, Unknown
 from remoting import bodies
 from remoting.acl.admin import Answer
 from remoting.acl.control import AccessControl
-from remoting.auth import Credentials
 from remoting.codec import Command
+from remoting.keys import Signer
 from remoting.service import Connection, Guard, Handler, RemotingClient
 from runtime.env import Env
 
@@ -39,7 +39,7 @@ COPIED_WITHIN_S: Final = 1.0
 LOOK_S: Final = 0.02
 
 
-def access_of(env: Env, config: BrokerConfig, guard: Guard, credentials: Credentials | None) -> AccessControl:
+def access_of(env: Env, config: BrokerConfig, guard: Guard, credentials: Signer | None) -> AccessControl:
     where = {
         "brokerName": config.broker_name,
         "brokerAddr": config.address,

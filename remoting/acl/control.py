@@ -17,8 +17,9 @@ from remoting import bodies
 from remoting.acl.admin import Answer, DirectoryRequests, PlainRequests
 from remoting.acl.gate import Gate
 from remoting.acl.plain_files import LOOK_S, PlainFiles
-from remoting.auth import Credentials, read_credentials
+from remoting.auth import Credentials
 from remoting.guard import Guard
+from remoting.keys import Signer, read_keys
 from runtime.env import Env, read_file, write_file
 from runtime.tasks import Tasks, every
 
@@ -27,13 +28,13 @@ log = logging.getLogger(__name__)
 AUTH_FILE: Final = "auth.json"
 
 
-def own_credentials(env: Env, config: ServerConfig) -> tuple[Credentials | None, Credentials | None]:
+def own_credentials(env: Env, config: ServerConfig) -> tuple[Signer | None, Signer | None]:
     """The key by which a server knows its peers, and the one it signs with itself.
 
     With ACL on, ``innerClientAuthenticationCredentials`` stands for an absent ``peerCredentialsFile``; with
     ACL off a server only signs with it, as a RocketMQ broker does. Raises ConfigError.
     """
-    key = read_credentials(env.disk, config.peer_credentials_file)
+    key: Signer | None = read_keys(env, config.peer_credentials_file)
     found = credentials_in(config.inner_client_credentials, "accessKey", "secretKey")
     inner = None if found is None else Credentials(*found)
     on = config.acl_enable or config.authentication_enabled or config.authorization_enabled
@@ -48,7 +49,7 @@ class AccessControl:
         env: Env,
         config: ServerConfig,
         guard: Guard,
-        credentials: Credentials | None,
+        credentials: Signer | None,
         where: dict[str, str] | None = None,
     ) -> None:
         where = where or {}
@@ -86,7 +87,7 @@ class AccessControl:
 class StandaloneAccess:
     """Access control of a server that has no tables: its users and policies are in a file of their own."""
 
-    def __init__(self, env: Env, config: ServerConfig, guard: Guard, credentials: Credentials | None) -> None:
+    def __init__(self, env: Env, config: ServerConfig, guard: Guard, credentials: Signer | None) -> None:
         self._env = env
         self._control = AccessControl(env, config, guard, credentials)
         self._control.requests.keep = self._keep

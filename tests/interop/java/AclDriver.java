@@ -127,7 +127,8 @@ public class AclDriver {
                 last = System.currentTimeMillis();
             } catch (Exception e) {
                 failed++;
-                why = e instanceof MQBrokerException ? ((MQBrokerException) e).getErrorMessage() : e.getClass().getSimpleName();
+                Throwable told = e.getCause() instanceof MQBrokerException ? e.getCause() : e;
+                why = told instanceof MQBrokerException ? ((MQBrokerException) told).getErrorMessage() : e.toString();
             }
             Thread.sleep(10);
         }
