@@ -44,7 +44,7 @@ from remoting.auth import (
     read_key,
 )
 from remoting.codec import Command
-from runtime.env import Env, read_file
+from runtime.env import Env, read_file, stamp
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Keyring:
         self._name = name
         self._role = role
         self._replays = Replays()
-        self._stamp: tuple[int, int] | None = self._stat()
+        self._seen_as = stamp(self._env.disk, self._path)
         self.keys = self._read()
 
     @property
@@ -144,10 +144,10 @@ class Keyring:
 
     def look(self) -> None:
         """Read the file again if it changed; one that cannot be read leaves the keys as they are."""
-        stamp = self._stat()
-        if stamp is None or stamp == self._stamp:
+        found = stamp(self._env.disk, self._path)
+        if found is None or found == self._seen_as:
             return
-        self._stamp = stamp
+        self._seen_as = found
         try:
             self.keys = self._read()
         except ConfigError as error:
@@ -225,16 +225,6 @@ class Keyring:
         if not isinstance(listed, list) or not listed:
             raise ConfigError(f"{where}: {form} and nothing else")
         return [_key(raw, where, form) for raw in listed]
-
-    def _stat(self) -> tuple[int, int] | None:
-        try:
-            file = self._env.disk.open(self._path)
-        except OSError:
-            return None
-        try:
-            return self._env.disk.mtime_ms(self._path), file.size()
-        finally:
-            file.close()
 
 
 def own_signature(command: Command, secret: str) -> str:

@@ -20,7 +20,7 @@ from remoting.acl.plain_files import LOOK_S, PlainFiles
 from remoting.auth import Credentials
 from remoting.guard import Guard
 from remoting.keys import Signer, read_keys
-from runtime.env import Env, read_file, write_file
+from runtime.env import Env, read_file, stamp, write_file
 from runtime.tasks import Tasks, every
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class StandaloneAccess:
         if not self._path:
             raise ConfigError("authenticationEnabled needs authConfigPath, the directory of auth.json")
         if self._env.disk.exists(self._path):
-            self._seen = self._stat()
+            self._seen = stamp(self._env.disk, self._path)
             self._take()
         if self._control.add_configured():
             await self._keep()
@@ -121,7 +121,7 @@ class StandaloneAccess:
             raise ConfigError(f"{self._path} has no users and policies: {type(error).__name__}") from None
 
     async def _look(self) -> None:
-        seen = self._stat()
+        seen = stamp(self._env.disk, self._path)
         if seen is None or seen == self._seen:
             return
         self._seen = seen
@@ -137,14 +137,4 @@ class StandaloneAccess:
         data = bodies.dumps_dialect(content, indent=True)
         self._env.disk.makedirs(self._path.rpartition("/")[0])
         await self._env.offload(lambda: write_file(self._env.disk, self._path, data))
-        self._seen = self._stat()
-
-    def _stat(self) -> tuple[int, int] | None:
-        try:
-            file = self._env.disk.open(self._path)
-        except OSError:
-            return None
-        try:
-            return self._env.disk.mtime_ms(self._path), file.size()
-        finally:
-            file.close()
+        self._seen = stamp(self._env.disk, self._path)
