@@ -3,6 +3,8 @@
 #   docker build --build-arg EXTRAS='[audit]' -t keelmq-audit .  with Spark, and a Java runtime from PyPI
 FROM python:3.11-slim AS build
 ARG EXTRAS=""
+# For the compiled path; without a compiler sends take the Python path.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
 COPY keelmq keelmq

@@ -3,22 +3,31 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+EXTRAS := audit proxy tls dev
 BENCH ?= send
+EXECUTIONS ?= 1000000
+SECONDS ?= 600
 # What compose.yaml mounts, each of its own making; readable in there by uid 10001, and out here behind
 # a closed directory.
 SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
-.PHONY: setup demo test quick check format bench facts toxiproxy secrets clean
+.PHONY: setup demo test quick check format bench facts lock sbom fuzz hostile toxiproxy secrets clean
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready $(VENV)/.compiled
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "keelmq needs Python 3.11 or newer: set PYTHON=/path/to/python3.11")'
 	@echo "setting up $(VENV): about a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,tls,dev]'
+	@touch $@
+
+# Where there is no C compiler it says so, and everything takes the Python path.
+$(VENV)/.compiled: $(VENV)/.ready $(wildcard runtime/native/*)
+	-@$(BIN)/python runtime/native/build.py
 	@touch $@
 
 demo: setup
@@ -48,6 +57,24 @@ bench: setup
 facts: setup
 	$(BIN)/python bench/facts.py
 
+# After a change of pyproject.toml or constraints.txt: every package with the hashes of its files.
+lock:
+	uv pip compile pyproject.toml $(foreach extra,$(EXTRAS),--extra $(extra)) -c constraints.txt --generate-hashes --universal --python-version 3.11 \
+	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements.lock
+
+# What is installed, as CycloneDX.
+sbom: setup
+	$(BIN)/python deploy/sbom.py > sbom.json
+
+# Every decoder, so many executions; goes on where a run that was stopped left off (.fuzz).
+fuzz: setup
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --executions $(EXECUTIONS) --json .fuzz/result.json
+
+# A live group beside a hostile client.
+hostile: setup
+	$(BIN)/python -m tests.fuzz.hostile --seconds $(SECONDS) --json hostile.json
+
 # The real proxy for faults on links; without it drills and tests use the relay (chaos/links).
 toxiproxy: .tools/toxiproxy-server
 
@@ -69,5 +96,6 @@ deploy/secrets/peers:
 	@chmod 444 $@
 
 clean:
+	rm -rf runtime/native/*.so
 	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,12 +3,13 @@
 The repository keeps its packages at the top, where people and tools find them. An installed keelmq must not:
 a user's own ``model.py`` or ``store/`` would shadow ours, and ours theirs. Only import statements are
 rewritten; a module named by a string asks ``model.installed.module_name``. An editable install is the
-checkout itself.
+checkout itself. Both get the compiled path (``runtime/native``) where it can be built.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import shutil
 import tempfile
@@ -18,7 +19,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT_PACKAGE = "keelmq"
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc")
+NATIVE = "runtime/native"
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.so")
 
 
 class CannotRelocate(ValueError):
@@ -62,15 +64,35 @@ def relocate(root: Path, packages: frozenset[str], target: Path) -> None:
         path.write_text(relocated(path.read_text(), packages, str(path.relative_to(target))))
 
 
+def compile_native(root: Path, target: Path) -> str:
+    """Build the compiled path of the checkout at ``root`` into ``target``; "" or why it cannot be built."""
+    spec = importlib.util.spec_from_file_location("keelmq_native_build", root / NATIVE / "build.py")
+    assert spec is not None, "it is a file of this checkout"
+    assert spec.loader is not None, "it is Python"
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    problem: str = build.build(target)
+    return problem
+
+
 class RelocateHook(BuildHookInterface):  # type: ignore[type-arg]
     """Called by hatchling for the wheel (``[tool.hatch.build.targets.wheel.hooks.custom]``)."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
+            self._compile(Path(self.root) / NATIVE)
             return
         self._made = Path(tempfile.mkdtemp(prefix="keelmq-wheel-"))
         relocate(Path(self.root), frozenset(self.config["packages"]), self._made)
+        if self._compile(self._made / ROOT_PACKAGE / NATIVE):
+            build_data["pure_python"], build_data["infer_tag"] = False, True
         build_data["force_include"][str(self._made / ROOT_PACKAGE)] = ROOT_PACKAGE
+
+    def _compile(self, target: Path) -> bool:
+        problem = compile_native(Path(self.root), target)
+        if problem:
+            self.app.display_warning(f"keelmq: not compiled ({problem}): sends take the Python path")
+        return not problem
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if version != "editable":

@@ -74,6 +74,14 @@ class BrokerContext:
         """The first offset of a queue that is there to be read."""
         return max(self.store.min_queue_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
 
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The offset behind the last message of a queue. Of a master that has not confirmed yet what its log
+        had when it was elected, as its log says: the former one may have, and told its consumers."""
+        end = self.store.max_queue_offset(topic, queue_id)
+        if self.role_state.is_master and self.store.dispatched < self.role_state.led_from:
+            return max(end, self.store.next_offset(topic, queue_id))
+        return end
+
     def got(self, topic: str, group: str, messages: int) -> None:
         """A consumer group was given so many messages of a topic."""
         now_ms = self.env.monotonic_ms()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.parts import BrokerParts
+from runtime import native
 
 
 def status_of(broker: BrokerParts) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def status_of(broker: BrokerParts) -> dict[str, Any]:
         "acting": role_state.acting,
         "putTotal": broker.context.stats.put_total,
         "putFastTotal": broker.context.stats.put_fast_total,
+        "sendPath": native.describe(),
         "getTotal": broker.context.stats.get_total,
         "parked": len(broker.context.pending_acks),
         "heldPulls": broker.processors.pulls.held,

@@ -56,7 +56,10 @@ def version() -> str:
 
 def _show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
+        from runtime import native  # only here, as above
+
         click.echo(f"keelmq {version()}")
+        click.echo(f"path of sends: {native.describe()}")
         ctx.exit()
 
 

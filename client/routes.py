@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 HEDGE_S: Final = 0.1
 """A calm question goes to one NameServer; the next one is asked as well when no answer came for this long."""
+OTHERS_S: Final = 0.5
+"""When one NameServer has answered, though without a master, the others are waited for so long."""
 SUSPECT_MS: Final = 1000.0
 """How long one failure keeps an address suspect, unless it answers."""
 REPAIR_S: Final = 10.0
@@ -94,6 +96,22 @@ class Route:
         )
 
 
+class Silence:
+    """NameServers that do not answer. ``on_silent`` hears of each once, until it answers again."""
+
+    def __init__(self) -> None:
+        self.on_silent: list[Callable[[str], None]] = []
+        self._silent: set[str] = set()
+
+    def note(self, address: str, answer: Route | MqError) -> None:
+        if not isinstance(answer, NameServersSilent):
+            self._silent.discard(address)
+        elif address not in self._silent:
+            self._silent.add(address)
+            for hook in self.on_silent:
+                hook(str(answer))
+
+
 class Routes:
     """The routes one client uses. ``start`` begins to poll; ``stop`` ends every task."""
 
@@ -122,6 +140,7 @@ class Routes:
         self._changed: dict[str, asyncio.Event] = {}
         self._told_ms: dict[str, float] = {}
         self.on_change: list[Callable[[Route | None, Route], None]] = []
+        self.silence = Silence()
 
     def start(self) -> None:
         self._tasks.spawn(self._poll(), name="poll")
@@ -266,9 +285,15 @@ class Routes:
         ]
         best: Route | None = None
         errors: list[MqError] = []
+        until_s: float | None = None
+        unheard = set(self.nameservers)
         try:
             for _ in range(count):
-                index, answer = await answers.get()
+                async with asyncio.timeout_at(until_s):
+                    index, answer = await answers.get()
+                unheard.discard(self.nameservers[index])
+                if not isinstance(answer, NameServersSilent):
+                    until_s = until_s or asyncio.get_running_loop().time() + OTHERS_S
                 if isinstance(answer, MqError):
                     errors.append(answer)
                     continue
@@ -277,6 +302,11 @@ class Routes:
                     best = answer
                 if self._good_masters(best) == len(best.brokers) > 0:
                     break
+        except TimeoutError:
+            # What has been said is what there is.
+            for address in unheard:
+                text = f"NameServer {address} does not answer, the others are believed"
+                self.silence.note(address, NameServersSilent(text))
         finally:
             for asker in askers:
                 asker.cancel()
@@ -306,6 +336,7 @@ class Routes:
                 )
         except (OSError, MqError) as error:
             answer = NameServersSilent(f"NameServer {address}: {error or type(error).__name__}")
+        self.silence.note(address, answer)
         answers.put_nowait((index, answer))
 
     def _good_masters(self, route: Route) -> int:

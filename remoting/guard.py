@@ -31,11 +31,13 @@ from remoting.inbox import PartsLine
 from remoting.keys import Signer
 from remoting.starts import Starts
 from runtime.complaints import Complaints
+from runtime.descriptors import SPARE
 from runtime.slow_turns import SlowTurns
 
 log = logging.getLogger(__name__)
 
 CAPS: Final = (
+    "descriptors",
     "maxBegunFrameBytes",
     "maxConnections",
     "maxConnectionsPerAddress",
@@ -47,6 +49,7 @@ MADE_BYTES_MAX: Final = 16 << 20
 """Of long answers, so much is made in one turn of the loop: what has no place in the system's buffers waits
 in ours, and thousands of clients may ask in one turn."""
 PROBATION_MAX: Final = 64
+PROBATION_SHORT: Final = 8  # while descriptors lack
 PROBATION_S: Final = 2.0
 IDLE_S: Final = 120.0
 _ALSO_PEERS: Final = frozenset(
@@ -181,7 +184,7 @@ class Guard:
             return True
         self.refused[full] += 1
         self.complaints.warn("%s: no place for a connection of %s (%s)", self._name, connection.remote, full)
-        if self._count[Standing.PROBATION] >= PROBATION_MAX:
+        if self._count[Standing.PROBATION] >= (PROBATION_SHORT if SPARE.short else PROBATION_MAX):
             share.standing = Standing.GONE
             return False
         self._enter(share, Standing.PROBATION)
@@ -200,7 +203,7 @@ class Guard:
         elif share.standing is Standing.PROBATION:
             raise Refused(
                 f"this server takes no more connections: {self._count[Standing.CLIENT]} clients have one"
-                " (maxConnections, maxConnectionsPerAddress)",
+                f" ({'LimitNOFILE' if SPARE.short else 'maxConnections, maxConnectionsPerAddress'})",
                 Response.SYSTEM_BUSY,
             )
 
@@ -275,6 +278,8 @@ class Guard:
         self.slow.check_invariants()
 
     def _full(self, host: str) -> str | None:
+        if SPARE.short:
+            return "descriptors"
         if self._count[Standing.CLIENT] >= self.limits.connections_max:
             return "maxConnections"
         if self._clients[host] >= self.limits.connections_per_address:

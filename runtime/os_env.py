@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
+from runtime.descriptors import SPARE
 from runtime.env import Buffer, Disk, DiskUsage, Listener, Network, P
 from runtime.events import Event, EventLog
 
@@ -139,18 +140,22 @@ class OsLock:
             self._fd = -1
 
 
+def _open_to_read(path: str) -> int:
+    return SPARE.open(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+
 class OsDisk:
     """The operating system's file system."""
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
-            return OsFile(path, os.open(path, flags, FILE_MODE))
+            return OsFile(path, SPARE.open(lambda: os.open(path, flags, FILE_MODE)))
         except OSError as error:
             if create or error.errno not in (errno.EACCES, errno.EROFS):
                 raise
             # What may only be read is opened for reading: an audit looks at stores it must not change.
-            return OsFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            return OsFile(path, _open_to_read(path))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -160,7 +165,7 @@ class OsDisk:
 
     def listdir(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(path))
+            return sorted(SPARE.open(lambda: os.listdir(path)))
         except FileNotFoundError:
             return []
 
@@ -183,7 +188,7 @@ class OsDisk:
         os.replace(source, target)
 
     def sync_dir(self, path: str) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open_to_read(path)
         try:
             os.fsync(descriptor)
         finally:
@@ -193,7 +198,7 @@ class OsDisk:
         if not hasattr(_libc, "syncfs"):
             os.sync()
             return
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _open_to_read(path)
         try:
             if _libc.syncfs(descriptor):
                 number = ctypes.get_errno()

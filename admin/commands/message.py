@@ -76,6 +76,8 @@ def send(
     async def work() -> bool:
         good = True
         async with Producer(client_env(), PRODUCER_GROUP, where.namesrv) as producer:
+            silence = producer.session.routes.silence
+            silence.on_silent.append(lambda text: click.echo(f"keelmq: {text}", err=True))
             for body in every:
                 message = Message(topic=topic, body=body, tags=tag, keys=list(keys), properties=dict(own))
                 try:

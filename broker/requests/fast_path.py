@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from broker.requests.batch import READ_MESSAGES_MAX, WAITS
+from broker.requests.compiled import CompiledSends
 from broker.requests.fast_headers import (
     ODD,
     SEND,
@@ -35,7 +36,7 @@ from broker.requests.send_format import (
     holds_own,
     is_special,
 )
-from broker.state.pending_acks import PendingAcks
+from broker.state.pending_acks import Answered, PendingAcks
 from broker.state.stats import Stats
 from broker.tables.topics import Topics
 from model.config import BrokerConfig
@@ -51,12 +52,14 @@ from model.message import (
 from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE
 from remoting import codec
 from remoting.service import Connection
+from store.files.compiled import compiled
 from store.files.record import BLANK_BYTES, FIXED_V4, MAGIC_V1, Dispatch
 from store.message_store import MessageStore
 
 TOPIC_BYTES_MAX: Final = 127  # of a version 1 record
 OVERHEAD_BYTES: Final = FIXED_V4.size + 2  # all of a record but body, topic with its length, and properties
 TAG_HASHES_MAX: Final = 65536
+TAG_CHARS_MAX: Final = 64  # of a longer tag no hash is remembered: it may have 32 KiB
 ROUTES_MAX: Final = 65536
 JSON_MARK_MAX: Final = codec.HEADER_BYTES_MAX
 """The second field of a frame is a header type and a length: up to this it says JSON."""
@@ -113,12 +116,19 @@ class _Routes:
         route = self.known[topic] = _Route(topic, max(config.read_queues, config.write_queues))
         return route
 
+    def queues_of(self, topic: str) -> int | None:
+        """How many queues a topic has that sends may be fast to; None: it is none."""
+        route = self.known.get(topic) or self.find(topic)
+        return None if route is None else route.queues
+
     def tag_code(self, tag: str) -> int:
         """The hash of a tag that is not in ``tags``."""
         if len(self.tags) >= TAG_HASHES_MAX:
             self.tags.clear()
             self.tags[""] = 0
-        code = self.tags[tag] = java_hash(tag)
+        code = java_hash(tag)
+        if len(tag) <= TAG_CHARS_MAX:
+            self.tags[tag] = code
         return code
 
 
@@ -149,10 +159,18 @@ class FastPath:
         self._refuse = refuse
         # Records with IPv6 hosts or a CRC property have another layout: the ordinary way knows it.
         self._usable = len(host) == 8 and not config.append_prop_crc
+        self.compiled: CompiledSends | None = None
+        """None: Python's path is taken."""
+        module = compiled()
+        if module is not None and self._usable:
+            self.compiled = CompiledSends(module, self, self.routes.queues_of, refuse)
+            topics.on_change.append(lambda names: self.forget_routes())
 
     def forget_routes(self) -> None:
         """The configuration changed: work out anew who may send what."""
         self.routes.known.clear()
+        if self.compiled is not None:
+            self.compiled.forget_routes()
 
     def process(
         self, connection: Connection, buffer: bytes | bytearray, start: int, end: int
@@ -165,7 +183,11 @@ class FastPath:
         if born is None:
             born = connection.attributes["born_host"] = born_host(connection.remote)
         if not self._usable or len(born) != 8 or WAITS in connection.attributes or self._refuse():
-            return self._split(buffer, start, end, [])
+            if self.compiled is not None:
+                self.compiled.end_turn()  # what came before goes first
+            return self.split(buffer, start, end, [])
+        if self.compiled is not None:
+            return self.compiled.process(connection, buffer, start, end, born)
         sends = _Sends(self, connection, buffer, start)
         broken: PeerError | None = None
         try:
@@ -176,12 +198,12 @@ class FastPath:
             sends.append()
         except DiskError:
             # Nothing was stored since the last append: the ordinary way says so to each sender.
-            return self._split(buffer, sends.appended_at, end, sends.slow[: sends.appended_slow])
+            return self.split(buffer, sends.appended_at, end, sends.slow[: sends.appended_slow])
         if broken is not None:
             raise broken
         return at, sends.slow
 
-    def _split(
+    def split(
         self, buffer: bytes | bytearray, at: int, end: int, frames: list[bytes]
     ) -> tuple[int, list[bytes]]:
         """Every whole frame is slow."""
@@ -189,6 +211,18 @@ class FastPath:
             frames.append(bytes(buffer[at:stop]))
             at = stop
         return at, frames
+
+    def append(
+        self, answered: Answered, chunks: Sequence[Any], size: int, dispatches: Sequence[Dispatch]
+    ) -> None:
+        """Store what was taken, ``size`` bytes, in one write; its answers leave when it is safe. Raises
+        DiskError."""
+        self.writer.append(chunks, size, dispatches)
+        self.stats.put_fast(len(dispatches), size)
+        if answered:
+            self.pending_acks.add_all(answered, self.store.log.end)
+        elif self.sync_flush:
+            self.store.sync_to(self.store.log.end)
 
     def _frames(self, sends: _Sends, at: int, end: int, born: bytes) -> int:
         """Take or leave each whole frame; where the rest begins. Raises DiskError, and PeerError for lengths
@@ -400,14 +434,10 @@ class _Sends:
         dispatches = self.dispatches
         if not dispatches:
             return
-        path, last = self.path, dispatches[-1]
-        begin, log_end = dispatches[0][0], last[0] + last[1]
-        path.writer.append(self.chunks, log_end - begin, dispatches)
-        path.stats.put_fast(len(dispatches), log_end - begin)
-        if self.answers:
-            path.pending_acks.add(self.connection, b"".join(self.answers), log_end)
-        elif path.sync_flush:
-            path.store.sync_to(log_end)
+        last = dispatches[-1]
+        size = last[0] + last[1] - dispatches[0][0]
+        answers = [(self.connection, b"".join(self.answers))] if self.answers else []
+        self.path.append(answers, self.chunks, size, dispatches)
 
     def roll(self, total: int, at: int) -> bool:
         """Go on in the next segment, with what was taken appended; whether ``total`` bytes fit there. ``at``:

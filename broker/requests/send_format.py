@@ -114,7 +114,10 @@ class JsonAnswer:
             (b"111111104", b"%d"),
         )
         self._host = host.hex().upper().encode()
-        self._header = _template(codec.encode(sample)[8:], slots, config)
+        header = codec.encode(sample)[8:]
+        self._header = _template(header, slots, config)
+        self.parts = _around(header, [mark for mark, _ in slots])
+        """What stands around the values: queue id, unique key, message ids, queue offset, opaque."""
         self.one = (
             self._header.replace(b"%b", b"\x00", 1)
             .replace(b"%b", self._host + b"%016X", 1)
@@ -153,6 +156,10 @@ class BinaryAnswer:
         self._ext = _template(fields, (*before, (marked_id, b"%b%b"), behind), config)
         one_id = _INT(id_bytes) + self._host + b"%016X"
         self._one = _template(fields, (*before, (marked_id, one_id), behind), config)
+        marks = [mark for mark, _ in (*before, (marked_id, b""), behind)]
+        self.parts = [sample[8 : _START.size], *_around(fields, marks)]
+        """A header up to its ext fields, then what stands around the values: queue id, unique key, message
+        ids, queue offset, each with its length first."""
         self._fixed_bytes = ext_bytes - len(b"111111101" + b"@UNIQ@" + b"111111103") - id_bytes
         self._one_bytes = self._fixed_bytes + id_bytes
 
@@ -179,6 +186,15 @@ class BinaryAnswer:
             4 + size, _BINARY_MARK | size, self._code, self._language, self._version, opaque, self._flag, 0,
             ext_bytes,
         )  # fmt: skip
+
+
+def _around(sample: bytes, marks: Iterable[bytes]) -> list[bytes]:
+    """What is left of ``sample`` around ``marks``, which stand in it in this order."""
+    parts = []
+    for mark in marks:
+        before, _, sample = sample.partition(mark)
+        parts.append(before)
+    return [*parts, sample]
 
 
 def _template(sample: bytes, slots: Iterable[tuple[bytes, bytes]], config: BrokerConfig) -> bytes:

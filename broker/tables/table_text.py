@@ -73,7 +73,7 @@ class TableText:
             await slice_.breathe()
 
     def check_invariants(self) -> None:
-        assert self._order is None or len(self._order) == sum(1 for _ in self._keys()), (
+        assert self._order is None or len(self._order) == len(list(self._keys())), (
             "each key of the table stands once"
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
@@ -137,6 +137,14 @@ def _suspicion_kept_quiet(original: Any) -> Any:
     return register
 
 
+def _by_an_old_heartbeat(original: Any) -> Any:
+    def matters(beat: Any, members: Any, chosen: int, rule: Any = None) -> bool:
+        stale = replace(beat, all_ack=True)  # sent before the broker was restarted in another mode
+        return bool(original(stale, members, chosen, None))
+
+    return matters
+
+
 def _always(original: Any) -> Any:
     return property(lambda self: True)
 
@@ -226,6 +234,13 @@ PLANTS: Final[Mapping[str, Plant]] = {
         owner=Group,
         name="peers_of_restarted",
         replacement=_epoch_believed,
+    ),
+    "old_heartbeat_believed": Plant(
+        "a lease is waited for by a heartbeat from before the master was restarted in another mode",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
+        owner=controllers,
+        name="matters",
+        replacement=_by_an_old_heartbeat,
     ),
     "one_copy": Plant(
         "minInSyncReplicas is looked at before the write only",

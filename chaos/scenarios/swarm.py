@@ -282,7 +282,7 @@ def _swarm(rng: random.Random) -> Plan:
     unclean = rng.random() < 0.07
     return Plan(
         steps,
-        load=Load(producers=3, per_second=rng.choice((6.0, 12.0, 25.0)), queues=rng.choice((1, 3, 5))),
+        load=Load(producers=3, per_second=rng.choice((15.0, 30.0, 60.0)), queues=rng.choice((1, 3, 5))),
         load_ms=max(step.at_ms for step in steps) + rng.randint(300, 1500),
         broker=broker,
         controller={"enableElectUncleanMaster": "true"} if unclean else {},
@@ -291,6 +291,8 @@ def _swarm(rng: random.Random) -> Plan:
         learners=int(rng.random() < 0.1),
         tolerates=min(tolerates, default=None),
         extras=rng.random() < 0.3,
+        controllers_first=rng.random() < 0.75,
+        calm_ms=rng.choice((50, 100, 100, 100, 200, 200, 400, 1000, None)),
         swarm=True,
         **ground(rng),
     )

@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from broker.service import Broker
 from chaos.history import Happened, History, Observed
@@ -368,9 +368,12 @@ class SimCluster:
         return node.server.status() if node.running and node.server is not None else None
 
     def brokers(self) -> dict[str, dict[str, Any]]:
-        """Status of every broker that can be asked."""
-        found = {node.name: self.status(node.name) for node in self.of("broker")}
-        return {name: status for name, status in found.items() if status is not None}
+        """The part of its status that tells where it stands, of every broker that can be asked."""
+        return {
+            node.name: _standing(cast(Broker, node.server))
+            for node in self.of("broker")
+            if node.running and node.server is not None
+        }
 
     def master(self) -> str | None:
         """The broker that acts as master in the newest epoch."""
@@ -380,19 +383,29 @@ class SimCluster:
         """The NameServer whose Controller leads."""
         leading = []
         for node in self.of("namesrv"):
-            controller = (self.status(node.name) or {}).get("controller") or {}
-            if controller.get("isLeader"):
-                leading.append((controller["term"], node.name))
+            if node.running and node.server is not None:
+                raft = cast(_NameServerAndController, node.server).controller.raft
+                if raft.is_leader:
+                    leading.append((raft.term, node.name))
         return max(leading)[1] if leading else None
+
+    def unclean_elections(self) -> int:
+        """How often the group's master was taken from outside of its rules, as far as a Controller knows."""
+        counts = [0]
+        for node in self.of("namesrv"):
+            controller = (self.status(node.name) or {}).get("controller") or {}
+            counts.append((controller.get("groups") or {}).get(GROUP, {}).get("uncleanElections", 0))
+        return max(counts)
 
     def members(self) -> list[str]:
         """Names of the brokers in the SyncStateSet, as the acting master has it."""
         return _members_of(self.brokers())
 
-    def observe(self) -> None:
-        """Note what every broker says of itself."""
+    def observe(self) -> Mapping[str, dict[str, Any]]:
+        """Note what every broker says of itself, and return it."""
         now = self.clock()
-        for name, status in self.brokers().items():
+        statuses = self.brokers()
+        for name, status in statuses.items():
             self.history.add(
                 Observed(
                     now,
@@ -404,6 +417,24 @@ class SimCluster:
                     status["maxOffset"],
                 )
             )
+        return statuses
+
+    def well(self, statuses: Mapping[str, dict[str, Any]]) -> bool:
+        """Whether nothing is broken, and all brokers are members again."""
+        return (
+            all(node.state == "up" and not node.machine.faults.any for node in self.nodes.values())
+            and not self.fabric.broken
+            and self._incomplete(statuses) is None
+            and self.leader() is not None
+        )
+
+    def shape(self, statuses: Mapping[str, dict[str, Any]]) -> object:
+        """Who lives and in which role; equal while nothing but logs changes."""
+        return (
+            [node.state for node in self.nodes.values()],
+            [(name, s["role"], s["epoch"], s["syncStateSet"]) for name, s in statuses.items()],
+            self.leader(),
+        )
 
     def complete(self) -> str | None:
         """None when all brokers are members; else what is missing."""
@@ -449,6 +480,19 @@ class SimCluster:
 
     def close(self) -> None:
         self.loop.close()
+
+
+def _standing(broker: Broker) -> dict[str, Any]:
+    role_state, store = broker.context.role_state, broker.context.store
+    return {
+        "role": role_state.role,
+        "brokerId": role_state.broker_id,
+        "epoch": role_state.epoch,
+        "syncStateSet": sorted(broker.context.ha.members),
+        "maxOffset": store.log.end,
+        "confirmOffset": store.confirmed,
+        "dispatchedOffset": store.dispatched,
+    }
 
 
 def _master_of(statuses: Mapping[str, dict[str, Any]]) -> str | None:

@@ -162,6 +162,10 @@ class DiskFaults:
     slow_s: float = 0.0
     """Added to every offloaded call."""
 
+    @property
+    def any(self) -> bool:
+        return bool(self.full or self.sync_errors or self.write_errors or self.lying or self.slow_s)
+
 
 @dataclass(slots=True)
 class DiskCounts:

@@ -32,7 +32,7 @@ RETRY: Final = f"%RETRY%{READERS}"
 QUEUE: Final = Queue(TOPIC, GROUP, 0)
 COMMIT, ROLLBACK = 8, 12
 DELAY_LEVEL: Final = 1  # one second
-PAUSE_S: Final = 0.3
+PAUSE_S: Final = 0.12
 SHOWN_S: Final = 12.0
 """How long a healed cluster may take to show what was answered."""
 KINDS: Final = ("delayed", "transaction", "given_back", "offset", "topic", "group")

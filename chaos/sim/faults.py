@@ -14,6 +14,8 @@ from chaos.sim.cluster import SimCluster
 from chaos.sim.operator import Operator
 
 BROKERS: Final = ("broker", "learner")
+LOOK_S: Final = 0.05
+"""How often it is asked whether the next step may come at once."""
 
 
 class Nemesis:
@@ -23,6 +25,7 @@ class Nemesis:
         self._cluster = cluster
         self._steps = steps
         self._bound: dict[str, str] = {}
+        self._begun_s: float | None = None
         self._chance: random.Random = cluster.chance("nemesis")
         self._acts: Final[dict[type[Fault], Callable[[str, Fault], bool]]] = {
             faults.Look: lambda name, _: True,
@@ -56,12 +59,28 @@ class Nemesis:
         """Called when a fault struck a node."""
         self.done: dict[str, int] = {}
         """How often each kind of fault hit something."""
+        self.skipped_ms = 0.0
+        """By so much the steps come earlier than planned: nothing was left to see in between."""
 
-    async def run(self) -> None:
-        begin = self._cluster.loop.time()
+    async def run(self, quiet: Callable[[], bool] = lambda: False) -> None:
+        """Carry out all steps. While ``quiet``, the next one comes at once."""
         for step in self._steps:
-            await asyncio.sleep(max(0.0, begin + step.at_ms / 1000 - self._cluster.loop.time()))
+            await self.wait(step.at_ms, quiet)
             self.act(step)
+
+    async def wait(self, at_ms: int, quiet: Callable[[], bool]) -> None:
+        """Return at a time of the plan, or before, once it is ``quiet``."""
+        loop = self._cluster.loop
+        if self._begun_s is None:
+            self._begun_s = loop.time()
+        while True:
+            left_s = self._begun_s + (at_ms - self.skipped_ms) / 1000 - loop.time()
+            if left_s <= LOOK_S:
+                await asyncio.sleep(max(0.0, left_s))
+                return
+            await asyncio.sleep(LOOK_S)
+            if quiet():
+                self.skipped_ms += max(0.0, left_s - LOOK_S) * 1000
 
     def act(self, step: Step) -> None:
         """Carry out one step now; one whose target does not exist at the moment does nothing."""

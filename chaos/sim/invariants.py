@@ -1,22 +1,48 @@
-"""Which objects of a simulated process hold invariants, and are checked while it runs?
+"""Which objects of a simulated process hold invariants, and when are they checked?
 
 Every class of our servers that has ``check_invariants``: an instance made inside a simulated process is
 checked after each instant in which that process ran. The first broken invariant stops the world, at its
 virtual time; a check of the whole history at the end would only know that it came to grief somewhere.
+
+Most instants change little. A class in ``CHANGED_BY`` is checked after an instant in which one of the methods
+named there ran: nothing else changes what its check reads (tests/sim/test_invariants.py reads the classes). A
+class in ``PART_OF`` is checked by the class it is a part of. ``TELLS_ITSELF``: the server checks itself, and
+what it finds there stops the world, too.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from chaos.sim.loop import current_life
+from chaos.sim.loop import Life, current_life
 from model.installed import PREFIX
 
 PACKAGES: Final = frozenset({"store", "ha", "controller", "broker", "namesrv", "client", "remoting"})
 METHOD: Final = "check_invariants"
 _WATCHED: Final = "_checked_in_simulation"
+_LIFE: Final = "_life_in_simulation"
+
+CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
+    "remoting.guard.Guard": ("_enter", "_leave"),
+    "remoting.guard.Tally": ("note",),
+    "controller.raft.node.Node": ("up", "down", "propose", "read", "replace", "transfer_leadership"),
+    "controller.groups.table.ReplicaTable": ("apply", "apply_bytes", "restore"),
+    "broker.state.clients.Clients": ("producer", "consumer", "unregister", "closed"),
+    "broker.requests.consumers.held.HeldPulls": ("add", "take", "take_all"),
+    "broker.state.locks.QueueLocks": ("lock", "unlock", "clear"),
+    "broker.tables.quota.Quota": ("take",),
+    "broker.tables.moved.Moved": ("add", "forget"),
+}
+PART_OF: Final[Mapping[str, str]] = {
+    "store.files.commit_log.CommitLog": "store.message_store.MessageStore",
+    "store.files.damage.DamageLedger": "store.message_store.MessageStore",
+    "store.flow.dispatch.Dispatcher": "store.message_store.MessageStore",
+}
+TELLS_ITSELF: Final = frozenset({"controller.raft.node.Node"})
+"""Each of its other steps ends with its check."""
 
 
 def watch_servers() -> None:
@@ -29,18 +55,60 @@ def watch_servers() -> None:
                 watch(value)
 
 
-def watch(kind: type) -> None:
+def watch(kind: type[Any]) -> None:
     """Have instances of exactly this class checked when they are made inside a simulated process."""
-    if _WATCHED in vars(kind) or getattr(kind, "_is_protocol", False):
+    name = f"{kind.__module__.removeprefix(PREFIX)}.{kind.__qualname__}"
+    if _WATCHED in vars(kind) or getattr(kind, "_is_protocol", False) or name in PART_OF:
         return
-    init: Any = kind.__init__  # type: ignore[misc]  # of this class or one below: it is called as it would be
+    init: Any = kind.__init__  # of this class or one below: it is called as it would be
+    changes = CHANGED_BY.get(name)
 
     @functools.wraps(init)
     def made(self: Any, *arguments: Any, **keywords: Any) -> None:
         init(self, *arguments, **keywords)
         life = current_life()
-        if life is not None and type(self) is kind and hasattr(self, METHOD):
+        if life is None or type(self) is not kind:
+            return
+        if changes is None:
             life.watch(self)
+        else:
+            object.__setattr__(self, _LIFE, life)
+            life.changed[id(self)] = self
 
     setattr(kind, "__init__", made)  # noqa: B010  # mypy forbids the assignment
+    for change in changes or ():
+        setattr(kind, change, _telling(vars(kind)[change]))
+    if name in TELLS_ITSELF:
+        setattr(kind, METHOD, _heard(vars(kind)[METHOD]))
     setattr(kind, _WATCHED, True)
+
+
+def _telling(change: Callable[..., Any]) -> Callable[..., Any]:
+    """``change``, after which its object is to be checked."""
+
+    @functools.wraps(change)
+    def told(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return change(self, *arguments, **keywords)
+        finally:
+            life: Life | None = getattr(self, _LIFE, None)
+            if life is not None:
+                life.changed[id(self)] = self
+
+    return told
+
+
+def _heard(check: Callable[..., None]) -> Callable[..., None]:
+    """``check``, of which a failure stops the world even where the server catches it."""
+
+    @functools.wraps(check)
+    def heard(self: Any) -> None:
+        try:
+            check(self)
+        except AssertionError as error:
+            life: Life | None = getattr(self, _LIFE, None)
+            if life is not None:
+                life.broken = error
+            raise
+
+    return heard

@@ -17,7 +17,7 @@ from chaos.history import Happened, History, Invoke, Ok, Read
 from chaos.sim.cluster import SimCluster
 from model.errors import DiskError
 from model.message import decode_properties
-from store.files.record import walk
+from store.files.record import is_torn, walk
 
 LOGS: Final = "/store/commitlog/"
 
@@ -39,12 +39,15 @@ class _Moment:
 
 class Losses:
     """Watches a run. ``tolerates``: so many brokers hit by faults may cost what was acknowledged (None: no
-    number does, only disks that lose bytes). ``unclean``: elections may leave behind what was read."""
+    number does, only disks that lose bytes). ``unclean``: whether Controllers may elect one that the rules
+    would not; the first one promoted after such an election leaves behind what it lacks, read or not."""
 
     def __init__(self, cluster: SimCluster, *, tolerates: int | None, unclean: Callable[[], bool]) -> None:
         self._cluster = cluster
         self._tolerates = tolerates
         self._unclean = unclean
+        self._unclean_seen = 0
+        self._unclean_due = False
         self._hit: set[str] = set()
         self._moments: list[_Moment] = []
 
@@ -60,9 +63,16 @@ class Losses:
 
     def happened(self, event: Happened) -> None:
         """A broker became master: what its log lacks stays behind, where the mode allows it."""
-        if event.name != "promoted":
+        if event.name not in ("promoted", "master_elected"):
             return
         if self._unclean():
+            count = self._cluster.unclean_elections()
+            self._unclean_due |= count > self._unclean_seen
+            self._unclean_seen = max(count, self._unclean_seen)
+        if event.name != "promoted":
+            return
+        if self._unclean_due:
+            self._unclean_due = False
             self._note([event.node], left_behind=False)
         elif self._tolerates is not None and len(self._hit) >= self._tolerates:
             self._note([event.node], left_behind=True)
@@ -76,9 +86,14 @@ class Losses:
         return [(int(path.rpartition("/")[2]), machine.content(path)) for path in machine.paths(LOGS)]
 
     @property
+    def gave_up(self) -> bool:
+        """Whether there was an unclean election: a log may hold more than its master's."""
+        return self._unclean_seen > 0
+
+    @property
     def any_allowed(self) -> bool:
         """Whether something may have been lost that was answered."""
-        return bool(self._moments) or self._tolerates is not None or self._unclean()
+        return bool(self._moments) or self._tolerates is not None or self.gave_up
 
     @property
     def bytes_may_be_missing(self) -> bool:
@@ -123,8 +138,12 @@ def _missing(history: History) -> set[str]:
 def _keys_of(log: Sequence[tuple[int, bytes]]) -> Iterable[str]:
     """Keys of the records up to the first that is not whole: what lies behind it, recovery cuts off."""
     for start, content in log:
+        at = 0
         try:
             for record in walk(content, start):
+                if is_torn(content[at : at + record.size], record.physical_offset):
+                    return
+                at += record.size
                 yield decode_properties(record.properties).get("UNIQ_KEY", "")
         except DiskError:
             return

@@ -95,6 +95,11 @@ class Fabric:
         else:
             self._slow_s.pop((source, target), None)
 
+    @property
+    def broken(self) -> bool:
+        """Whether a link is cut or slower than it was made."""
+        return bool(self._cut or self._slow_s)
+
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cut
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from admin.handover import hand_over
+from broker.service import Broker
 from chaos.history import Happened
-from chaos.sim.cluster import GROUP, SimCluster
+from chaos.sim.cluster import GROUP, Node, SimCluster
 from chaos.sim.env import SimEnv
 from client.admin import AdminClient
 from model.codes import Request
@@ -26,6 +27,8 @@ WAIT_S: Final = 4.0
 FORGET_S: Final = 2.5
 """Longer than a living broker takes to be heard of again."""
 FORGET_TRIES: Final = 4
+REFUSED_S: Final = 0.5
+"""How often the operator looks for slaves that keep a log of their own."""
 
 
 class Operator:
@@ -38,6 +41,11 @@ class Operator:
         self.gave_up = False
         """Whether an election was allowed to lose what only forgotten brokers had."""
         self._number = 0
+        self._working = 0
+
+    @property
+    def busy(self) -> bool:
+        return self._changing or self._working > 0
 
     def hand_over(self) -> bool:
         """Ask for another master."""
@@ -69,6 +77,24 @@ class Operator:
                 for address in controllers:
                     await admin.session.call(address, Request.UPDATE_CONTROLLER_CONFIG, {}, body=body)
 
+    async def give_up_their_logs(self, allowed: Callable[[], bool]) -> None:
+        """Decide for the master's log where a slave holds confirmed messages that it lacks: after an unclean
+        election. Stop the slave, take its store away, start it with an empty one (docs/operations.md)."""
+        cluster = self._cluster
+        while True:
+            await asyncio.sleep(REFUSED_S)
+            for node in cluster.of("broker"):
+                if allowed() and node.running and cast(Broker, node.server).ha.needs_reseed is not None:
+                    await self._give_up_log(node)
+
+    async def _give_up_log(self, node: Node) -> None:
+        cluster = self._cluster
+        cluster.stop(node.name)
+        if await cluster.until(lambda: None if node.state == "down" else "it stops", 5.0) is None:
+            node.machine.wipe()
+            cluster.history.add(Happened(cluster.clock(), node.name, "log_given_up"))
+            cluster.start(node.name)
+
     def change(self, values: Mapping[str, str]) -> bool:
         """Begin a rolling change; False while another one is under way."""
         if self._changing:
@@ -95,6 +121,7 @@ class Operator:
 
     def _work(self, what: str, ask: Callable[[SimEnv], Awaitable[None]]) -> None:
         self._number += 1
+        self._working += 1
         node, env = self._cluster.client(f"operator{self._number}")
 
         async def work() -> None:
@@ -102,6 +129,8 @@ class Operator:
                 await ask(env)
             except (MqError, OSError):
                 return  # the cluster said no, or could not be asked: nothing was promised
+            finally:
+                self._working -= 1
             self._cluster.history.add(Happened(self._cluster.clock(), node.name, what))
 
         self._cluster.inside(node, work(), name=what)

@@ -7,6 +7,7 @@ everything, give the cluster time; read all back: by a consumer, and from every 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -44,6 +45,37 @@ ENDS_S: Final = 15.0
 TRIES_MAX: Final = 100
 LAST_TRIES: Final = 3
 INDEX_SAMPLES: Final = 20
+STILL_MS_MIN: Final = 600.0
+STILL_TIMES: Final = 4
+"""A world with something broken has timeouts that have to pass: it is left alone so much longer."""
+
+
+class _Calm:
+    """Since when has nothing been broken, and since when has nothing changed?"""
+
+    def __init__(self) -> None:
+        self._shape: object = None
+        self._well_since_ms = self._still_since_ms = math.inf
+
+    def look(
+        self, now_ms: float, cluster: SimCluster, statuses: Mapping[str, dict[str, Any]], busy: bool
+    ) -> None:
+        shape = (busy, cluster.shape(statuses))
+        if shape != self._shape:
+            self._shape = shape
+            self._still_since_ms = now_ms
+        if busy or not cluster.well(statuses):
+            self._well_since_ms = math.inf
+        elif self._well_since_ms > now_ms:
+            self._well_since_ms = now_ms
+
+    def over(self, now_ms: float, calm_ms: int) -> bool:
+        """Whether the world was well for ``calm_ms``, or still for a multiple of it; then anew."""
+        well, still = now_ms - self._well_since_ms, now_ms - self._still_since_ms
+        if well < calm_ms and still < max(STILL_MS_MIN, STILL_TIMES * calm_ms):
+            return False
+        self._shape, self._well_since_ms = None, math.inf
+        return True
 
 
 class Story:
@@ -75,13 +107,18 @@ class Story:
             self.nemesis.after.append(self.losses.struck)
             self.history.watch(self.losses.happened)
         self.extras: Extras | None = None
+        self._calm = _Calm()
         self.found: list[Violation] = []
         self.evidence = Evidence(self.history, power_failures=plan.power_failures, set_kept=plan.set_kept)
         self.queues = queues_of(plan.load, GROUP)
 
     async def main(self) -> None:
         cluster, plan = self.cluster, self.plan
-        for node in [*cluster.of("namesrv"), *cluster.of("broker"), *cluster.of("learner")]:
+        for node in cluster.of("namesrv"):
+            cluster.start(node.name)
+        if plan.controllers_first:
+            await cluster.until(lambda: None if cluster.leader() else "no leader", READY_S)
+        for node in [*cluster.of("broker"), *cluster.of("learner")]:
             cluster.start(node.name)
         reason = await cluster.until(cluster.converged, READY_S)
         if reason is not None:
@@ -95,14 +132,31 @@ class Story:
         if plan.extras:
             self.extras = Extras(cluster)
             tasks.append(self.extras.begin())
-        faults = own.spawn(self.nemesis.run(), name="faults")
         begun_ms = cluster.clock()
-        await asyncio.sleep(plan.load_ms / 1000)
-        await faults
+        await self.nemesis.run(self._quiet)
+        await self.nemesis.wait(plan.load_ms, self._quiet)
         self._look_for_stalls(begun_ms)
+        await self._heal(own, producers, reader, tasks)
+        await self._last_sends(producers)
+        await cluster.until(cluster.converged, 5.0)
+        if self.extras is not None and not self.losses.any_allowed:
+            await self.extras.settle()
+            self.found += self.extras.broken()
+        await cluster.until(cluster.converged, 5.0)
+        observer.cancel()
+        cluster.observe()
+        await self._read_back(reader)
+
+    async def _heal(
+        self, own: Tasks, producers: list[ProducerLoad], reader: ReaderLoad, tasks: list[asyncio.Task[None]]
+    ) -> None:
+        """Faults end, clients as well, and the cluster converges."""
+        cluster, plan = self.cluster, self.plan
         cluster.revive()
         if self.nemesis.done.get("wipe"):
             own.spawn(self.nemesis.operator.forget_the_dead(), name="forget")
+        if plan.swarm:
+            own.spawn(self.nemesis.operator.give_up_their_logs(lambda: self.losses.gave_up), name="give-up")
         for producer in producers:
             producer.stop()
         reader.stop()
@@ -116,15 +170,6 @@ class Story:
         if reason is not None:
             self._not_live("the healed cluster did not converge", reason)
             self.evidence.complete = False
-        await self._last_sends(producers)
-        await cluster.until(cluster.converged, 5.0)
-        if self.extras is not None and not self.losses.any_allowed:
-            await self.extras.settle()
-            self.found += self.extras.broken()
-        await cluster.until(cluster.converged, 5.0)
-        observer.cancel()
-        cluster.observe()
-        await self._read_back(reader)
 
     def _not_live(self, what: str, why: str) -> None:
         self.found.append(Violation("liveness", f"{what}: {why}"))
@@ -140,8 +185,14 @@ class Story:
 
     async def _observe(self) -> None:
         while True:
-            self.cluster.observe()
+            statuses = self.cluster.observe()
+            if self.plan.calm_ms is not None:
+                self._calm.look(self.cluster.clock(), self.cluster, statuses, self.nemesis.operator.busy)
             await asyncio.sleep(OBSERVE_S)
+
+    def _quiet(self) -> bool:
+        """Whether nothing has happened for so long that the plan goes on to its next step."""
+        return self.plan.calm_ms is not None and self._calm.over(self.cluster.clock(), self.plan.calm_ms)
 
     async def _create_topic(self) -> None:
         node, env = self.cluster.client("admin")

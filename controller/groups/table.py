@@ -82,7 +82,7 @@ class _Image(msgspec.Struct, array_like=True):
     answers: dict[str, Answer]
 
 
-@dataclass(slots=True)
+@dataclass
 class ReplicaTable:
     """The groups, and the answers to recent requests. What always holds: ``check_invariants``."""
 

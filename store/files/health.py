@@ -1,6 +1,7 @@
 """May the store take writes, and if not, why?
 
-A full disk refuses writes until space returns. A failed sync, or any other failed write, is for ever: after
+A full disk refuses writes until space returns, a process without descriptors until some are free: opening a
+file touched nothing. A failed sync, or any other failed write, is for ever: after
 it nobody knows what the disk holds, so nothing is flushed past it and it is never retried as a success.
 """
 
@@ -10,8 +11,9 @@ import errno
 from collections.abc import Callable
 
 from model.errors import DiskError
+from runtime.descriptors import OUT_OF_DESCRIPTORS
 
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_PASSES = OUT_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT}
 
 
 class Health:
@@ -47,13 +49,14 @@ class Health:
     def failed(self, error: OSError, doing: str, *, sync: bool = False) -> DiskError:
         """Note that ``doing`` failed and return the DiskError to raise.
 
-        Lack of space passes, except in a sync: after that the pages are lost whatever the reason was.
+        Lack of space or of descriptors passes, except in a sync: after that the pages are lost whatever the
+        reason was.
         """
         text = f"{doing} failed: {error.strerror or error}"
-        if error.errno in _NO_SPACE and not sync:
+        if error.errno in _PASSES and not sync:
             had_room = not self.out_of_space
             self._full[doing] = text
-            if had_room:
+            if had_room and error.errno not in OUT_OF_DESCRIPTORS:
                 for hook in self.on_full:
                     hook()
             return DiskError(text)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset
@@ -23,6 +23,9 @@ from runtime.env import Disk
 from store.files.index_file import STILL_LOOKING, IndexFile, Item
 from store.files.key_hash import MASK, KeyHash, absolute
 from store.files.record import Dispatch
+
+if TYPE_CHECKING:
+    from runtime.native._native import Block
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +191,15 @@ class Index:
             part = items[at : at + file.entries_max - file.head.count]
             file.add(part)
             at += len(part)
+
+    def put_packed(self, block: Block, first: int, until: int) -> bool:
+        """``put_many`` of the messages in these places, if they fit the newest file and none are owed; False:
+        nothing has happened."""
+        last = self.files[-1] if self.files else None
+        if last is None or self._owed or last.table is None:
+            return False
+        seen = last.head.end_offset if last.head.count > 1 else self.end_offset
+        return last.add_packed(block, first, until, seen)
 
     def add_late(self, dispatches: Iterable[Dispatch]) -> None:
         """Index messages behind which others were indexed already, as far as they are not in it yet.

@@ -30,11 +30,14 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset
 from runtime.env import Disk, File
+
+if TYPE_CHECKING:
+    from runtime.native._native import Block
 
 log = logging.getLogger(__name__)
 
@@ -239,6 +242,34 @@ class IndexFile:
         head.count = number
         head.slots_used += new_slots
         _, head.end_offset, head.end_timestamp_ms = items[-1]
+
+    def add_packed(self, block: Block, first: int, until: int, seen: int) -> bool:
+        """``add`` of the keys of the messages in these places of ``block`` that begin behind ``seen``; False:
+        they do not fit, nothing has changed. The slots are in memory."""
+        head = self.head
+        empty = head.count == 1
+        found = block.index_entries(
+            first,
+            until,
+            seen,
+            self.table,
+            head.count,
+            self.entries_max - head.count,
+            -1 if empty else head.begin_timestamp_ms,
+            self.dirty_pages,
+            _PAGE_SLOTS_SHIFT,
+        )
+        if found is None:
+            return False
+        entries, new_slots, first_offset, first_ms, last_offset, last_ms = found
+        if entries:
+            if empty:
+                head.begin_offset, head.begin_timestamp_ms = first_offset, first_ms
+            self.pending += entries
+            head.count += len(entries) // ENTRY_BYTES
+            head.slots_used += new_slots
+            head.end_offset, head.end_timestamp_ms = last_offset, last_ms
+        return True
 
     def truncate(self, offset: int) -> None:
         """Take back the entries of messages at or behind ``offset``."""

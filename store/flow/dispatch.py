@@ -11,16 +11,21 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset
-from model.message import INNER_BATCH, INNER_NUM, TRANSACTION_PREPARED, property_of
+from model.message import INNER_BATCH, INNER_NUM, SCHEDULE_TOPIC, TRANSACTION_PREPARED, property_of
 from store.files.commit_log import CommitLog
+from store.files.compiled import PACKED, compiled
 from store.files.consume_queue import BUFFER_BYTES_MAX, ENTRY, ConsumeQueue, is_queue_name
 from store.files.record import HEAD, RECORD_BYTES_MIN, BadRecord, Dispatch, DispatchParser, decode, measure
 from store.files.store_files import StoreFiles
 from store.flow.indexing import Indexer
 from store.flow.walker import READ_BYTES
+
+if TYPE_CHECKING:
+    from runtime.native._native import Block, Parser
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +38,34 @@ FAR_ENTRIES = 4096
 WRITING_QUEUES = "writing a ConsumeQueue"
 
 OnArrive = Callable[[str, int, int, int], None]
+QueueEntries = tuple[str, int, int, int, int, int, bytes, dict[int, int]]
+"""See Block.queue_entries."""
+
+
+class Remembered:
+    """What was appended and waits for dispatch, oldest first: where it begins and ends, and its records."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, at: int) -> tuple[int, int, Sequence[Dispatch]]:
+        return self._items[at]
+
+    def add(self, start: int, end: int, dispatches: Sequence[Dispatch]) -> None:
+        if self._count < REMEMBERED_MAX:
+            self._items.append((start, end, dispatches))
+            self._count += len(dispatches) + 1
+
+    def pop_first(self) -> None:
+        self._count -= len(self._items.popleft()[2]) + 1
+
+    def clear(self) -> None:
+        self._items.clear()
+        self._count = 0
 
 
 class Dispatcher:
@@ -52,8 +85,9 @@ class Dispatcher:
         self._far: dict[ConsumeQueue, int] = {}  # offsets no queue could go on at, the newest of each
         self.on_bad: Callable[[int, int, BadRecord], bool] = lambda at, until, bad: False
         """Asked about bytes at ``at`` that are no record, before ``until``: were they noted as damage?"""
-        self._remembered: deque[tuple[int, int, Sequence[Dispatch]]] = deque()
-        self._remembered_count = 0
+        self._remembered = Remembered()
+        module = compiled() if type(parser) is DispatchParser else None
+        self._packer: Parser | None = None if module is None else module.Parser(Dispatch, SCHEDULE_TOPIC)
         self._scheduled = False
         self._stalled_at = -1  # the confirmed offset that ends inside of a record
         self._waiters: list[asyncio.Future[None]] = []
@@ -74,9 +108,7 @@ class Dispatcher:
 
     def remember(self, start: int, end: int, dispatches: Sequence[Dispatch]) -> None:
         """The bytes [start, end) were appended and hold ``dispatches``; none for a blank."""
-        if self._remembered_count < REMEMBERED_MAX:
-            self._remembered.append((start, end, dispatches))
-            self._remembered_count += len(dispatches) + 1
+        self._remembered.add(start, end, dispatches)
 
     def confirm(self, offset: int) -> None:
         """Let records that end at or below ``offset`` be dispatched soon. Never moves back."""
@@ -91,7 +123,6 @@ class Dispatcher:
     def move_back(self, offset: int) -> None:
         """The log was cut to ``offset``."""
         self._remembered.clear()
-        self._remembered_count = 0
         self.confirmed = min(self.confirmed, PhysicalOffset(offset))
         self.dispatched = min(self.dispatched, PhysicalOffset(offset))
         self._indexer.move_back(offset)
@@ -100,7 +131,6 @@ class Dispatcher:
     def start_at(self, dispatched: int, confirmed: int) -> None:
         """Where recovery found things."""
         self._remembered.clear()
-        self._remembered_count = 0
         self.dispatched = PhysicalOffset(dispatched)
         self.confirmed = PhysicalOffset(confirmed)
         self._stalled_at = -1
@@ -156,9 +186,12 @@ class Dispatcher:
         """Dispatch about STEP_RECORDS records. Raises DiskError, OSError."""
         remembered = self._remembered
         while remembered and remembered[0][1] <= self.dispatched:
-            self._remembered_count -= len(remembered.popleft()[2]) + 1
+            remembered.pop_first()
         if remembered and remembered[0][0] <= self.dispatched:
-            self._step_remembered()
+            if isinstance(remembered[0][2], PACKED):
+                self._step_packed()
+            else:
+                self._step_remembered()
         else:
             self._step_parsed(min(self.confirmed, remembered[0][0]) if remembered else self.confirmed)
 
@@ -169,11 +202,10 @@ class Dispatcher:
         at: int = self.dispatched
         while remembered and len(batch) < STEP_RECORDS:
             start, end, dispatches = remembered[0]
-            if start > at:
+            if start > at or isinstance(dispatches, PACKED):
                 break
             if end <= confirmed:
-                remembered.popleft()
-                self._remembered_count -= len(dispatches) + 1
+                remembered.pop_first()
                 batch += dispatches if start >= at else [d for d in dispatches if d.offset >= at]
                 at = end
                 continue
@@ -189,6 +221,22 @@ class Dispatcher:
             break
         self._deliver(batch, at)
 
+    def _step_packed(self) -> None:
+        """``_step_remembered`` of what the compiled path appended."""
+        remembered, confirmed, taken = self._remembered, self.confirmed, 0
+        while remembered and taken < STEP_RECORDS:
+            start, end, block = remembered[0]
+            if start > self.dispatched or not isinstance(block, PACKED):
+                return
+            before = self.dispatched
+            self._deliver_packed(block, confirmed)
+            if end > confirmed:
+                if self.dispatched == before:
+                    self._stalled_at = confirmed
+                return
+            remembered.pop_first()
+            taken += len(block)
+
     def _step_parsed(self, until: int) -> None:
         at = self.dispatched
         if at >= until:
@@ -202,6 +250,11 @@ class Dispatcher:
             return
         until = self._files.damage.next_begin(at, until)
         data = self._log.read(at, min(READ_BYTES, until - at))
+        if self._packer is not None:
+            block, end = self._packer.parse(data, at, until)
+            if end > at:  # the rest, what is not plain, in the next step
+                self._deliver_packed(block, end)
+                return
         try:
             found, end = self._parser.parse(data, at, until)
         except BadRecord as bad:
@@ -233,6 +286,48 @@ class Dispatcher:
         else:
             self._indexer.take((), end)
             self.dispatched = PhysicalOffset(end)
+
+    def _deliver_packed(self, block: Block, until: int) -> None:
+        """``_deliver`` of those messages of ``block`` that end at or below ``until``."""
+        first, behind = block.place_of(self.dispatched), block.place_of(until)
+        if first == behind:
+            return
+        end, stored_ms = block.end(behind)
+        found = block.queue_entries(first, behind)
+        if found is None:
+            self._deliver(block.items(first, behind), end)
+            return
+        arrived = self._put_packed(block, first, behind, found)
+        self._indexer.take_packed(block, first, behind, end)
+        self.last_timestamp_ms = stored_ms or self.last_timestamp_ms
+        self.dispatched = PhysicalOffset(end)
+        for topic, queue_id, tags in arrived:
+            for tags_code, max_offset in tags.items():
+                for hook in self._on_arrive:
+                    hook(topic, queue_id, max_offset, tags_code)
+
+    def _put_packed(
+        self, block: Block, first: int, until: int, found: list[QueueEntries]
+    ) -> list[tuple[str, int, dict[int, int]]]:
+        """Enter what messages of ``block`` add to each queue, as ``_put`` does; which tags arrived where."""
+        table, dirty = self._files.queues.table(), self._files.queues.dirty
+        arrived: list[tuple[str, int, dict[int, int]]] = []
+        for topic, queue_id, queue_offset, next_offset, physical, end, entries, tags in found:
+            queue = table.get((topic, queue_id))
+            if queue is None or queue.max_offset != queue_offset or physical < queue.max_physical:
+                # It does not go on where it ends: each message by the rules for that.
+                items = block.items(first, until)
+                own = self._put([item for item in items if (item.topic, item.queue_id) == (topic, queue_id)])
+                arrived += [(key[0], key[1], {key[2]: offset}) for key, offset in own.items()]
+                continue
+            queue.buffer += entries
+            queue.max_offset = next_offset
+            queue.max_physical = end
+            if len(queue.buffer) >= BUFFER_BYTES_MAX and self._files.health.writable is None:
+                self._flush(queue)
+            dirty[queue] = None
+            arrived.append((topic, queue_id, tags))
+        return arrived
 
     def _put(self, batch: list[Dispatch]) -> dict[tuple[str, int, int], int]:
         queues = self._files.queues

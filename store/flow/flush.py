@@ -15,6 +15,7 @@ from runtime.env import Env
 from store.files.commit_log import CommitLog
 from store.files.health import Health
 from store.files.segment import Segment
+from store.flow.syncing import synced
 
 
 class Flusher:
@@ -72,7 +73,7 @@ class Flusher:
         for segment in segments:
             segment.pin()
         try:
-            await self._env.offload(lambda: self._call(segments, names))
+            await synced(self._env, self._health, lambda: self._call(segments, names))
         except OSError as error:
             self._health.failed(error, "syncing the CommitLog", sync=True)
             return

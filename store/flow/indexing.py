@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from model.errors import DiskError
 from model.ids import PhysicalOffset
@@ -25,6 +25,9 @@ from store.files.record import BadRecord, Dispatch
 from store.files.store_files import StoreFiles
 from store.flow.throttle import Throttle
 from store.flow.walker import READ_BYTES, Walker
+
+if TYPE_CHECKING:
+    from runtime.native._native import Block
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,13 @@ class Indexer:
         """The messages of ``batch``, up to log offset ``end``, are in their queues now."""
         if self.caught_up:
             self._put(batch)
+            self.at = PhysicalOffset(end)
+
+    def take_packed(self, block: Block, first: int, until: int, end: int) -> None:
+        """``take`` of the messages in these places of ``block``."""
+        if self.caught_up:
+            if self._index is not None and not self._index.put_packed(block, first, until):
+                self._put(block.items(first, until))
             self.at = PhysicalOffset(end)
 
     def _put(self, batch: Sequence[Dispatch]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from model.ids import QueueOffset
 from model.message import INNER_BATCH, TRANSACTION_PREPARED
+from store.files.compiled import PACKED
 from store.files.record import RECORD_BYTES_MIN, Dispatch
 from store.files.store_files import StoreFiles
 from store.flow.dispatch import messages_at
@@ -28,6 +29,9 @@ class QueueOffsets:
     def appended(self, dispatches: Iterable[Dispatch]) -> None:
         """Records of one message each were appended."""
         table = self.table
+        if isinstance(dispatches, PACKED):
+            table.update(dispatches.next_offsets())
+            return
         for _, _, topic, queue_id, queue_offset, _, _, _, _, sys_flag in dispatches:
             if not sys_flag & TRANSACTION_PREPARED:
                 table[topic, queue_id] = queue_offset + 1  # type: ignore[assignment]  # no call a message

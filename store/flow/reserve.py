@@ -11,6 +11,7 @@ import errno
 import logging
 from typing import Final
 
+from runtime.descriptors import OUT_OF_DESCRIPTORS
 from runtime.env import Disk
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class Reserve:
             finally:
                 file.close()
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in OUT_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT}:
                 raise
             self.release()
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import msgspec
@@ -19,7 +20,16 @@ from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import Connection
 from tests.broker.helpers import batch_body, golden_exchanges
-from tests.fakes.broker.send_path import Side
+from tests.fakes.broker.send_path import WAYS, Side
+
+
+@pytest.fixture(autouse=True, scope="module", params=WAYS, ids=["Python", "compiled"][: len(WAYS)])
+def fast_path(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every promise holds for both."""
+    Side.usual = request.param
+    yield
+    Side.usual = None
+
 
 UNIQ = "UNIQ_KEY\x01FD00000000000000000000000000021E\x02WAIT\x01true\x02"
 

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 import errno
 import os
-import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 import pytest
 
@@ -19,28 +17,11 @@ from model.codes import Request
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
+from tests.descriptors import no_descriptors
 from tests.fakes.controller.live import World
 from tests.fakes.controller.raft_live import Group, numbers
 from tests.fakes.controller.raft_live import run as run_group
 from tests.fakes.controller.raft_sim import wait_for
-
-SPARE: Final = 16  # descriptors the process may take before it has none left
-
-
-@contextlib.contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Within it no file can be opened and no connection accepted by this process."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held: list[int] = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + SPARE, hard))
-    try:
-        with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
-            held.extend(iter(lambda: os.dup(0), -1))
-        yield
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def loops() -> list[Callable[[], asyncio.AbstractEventLoop]]:

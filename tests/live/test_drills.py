@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,28 +18,10 @@ from client.producer import Producer
 from client.pull import PullConsumer
 from runtime.os_env import OsEnv
 from tests import ROOT
+from tests.live.commands import keelmq, status
 from tests.toxiproxy import real_toxiproxy
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
-
-
-def keelmq(
-    *arguments: str | Path, timeout_s: float = 120, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        cwd=ROOT,
-        env=env,
-    )
-
-
-def status(directory: Path) -> dict[str, Any]:
-    found = json.loads(keelmq("cluster", "status", "--dir", directory, "--json").stdout)
-    assert isinstance(found, dict)
-    return found
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tomllib
 import venv
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from hatch_build import CannotRelocate, relocated
+from runtime import native
 from tests import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -43,6 +45,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     for package in [*PACKAGES, "keelmq"]:
+        # With what was compiled in place: it is taken when it is of this source, and built here otherwise.
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     target = tmp_path_factory.mktemp("wheel")
     (path,) = list(WheelBuilder(str(source)).build(directory=str(target), versions=["standard"]))
@@ -92,9 +95,45 @@ def test_it_holds_every_file_of_every_package(wheel: zipfile.ZipFile) -> None:
         str(Path("keelmq") / path.relative_to(ROOT / "keelmq" if package == "keelmq" else ROOT))
         for package in [*PACKAGES, "keelmq"]
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so"
     }
-    assert held == ours
+    assert {name for name in held if not name.endswith(".so")} == ours
+
+
+def test_it_is_compiled_where_that_is_possible_and_tagged_for_this_machine(
+    wheel: zipfile.ZipFile, application: Application
+) -> None:
+    compiled = [name for name in wheel.namelist() if name.endswith(".so")]
+    assert len(compiled) <= 1
+    assert wheel.filename is not None
+    assert wheel.filename.endswith("-none-any.whl") is not bool(compiled)
+    told = application.run("-m", "keelmq", "--version")
+    assert ("path of sends: compiled" in told) is bool(compiled)
+    if native.module() is not None:
+        assert compiled, "it was compiled in place, so it can be"
+
+
+def test_without_a_compiler_the_build_says_so_and_everything_takes_the_python_path(
+    tmp_path: Path,
+) -> None:
+    """Of a copy of the source, with a compiler that does not exist."""
+    shutil.copytree(ROOT / "runtime/native", tmp_path / "native", ignore=shutil.ignore_patterns("*.so"))
+    build = [sys.executable, str(tmp_path / "native/build.py")]
+    env = os.environ | {"CC": "/nowhere/cc"}
+    done = subprocess.run(build, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert re.fullmatch(r"not compiled \(.*\): sends take the Python path\n", done.stdout)
+    for text, expected in (("", native.describe()), ("off", "Python (KEELMQ_COMPILED is off)")):
+        told = subprocess.run(
+            [sys.executable, "-m", "cli.main", "--version"],
+            cwd=ROOT,
+            env=os.environ | {"KEELMQ_COMPILED": text},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        assert f"path of sends: {expected}\n" in told
 
 
 def test_nothing_but_keelmq_stands_at_the_top(wheel: zipfile.ZipFile) -> None:

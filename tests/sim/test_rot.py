@@ -160,9 +160,10 @@ class Rotting:
             return reason
         master = cluster.master()
         assert master is not None
-        for name, status in cluster.brokers().items():
-            if status["damaged"]:
-                return f"{name} knows damage: {status['damaged']}"
+        for name in cluster.brokers():
+            damaged = (cluster.status(name) or {})["damaged"]
+            if damaged:
+                return f"{name} knows damage: {damaged}"
         whole = _log(self._store("b1" if master == VICTIM else master))
         mine = _log(self._store(VICTIM))
         if mine != whole:

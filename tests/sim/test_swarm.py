@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from chaos.bugs import BUGS
+from chaos.bugs import BUGS, planted
 from chaos.drills.sim_commands import sim
-from chaos.drills.sim_run import run_seed, shrink
+from chaos.drills.sim_run import run_plan, run_seed, shrink
 from chaos.drills.swarm_report import SwarmReport
 from chaos.faults import FAULTS, Kill, Restart, RollingChange, Step
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import KINDS
+from chaos.sim.story import Story
 
 SWARM = "swarm"
 SEEDS = 6
@@ -41,6 +42,39 @@ def test_whatever_is_drawn_loses_nothing_that_was_promised(seed: int) -> None:
     result = run_seed(SWARM, seed)
     assert result.violations == [], result.replay
     assert result.coverage["send.ok"] > 5
+
+
+UNCLEAN = {"enableElectUncleanMaster": "true"}
+ALL = {"allAckInSyncStateSet": "true", "flushDiskType": "SYNC_FLUSH"}
+
+
+@pytest.mark.sim
+def test_an_unclean_election_gives_up_what_its_master_lacks_and_the_operator_decides() -> None:
+    steps = [
+        Step(300, Kill("b2")),
+        Step(1500, Restart("b2")),
+        Step(1501, Kill("b1")),
+        Step(4500, Restart("b1")),
+    ]
+    kept: list[Story] = []
+    plan = Plan(steps, load_ms=5500, brokers=2, broker=ALL, controller=UNCLEAN, swarm=True)
+    result = run_plan(SWARM, 1, plan, None, kept.append)
+    assert result.violations == []
+    assert result.coverage["event.cut_refused"] > 0
+    assert result.coverage["event.log_given_up"] == 1
+    assert kept[0].evidence.forgiven.gone
+
+
+@pytest.mark.sim
+def test_where_unclean_elections_are_allowed_and_none_was_needed_nothing_is_forgiven() -> None:
+    steps = [Step(400, Kill("master"), "first"), Step(900, Restart("=first"))]
+    plan = Plan(steps, load_ms=1500, broker=ALL, controller=UNCLEAN, swarm=True)
+    kept: list[Story] = []
+    result = run_plan(SWARM, 1, plan, None, kept.append)
+    assert result.violations == []
+    assert not kept[0].losses.any_allowed
+    with planted("reuse_offset"):
+        assert run_plan(SWARM, 1, plan, "reuse_offset", None).violations
 
 
 def test_every_kind_of_fault_is_drawn() -> None:

@@ -21,8 +21,13 @@ from model.ids import BrokerId, Epoch
 from model.topic import TopicConfig
 from remoting import codec
 from remoting.service import Connection
+from runtime import native
 from runtime.os_env import OsEnv
 from tests.fakes.broker.store import FakeConnection, FakeStore
+
+HAS_COMPILED = native.module() is not None
+WAYS = [False, True] if HAS_COMPILED else [False]
+"""``compiled`` of a Side: of the fast paths there are here."""
 
 
 class FixedEnv(OsEnv):
@@ -36,9 +41,12 @@ class FixedEnv(OsEnv):
 
 
 class Side:
-    """One broker's write path over a store in memory."""
+    """One broker's write path over a store in memory. ``compiled``: which fast path; None: ``usual``."""
 
-    def __init__(self, *, segment_bytes: int = 1 << 20, **keys: str) -> None:
+    usual: bool | None = None
+    """None: as a broker takes it here."""
+
+    def __init__(self, *, segment_bytes: int = 1 << 20, compiled: bool | None = None, **keys: str) -> None:
         config = BrokerConfig.from_mapping(
             {"mappedFileSizeCommitLog": str(segment_bytes), "brokerIP1": "127.0.0.2", **keys}
         )
@@ -79,6 +87,10 @@ class Side:
             self.context.stats,
             lambda: self.refusing,
         )
+        compiled = self.usual if compiled is None else compiled
+        if compiled is False:
+            self.hot.compiled = None
+        assert compiled is not True or self.hot.compiled is not None, "there is no compiled path"
         self.connection = FakeConnection()
 
     def ordinary(self, frames: list[bytes]) -> None:

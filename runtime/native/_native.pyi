@@ -1,0 +1,73 @@
+from collections.abc import Callable
+from typing import Any
+
+from runtime.env import Buffer
+
+SOURCE: str
+
+def layouts() -> dict[str, Any]: ...
+def crc32(data: Buffer) -> int: ...
+
+class Block:
+    def __init__(self, kind: Callable[..., Any]) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: int) -> Any: ...
+    def items(self, first: int, until: int) -> list[Any]: ...
+    def place_of(self, offset: int) -> int: ...
+    def end(self, until: int) -> tuple[int, int]: ...
+    def next_offsets(self) -> dict[tuple[str, int], Any]: ...
+    def queue_entries(
+        self, first: int, until: int
+    ) -> list[tuple[str, int, int, int, int, int, bytes, dict[int, int]]] | None: ...
+    def index_entries(
+        self,
+        first: int,
+        until: int,
+        seen: int,
+        table: Any,
+        number: int,
+        room: int,
+        begin_ms: int,
+        pages: set[int],
+        pages_shift: int,
+    ) -> tuple[bytes, int, Any, int, Any, int] | None: ...
+
+class Sends:
+    def __init__(
+        self,
+        kind: Callable[..., Any],
+        make_route: Callable[[str], tuple[str, int] | None],
+        next_offset: Callable[[str, int], int],
+        host: bytes,
+        extra: bytes,
+        names: list[bytes],
+        json: list[bytes],
+        binary: list[bytes],
+        plain_flags: int,
+        properties_max: int,
+        header_max: int,
+    ) -> None: ...
+    @property
+    def pending(self) -> int: ...
+    def forget_routes(self) -> None: ...
+    def take(self) -> tuple[bytes, Block]: ...
+    def answers(self) -> bytes: ...
+    def drop(self) -> None: ...
+    def process(
+        self,
+        buffer: Buffer,
+        start: int,
+        end: int,
+        born: bytes,
+        now_ms: int,
+        log_end: int,
+        limit: int,
+        maxima: tuple[int, int, int],
+        ordered: bool,
+        leave_first: bool,
+        left: list[bytes],
+    ) -> tuple[int, int, bool, int]: ...
+
+class Parser:
+    def __init__(self, kind: Callable[..., Any], scheduled: str) -> None: ...
+    def parse(self, buffer: Buffer, offset: int, limit: int) -> tuple[Block, int]: ...
