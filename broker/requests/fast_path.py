@@ -59,6 +59,7 @@ from store.message_store import MessageStore
 TOPIC_BYTES_MAX: Final = 127  # of a version 1 record
 OVERHEAD_BYTES: Final = FIXED_V4.size + 2  # all of a record but body, topic with its length, and properties
 TAG_HASHES_MAX: Final = 65536
+TAG_CHARS_MAX: Final = 64  # of a longer tag no hash is remembered: it may have 32 KiB
 ROUTES_MAX: Final = 65536
 JSON_MARK_MAX: Final = codec.HEADER_BYTES_MAX
 """The second field of a frame is a header type and a length: up to this it says JSON."""
@@ -125,7 +126,9 @@ class _Routes:
         if len(self.tags) >= TAG_HASHES_MAX:
             self.tags.clear()
             self.tags[""] = 0
-        code = self.tags[tag] = java_hash(tag)
+        code = java_hash(tag)
+        if len(tag) <= TAG_CHARS_MAX:
+            self.tags[tag] = code
         return code
 
 
