@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+EXTRAS := audit proxy tls dev
 BENCH ?= send
 EXECUTIONS ?= 1000000
 SECONDS ?= 600
@@ -12,15 +13,16 @@ SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
-.PHONY: setup demo test quick check format bench facts fuzz hostile toxiproxy secrets clean
+.PHONY: setup demo test quick check format bench facts lock sbom fuzz hostile toxiproxy secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "keelmq needs Python 3.11 or newer: set PYTHON=/path/to/python3.11")'
 	@echo "setting up $(VENV): about a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,tls,dev]'
 	@touch $@
 
 # Where there is no C compiler it says so, and everything takes the Python path.
@@ -54,6 +56,15 @@ bench: setup
 
 facts: setup
 	$(BIN)/python bench/facts.py
+
+# After a change of pyproject.toml or constraints.txt: every package with the hashes of its files.
+lock:
+	uv pip compile pyproject.toml $(foreach extra,$(EXTRAS),--extra $(extra)) -c constraints.txt --generate-hashes --universal --python-version 3.11 \
+	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements.lock
+
+# What is installed, as CycloneDX.
+sbom: setup
+	$(BIN)/python deploy/sbom.py > sbom.json
 
 # Every decoder, so many executions; goes on where a run that was stopped left off (.fuzz).
 fuzz: setup

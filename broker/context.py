@@ -77,8 +77,8 @@ class BrokerContext:
     def queue_end(self, topic: str, queue_id: int) -> int:
         """The offset behind the last message of a queue. Of a master that has not confirmed yet what its log
         had when it was elected, as its log says: the former one may have, and told its consumers."""
-        end, epoch = self.store.max_queue_offset(topic, queue_id), self.store.epochs.last
-        if self.role_state.is_master and epoch is not None and self.store.dispatched < epoch.start:
+        end = self.store.max_queue_offset(topic, queue_id)
+        if self.role_state.is_master and self.store.dispatched < self.role_state.led_from:
             return max(end, self.store.next_offset(topic, queue_id))
         return end
 

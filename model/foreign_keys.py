@@ -65,7 +65,7 @@ _BROKER: Final = """
     enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
     enableRegisterProducer enableRemotingMetrics enableRequestMetrics enableRetryTopicV2 enableRocksDBLog
     enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
-    enableSingleTopicRegister enableSkipLongAwaitingAck enableSplitMetadata enableSplitRegistration
+    enableSkipLongAwaitingAck enableSplitMetadata enableSplitRegistration
     enableStatsMetrics enableTransactionMetrics endTransactionPoolQueueCapacity
     endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
     fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval filterDataCleanTimeSpan filterSupportRetry

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
 from model.codes import Response, name_of
@@ -202,6 +202,26 @@ class Connection(asyncio.BufferedProtocol):
         if outbox.flush is _NOT_DUE:
             outbox.flush = _AT_TURN
             self._loop.call_soon(self._flush)
+
+    def write_now(self, data: bytes) -> None:
+        """``write``; it leaves at once, or with the other answers to the read at hand."""
+        if self._state is _CLOSED:
+            return
+        outbox = self._outbox
+        outbox.frames.append(data)
+        outbox.size += len(data)
+        if outbox.flush is not _AFTER_READ:
+            self._flush()
+
+    def handle_again(self, frames: Iterable[bytes]) -> None:
+        """Frames the fast path took and could not keep, in order: they take the ordinary way."""
+        if self._state is _CLOSED:
+            return
+        try:
+            for frame in frames:
+                self._begin(frame)
+        except PeerError as error:
+            self.fail(error)
 
     def oneway(self, command: Command) -> None:
         """Send a request nobody answers. Raises ConnectionError on a closed connection."""

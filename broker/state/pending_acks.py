@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from model.config import BrokerConfig
@@ -23,6 +23,10 @@ FLUSH_SLAVE_TIMEOUT: Final = 12
 PENDING_BYTES_MAX: Final = 1 << 20
 """Answers one connection may have waiting; beyond, its requests are not read until half of them left."""
 _FRAME_BYTES_MAX: Final = 1 << 30
+
+
+Answered = Sequence[tuple[Connection, bytes]]
+"""Connections, and the answers to what came over them."""
 
 
 class _PendingAck:
@@ -110,6 +114,18 @@ class PendingAcks:
         if self._timer is None:
             self._arm(now_ms)
 
+    def add_all(self, answered: Answered, end: int) -> None:
+        """``add`` of answers to several connections, with one write each."""
+        if self._wait_flush and self._flushed() < end:
+            self._sync_to(end)
+        waiting = self._slaves or (self._wait_flush and (self._disk or self._flushed() < end))
+        if waiting or self._replicated() < end:
+            for connection, answers in answered:
+                self.add(connection, answers, end)
+            return
+        for connection, answers in answered:
+            connection.write_now(answers)
+
     def on_replicated(self, offset: int) -> None:
         """The slaves have the log up to ``offset``."""
         slaves = self._slaves
@@ -177,7 +193,7 @@ class PendingAcks:
                 self._bytes[connection] = left
             else:
                 self._bytes.pop(connection, None)
-            connection.write(data)
+            connection.write_now(data)
             if connection in self._paused and left <= self._bytes_max // 2:
                 self._paused.discard(connection)
                 connection.hold(False)

@@ -181,6 +181,11 @@ class BrokerConfig(LimitsConfig):
         was=30000,
         least=PERIOD_MIN_MS,
     )
+    single_topic_register: bool = key(
+        "enableSingleTopicRegister",
+        False,
+        "tell NameServers of RocketMQ all topics at each change: for deleteTopicWithBrokerRegistration there",
+    )
     enable_property_filter: bool = key(
         "enablePropertyFilter",
         True,
