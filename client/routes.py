@@ -283,15 +283,31 @@ class Routes:
             )
             for turn in range(count)
         ]
+        try:
+            best, errors = await self._first_good(answers)
+        finally:
+            for asker in askers:
+                asker.cancel()
+        if best is None:
+            # One NameServer that says "no such topic" outweighs others that say nothing.
+            missing = [error for error in errors if isinstance(error, NoRoute)]
+            return (missing or errors)[0]
+        self._adopt(best)
+        return best
+
+    async def _first_good(
+        self, answers: asyncio.Queue[tuple[int, Route | MqError]]
+    ) -> tuple[Route | None, list[MqError]]:
+        """The best route that was told, None without any, and what was said instead of one."""
         best: Route | None = None
         errors: list[MqError] = []
         until_s: float | None = None
-        unheard = set(self.nameservers)
+        unheard = set(range(len(self.nameservers)))
         try:
-            for _ in range(count):
+            while unheard:
                 async with asyncio.timeout_at(until_s):
                     index, answer = await answers.get()
-                unheard.discard(self.nameservers[index])
+                unheard.discard(index)
                 if not isinstance(answer, NameServersSilent):
                     until_s = until_s or asyncio.get_running_loop().time() + OTHERS_S
                 if isinstance(answer, MqError):
@@ -304,18 +320,11 @@ class Routes:
                     break
         except TimeoutError:
             # What has been said is what there is.
-            for address in unheard:
+            for index in unheard:
+                address = self.nameservers[index]
                 text = f"NameServer {address} does not answer, the others are believed"
                 self.silence.note(address, NameServersSilent(text))
-        finally:
-            for asker in askers:
-                asker.cancel()
-        if best is None:
-            # One NameServer that says "no such topic" outweighs others that say nothing.
-            missing = [error for error in errors if isinstance(error, NoRoute)]
-            return (missing or errors)[0]
-        self._adopt(best)
-        return best
+        return best, errors
 
     async def _ask_one(
         self, topic: str, index: int, delay_s: float, answers: asyncio.Queue[tuple[int, Route | MqError]]

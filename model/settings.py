@@ -75,7 +75,10 @@ def parse_file(name: str, text: str) -> dict[str, str]:
         raise ConfigError(f"{name}: not TOML: {error}") from None
     nested = [k for k, v in table.items() if isinstance(v, dict | list)]
     if nested:
-        raise ConfigError(f"{name}: {nested[0]} must be a plain value, found a table or array")
+        raise ConfigError(
+            f"{name}: {nested[0]} must be a plain value, found a table or array; a key with dots is written"
+            ' in quotes: "tls.config.file" = ...'
+        )
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in table.items()}
 
 

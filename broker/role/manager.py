@@ -19,12 +19,12 @@ from typing import Any, Final
 from broker.discovery.registration import NO_ID
 from broker.membership.broker_id import LOST_HELP
 from broker.membership.controllers import Controllers
+from broker.membership.heartbeats import Heartbeats
 from broker.membership.membership import UNKNOWN_TO_CONTROLLER, Membership
 from broker.membership.view import View
 from broker.role.classic import ClassicRole
 from broker.role.epochs import label_log, recorded_epoch
 from broker.role.handover import Handover
-from broker.role.heartbeats import Heartbeats
 from broker.role.host import Elected, RoleHost
 from broker.role.lease import Lease
 from broker.role.link_watch import LOOK_S, LinkWatch

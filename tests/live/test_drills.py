@@ -185,3 +185,15 @@ def test_a_fault_on_the_masters_links_loses_nothing(fault: str, by: str, tmp_pat
     (drill,) = json.loads(out.read_text())["drills"]
     assert drill["acked"] > 100
     assert (drill["lost"], drill["failed"], drill["unfinished"]) == (0, 0, None)
+
+
+@pytest.mark.parametrize("setting", ["broker.majorityAck=true", "broker.minInSyncReplicas=2"])
+def test_a_master_cut_off_from_its_slaves_only_is_replaced_while_the_cut_lasts(
+    setting: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "drill.json"
+    done = keelmq("drill", "cut-replication", "--set", setting, "--json", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (drill,) = json.loads(out.read_text())["drills"]
+    assert (drill["lost"], drill["failed"], drill["unfinished"]) == (0, 0, None)
+    assert drill["elected_ms"] is not None, "another broker leads"
