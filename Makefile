@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 BENCH ?= send
+EXECUTIONS ?= 1000000
+SECONDS ?= 600
 # What compose.yaml mounts, each of its own making; readable in there by uid 10001, and out here behind
 # a closed directory.
 SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
-.PHONY: setup demo test quick check format bench facts toxiproxy secrets clean
+.PHONY: setup demo test quick check format bench facts fuzz hostile toxiproxy secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
@@ -52,6 +54,15 @@ bench: setup
 
 facts: setup
 	$(BIN)/python bench/facts.py
+
+# Every decoder, so many executions; goes on where a run that was stopped left off (.fuzz).
+fuzz: setup
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --executions $(EXECUTIONS) --json .fuzz/result.json
+
+# A live group beside a hostile client.
+hostile: setup
+	$(BIN)/python -m tests.fuzz.hostile --seconds $(SECONDS) --json hostile.json
 
 # The real proxy for faults on links; without it drills and tests use the relay (chaos/links).
 toxiproxy: .tools/toxiproxy-server

@@ -19,6 +19,7 @@ from model.acl.directory import Directory
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
+from model.ids import PhysicalOffset
 from model.message import encode_host
 from remoting.auth import Credentials
 from remoting.codec import Command
@@ -59,6 +60,8 @@ class BrokerContext:
     clients: Clients = field(default_factory=Clients)
     stats: Stats = field(default_factory=Stats)
     trust: Trust = field(default_factory=Trust)
+    led_from: PhysicalOffset = PhysicalOffset(0)
+    """Where the log ended when this broker became master."""
 
     def __post_init__(self) -> None:
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)
@@ -73,6 +76,14 @@ class BrokerContext:
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first offset of a queue that is there to be read."""
         return max(self.store.min_queue_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The offset behind the last message of a queue. Of a master that has not confirmed yet what its log
+        had when it was elected, as its log says: the former one may have, and told its consumers."""
+        end = self.store.max_queue_offset(topic, queue_id)
+        if self.role_state.is_master and self.store.dispatched < self.led_from:
+            return max(end, self.store.next_offset(topic, queue_id))
+        return end
 
     def got(self, topic: str, group: str, messages: int) -> None:
         """A consumer group was given so many messages of a topic."""

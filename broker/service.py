@@ -46,6 +46,7 @@ from store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 EXPIRE_S: Final = 10.0
+LOST_MS: Final = 10_000.0  # a slave without a link to its master for longer does not do its work
 
 
 class Broker:
@@ -299,7 +300,10 @@ class Broker:
             return f"needs a re-seed: {self.ha.needs_reseed}"
         if self.ha.unproven is not None:
             return f"does not follow its master: {self.ha.unproven}"
-        return None
+        lost = self.ha.lost(LOST_MS)
+        if lost is not None and self.role.reason is not None:
+            return f"{lost}; {self.role.reason}"
+        return lost
 
     def check_invariants(self) -> None:
         """Raise if what this broker shows and what it does are two things."""

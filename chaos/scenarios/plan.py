@@ -42,6 +42,8 @@ class Plan:
     """So many brokers hit by faults may cost acknowledged messages, by the mode: None for none."""
     extras: bool = False
     """Delayed messages, transactions, messages given back, offsets, topics and groups are asked for, too."""
+    controllers_first: bool = False
+    """The brokers are started once a Controller leads; else all at once."""
     calm_ms: int | None = None
     """Nothing is broken and all are members again for so long: the next step comes at once. None: each step
     comes at its time."""

@@ -291,6 +291,7 @@ def _swarm(rng: random.Random) -> Plan:
         learners=int(rng.random() < 0.1),
         tolerates=min(tolerates, default=None),
         extras=rng.random() < 0.3,
+        controllers_first=rng.random() < 0.75,
         calm_ms=rng.choice((50, 100, 100, 100, 200, 200, 400, 1000, None)),
         swarm=True,
         **ground(rng),

@@ -49,10 +49,10 @@ class SimEnv:
         self.events = EventLog(self.now_ms, watch)
 
     def now_ms(self) -> int:
-        return EPOCH_MS + int(self._loop.time() * 1000) + self.skew_ms
+        return EPOCH_MS + int(self._loop.now_s * 1000) + self.skew_ms
 
     def monotonic_ms(self) -> float:
-        return self._loop.time() * 1000
+        return self._loop.now_s * 1000
 
     def boot_id(self) -> str:
         return f"{self._machine.name}.{self._machine.counts.powerless}"

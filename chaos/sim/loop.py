@@ -17,7 +17,8 @@ import heapq
 import random
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Literal, NoReturn, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -173,7 +174,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def __init__(self, seed: int | str, *, shuffle: Shuffle = "nodes") -> None:
         super().__init__()
-        self._now = START_S
+        self.now_s = START_S
+        """``time`` without a call."""
         self._rng = random.Random(f"loop:{seed}")
         self._shuffle_all = shuffle == "all"
         self._heap: list[tuple[float, int, _SimHandle]] = []
@@ -220,8 +222,12 @@ class SimLoop(asyncio.BaseEventLoop):
 
     # asyncio's event loop
 
+    def run_forever(self) -> None:
+        with _tasks_not_listed():
+            super().run_forever()
+
     def time(self) -> float:
-        return self._now
+        return self.now_s
 
     def get_debug(self) -> bool:
         return False
@@ -248,7 +254,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = _SimHandle(self._now + delay, callback, args, self, context)
+        timer = _SimHandle(self.now_s + delay, callback, args, self, context)
         self._number += 1
         heapq.heappush(self._heap, (timer._when, self._number, timer))
         return timer
@@ -256,7 +262,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _SimHandle(self._now, callback, args, self, context)
+        handle = _SimHandle(self.now_s, callback, args, self, context)
         self._ready.append(handle)
         return handle
 
@@ -282,7 +288,7 @@ class SimLoop(asyncio.BaseEventLoop):
         while True:
             if not ready and not self._stopping:  # type: ignore[attr-defined]
                 self._next_instant()
-            now = self._now
+            now = self.now_s
             while heap and heap[0][0] <= now:
                 timer = heapq.heappop(heap)[2]
                 if not timer._cancelled:
@@ -303,7 +309,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.clear()
         self._calls_at_instant += len(batch)
         if self._calls_at_instant > CALLS_PER_INSTANT_MAX:
-            raise SimulationError(f"endless loop at {self._now:.3f} s: {batch[:3]!r}")
+            raise SimulationError(f"endless loop at {self.now_s:.3f} s: {batch[:3]!r}")
         for handle in self._order(batch):
             if not handle._cancelled:
                 self._run_handle(handle)
@@ -316,9 +322,9 @@ class SimLoop(asyncio.BaseEventLoop):
         while heap and heap[0][2]._cancelled:
             heapq.heappop(heap)
         if not heap:
-            raise SimulationError(f"deadlock at {self._now:.3f} s: {self._waiting()}")
-        if heap[0][0] > self._now:
-            self._now = heap[0][0]
+            raise SimulationError(f"deadlock at {self.now_s:.3f} s: {self._waiting()}")
+        if heap[0][0] > self.now_s:
+            self.now_s = heap[0][0]
             self._calls_at_instant = 0
 
     def _run_handle(self, handle: _SimHandle) -> None:
@@ -330,7 +336,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if life.paused:
                 life.deferred.append(handle)
                 return
-            self.trace = hash((self.trace, self._now, life.index))
+            self.trace = hash((self.trace, self.now_s, life.index))
         self.calls += 1
         self._running_life = life
         callback = handle._callback
@@ -354,7 +360,7 @@ class SimLoop(asyncio.BaseEventLoop):
             try:
                 life.check_invariants()
             except AssertionError as error:
-                at_ms = (self._now - START_S) * 1000
+                at_ms = (self.now_s - START_S) * 1000
                 raise BrokenInvariant(f"{life.name} at {at_ms:.3f} ms: {error}") from error
         self._ran.clear()
 
@@ -378,14 +384,14 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def note(self, *facts: int | float) -> None:
         """Mix numbers into the trace (numbers only: the hash of a text differs between processes)."""
-        self.trace = hash((self.trace, self._now, *facts))
+        self.trace = hash((self.trace, self.now_s, *facts))
 
     def _note_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         what = context.get("message", "")
         life = self._running_life
         where = f"{life.name}: " if life is not None else ""
-        self.errors.append(f"{self._now:.6f} {where}{what}: {error!r}")
+        self.errors.append(f"{self.now_s:.6f} {where}{what}: {error!r}")
 
     def _waiting(self) -> str:
         names = [
@@ -431,6 +437,20 @@ class SimLoop(asyncio.BaseEventLoop):
 
     async def create_connection(self, *args: Any, **keywords: Any) -> NoReturn:
         raise SimulationError("simulation has no sockets: use Env.network")
+
+
+@contextmanager
+def _tasks_not_listed() -> Iterator[None]:
+    """asyncio keeps a weak set of all tasks, for ``asyncio.all_tasks``; here each life knows its own."""
+    every: Any = getattr(asyncio.tasks, "_all_tasks", None)
+    if every is None:
+        yield
+        return
+    every.add = lambda task: None
+    try:
+        yield
+    finally:
+        del every.add
 
 
 def _close_quietly(coroutine: Any) -> None:

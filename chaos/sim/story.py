@@ -114,7 +114,11 @@ class Story:
 
     async def main(self) -> None:
         cluster, plan = self.cluster, self.plan
-        for node in [*cluster.of("namesrv"), *cluster.of("broker"), *cluster.of("learner")]:
+        for node in cluster.of("namesrv"):
+            cluster.start(node.name)
+        if plan.controllers_first:
+            await cluster.until(lambda: None if cluster.leader() else "no leader", READY_S)
+        for node in [*cluster.of("broker"), *cluster.of("learner")]:
             cluster.start(node.name)
         reason = await cluster.until(cluster.converged, READY_S)
         if reason is not None:

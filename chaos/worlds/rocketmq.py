@@ -36,7 +36,7 @@ QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -Dtls.server.mode=disabled"
 # For a broker of that kind: no table of timers to look through at the start (1 s), and a thread that spins
 # for this long before it sleeps for as long, at the end too, spins for half a second instead of ten.
 QUICK_BROKER: Final[dict[str, Any]] = {"timerWheelEnable": "false", "transactionMetricFlushInterval": 500}
-_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+COPY_JARS: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 
 
 def home() -> Path:
@@ -66,7 +66,7 @@ def fetch() -> Path:
     library.mkdir(parents=True, exist_ok=True)
     pom = Path(__file__).with_name("rocketmq_pom.xml")
     done = subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(pom), _GOAL, f"-DoutputDirectory={library}"],
+        ["mvn", "-q", "-B", "-f", str(pom), COPY_JARS, f"-DoutputDirectory={library}"],
         capture_output=True,
         text=True,
         timeout=900,

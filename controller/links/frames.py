@@ -15,7 +15,7 @@ from typing import Final
 
 from controller.raft.codec import FRAME_BYTES_MAX
 from model.errors import PeerError
-from runtime.mac import MAC_BYTES, is_mac, mac
+from runtime.mac import MAC_BYTES, Keyed
 
 _LENGTH: Final = struct.Struct(">I")
 _NUMBER: Final = struct.Struct(">Q")
@@ -25,15 +25,15 @@ class Frames:
     """Both directions of one link, each with its own session key and count."""
 
     def __init__(self, send_key: bytes, receive_key: bytes) -> None:
-        self._send_key = send_key
-        self._receive_key = receive_key
+        self._sending = Keyed(send_key)
+        self._receiving = Keyed(receive_key)
         self._sent = self._taken = 0
         self._buffer = bytearray()
 
     def pack(self, body: bytes) -> bytes:
         """The next frame to send."""
         self._sent += 1
-        proof = mac(self._send_key, _NUMBER.pack(self._sent), body)
+        proof = self._sending.mac(_NUMBER.pack(self._sent), body)
         return b"".join((_LENGTH.pack(len(body) + MAC_BYTES), body, proof))
 
     def feed(self, data: bytes) -> None:
@@ -55,6 +55,6 @@ class Frames:
         given = bytes(buffer[end - MAC_BYTES : end])
         del buffer[:end]
         self._taken += 1
-        if not is_mac(given, self._receive_key, _NUMBER.pack(self._taken), body):
+        if not self._receiving.is_mac(given, _NUMBER.pack(self._taken), body):
             raise PeerError("a frame fails its authentication")
         return body

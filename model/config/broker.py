@@ -237,16 +237,17 @@ class BrokerConfig(LimitsConfig):
             self.broker_role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
             f"brokerRole={self.broker_role}: expected ASYNC_MASTER, SYNC_MASTER or SLAVE",
         )
-        addresses(self.namesrv_addr)
+        addresses(self.namesrv_addr, "namesrvAddr")
         need(
-            not self.enable_controller_mode or bool(addresses(self.controller_addr)),
+            bool(addresses(self.controller_addr, "controllerAddr")) or not self.enable_controller_mode,
             "enableControllerMode=true needs controllerAddr=host:port;...",
         )
         need(
             not (self.majority_ack and self.broker_role == "ASYNC_MASTER"),
             "majorityAck=true needs brokerRole=SYNC_MASTER: an ASYNC_MASTER waits for nobody",
         )
-        addresses(self.ha_master_address)
+        addresses(self.ha_master_address, "haMasterAddress")
+        self._check_copies()
         self._check_group_address()
         if not self.enable_controller_mode:
             slave = self.broker_role == "SLAVE"
@@ -262,11 +263,22 @@ class BrokerConfig(LimitsConfig):
             ("haSecretFile", self.ha_secret_file, "the same on all brokers of the group, for the HA port"),
         ]
 
+    def _check_copies(self) -> None:
+        """No group could ever have so many copies. Without ``majorityAck`` the number is RocketMQ's default
+        where nobody sets it, and says nothing."""
+        if self.majority_ack or self.total_replicas > 1:
+            for name, copies in (
+                ("minInSyncReplicas", self.min_in_sync_replicas),
+                ("inSyncReplicas", self.in_sync_replicas),
+            ):
+                text = f"{name}={copies} is more than totalReplicas={self.total_replicas}"
+                need(copies <= self.total_replicas, f"{text}: no send would be answered")
+
     def _check_group_address(self) -> None:
         if not self.group_address:
             return
         need(
-            len(addresses(self.group_address)) == 1,
+            len(addresses(self.group_address, "groupAddress")) == 1,
             f"groupAddress={self.group_address}: expected one address",
         )
         need(self.enable_controller_mode, "groupAddress needs enableControllerMode=true")

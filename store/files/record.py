@@ -354,6 +354,8 @@ def decode(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Record:
     if len(buffer) - at < RECORD_BYTES_MIN:
         raise BadRecord("unreadable_region", "fewer bytes than the shortest record has")
     own_offset = _LONG.unpack_from(buffer, at + 28)[0]
+    if own_offset < 0:
+        raise BadRecord("unreadable_region", f"the record says it lies at {own_offset}")
     size = measure(buffer, at, own_offset, check_crc)
     if size <= 0:
         raise BadRecord("unreadable_region", "a blank, not a record" if size else "the record is cut off")

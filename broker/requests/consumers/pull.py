@@ -208,14 +208,20 @@ class PullProcessor:
         code = _code(got, held.header)
         context = self._context
         # Nobody else can be asked either: told to come again, the consumer would come at once, without end.
-        lost = (
-            code == Response.PULL_OFFSET_MOVED and not context.role_state.is_master and not context.ha.follows
-        )
+        moved = code == Response.PULL_OFFSET_MOVED
+        lost = moved and not context.role_state.is_master and not context.ha.follows
         return (
-            (code == Response.PULL_NOT_FOUND or lost)
+            (code == Response.PULL_NOT_FOUND or lost or (moved and self._comes(held.header, got)))
             and held.header.suspend
             and held.deadline_ms > self._context.env.monotonic_ms()
         )
+
+    def _comes(self, header: PullHeader, got: Got) -> bool:
+        """Whether the master's log has the records before this offset, though they may not be read yet. The
+        former master may have confirmed them, and its consumers have read them."""
+        if not self._context.role_state.is_master or header.queue_offset <= got.max_offset:
+            return False
+        return header.queue_offset <= self._context.store.next_offset(header.topic, header.queue_id)
 
     def _answer(self, held: Held, got: Got) -> Command:
         header = held.header
@@ -226,8 +232,11 @@ class PullProcessor:
         if code == Response.SUCCESS:
             body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
             self._context.got(header.topic, header.group, got.count)
-        elif code == Response.PULL_OFFSET_MOVED and not self._context.role_state.is_master:
-            # A slave may merely be behind: its consumer must not be moved by what it does not have yet.
+        elif code == Response.PULL_OFFSET_MOVED and (
+            not self._context.role_state.is_master or self._comes(header, got)
+        ):
+            # A slave may merely be behind, and so may a master that was just elected: its consumer must not
+            # be moved by what is not there yet.
             code = Response.PULL_RETRY_IMMEDIATELY
             next_offset = header.queue_offset
         ext = PullAnswer(

@@ -1,0 +1,337 @@
+"""The promise to users of RocketMQ's TLS: the unmodified clients of 4.9 and 5.x and mqadmin are taken and
+refused by keelmq as by the real broker, also while a master dies; and keelmq's client by the real one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from admin.local.cluster import LocalCluster
+from admin.local.layout import free_base_port
+from chaos.worlds import rocketmq
+from client.admin import AdminClient
+from client.message import Message, SendStatus
+from client.producer import Producer
+from client.pull import PullConsumer
+from model.errors import MqError
+from runtime.os_env import OsEnv
+from runtime.tls.network import TlsNetwork
+from runtime.tls.state import TlsState
+from tests.interop.conftest import facts
+from tests.live.test_drills import keelmq
+from tests.tls.secured import Secured, secured_cluster, wait
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+TOPIC = "Tls"
+VERSIONS = ("5.5", "4.9")
+JAVA = Path(__file__).parent / "java"
+
+
+class Side(Protocol):
+    """Servers that enforce TLS and want certificates, keelmq's or RocketMQ's."""
+
+    @property
+    def namesrv(self) -> str: ...
+    @property
+    def certs(self) -> Path: ...
+    def said(self) -> str:
+        """What its servers logged."""
+
+
+@dataclass
+class Ours:
+    cluster: Secured
+
+    @property
+    def certs(self) -> Path:
+        return self.cluster.certs
+
+    @property
+    def namesrv(self) -> str:
+        layout = LocalCluster.open(self.cluster.directory / "c").layout
+        return ";".join(node.address for node in layout.namesrvs)
+
+    def said(self) -> str:
+        return self.cluster.logs()
+
+
+@dataclass
+class Real:
+    directory: Path
+    certs: Path
+    namesrv: str
+
+    def said(self) -> str:
+        return "".join(path.read_text(errors="replace") for path in self.directory.rglob("*.log"))
+
+
+@pytest.fixture(scope="module")
+def client49(real_rocketmq: Path) -> Path:
+    """The jars of the client of 4.9."""
+    library = rocketmq.home().with_name("rocketmq-client-4.9.7")
+    if not (library / "complete").exists():
+        library.mkdir(parents=True, exist_ok=True)
+        goal = ("mvn", "-q", "-B", "-f", str(JAVA / "client49_pom.xml"), rocketmq.COPY_JARS)
+        done = subprocess.run(
+            [*goal, f"-DoutputDirectory={library}"], capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        (library / "complete").touch()
+    return library
+
+
+@pytest.fixture(scope="module")
+def ours(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours]:
+    with secured_cluster(tmp_path_factory.mktemp("ours")) as cluster:
+        side = Ours(cluster)
+        create_topic(side)
+        yield side
+
+
+@pytest.fixture(scope="module")
+def real(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
+    directory = tmp_path_factory.mktemp("real")
+    certs = directory / "certs"
+    for made in (("ca",), ("server", "node", "--host", "127.0.0.1"), ("client", "shop")):
+        assert keelmq("certs", *made, "--dir", certs).returncode == 0
+    file = directory / "tls.properties"
+    file.write_text(
+        "tls.test.mode.enable=false\n"
+        "tls.server.need.client.auth=require\n"
+        "tls.server.authClient=true\n"
+        f"tls.server.keyPath={certs}/node.key\n"
+        f"tls.server.certPath={certs}/node.pem\n"
+        f"tls.server.trustCertPath={certs}/ca.pem\n"
+        "tls.client.authServer=true\n"
+        f"tls.client.keyPath={certs}/node.key\n"
+        f"tls.client.certPath={certs}/node.pem\n"
+        f"tls.client.trustCertPath={certs}/ca.pem\n"
+    )
+    options = f"-XX:TieredStopAtLevel=1 -Dtls.server.mode=enforcing -Dtls.config.file={file}"
+    with real_servers(directory, options) as namesrv:
+        side = Real(directory, certs, namesrv)
+        create_topic(side)
+        yield side
+
+
+@contextmanager
+def java_options(options: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(rocketmq.JAVA_OPTIONS, options)
+        yield
+
+
+@contextmanager
+def real_servers(directory: Path, options: str) -> Iterator[str]:
+    """A real NameServer and broker; yields the NameServer's address. ``options`` are theirs, no client's."""
+    port = free_base_port(30)
+    namesrv = f"127.0.0.1:{port}"
+    servers = [
+        rocketmq.namesrv_node(directory / "ns", port),
+        rocketmq.broker_node(
+            directory / "b", port + 10, namesrv, mappedFileSizeCommitLog=1 << 20, **rocketmq.QUICK_BROKER
+        ),
+    ]
+    try:
+        for server in servers:
+            with java_options(options):
+                server.start()
+            rocketmq.wait_until(server.name, partial(booted, server), 120)
+        yield namesrv
+    finally:
+        for server in reversed(servers):
+            server.stop()
+
+
+def booted(server: rocketmq.Node) -> bool:
+    return "boot success" in server.tail()
+
+
+def client_env(side: Side) -> OsEnv:
+    """Of a keelmq client with its certificate."""
+    values = {
+        "tls.enable": "true",
+        "tls.client.trustCertPath": f"{side.certs}/ca.pem",
+        "tls.client.certPath": f"{side.certs}/shop.pem",
+        "tls.client.keyPath": f"{side.certs}/shop.key",
+    }
+    return OsEnv(network=TlsNetwork(TlsState(values)))
+
+
+def create_topic(side: Side) -> None:
+    async def create() -> None:
+        async with AdminClient(client_env(side), side.namesrv) as admin:
+            for _ in range(60):
+                try:
+                    await admin.create_topic(TOPIC, 4)
+                    if (await admin.route(TOPIC)).masters():
+                        return
+                except (MqError, OSError):
+                    pass
+                await asyncio.sleep(1)
+            raise TimeoutError(f"no topic at {side.namesrv}")
+
+    asyncio.run(create())
+
+
+def properties(certs: Path, *, shows: bool = True, ca: Path | None = None) -> list[str]:
+    """What a user of RocketMQ's client says on its command line."""
+    found = {
+        "tls.enable": "true",
+        "tls.test.mode.enable": "false",
+        "tls.client.authServer": "true",
+        "tls.client.trustCertPath": str(ca or certs / "ca.pem"),
+    }
+    if shows:
+        found |= {"tls.client.certPath": f"{certs}/shop.pem", "tls.client.keyPath": f"{certs}/shop.key"}
+    return [f"-D{name}={value}" for name, value in found.items()]
+
+
+def command(version: str, library: Path, scratch: Path, tls: list[str], *arguments: str) -> list[str]:
+    classes = rocketmq.compile_java(JAVA / "TlsDriver.java")
+    line = rocketmq.java("TlsDriver", *arguments, classes=classes, user_home=scratch, heap_mb=256)
+    if version == "4.9":
+        line[line.index("-cp") + 1] = f"{library}/*{os.pathsep}{classes}"
+    return [line[0], *tls, *line[1:]]
+
+
+def drive(
+    version: str, library: Path, scratch: Path, tls: list[str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    line = command(version, library, scratch, tls, *arguments)
+    return subprocess.run(line, capture_output=True, text=True, timeout=240)
+
+
+@pytest.fixture(params=["ours", "real"])
+def side(request: pytest.FixtureRequest) -> Side:
+    found: Side = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_with_a_certificate_sends_and_reads(
+    side: Side, client49: Path, tmp_path: Path, version: str
+) -> None:
+    tls = properties(side.certs)
+    sent = drive(version, client49, tmp_path, tls, "send", side.namesrv, TOPIC, "20", "30")
+    assert sent.returncode == 0, sent.stdout[-3000:] + sent.stderr[-3000:]
+    group = "tls_group_" + version.replace(".", "_")
+    read = drive(version, client49, tmp_path, tls, "read", side.namesrv, TOPIC, "20", group)
+    assert read.returncode == 0, read.stdout[-3000:] + read.stderr[-3000:]
+
+
+@pytest.mark.parametrize("who", ["plain", "no certificate", "a stranger's authority", "a stranger's client"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_whoever_is_not_of_the_authority_sends_nothing(
+    side: Side, client49: Path, tmp_path: Path, version: str, who: str
+) -> None:
+    for made in (("ca",), ("client", "shop")):
+        assert keelmq("certs", *made, "--dir", tmp_path / "strangers").returncode == 0
+    tls: list[str] = []
+    if who == "no certificate":
+        tls = properties(side.certs, shows=False)
+    elif who == "a stranger's authority":
+        tls = properties(side.certs, ca=tmp_path / "strangers" / "ca.pem")
+    elif who == "a stranger's client":
+        tls = properties(tmp_path / "strangers", ca=side.certs / "ca.pem")
+    done = drive(version, client49, tmp_path, tls, "send", side.namesrv, TOPIC, "1", "0")
+    assert done.returncode == 2, done.stdout[-3000:] + done.stderr[-3000:]
+    assert facts(done.stdout, "failed"), done.stdout
+    assert not facts(done.stdout, "sent")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_client_goes_on_over_tls_when_the_master_dies(
+    ours: Ours, client49: Path, tmp_path: Path, version: str
+) -> None:
+    topic = "TlsFailover" + version.replace(".", "")
+    assert ours.cluster.run("topic", "create", topic, "--queues", "4").returncode == 0
+    line = command(
+        version, client49, tmp_path, properties(ours.certs), "send", ours.namesrv, topic, "3000", "60"
+    )
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said: list[str] = []
+
+    def collect() -> None:
+        assert process.stdout is not None
+        said.extend(process.stdout)
+
+    reading = threading.Thread(target=collect)
+    reading.start()
+    try:
+        wait("the first sends", lambda: sum("DRIVER sent" in text for text in said) > 100, 60)
+        former = ours.cluster.master()
+        local = LocalCluster.open(ours.cluster.directory / "c")
+        node = next(node for node in local.layout.broker_nodes if node.address == former)
+        assert node.pid is not None
+        os.kill(node.pid, signal.SIGKILL)
+        assert process.wait(120) == 0, "".join(said)[-3000:]
+    finally:
+        process.kill()
+        reading.join()
+        assert process.stdout is not None
+        process.stdout.close()
+    assert ours.cluster.run("cluster", "up").returncode == 0
+    assert ours.cluster.master() != former
+    keys = {fact["key"] for fact in facts("".join(said), "sent")}
+    assert keys == {f"tls-{number}" for number in range(3000)}
+    read = drive(
+        version, client49, tmp_path, properties(ours.certs), "read", ours.namesrv, topic, "3000", topic
+    )
+    assert read.returncode == 0, read.stdout[-2000:]
+
+
+def mqadmin(side: Side, scratch: Path, options: list[str], *arguments: str) -> str:
+    with java_options(" ".join(["-XX:TieredStopAtLevel=1", *options])):
+        done = rocketmq.mqadmin(side.namesrv, *arguments, user_home=scratch)
+    return done.stdout + done.stderr
+
+
+def test_mqadmin_works_over_tls_and_not_without(side: Side, tmp_path: Path) -> None:
+    tls = properties(side.certs)
+    assert "broker-a" in mqadmin(side, tmp_path, tls, "clusterList")
+    made = mqadmin(side, tmp_path, tls, "updateTopic", "-c", "DefaultCluster", "-t", "TlsAdmin")
+    assert "success" in made
+    refused = mqadmin(side, tmp_path, [], "clusterList")
+    assert "broker-a" not in refused
+    assert "Exception" in refused
+
+
+def test_keelmqs_client_sends_and_reads(side: Side) -> None:
+    async def work() -> None:
+        env = client_env(side)
+        async with Producer(env, "tls_keelmq", side.namesrv) as producer:
+            found = [await producer.send(Message(topic=TOPIC, body=b"%d" % n)) for n in range(20)]
+            assert {one.status for one in found} == {SendStatus.SEND_OK}
+        async with PullConsumer(env, "tls_keelmq_read", side.namesrv) as consumer:
+            seen = 0
+            for queue in await consumer.queues(TOPIC):
+                seen += await consumer.max_offset(queue)
+            assert seen >= 20
+        plain = OsEnv()
+        async with AdminClient(plain, side.namesrv) as admin:
+            with pytest.raises((MqError, OSError)):
+                await admin.cluster_info()
+
+    asyncio.run(work())
+
+
+def test_what_is_refused_is_in_the_log(side: Side) -> None:
+    said = side.said()
+    if isinstance(side, Ours):
+        assert "it begins without TLS, and tls.server.mode=enforcing here: dial with TLS" in said
+        assert "it shows no certificate" in said
+    else:
+        assert "insecure connection while this server is running in SSL enforcing mode" in said
