@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
-from remoting.auth import Credentials, read_credentials
-from runtime.os_env import OsDisk
+from remoting.keys import OPERATORS, Signer, read_keys
+from runtime.os_env import OsEnv
 
 VARIABLE: Final = "KEELMQ_CREDENTIALS_FILE"
 
@@ -23,11 +23,11 @@ option: Final = click.option(
 )
 
 
-def read(path: str | None = None) -> Credentials | None:
+def read(path: str | None = None) -> Signer | None:
     """The key in ``path``, else in the file the environment names, else None. Raises ConfigError."""
     if path:
-        return read_credentials(OsDisk(), path, "--credentials")
-    return read_credentials(OsDisk(), os.environ.get(VARIABLE, ""), VARIABLE)
+        return read_keys(OsEnv(), path, OPERATORS, "--credentials")
+    return read_keys(OsEnv(), os.environ.get(VARIABLE, ""), OPERATORS, VARIABLE)
 
 
 def open_to_others(path: str) -> bool:

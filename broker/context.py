@@ -20,8 +20,8 @@ from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import encode_host
-from remoting.auth import Credentials
 from remoting.codec import Command
+from remoting.keys import Signer
 from remoting.service import Connection
 from runtime.env import Env
 from runtime.turns import Turns
@@ -41,7 +41,7 @@ def not_available(reason: str) -> str:
 class Trust:
     """The key of the peers, and the users and policies of ACL 2.0."""
 
-    credentials: Credentials | None = None
+    credentials: Signer | None = None
     directory: Directory = field(default_factory=Directory)
 
 
