@@ -371,7 +371,10 @@ class Connection(asyncio.BufferedProtocol):
             # A mistake of our own: the state of this connection is unknown, the others go on.
             log.exception("%s: handling what %s sent failed", self._endpoint.name, self.remote)
             self.fail(f"{type(error).__name__}: {error}")
-        self._flush()
+        if self._outbox.frames:
+            self._flush()
+        else:
+            self._outbox.flush = _NOT_DUE
         guard = self._endpoint.guard
         if inbox.owned != inbox.counted:
             inbox.counted = inbox.owned

@@ -122,6 +122,7 @@ class CompiledSends:
             min(config.batch_messages_max, READ_MESSAGES_MAX),
             config.frame_bytes_max,
         )
+        asked = not self._turn  # else nobody asked since it began whether sends may be taken
         waits = self._may_wait(connection, end - start)
         now_ms = path.writer.stamp_ms()
         left: list[bytes] = []
@@ -138,7 +139,11 @@ class CompiledSends:
                     if at > start:
                         self._wait(log_end, Read(connection, bytes(buffer[start:at]), core.answers()))
                     return at, left
-                waits = False
+                if not asked and self._refuse():
+                    core.drop()
+                    self._again(self._turn.take())
+                    return path.split(buffer, start, end, [])
+                waits, asked = False, True
                 self._append(Read(connection, b"", core.answers()))
                 if state != _ROLL:
                     break

@@ -182,12 +182,15 @@ class FastPath:
         born = connection.attributes.get("born_host")
         if born is None:
             born = connection.attributes["born_host"] = born_host(connection.remote)
-        if not self._usable or len(born) != 8 or WAITS in connection.attributes or self._refuse():
-            if self.compiled is not None:
-                self.compiled.end_turn()  # what came before goes first
+        compiled = self.compiled
+        waits = not self._usable or len(born) != 8 or WAITS in connection.attributes
+        # An open turn asks again before it stores anything.
+        if waits or ((compiled is None or not compiled.waiting) and self._refuse()):
+            if compiled is not None:
+                compiled.end_turn()  # what came before goes first
             return self.split(buffer, start, end, [])
-        if self.compiled is not None:
-            return self.compiled.process(connection, buffer, start, end, born)
+        if compiled is not None:
+            return compiled.process(connection, buffer, start, end, born)
         sends = _Sends(self, connection, buffer, start)
         broken: PeerError | None = None
         try:

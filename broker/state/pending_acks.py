@@ -99,18 +99,7 @@ class PendingAcks:
             connection.write(answers)
             return
         now_ms = self._env.monotonic_ms()
-        waiting = _PendingAck(
-            connection, answers, end, now_ms + self._slave_timeout_ms, now_ms + self._disk_timeout_ms
-        )
-        if self._wait_flush and not self._slaves and self._replicated() >= end:
-            self._disk.append(waiting)
-        else:
-            self._slaves.append(waiting)
-        size = self._bytes[connection] = self._bytes.get(connection, 0) + len(answers)
-        if size > self._bytes_max and connection not in self._paused:
-            # The producer goes on sending while its answers wait: stop reading it, or memory has no bound.
-            self._paused.add(connection)
-            connection.hold(True)
+        self._wait(connection, answers, end, now_ms, self._queue_of(end))
         if self._timer is None:
             self._arm(now_ms)
 
@@ -119,12 +108,34 @@ class PendingAcks:
         if self._wait_flush and self._flushed() < end:
             self._sync_to(end)
         waiting = self._slaves or (self._wait_flush and (self._disk or self._flushed() < end))
-        if waiting or self._replicated() < end:
+        if not waiting and self._replicated() >= end:
             for connection, answers in answered:
-                self.add(connection, answers, end)
+                connection.write_now(answers)
             return
+        now_ms, queue = self._env.monotonic_ms(), self._queue_of(end)
         for connection, answers in answered:
-            connection.write_now(answers)
+            self._wait(connection, answers, end, now_ms, queue)
+        if self._timer is None:
+            self._arm(now_ms)
+
+    def _queue_of(self, end: int) -> deque[_PendingAck]:
+        """What answers at ``end`` wait for first."""
+        on_disk = self._wait_flush and not self._slaves and self._replicated() >= end
+        return self._disk if on_disk else self._slaves
+
+    def _wait(
+        self, connection: Connection, answers: bytes, end: int, now_ms: float, queue: deque[_PendingAck]
+    ) -> None:
+        queue.append(
+            _PendingAck(
+                connection, answers, end, now_ms + self._slave_timeout_ms, now_ms + self._disk_timeout_ms
+            )
+        )
+        size = self._bytes[connection] = self._bytes.get(connection, 0) + len(answers)
+        if size > self._bytes_max and connection not in self._paused:
+            # The producer goes on sending while its answers wait: stop reading it, or memory has no bound.
+            self._paused.add(connection)
+            connection.hold(True)
 
     def on_replicated(self, offset: int) -> None:
         """The slaves have the log up to ``offset``."""

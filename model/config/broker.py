@@ -129,7 +129,10 @@ class BrokerConfig(LimitsConfig):
         "autoReseed", False, "a slave whose log cannot be continued puts it aside and copies the master's"
     )
     ha_batch_bytes: int = key(
-        "haTransferBatchSize", 32768, "most bytes of the log in one frame to a slave", least=1
+        "haTransferBatchSize",
+        32768,
+        "most bytes of the log in one frame to a RocketMQ slave; to a keelmq slave at least 131072",
+        least=1,
     )
     ha_not_catchup_ms: int = key(
         "haMaxTimeSlaveNotCatchup",
