@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 EXTRAS := audit proxy tls dev
+LOCK := uv pip compile pyproject.toml -c constraints.txt --generate-hashes --universal --python-version 3.11 \
+    --no-header --no-emit-index-url --no-emit-find-links --quiet
 BENCH ?= send
 EXECUTIONS ?= 1000000
 SECONDS ?= 600
@@ -63,8 +65,8 @@ facts: setup
 
 # After a change of pyproject.toml or constraints.txt: every package with the hashes of its files.
 lock:
-	uv pip compile pyproject.toml $(foreach extra,$(EXTRAS),--extra $(extra)) -c constraints.txt --generate-hashes --universal --python-version 3.11 \
-	    --no-header --no-emit-index-url --no-emit-find-links --quiet -o requirements.lock
+	$(LOCK) $(foreach extra,$(EXTRAS),--extra $(extra)) -o requirements.lock
+	$(LOCK) --extra tls -o requirements-server.lock
 
 # What is installed, as CycloneDX.
 sbom: setup

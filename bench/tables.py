@@ -36,14 +36,13 @@ from model.codes import Request  # noqa: E402
 from model.errors import MqError  # noqa: E402
 from remoting.bodies import dumps  # noqa: E402
 from remoting.codec import Command  # noqa: E402
-from remoting.headers import SendHeader  # noqa: E402
 from remoting.service import RemotingClient  # noqa: E402
 from runtime.os_env import OsEnv  # noqa: E402
 
 TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
 A_REQUEST: Final = 1000
+A_ROUND: Final = 100
 CALL_S: Final = 60.0
-KEY: Final = "UNIQ_KEY\x010123456789ABCDEF0123456789ABCDEF\x02"
 
 
 def cpu_s(pid: int | None) -> float:
@@ -138,18 +137,13 @@ class Site:
 
         await lists("topics", Request.UPDATE_AND_CREATE_TOPIC_LIST, "topicConfigList", topic)
         await lists("groups", Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, "groupConfigList", group)
-        connection = await self._client.connection(master.address)
-        for at in range(0, self.size, A_REQUEST):
-            ext = [
-                SendHeader("pg", f"T{n:05}", 0, 1, properties=KEY).to_ext() for n in range(at, at + A_REQUEST)
-            ]
-            sends = (
-                connection.call(Command(int(Request.SEND_MESSAGE_V2), one, b"x"), CALL_S)
-                for one in ext[: self.size - at]
-            )
-            answers = await asyncio.gather(*sends)
-            assert all(answer.code == 0 for answer in answers)
+        async with Producer(OsEnv(seed=4), "pg", self._namesrv(), SendOptions(timeout_s=60.0)) as producer:
+            for at in range(0, self.size, A_ROUND):
+                names = [f"T{n:05}" for n in range(at, min(at + A_ROUND, self.size))]
+                await asyncio.gather(*(producer.send(Message(topic=name, body=b"x")) for name in names))
+        master = await self.master()
         self.found["masterRssMb"] = rss_mb(master.pid)
+        self.tell("masterRssMb")
 
     async def changes(self, count: int) -> None:
         master = await self.master()

@@ -196,8 +196,13 @@ class Broker:
         role.on_change.append(registration.soon)
         role.on_change.append(upkeep.acting.soon)
         role.on_no_ha_address.append(registration.soon)
-        self.topics.on_change.append(lambda names: registration.soon())
+        self.topics.on_change.append(lambda names: self._topics_changed())
         registration.on_master.append(role.ha_address_of)
+
+    def _topics_changed(self) -> None:
+        """A slave's table is in no route: what it copied is registered with the next period."""
+        if self.role_state.is_master:
+            self.registration.soon()
 
     # What the role manager asks (``broker.role.host.RoleHost``)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -136,4 +137,25 @@ async def test_a_nameserver_of_rocketmq_is_told_what_changed_alone_unless_it_for
         await until(lambda: original.bodies[before + 1 :])
         assert original.bodies[-1] == everything, "by and by it is told everything again"
         assert original.marked == 0
+    await server.stop()
+
+
+async def test_a_slave_registers_no_table_for_a_change_it_copied(
+    tmp_path: Path, heard: list[tuple[bool, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three thousand topics of two slaves at three NameServers, for each change of one: nobody reads them."""
+    server = NameServer(OsEnv(seed=1), NamesrvConfig(listen_port=free_port()))
+    await server.start()
+    async with running(tmp_path, namesrvAddr=server.address) as broker:
+        await until(lambda: heard)
+        await asyncio.sleep(0.1)
+        heard.clear()
+        monkeypatch.setattr(type(broker.role_state), "is_master", False)
+        broker.topics.put(TopicConfig("Copied"))
+        await asyncio.sleep(0.2)
+        assert heard == []
+        monkeypatch.undo()
+        monkeypatch.setattr(module, "parse_registration", parse_registration)
+        broker.topics.put(TopicConfig("Own"))
+        await until(lambda: knows(server, "Own"))
     await server.stop()

@@ -12,6 +12,8 @@ from deploy.sbom import document, read_lock
 from tests import ROOT
 
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+SERVER = (ROOT / "requirements-server.lock").read_text(encoding="utf-8")
+"""What the image installs."""
 
 
 def canonical(name: str) -> str:
@@ -27,6 +29,12 @@ def test_each_package_of_each_extra_is_locked_with_hashes() -> None:
     locked = read_lock(LOCK)
     assert names <= locked.keys()
     assert all(one["sha256"] for one in locked.values())
+    of_servers = read_lock(SERVER)
+    names = {canonical(re.split(r"[^A-Za-z0-9_.-]", text)[0]) for text in project["dependencies"]}
+    assert names <= of_servers.keys()
+    for name, one in of_servers.items():
+        assert locked[name]["version"] == one["version"]
+        assert locked[name]["sha256"] == one["sha256"]
 
 
 def test_the_lock_and_the_constraints_name_the_same_versions() -> None:
@@ -38,9 +46,10 @@ def test_the_lock_and_the_constraints_name_the_same_versions() -> None:
 
 
 def test_the_lock_names_no_place_to_install_from() -> None:
-    assert "://" not in LOCK
-    assert "--index" not in LOCK
-    assert "--find-links" not in LOCK
+    for text in (LOCK, SERVER):
+        assert "://" not in text
+        assert "--index" not in text
+        assert "--find-links" not in text
 
 
 def test_the_bill_of_materials_names_every_package_once_with_its_hashes() -> None:
