@@ -198,14 +198,21 @@ def rocketmq_broker(directory: Path, port: int) -> Iterator[Side]:
 
 
 @asynccontextmanager
-async def keelmq_group(directory: Path) -> AsyncIterator[Side]:
-    """Three brokers that all acknowledge, and three Controllers."""
-    cluster = LocalCluster.create(directory)
+async def keelmq_group(directory: Path, *, tls: bool = False) -> AsyncIterator[Side]:
+    """Three brokers that all acknowledge, and three Controllers; ``tls``: on every link, HA's too."""
+    settings: list[str] = []
+    context = None
+    if tls:
+        keys = certificates(directory / "certs")
+        keys |= {"tls.enable": "true", "tls.client.trustCertPath": keys["tls.server.trustCertPath"]}
+        settings = [f"{role}.{key}={value}" for role in ("broker", "namesrv") for key, value in keys.items()]
+        context = ssl.create_default_context(cafile=keys["tls.client.trustCertPath"])
+    cluster = LocalCluster.create(directory, settings=settings)
     try:
         group = (await cluster.up())["groups"][0]
         master = next(one for one in group["brokers"] if one["role"] == "master")
         pids = [one["pid"] for one in group["brokers"]]
-        yield Side("keelmq", master["address"], pids, master["status"])
+        yield Side("tls" if tls else "keelmq", master["address"], pids, master["status"], context)
     finally:
         cluster.down()
 
@@ -323,6 +330,9 @@ async def bench(given: argparse.Namespace, scratch: Path) -> list[dict[str, Any]
         works = [work for work in GROUP_WORKS if given.only in str(work)]
         async with AsyncExitStack() as stack:
             sides = [await stack.enter_async_context(keelmq_group(scratch / "group"))]
+            if given.tls:
+                secured = keelmq_group(scratch / "tls-group", tls=True)
+                sides.append(await stack.enter_async_context(secured))
             if given.peer == "rocketmq":
                 sides.append(await stack.enter_async_context(rocketmq_group(scratch / "r-group")))
             rows += rows_of(works, [measure(sides, works, given)], "3 brokers")
@@ -335,7 +345,7 @@ def main() -> int:
     )
     parser.add_argument("--peer", choices=["rocketmq", "none"], default="none")
     parser.add_argument("--before", type=Path, metavar="DIR", help="a checkout of keelmq to measure beside")
-    parser.add_argument("--tls", action="store_true", help="a broker that is sent to over TLS beside")
+    parser.add_argument("--tls", action="store_true", help="the same over TLS beside")
     parser.add_argument("--brokers", type=int, nargs="+", choices=[1, 3], default=[1, 3])
     parser.add_argument("--only", default="", metavar="TEXT", help="works whose name holds it")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each work at each start")

@@ -19,10 +19,9 @@ from model.acl.directory import Directory
 from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
-from model.ids import PhysicalOffset
 from model.message import encode_host
-from remoting.auth import Credentials
 from remoting.codec import Command
+from remoting.keys import Signer
 from remoting.service import Connection
 from runtime.env import Env
 from runtime.turns import Turns
@@ -42,7 +41,7 @@ def not_available(reason: str) -> str:
 class Trust:
     """The key of the peers, and the users and policies of ACL 2.0."""
 
-    credentials: Credentials | None = None
+    credentials: Signer | None = None
     directory: Directory = field(default_factory=Directory)
 
 
@@ -60,8 +59,6 @@ class BrokerContext:
     clients: Clients = field(default_factory=Clients)
     stats: Stats = field(default_factory=Stats)
     trust: Trust = field(default_factory=Trust)
-    led_from: PhysicalOffset = PhysicalOffset(0)
-    """Where the log ended when this broker became master."""
 
     def __post_init__(self) -> None:
         self.copies = Copies(self.env, self.config, self.role_state, self.ha)
@@ -81,7 +78,7 @@ class BrokerContext:
         """The offset behind the last message of a queue. Of a master that has not confirmed yet what its log
         had when it was elected, as its log says: the former one may have, and told its consumers."""
         end = self.store.max_queue_offset(topic, queue_id)
-        if self.role_state.is_master and self.store.dispatched < self.led_from:
+        if self.role_state.is_master and self.store.dispatched < self.role_state.led_from:
             return max(end, self.store.next_offset(topic, queue_id))
         return end
 

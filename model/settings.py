@@ -75,7 +75,10 @@ def parse_file(name: str, text: str) -> dict[str, str]:
         raise ConfigError(f"{name}: not TOML: {error}") from None
     nested = [k for k, v in table.items() if isinstance(v, dict | list)]
     if nested:
-        raise ConfigError(f"{name}: {nested[0]} must be a plain value, found a table or array")
+        raise ConfigError(
+            f"{name}: {nested[0]} must be a plain value, found a table or array; a key with dots is written"
+            ' in quotes: "tls.config.file" = ...'
+        )
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in table.items()}
 
 
@@ -169,7 +172,10 @@ def addresses(text: str, name: str = "") -> list[str]:
     of = f"{name}: " if name else ""
     for address in found:
         host, _, port = address.rpartition(":")
-        need(bool(host) and port.isascii() and port.isdigit(), f"{of}address {address!r}: expected host:port")
+        need(
+            bool(host) and port.isascii() and port.isdigit() and len(port) < 10,
+            f"{of}address {address!r}: expected host:port",
+        )
         need(0 < int(port) <= PORT_MAX, f"{of}address {address!r}: a port is 1 to {PORT_MAX}")
     return found
 

@@ -14,7 +14,7 @@ leave out members that are None, as the original does.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -79,9 +79,17 @@ def _write(value: Any, *, strict: bool, line: str) -> str:
         return "{" + ",".join(members) + "}"
     if isinstance(value, Raw):
         return value
-    inner = line + "\t" if line else ""
     if isinstance(value, ObjectKey):
         value = value.to_dict()
+    if isinstance(value, Mapping | list | tuple):
+        return _write_many(value, strict=strict, line=line)
+    if value is None or isinstance(value, str | bool | int | float):
+        return _encode(value).decode()
+    raise TypeError(f"no JSON for {type(value).__name__}: {value!r}")
+
+
+def _write_many(value: Mapping[Any, Any] | Sequence[Any], *, strict: bool, line: str) -> str:
+    inner = line + "\t" if line else ""
     if isinstance(value, Mapping):
         members = [
             f"{inner}{_key(key, strict)}:{_write(member, strict=strict, line=inner)}"
@@ -89,12 +97,8 @@ def _write(value: Any, *, strict: bool, line: str) -> str:
             if member is not None
         ]
         return "{" + ",".join(members) + line + "}" if members else "{}"
-    if isinstance(value, list | tuple):
-        items = [f"{inner}{_write(item, strict=strict, line=inner)}" for item in value]
-        return "[" + ",".join(items) + line + "]" if items else "[]"
-    if value is None or isinstance(value, str | bool | int | float):
-        return _encode(value).decode()
-    raise TypeError(f"no JSON for {type(value).__name__}: {value!r}")
+    items = [f"{inner}{_write(item, strict=strict, line=inner)}" for item in value]
+    return "[" + ",".join(items) + line + "]" if items else "[]"
 
 
 def entry(key: str, value: Any, depth: int) -> str:

@@ -79,6 +79,7 @@ class Command:
     language: str = LANGUAGE
     version: int = VERSION
     serialize: int = JSON
+    proven: bool = field(default=False, compare=False, repr=False)  # here only: its signature was found fresh
 
     @property
     def is_oneway(self) -> bool:

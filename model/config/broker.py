@@ -129,7 +129,10 @@ class BrokerConfig(LimitsConfig):
         "autoReseed", False, "a slave whose log cannot be continued puts it aside and copies the master's"
     )
     ha_batch_bytes: int = key(
-        "haTransferBatchSize", 32768, "most bytes of the log in one frame to a slave", least=1
+        "haTransferBatchSize",
+        32768,
+        "most bytes of the log in one frame to a RocketMQ slave; to a keelmq slave at least 131072",
+        least=1,
     )
     ha_not_catchup_ms: int = key(
         "haMaxTimeSlaveNotCatchup",
@@ -180,6 +183,17 @@ class BrokerConfig(LimitsConfig):
         "register at the NameServers, without a change, every, ms",
         was=30000,
         least=PERIOD_MIN_MS,
+    )
+    single_topic_register: bool = key(
+        "enableSingleTopicRegister",
+        False,
+        "tell NameServers of RocketMQ all topics at each change: for deleteTopicWithBrokerRegistration there",
+    )
+    enable_property_filter: bool = key(
+        "enablePropertyFilter",
+        True,
+        "consumers may choose messages by SQL92 expressions over their properties",
+        was=False,
     )
     auto_create_topic: bool = key(
         "autoCreateTopicEnable", True, "the first send to an unknown topic makes it"

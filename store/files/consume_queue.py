@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Final
@@ -491,13 +491,16 @@ class ConsumeQueues:
         """End of the last message any queue holds, bytes."""
         return max((queue.max_physical for queue in self), default=0)
 
-    def write_out(self, count_max: int | None = None) -> bool:
-        """Write the buffered entries of ``count_max`` queues (default: all) to the page cache; are there
-        more? Raises OSError; the rest stays buffered."""
+    def write_out(self, count_max: int | None = None, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Write the buffered entries of ``count_max`` queues (default: all) to the page cache, one at least,
+        until ``is_over``: a new queue's directories and file take a ms and more. Are there more? Raises
+        OSError; the rest stays buffered."""
         for queue in list(islice(self.dirty, count_max)):
             queue.flush()
             del self.dirty[queue]
             self._unsynced.setdefault(queue, self._written_until)
+            if is_over():
+                break
         return bool(self.dirty)
 
     def wrote_until(self, physical: int) -> None:

@@ -26,7 +26,7 @@ async def test_a_consumer_is_not_moved_back_by_a_master_that_has_not_confirmed_w
         assert (again.code, again.ext["nextBeginOffset"]) == (Response.PULL_RETRY_IMMEDIATELY, "5")
         beyond = await client.pull("T", 6, suspend_ms=0)
         assert (beyond.code, beyond.ext["nextBeginOffset"]) == (Response.PULL_OFFSET_MOVED, "0")
-        broker.context.led_from = end
+        broker.context.role_state.led_from = end
         most = await client.call(Request.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"})
         assert most.ext["offset"] == "5"
         broker.store.flow.dispatcher.confirm = confirm  # type: ignore[method-assign]

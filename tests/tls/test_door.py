@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import shutil
 import socket
 import ssl
 import time
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -231,6 +233,62 @@ def test_many_clients_at_once_all_get_in(site: Site, loop: str) -> None:
             asked = [ask(address, site.client() if n % 2 else None, b"%d" % n) for n in range(60)]
             assert await asyncio.gather(*asked) == [b"%d" % n for n in range(60)]
             assert state.handshakes == {"ok": 30, "failed": 0, "refused": 0}
+
+    run_on(loop, work)
+
+
+def test_whatever_peers_do_what_waits_is_counted(
+    site: Site, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five hundred peers that begin, hang up, or send nonsense, in any order."""
+    monkeypatch.setattr(doors, "SHAKING_MAX", 4)
+    monkeypatch.setattr(doors, "GIVE_WAY_S", 0.05)
+    monkeypatch.setattr(doors, "FIRST_BYTE_S", 0.3)
+    chance = random.Random(7)
+    checked = 0
+
+    def checking(name: str) -> None:
+        method = getattr(doors.Door, name)
+
+        def checked_method(door: doors.Door, *given: object) -> object:
+            nonlocal checked
+            found = method(door, *given)
+            door.check_invariants()
+            checked += 1
+            return found
+
+        monkeypatch.setattr(doors.Door, name, checked_method)
+
+    for name in ("_knock", "_look", "_pump", "_end"):
+        checking(name)
+
+    async def peer(address: tuple[str, int]) -> None:
+        await asyncio.sleep(chance.random())
+        what = chance.choice(("plain", "tls", "silent", "half", "nonsense", "gone"))
+        if what in ("plain", "tls"):
+            with suppress(OSError, Unknown):
+                await ask(f"{address[0]}:{address[1]}", site.client() if what == "tls" else None)
+            return
+        reader, writer = await asyncio.open_connection(*address)
+        if what == "half":
+            writer.write(b"\x16\x03\x01\x02")
+        elif what == "nonsense":
+            writer.write(b"\x16" + chance.randbytes(200))
+        if what != "gone":
+            await asyncio.sleep(chance.random())
+        writer.transport.abort()
+        with suppress(OSError):
+            await reader.read()
+
+    async def work() -> None:
+        state = TlsState(site.server("permissive"))
+        async with serving(state, Places(total=40, per_address=30)) as (server, address):
+            await asyncio.gather(*(peer(split_address(address)) for _ in range(500)))
+            (listener,) = server._listeners
+            door = listener.door  # type: ignore[attr-defined]
+            await until(lambda: not door.waiting)
+            assert await ask(address, site.client()) == b"x"
+            assert checked > 500
 
     run_on(loop, work)
 

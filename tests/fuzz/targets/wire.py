@@ -13,6 +13,7 @@ from model.codes import Request
 from model.compression import PIECE_BYTES, plain_pieces
 from model.errors import PeerError, Refused
 from model.message import decode_properties, encode_properties, parse_message_id, property_of
+from model.sql92.compile import SqlError, compile_filter
 from namesrv.codec import parse_queues, parse_registration, parse_version
 from remoting import bodies, codec, headers
 from tests.fuzz.targets import golden
@@ -177,7 +178,33 @@ def _pulled_seeds() -> Iterable[bytes]:
     yield b"".join(real_records("plain-11", 4))
 
 
+def _sql(data: bytes) -> None:
+    """An expression, a zero byte, and the properties of a message it is asked about."""
+    expression, _, properties = data.decode("utf-8", "replace").partition("\0")
+    chosen = compile_filter.__wrapped__(expression)
+    assert chosen(decode_properties(properties)) in (True, False)
+
+
+SQL: Final = (
+    *(
+        "a > 5",
+        "a BETWEEN 1 AND 5.5",
+        "b IN ('x', 'y') OR NOT c IS NULL",
+        "TRUE",
+        "a = 'b' AND (c <> 1 OR d)",
+    ),
+    *("a CONTAINS 'x'", "a NOT STARTSWITH 'x'", "-a <= 1e5", "a IS NOT NULL", "b = TRUE"),
+)
+
+
 TARGETS: Final = (
+    Target(
+        name="sql92",
+        run=_sql,
+        declared=(SqlError,),
+        seeds=lambda: [f"{text}\0a\x015\x02b\x01x\x02d\x01true\x02".encode() for text in SQL],
+        weight=4,
+    ),
     Target(name="remoting_stream", run=_stream, declared=(PeerError,), seeds=golden.frames, weight=6),
     Target(
         name="remoting_json",
