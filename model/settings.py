@@ -172,7 +172,10 @@ def addresses(text: str, name: str = "") -> list[str]:
     of = f"{name}: " if name else ""
     for address in found:
         host, _, port = address.rpartition(":")
-        need(bool(host) and port.isascii() and port.isdigit(), f"{of}address {address!r}: expected host:port")
+        need(
+            bool(host) and port.isascii() and port.isdigit() and len(port) < 10,
+            f"{of}address {address!r}: expected host:port",
+        )
         need(0 < int(port) <= PORT_MAX, f"{of}address {address!r}: a port is 1 to {PORT_MAX}")
     return found
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+from broker.acl.signed_path import SignedPath
 from broker.requests.fast_headers import SEND, BinaryHeads
 from broker.requests.fast_path import _Routes
 from broker.tables.topics import Topics
@@ -45,3 +47,11 @@ def test_hashes_of_huge_tags_are_not_remembered(tmp_path: Any) -> None:
     assert routes.tag_code("short") == parser.tags_code("T", "TAGS\x01short\x02", 0)
     assert "short" in routes.tags
     assert held_bytes(routes.tags) + held_bytes(parser._tags) < HELD_MAX
+
+
+def test_the_names_of_a_header_nobody_proved_are_not_remembered() -> None:
+    path = cast(Any, SimpleNamespace(_orders={}))
+    for number in range(200):
+        SignedPath._content(path, 479, {"a": "1", f"{number:03}" + "k" * 100_000: "2"})
+    assert SignedPath._content(path, 479, {"b": "2", "a": "1"}) == b"12"
+    assert list(path._orders) == [("b", "a")]

@@ -104,3 +104,4 @@ def test_the_mode_changes_while_all_serve(secured: Secured) -> None:
     assert secured.run("send", "Secured", "plain", **plain).returncode == 3
     assert secured.run("send", "Secured", "secret").returncode == 0
     assert status(secured.directory / "c")["groups"][0]["syncStateSet"] == [1, 2, 3]
+    assert "Traceback" not in secured.logs()
