@@ -38,6 +38,7 @@ from model.message import DLQ_PREFIX, RETRY_PREFIX, java_hash
 from model.topic import AUTO_CREATE_TOPIC, topic_name_error
 from remoting.codec import FLAG_ONEWAY, Command
 from remoting.headers import SendHeader
+from remoting.keys import Signer
 from runtime.backoff import backoff_s
 from runtime.env import Env
 from runtime.tasks import Tasks, every
@@ -78,6 +79,7 @@ class SendOptions:
     """``timeout_s``: a send with all its retries; ``attempt_timeout_s``: one answer. ``unknown_retries``: how
     often an attempt whose outcome is unknown is repeated, which may store the message twice (0 = never).
     ``compress_over_bytes``: zlib for longer bodies, None = never. ``poll_ms``: routes are asked for so often.
+    ``credentials``: every request is signed, as a cluster with ACL wants it.
     """
 
     timeout_s: float = 10.0
@@ -89,6 +91,7 @@ class SendOptions:
     in_flight_max: int = 10_000
     poll_ms: int = POLL_MS
     client_ip: str = "127.0.0.1"
+    credentials: Signer | None = None
 
 
 class Producer(Lifecycle):
@@ -107,7 +110,13 @@ class Producer(Lifecycle):
         self._options = options = options or SendOptions()
         self._env = env
         self.group = group
-        self.session = Session(env, namesrv, poll_ms=options.poll_ms, client_ip=options.client_ip)
+        self.session = Session(
+            env,
+            namesrv,
+            poll_ms=options.poll_ms,
+            client_ip=options.client_ip,
+            credentials=options.credentials,
+        )
         self._routes = self.session.routes
         self._ids = UniqueIds(env.random, options.client_ip)
         self._tasks = Tasks(f"producer {group}")

@@ -72,7 +72,7 @@ class SignedPath:
                 # What came before is handled first; then the same bytes end the connection.
                 pass
         if at > start:
-            _, slow = self._fast.process(connection, buffer, start, at)
+            at, slow = self._fast.process(connection, buffer, start, at)
         while stop := codec.frame_end(buffer, at, end, self._frame_bytes_max):
             slow.append(bytes(buffer[at:stop]))
             at = stop
