@@ -15,7 +15,7 @@ SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
-.PHONY: setup demo test quick check format bench facts lock sbom fuzz hostile toxiproxy secrets clean
+.PHONY: setup demo test quick check checked format bench facts lock sbom fuzz hostile toxiproxy secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
@@ -41,6 +41,10 @@ test: setup
 
 quick: setup
 	$(BIN)/pytest -n $(JOBS) -m quick
+
+# The compiled path with each access to memory checked (gcc's or clang's sanitizers).
+checked: setup
+	$(BIN)/python -m tests.checked_native
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -7,15 +7,19 @@ an ordinary run, more by ``KEELMQ_BOTH_PATHS_FRAMES``. A failure names its seed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-from typing import Final
+from typing import Final, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.errors import PeerError
+from remoting.service import Connection
+from store.files.record import records_in
 from tests.broker.send_frames import Way, any_frame, broken, plain_frame
-from tests.fakes.broker.send_path import HAS_COMPILED
+from tests.fakes.broker.send_path import HAS_COMPILED, WAYS
 
 FRAMES: Final = int(os.environ.get("KEELMQ_BOTH_PATHS_FRAMES", "20000"))
 FRAMES_PER_EXAMPLE: Final = 200
@@ -52,3 +56,28 @@ def test_all_ways_store_queue_answer_and_refuse_the_same(seed: int, count: int, 
             fast.each(left)
             assert fast.seen == ordinary.seen
             assert odd or disk_full or not left, "a plain send took the ordinary way"
+
+
+@given(seed=st.integers(0, 2**48))
+def test_whatever_bytes_come_only_whole_records_are_stored(seed: int) -> None:
+    """Of frames with bytes changed anywhere, lengths too: the connection ends, or goes on; nothing else."""
+    chance = random.Random(seed)
+    for compiled in WAYS:
+        way = Way(1 << 20, compiled=compiled)
+        for _ in range(10):
+            make = any_frame if chance.random() < 0.5 else plain_frame
+            data = bytearray(b"".join(make(chance, number) for number in range(chance.randrange(1, 6))))
+            for _ in range(chance.randrange(1, 6)):
+                at = (
+                    chance.randrange(len(data))
+                    if chance.random() < 0.5
+                    else chance.randrange(min(60, len(data)))
+                )
+                data[at] = chance.choice([0, 1, 2, 34, 92, 127, 128, 255, chance.randrange(256)])
+            del data[chance.randrange(len(data)) if chance.random() < 0.3 else len(data) :]
+            with contextlib.suppress(PeerError):
+                at, _ = way.hot.process(cast(Connection, way.connection), data, 0, len(data))
+                assert at <= len(data)
+        stored = bytes(way.store.log.data)
+        assert sum(record.size for record in records_in(stored)) == len(stored)
+        assert len(list(records_in(stored))) == len(way.store.dispatches)
