@@ -299,8 +299,9 @@ def _set_kept(draw: Draw, steps: Sequence[Step]) -> bool:
     return True
 
 
-def _swarm(rng: random.Random) -> Plan:
-    draw = Draw(rng)
+def _bursts(draw: Draw) -> None:
+    """All faults of a run, and what ends them."""
+    rng = draw.rng
     on = [kind for kind, (share, _) in KINDS.items() if rng.random() * 10 < share] or ["kill"]
     at = rng.randint(300, 1500)
     for _ in range(rng.choice((1, 2, 2, 3, 4))):
@@ -311,6 +312,11 @@ def _swarm(rng: random.Random) -> Plan:
     if rng.random() < 0.2:
         draw.steps.insert(0, Step(0, Look("master"), "first"))
         draw.add(at, Kill("=first"), Restart, draw.span(DOWN_MS))
+
+
+def _swarm(rng: random.Random) -> Plan:
+    draw = Draw(rng)
+    _bursts(draw)
     steps = [step for step in ordered(draw.steps) if step.at_ms < draw.until_ms]
     calm_ms = rng.choice((50, 100, 100, 100, 200, 200, 400, 1000, None))
     first = draw.modes[0]

@@ -138,13 +138,7 @@ class Story:
 
     async def main(self) -> None:
         cluster, plan = self.cluster, self.plan
-        for node in cluster.of("namesrv"):
-            cluster.start(node.name)
-        if plan.controllers_first:
-            await cluster.until(lambda: None if cluster.leader() else "no leader", READY_S)
-        for node in [*cluster.of("broker"), *cluster.of("learner")]:
-            cluster.start(node.name)
-        reason = await cluster.until(cluster.converged, READY_S)
+        reason = await self._start_servers()
         if reason is not None:
             self._not_live("the cluster did not become ready", reason)
             return
@@ -189,6 +183,17 @@ class Story:
         observer.cancel()
         cluster.observe()
         await self._read_back(reader)
+
+    async def _start_servers(self) -> str | None:
+        """None once all are members; else what is missing."""
+        cluster = self.cluster
+        for node in cluster.of("namesrv"):
+            cluster.start(node.name)
+        if self.plan.controllers_first:
+            await cluster.until(lambda: None if cluster.leader() else "no leader", READY_S)
+        for node in [*cluster.of("broker"), *cluster.of("learner")]:
+            cluster.start(node.name)
+        return await cluster.until(cluster.converged, READY_S)
 
     def _not_live(self, what: str, why: str) -> None:
         self.found.append(Violation("liveness", f"{what}: {why}"))
