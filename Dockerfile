@@ -6,7 +6,7 @@ ARG EXTRAS=""
 # For the compiled path; without a compiler sends take the Python path.
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt requirements-server.lock README.md LICENSE ./
 COPY keelmq keelmq
 COPY model model
 COPY runtime runtime
@@ -22,6 +22,7 @@ COPY chaos chaos
 COPY audit audit
 COPY cli cli
 RUN python -m venv /opt/keelmq \
+    && /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements-server.lock \
     && /opt/keelmq/bin/pip install --no-cache-dir --disable-pip-version-check -c constraints.txt ".${EXTRAS}"
 
 FROM python:3.11-slim
@@ -32,5 +33,8 @@ ENV PATH=/opt/keelmq/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 10001:10001
 WORKDIR /data
 VOLUME /data
+# Of a server with adminPort=9000; another command has none of its own: --no-healthcheck.
+HEALTHCHECK --interval=5s --timeout=3s --start-period=10s --retries=5 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:9000/healthz', timeout=2)"]
 ENTRYPOINT ["keelmq"]
 CMD ["--help"]

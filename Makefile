@@ -3,22 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+EXTRAS := audit proxy tls dev
+LOCK := uv pip compile pyproject.toml -c constraints.txt --generate-hashes --universal --python-version 3.11 \
+    --no-header --no-emit-index-url --no-emit-find-links --quiet
 BENCH ?= send
+EXECUTIONS ?= 1000000
+SECONDS ?= 600
 # What compose.yaml mounts, each of its own making; readable in there by uid 10001, and out here behind
 # a closed directory.
 SECRETS := deploy/secrets/raft deploy/secrets/ha deploy/secrets/peers
 
 TOXIPROXY := github.com/Shopify/toxiproxy/v2/cmd/server@v2.12.0
 
-.PHONY: setup demo test quick check format bench facts toxiproxy secrets clean
+.PHONY: setup demo test quick check checked format bench facts lock sbom fuzz hostile toxiproxy secrets clean
 
 setup: $(VENV)/.ready $(VENV)/.compiled
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.ready: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "keelmq needs Python 3.11 or newer: set PYTHON=/path/to/python3.11")'
 	@echo "setting up $(VENV): about a minute, once"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,proxy,tls,dev]'
 	@touch $@
 
 # Where there is no C compiler it says so, and everything takes the Python path.
@@ -36,6 +42,10 @@ test: setup
 quick: setup
 	$(BIN)/pytest -n $(JOBS) -m quick
 
+# The compiled path with each access to memory checked (gcc's or clang's sanitizers).
+checked: setup
+	$(BIN)/python -m tests.checked_native
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -52,6 +62,24 @@ bench: setup
 
 facts: setup
 	$(BIN)/python bench/facts.py
+
+# After a change of pyproject.toml or constraints.txt: every package with the hashes of its files.
+lock:
+	$(LOCK) $(foreach extra,$(EXTRAS),--extra $(extra)) -o requirements.lock
+	$(LOCK) --extra tls -o requirements-server.lock
+
+# What is installed, as CycloneDX.
+sbom: setup
+	$(BIN)/python deploy/sbom.py > sbom.json
+
+# Every decoder, so many executions; goes on where a run that was stopped left off (.fuzz).
+fuzz: setup
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --executions $(EXECUTIONS) --json .fuzz/result.json
+
+# A live group beside a hostile client.
+hostile: setup
+	$(BIN)/python -m tests.fuzz.hostile --seconds $(SECONDS) --json hostile.json
 
 # The real proxy for faults on links; without it drills and tests use the relay (chaos/links).
 toxiproxy: .tools/toxiproxy-server

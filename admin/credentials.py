@@ -1,33 +1,78 @@
-"""With which key does a command sign what it asks of a cluster that has ``peerCredentialsFile``?"""
+"""With which key does a command sign what it asks of a cluster with ``peerCredentialsFile`` or ACL?"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
-from remoting.auth import Credentials, read_credentials
-from runtime.os_env import OsDisk
+from model.errors import ConfigError
+from remoting.auth import Credentials
+from remoting.keys import OPERATORS, Signer, read_keys
+from runtime.os_env import OsEnv
 
 VARIABLE: Final = "KEELMQ_CREDENTIALS_FILE"
 
-option: Final = click.option(
-    "--credentials",
-    "credentials_file",
-    type=click.Path(dir_okay=False),
-    envvar=VARIABLE,
-    metavar="FILE",
-    help=f"The cluster's peerCredentialsFile, to sign with [${VARIABLE}].",
-)
+ACCESS_VARIABLE: Final = "KEELMQ_ACCESS_KEY"
+SECRET_VARIABLE: Final = "KEELMQ_SECRET_KEY"
+_META: Final = "keelmq.access."
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def read(path: str | None = None) -> Credentials | None:
-    """The key in ``path``, else in the file the environment names, else None. Raises ConfigError."""
+def option(command: _Command) -> _Command:
+    """Give a command ``--credentials``, ``--access-key`` and ``--secret-key``, which ``read`` looks at."""
+    for name, variable, text in (
+        ("secret-key", SECRET_VARIABLE, "Its secret; others on this machine see a command line."),
+        ("access-key", ACCESS_VARIABLE, "Sign as this user of a cluster with ACL."),
+    ):
+        command = click.option(
+            f"--{name}",
+            envvar=variable,
+            expose_value=False,
+            callback=_keep,
+            metavar="TEXT",
+            help=f"{text} [${variable}]",
+        )(command)
+    return click.option(
+        "--credentials",
+        "credentials_file",
+        type=click.Path(dir_okay=False),
+        envvar=VARIABLE,
+        metavar="FILE",
+        help=f"The cluster's peerCredentialsFile, to sign with [${VARIABLE}].",
+    )(command)
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    context.meta[f"{_META}{parameter.name}"] = value
+    return value
+
+
+def _user() -> Signer | None:
+    context = click.get_current_context(silent=True)
+    meta = {} if context is None else context.meta
+    access = meta.get(f"{_META}access_key") or os.environ.get(ACCESS_VARIABLE)
+    secret = meta.get(f"{_META}secret_key") or os.environ.get(SECRET_VARIABLE)
+    if not access and not secret:
+        return None
+    if not access or not secret:
+        raise ConfigError("--access-key and --secret-key go together")
+    return Credentials(access, secret)
+
+
+def read(path: str | None = None) -> Signer | None:
+    """The user of the command line or the environment, else the key in ``path``, else in the file that the
+    environment names, else None. Raises ConfigError."""
+    user = _user()
+    if user is not None:
+        return user
     if path:
-        return read_credentials(OsDisk(), path, "--credentials")
-    return read_credentials(OsDisk(), os.environ.get(VARIABLE, ""), VARIABLE)
+        return read_keys(OsEnv(), path, OPERATORS, "--credentials")
+    return read_keys(OsEnv(), os.environ.get(VARIABLE, ""), OPERATORS, VARIABLE)
 
 
 def open_to_others(path: str) -> bool:

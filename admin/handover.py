@@ -13,7 +13,7 @@ from typing import Final
 from client.admin import AdminClient, SyncState
 from model.codes import Response
 from model.errors import MqError, Refused, Unknown
-from remoting.auth import Credentials
+from remoting.keys import Signer
 from runtime.env import Env
 
 PRIORITY_LAST: Final = 2**31 - 1  # of a broker that has none
@@ -44,7 +44,7 @@ async def hand_over(
     group: str,
     transfer_target: int | None = None,
     *,
-    credentials: Credentials | None = None,
+    credentials: Signer | None = None,
 ) -> HandedOver:
     """Make ``transfer_target`` master of ``group``, or the living member of its SyncStateSet an election
     would prefer. That it was elected meanwhile for another reason is as good.

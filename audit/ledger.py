@@ -82,6 +82,7 @@ def _or(value: Any, default: Any) -> Any:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"expected text, found {value!r}")
+    value.encode()  # half of a surrogate pair is no text: a UnicodeEncodeError is a ValueError
     return value
 
 

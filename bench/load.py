@@ -11,6 +11,7 @@ import json
 import re
 import selectors
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -99,10 +100,12 @@ class Template:
 class Link:
     """One connection: what it has in flight, and the begin of an answer."""
 
-    def __init__(self, address: str, in_flight: int) -> None:
+    def __init__(self, address: str, in_flight: int, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), 5)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.socket.settimeout(10)
         self.room = in_flight
         self.begun = b""
@@ -112,6 +115,8 @@ class Link:
         data = self.socket.recv(1 << 18)
         if not data:
             raise ConnectionError("the broker closed a connection with sends unanswered")
+        while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+            data += self.socket.recv(1 << 18)  # no selector tells of what is decrypted already
         data = self.begun + data
         found = []
         at = 0
@@ -135,7 +140,9 @@ class Link:
         return found
 
 
-def run(address: str, topic: str, queues: int, work: Work, seconds: float) -> Outcome:
+def run(
+    address: str, topic: str, queues: int, work: Work, seconds: float, tls: ssl.SSLContext | None = None
+) -> Outcome:
     """Keep the sends of ``work`` open for ``seconds``, then wait for the last answers."""
     template = Template(topic, work)
     started: dict[int, float] = {}
@@ -143,7 +150,7 @@ def run(address: str, topic: str, queues: int, work: Work, seconds: float) -> Ou
     failures: list[bytes] = []
     sent = 0
     ready = selectors.DefaultSelector()
-    links = [Link(address, work.in_flight) for _ in range(work.connections)]
+    links = [Link(address, work.in_flight, tls) for _ in range(work.connections)]
     try:
         for link in links:
             ready.register(link.socket, selectors.EVENT_READ, link)

@@ -1,6 +1,6 @@
 """What a send costs the broker: CPU per message and messages per second, both header dialects.
 
-    python bench/send.py [--peer rocketmq] [--before DIR] [--brokers 1 3] [--only TEXT] [--json OUT]
+    python bench/send.py [--peer rocketmq] [--before DIR] [--tls] [--brokers 1 3] [--only TEXT] [--json OUT]
 
 One load program (``bench/load.py``) drives each side in turn, row by row, on this machine: single broker,
 ASYNC_FLUSH, 1 GiB segments; with ``3`` a group of three brokers that waits for all of them, whose CPU is
@@ -19,6 +19,7 @@ import asyncio
 import json
 import os
 import signal
+import ssl
 import statistics
 import subprocess
 import sys
@@ -35,6 +36,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from admin.certs import CertDirectory  # noqa: E402
 from admin.local.cluster import LocalCluster  # noqa: E402
 from bench import load  # noqa: E402
 from bench.load import Work  # noqa: E402
@@ -67,8 +69,16 @@ GROUP_WORKS = (
 class Side:
     """The brokers of one side, and how to measure them. ``status``: where its master tells what it did."""
 
-    def __init__(self, name: str, address: str, pids: list[int], status: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        pids: list[int],
+        status: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.name = name
+        self._tls = tls
         self.address = address
         self._processes = [psutil.Process(pid) for pid in pids]
         self._status = status
@@ -86,7 +96,7 @@ class Side:
 
     def load(self, work: Work, seconds: float) -> dict[str, Any]:
         before, cpu_s = self._stored(), self._cpu_s()
-        outcome = load.run(self.address, TOPIC, QUEUES, work, seconds)
+        outcome = load.run(self.address, TOPIC, QUEUES, work, seconds, self._tls)
         if not outcome.ok:
             raise RuntimeError(f"{self.name} refused all sends: {outcome.first_failure}")
         cpu_s = self._cpu_s() - cpu_s
@@ -121,9 +131,11 @@ def create_topic(address: str) -> None:
 
 
 @contextmanager
-def keelmq_broker(directory: Path, port: int, root: Path = ROOT, name: str = "keelmq") -> Iterator[Side]:
+def keelmq_broker(
+    directory: Path, port: int, root: Path = ROOT, name: str = "keelmq", *, tls: bool = False
+) -> Iterator[Side]:
     """A broker of the checkout at ``root``."""
-    settings = {
+    settings: dict[str, object] = {
         "listenPort": port,
         "adminPort": port + 5,
         "brokerId": 0,
@@ -131,10 +143,13 @@ def keelmq_broker(directory: Path, port: int, root: Path = ROOT, name: str = "ke
         "storePathRootDir": directory / "store",
         "flushDiskType": "ASYNC_FLUSH",
     }
+    certs = certificates(directory / "certs") if tls else {}
+    context = ssl.create_default_context(cafile=certs["tls.server.trustCertPath"]) if tls else None
+    settings |= certs
     command = [sys.executable, "-m", "cli.main", "broker"]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     env = os.environ | {"PYTHONPATH": str(root)}
     with (directory / "err").open("w") as errors:
         process = subprocess.Popen(
@@ -145,10 +160,24 @@ def keelmq_broker(directory: Path, port: int, root: Path = ROOT, name: str = "ke
         line = process.stdout.readline()
         if not line.startswith("ready "):
             raise RuntimeError(f"{name} did not start: {(directory / 'err').read_text()[-2000:]}")
-        yield Side(name, f"127.0.0.1:{port}", [process.pid], f"http://127.0.0.1:{port + 5}/status")
+        status = f"http://127.0.0.1:{port + 5}/status"
+        yield Side(name, f"127.0.0.1:{port}", [process.pid], status, context)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
+
+
+def certificates(directory: Path) -> dict[str, str]:
+    """Keys of a broker that takes TLS as well."""
+    made = CertDirectory(directory)
+    made.make_authority("bench", 2)
+    made.issue("broker", 2, ("127.0.0.1",), server=True)
+    return {
+        "tls.server.mode": "permissive",
+        "tls.server.certPath": str(directory / "broker.pem"),
+        "tls.server.keyPath": str(directory / "broker.key"),
+        "tls.server.trustCertPath": str(directory / "ca.pem"),
+    }
 
 
 @contextmanager
@@ -169,14 +198,21 @@ def rocketmq_broker(directory: Path, port: int) -> Iterator[Side]:
 
 
 @asynccontextmanager
-async def keelmq_group(directory: Path) -> AsyncIterator[Side]:
-    """Three brokers that all acknowledge, and three Controllers."""
-    cluster = LocalCluster.create(directory)
+async def keelmq_group(directory: Path, *, tls: bool = False) -> AsyncIterator[Side]:
+    """Three brokers that all acknowledge, and three Controllers; ``tls``: on every link, HA's too."""
+    settings: list[str] = []
+    context = None
+    if tls:
+        keys = certificates(directory / "certs")
+        keys |= {"tls.enable": "true", "tls.client.trustCertPath": keys["tls.server.trustCertPath"]}
+        settings = [f"{role}.{key}={value}" for role in ("broker", "namesrv") for key, value in keys.items()]
+        context = ssl.create_default_context(cafile=keys["tls.client.trustCertPath"])
+    cluster = LocalCluster.create(directory, settings=settings)
     try:
         group = (await cluster.up())["groups"][0]
         master = next(one for one in group["brokers"] if one["role"] == "master")
         pids = [one["pid"] for one in group["brokers"]]
-        yield Side("keelmq", master["address"], pids, master["status"])
+        yield Side("tls" if tls else "keelmq", master["address"], pids, master["status"], context)
     finally:
         cluster.down()
 
@@ -225,6 +261,9 @@ def rows_of(works: list[Work], starts: list[list[Runs]], what: str) -> list[dict
         for other in row.keys() & {"rocketmq", "before"}:
             ratios = [cpu_us_of(runs["keelmq"]) / cpu_us_of(runs[other]) for runs in of_starts]
             row[f"ratio_to_{other}"] = round(statistics.median(ratios), 3)
+        if "tls" in row:
+            ratios = [cpu_us_of(runs["tls"]) / cpu_us_of(runs["keelmq"]) for runs in of_starts]
+            row["ratio_of_tls"] = round(statistics.median(ratios), 3)
         rows.append(row)
         print(line_of(row), flush=True)
     return rows
@@ -250,7 +289,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 def line_of(row: dict[str, Any]) -> str:
     text = f"{row['work']:>46}"
-    for name in ("keelmq", "before", "rocketmq"):
+    for name in ("keelmq", "before", "tls", "rocketmq"):
         if name in row:
             side = row[name]
             low, high = side["spread"]
@@ -263,6 +302,8 @@ def line_of(row: dict[str, Any]) -> str:
             text += f", refused {100 * row[name]['refused']:.1f} %"
         if f"ratio_to_{name}" in row:
             text += f", ratio {row[f'ratio_to_{name}']:.2f}"
+        if name == "tls" and name in row:
+            text += f", {row['ratio_of_tls']:.2f} times keelmq without"
     return text
 
 
@@ -278,6 +319,9 @@ async def bench(given: argparse.Namespace, scratch: Path) -> list[dict[str, Any]
                 if given.before is not None:
                     before = keelmq_broker(at / "before", given.base_port + 100, given.before, "before")
                     sides.append(stack.enter_context(before))
+                if given.tls:
+                    tls = keelmq_broker(at / "tls", given.base_port + 300, name="tls", tls=True)
+                    sides.append(stack.enter_context(tls))
                 if given.peer == "rocketmq":
                     sides.append(stack.enter_context(rocketmq_broker(at / "r", given.base_port + 200)))
                 starts.append(measure(sides, works, given))
@@ -286,6 +330,9 @@ async def bench(given: argparse.Namespace, scratch: Path) -> list[dict[str, Any]
         works = [work for work in GROUP_WORKS if given.only in str(work)]
         async with AsyncExitStack() as stack:
             sides = [await stack.enter_async_context(keelmq_group(scratch / "group"))]
+            if given.tls:
+                secured = keelmq_group(scratch / "tls-group", tls=True)
+                sides.append(await stack.enter_async_context(secured))
             if given.peer == "rocketmq":
                 sides.append(await stack.enter_async_context(rocketmq_group(scratch / "r-group")))
             rows += rows_of(works, [measure(sides, works, given)], "3 brokers")
@@ -298,6 +345,7 @@ def main() -> int:
     )
     parser.add_argument("--peer", choices=["rocketmq", "none"], default="none")
     parser.add_argument("--before", type=Path, metavar="DIR", help="a checkout of keelmq to measure beside")
+    parser.add_argument("--tls", action="store_true", help="the same over TLS beside")
     parser.add_argument("--brokers", type=int, nargs="+", choices=[1, 3], default=[1, 3])
     parser.add_argument("--only", default="", metavar="TEXT", help="works whose name holds it")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each work at each start")

@@ -20,8 +20,8 @@ from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import Refused
 from model.message import encode_host
-from remoting.auth import Credentials
 from remoting.codec import Command
+from remoting.keys import Signer
 from remoting.service import Connection
 from runtime.env import Env
 from runtime.turns import Turns
@@ -41,7 +41,7 @@ def not_available(reason: str) -> str:
 class Trust:
     """The key of the peers, and the users and policies of ACL 2.0."""
 
-    credentials: Credentials | None = None
+    credentials: Signer | None = None
     directory: Directory = field(default_factory=Directory)
 
 
@@ -73,6 +73,14 @@ class BrokerContext:
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first offset of a queue that is there to be read."""
         return max(self.store.min_queue_offset(topic, queue_id), self.topics.first_offset(topic, queue_id))
+
+    def queue_end(self, topic: str, queue_id: int) -> int:
+        """The offset behind the last message of a queue. Of a master that has not confirmed yet what its log
+        had when it was elected, as its log says: the former one may have, and told its consumers."""
+        end = self.store.max_queue_offset(topic, queue_id)
+        if self.role_state.is_master and self.store.dispatched < self.role_state.led_from:
+            return max(end, self.store.next_offset(topic, queue_id))
+        return end
 
     def got(self, topic: str, group: str, messages: int) -> None:
         """A consumer group was given so many messages of a topic."""

@@ -35,8 +35,7 @@ from ha.service import HaService
 from model.codes import Request
 from model.config import BrokerConfig
 from model.ids import BrokerId, Epoch
-from remoting.acl.control import inner_credentials
-from remoting.auth import read_credentials
+from remoting.acl.control import own_credentials
 from remoting.codec import Command
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
@@ -46,6 +45,7 @@ from store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 EXPIRE_S: Final = 10.0
+LOST_MS: Final = 10_000.0  # a slave without a link to its master for longer does not do its work
 
 
 class Broker:
@@ -56,12 +56,11 @@ class Broker:
         self.started = False
         self.port = 0
         self.tasks = Tasks(f"broker {config.broker_name}")
-        credentials = read_credentials(env.disk, config.peer_credentials_file)
+        credentials, signing = own_credentials(env, config)
         name = f"broker {config.broker_name}"
         guard = Guard(name, Limits.of(config), env.monotonic_ms)
         self.acl = access_of(env, config, guard, credentials)
         self.context.trust = Trust(credentials, self.acl.directory)
-        signing = credentials or inner_credentials(config)
         self.client = RemotingClient(
             env, name, handler=self._handle_asked, on_close=self._link_lost, credentials=signing
         )
@@ -197,8 +196,13 @@ class Broker:
         role.on_change.append(registration.soon)
         role.on_change.append(upkeep.acting.soon)
         role.on_no_ha_address.append(registration.soon)
-        self.topics.on_change.append(lambda names: registration.soon())
+        self.topics.on_change.append(lambda names: self._topics_changed())
         registration.on_master.append(role.ha_address_of)
+
+    def _topics_changed(self) -> None:
+        """A slave's table is in no route: what it copied is registered with the next period."""
+        if self.role_state.is_master:
+            self.registration.soon()
 
     # What the role manager asks (``broker.role.host.RoleHost``)
 
@@ -299,7 +303,10 @@ class Broker:
             return f"needs a re-seed: {self.ha.needs_reseed}"
         if self.ha.unproven is not None:
             return f"does not follow its master: {self.ha.unproven}"
-        return None
+        lost = self.ha.lost(LOST_MS)
+        if lost is not None and self.role.reason is not None:
+            return f"{lost}; {self.role.reason}"
+        return lost
 
     def check_invariants(self) -> None:
         """Raise if what this broker shows and what it does are two things."""

@@ -16,8 +16,8 @@ from model.codes import Request, Response
 from model.errors import MqError, PeerError, Refused
 from model.topic import PERM_READ, PERM_WRITE, TopicConfig, topic_name_error
 from remoting import bodies
-from remoting.auth import Credentials
 from remoting.codec import Command
+from remoting.keys import Signer
 from runtime.env import Env
 
 
@@ -81,7 +81,7 @@ class AdminClient(Lifecycle):
         env: Env,
         namesrv: str | Sequence[str] = (),
         *,
-        credentials: Credentials | None = None,
+        credentials: Signer | None = None,
     ) -> None:
         """``credentials``: the key of a cluster with ``peerCredentialsFile``."""
         self.session = Session(env, namesrv, credentials=credentials)

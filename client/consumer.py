@@ -26,6 +26,7 @@ from model.errors import MqError
 from model.message import java_hash, retry_topic
 from remoting import bodies
 from remoting.codec import Command
+from remoting.keys import Signer
 from runtime.env import Env
 from runtime.tasks import Tasks, every
 
@@ -47,7 +48,8 @@ class ConsumeOptions:
     """``orderly``: a queue is consumed by one consumer at a time, in order, under the broker's lock; a
     message not handled is tried again before the next one. Otherwise up to ``concurrency`` calls per queue
     run at once (1 keeps the order while nothing fails). ``from_first``: where a new group begins.
-    ``retry_max``: after so many returns a message goes to the dead letters.
+    ``retry_max``: after so many returns a message goes to the dead letters. ``credentials``: every request is
+    signed, as a cluster with ACL wants it.
     """
 
     orderly: bool = False
@@ -58,6 +60,7 @@ class ConsumeOptions:
     poll_ms: int = POLL_MS
     rebalance_s: float = REBALANCE_S
     commit_s: float = COMMIT_S
+    credentials: Signer | None = None
 
     @property
     def limits(self) -> Limits:
@@ -88,7 +91,9 @@ class PushConsumer(Lifecycle):
         self._options = options = options or ConsumeOptions()
         self._subscriptions = {**subscriptions, retry_topic(group): "*"}
         self._sub_version = env.now_ms()
-        self.puller = PullConsumer(env, group, namesrv, session=session, poll_ms=options.poll_ms)
+        self.puller = PullConsumer(
+            env, group, namesrv, session=session, poll_ms=options.poll_ms, credentials=options.credentials
+        )
         self.session = self.puller.session
         self._routes = self.session.routes
         self._tasks = Tasks(f"consumer {group}")

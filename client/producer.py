@@ -30,14 +30,15 @@ from client.message import (
     packed,
 )
 from client.routes import Route
-from client.sending import check, may_retry
+from client.sending import PER_BROKER_CODES, check, may_retry
 from client.session import POLL_MS, Session
 from model.codes import Request, Response
 from model.errors import MqError, PeerError, Refused, Unknown
-from model.message import RETRY_PREFIX, java_hash
+from model.message import DLQ_PREFIX, RETRY_PREFIX, java_hash
 from model.topic import AUTO_CREATE_TOPIC, topic_name_error
 from remoting.codec import FLAG_ONEWAY, Command
 from remoting.headers import SendHeader
+from remoting.keys import Signer
 from runtime.backoff import backoff_s
 from runtime.env import Env
 from runtime.tasks import Tasks, every
@@ -69,6 +70,8 @@ class _Sending:
     unknown_retries: int
     attempts: list[Attempt] = field(default_factory=list)
     tries: int = 0
+    refused_by: set[str] = field(default_factory=set)
+    """Brokers that take no messages of this topic, whoever is their master."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +79,7 @@ class SendOptions:
     """``timeout_s``: a send with all its retries; ``attempt_timeout_s``: one answer. ``unknown_retries``: how
     often an attempt whose outcome is unknown is repeated, which may store the message twice (0 = never).
     ``compress_over_bytes``: zlib for longer bodies, None = never. ``poll_ms``: routes are asked for so often.
+    ``credentials``: every request is signed, as a cluster with ACL wants it.
     """
 
     timeout_s: float = 10.0
@@ -87,6 +91,7 @@ class SendOptions:
     in_flight_max: int = 10_000
     poll_ms: int = POLL_MS
     client_ip: str = "127.0.0.1"
+    credentials: Signer | None = None
 
 
 class Producer(Lifecycle):
@@ -105,7 +110,13 @@ class Producer(Lifecycle):
         self._options = options = options or SendOptions()
         self._env = env
         self.group = group
-        self.session = Session(env, namesrv, poll_ms=options.poll_ms, client_ip=options.client_ip)
+        self.session = Session(
+            env,
+            namesrv,
+            poll_ms=options.poll_ms,
+            client_ip=options.client_ip,
+            credentials=options.credentials,
+        )
         self._routes = self.session.routes
         self._ids = UniqueIds(env.random, options.client_ip)
         self._tasks = Tasks(f"producer {group}")
@@ -319,8 +330,19 @@ class Producer(Lifecycle):
             raise self._gave_up(sending, error) from error
 
     def _again(self, sending: _Sending, error: BaseException) -> bool:
+        if isinstance(error, Refused) and error.code in PER_BROKER_CODES and self._all_refused(sending):
+            return False
         unknown = sum(1 for attempt in sending.attempts if attempt.outcome == "unknown")
         return may_retry(error, unknown_retries_left=sending.unknown_retries + 1 - unknown)
+
+    def _all_refused(self, sending: _Sending) -> bool:
+        """Whether there is no other broker to try, by a route asked for since: their refusal is for good."""
+        if sending.tries < 2:
+            return False
+        route = self._routes.cached(sending.topic) or self._provisional.get(sending.topic)
+        if sending.queue is not None or sending.sharding_key is not None or route is None:
+            return True
+        return {route.master(queue.broker_name) for queue in route.writable} <= sending.refused_by
 
     def _wait_s(self, sending: _Sending) -> float:
         # The first retry asks the NameServers at once; the waits then grow to 50 ms, or end with a new route.
@@ -334,6 +356,8 @@ class Producer(Lifecycle):
     def _gave_up(self, sending: _Sending, error: BaseException) -> MqError:
         attempts = tuple(sending.attempts)
         text = f"{error or type(error).__name__} (after {sending.tries} attempts)"
+        if attempts and attempts[-1].detail not in text:
+            text = f"{text}; the last attempt ended with: {attempts[-1].detail}"
         if any(attempt.outcome == "unknown" for attempt in attempts):
             return SendUnknown(text, attempts)
         code = Response.TOPIC_NOT_EXIST if isinstance(error, NoRoute) else Response.SERVICE_NOT_AVAILABLE
@@ -406,6 +430,8 @@ class Producer(Lifecycle):
             took_ms = self._env.monotonic_ms() - started_ms
             text = str(error) or type(error).__name__
             sending.attempts.append(Attempt(address, "unknown" if unknown else "failed", text, took_ms))
+            if isinstance(error, Refused) and error.code in PER_BROKER_CODES:
+                sending.refused_by.add(address)
             if isinstance(error, Refused) and error.code == Response.GO_AWAY:
                 # The sends that went out with this one are still answered: to hang up now would make them
                 # unknown.
@@ -442,10 +468,15 @@ class Producer(Lifecycle):
             queues = tuple(
                 Queue(topic, queue.broker_name, queue.queue_id)
                 for queue in default.writable
-                if queue.queue_id < self._options.default_topic_queues
+                if queue.queue_id < self._queues_of_new(topic)
             )
             self._provisional[topic] = Route(topic, default.brokers, default.clusters, queues, queues)
             return self._provisional[topic]
+
+    def _queues_of_new(self, topic: str) -> int:
+        """How many queues a broker makes for a topic it does not know."""
+        own = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        return 1 if own else self._options.default_topic_queues
 
     def _probe(self, topic: str) -> None:
         if topic not in self._probing:

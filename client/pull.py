@@ -22,6 +22,7 @@ from model.errors import DiskError, PeerError, Unknown
 from remoting import bodies
 from remoting.codec import Command
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullAnswer, PullHeader
+from remoting.keys import Signer
 from runtime.env import Env
 from store.files.record import decode
 
@@ -101,9 +102,11 @@ class PullConsumer(Lifecycle):
         *,
         session: Session | None = None,
         poll_ms: int = POLL_MS,
+        credentials: Signer | None = None,
     ) -> None:
+        """``credentials``: what a session of its own signs with, as a cluster with ACL wants it."""
         self.group = group
-        self.session = session or Session(env, namesrv, poll_ms=poll_ms)
+        self.session = session or Session(env, namesrv, poll_ms=poll_ms, credentials=credentials)
         self._routes = self.session.routes
         self._suggested: dict[Queue, int] = {}
 

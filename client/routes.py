@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 HEDGE_S: Final = 0.1
 """A calm question goes to one NameServer; the next one is asked as well when no answer came for this long."""
+OTHERS_S: Final = 0.5
+"""When one NameServer has answered, though without a master, the others are waited for so long."""
 SUSPECT_MS: Final = 1000.0
 """How long one failure keeps an address suspect, unless it answers."""
 REPAIR_S: Final = 10.0
@@ -94,6 +96,22 @@ class Route:
         )
 
 
+class Silence:
+    """NameServers that do not answer. ``on_silent`` hears of each once, until it answers again."""
+
+    def __init__(self) -> None:
+        self.on_silent: list[Callable[[str], None]] = []
+        self._silent: set[str] = set()
+
+    def note(self, address: str, answer: Route | MqError) -> None:
+        if not isinstance(answer, NameServersSilent):
+            self._silent.discard(address)
+        elif address not in self._silent:
+            self._silent.add(address)
+            for hook in self.on_silent:
+                hook(str(answer))
+
+
 class Routes:
     """The routes one client uses. ``start`` begins to poll; ``stop`` ends every task."""
 
@@ -122,6 +140,7 @@ class Routes:
         self._changed: dict[str, asyncio.Event] = {}
         self._told_ms: dict[str, float] = {}
         self.on_change: list[Callable[[Route | None, Route], None]] = []
+        self.silence = Silence()
 
     def start(self) -> None:
         self._tasks.spawn(self._poll(), name="poll")
@@ -264,19 +283,8 @@ class Routes:
             )
             for turn in range(count)
         ]
-        best: Route | None = None
-        errors: list[MqError] = []
         try:
-            for _ in range(count):
-                index, answer = await answers.get()
-                if isinstance(answer, MqError):
-                    errors.append(answer)
-                    continue
-                self._preferred = index
-                if best is None or self._good_masters(answer) > self._good_masters(best):
-                    best = answer
-                if self._good_masters(best) == len(best.brokers) > 0:
-                    break
+            best, errors = await self._first_good(answers)
         finally:
             for asker in askers:
                 asker.cancel()
@@ -286,6 +294,37 @@ class Routes:
             return (missing or errors)[0]
         self._adopt(best)
         return best
+
+    async def _first_good(
+        self, answers: asyncio.Queue[tuple[int, Route | MqError]]
+    ) -> tuple[Route | None, list[MqError]]:
+        """The best route that was told, None without any, and what was said instead of one."""
+        best: Route | None = None
+        errors: list[MqError] = []
+        until_s: float | None = None
+        unheard = set(range(len(self.nameservers)))
+        try:
+            while unheard:
+                async with asyncio.timeout_at(until_s):
+                    index, answer = await answers.get()
+                unheard.discard(index)
+                if not isinstance(answer, NameServersSilent):
+                    until_s = until_s or asyncio.get_running_loop().time() + OTHERS_S
+                if isinstance(answer, MqError):
+                    errors.append(answer)
+                    continue
+                self._preferred = index
+                if best is None or self._good_masters(answer) > self._good_masters(best):
+                    best = answer
+                if self._good_masters(best) == len(best.brokers) > 0:
+                    break
+        except TimeoutError:
+            # What has been said is what there is.
+            for index in unheard:
+                address = self.nameservers[index]
+                text = f"NameServer {address} does not answer, the others are believed"
+                self.silence.note(address, NameServersSilent(text))
+        return best, errors
 
     async def _ask_one(
         self, topic: str, index: int, delay_s: float, answers: asyncio.Queue[tuple[int, Route | MqError]]
@@ -306,6 +345,7 @@ class Routes:
                 )
         except (OSError, MqError) as error:
             answer = NameServersSilent(f"NameServer {address}: {error or type(error).__name__}")
+        self.silence.note(address, answer)
         answers.put_nowait((index, answer))
 
     def _good_masters(self, route: Route) -> int:

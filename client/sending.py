@@ -28,6 +28,12 @@ RETRY_CODES: Final = frozenset(
 )
 """Answers after which RocketMQ's producers try again (facts: ``retryResponseCodes``)."""
 
+PER_BROKER_CODES: Final = frozenset(
+    {Response.NO_PERMISSION, Response.NO_BUYER_ID, Response.NOT_IN_CURRENT_UNIT}
+)
+"""Of these, answers that say nothing about routes or roles: another broker may take the message, this one
+will not."""
+
 STORED_CODES: Final = frozenset(int(status) for status in SendStatus)
 NOT_WRITTEN_REMARKS: Final = ("in-sync replicas not enough", "[REJECTREQUEST]")
 

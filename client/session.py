@@ -14,8 +14,8 @@ from model.codes import Request, Response
 from model.errors import MqError, Refused
 from model.settings import addresses
 from remoting import bodies
-from remoting.auth import Credentials
 from remoting.codec import Command
+from remoting.keys import Signer
 from remoting.service import Connection, RemotingClient
 from runtime.env import Env
 from runtime.tasks import Tasks
@@ -47,7 +47,7 @@ class Session:
         *,
         client_ip: str = "127.0.0.1",
         poll_ms: int = POLL_MS,
-        credentials: Credentials | None = None,
+        credentials: Signer | None = None,
     ) -> None:
         self.env = env
         self.client_ip = client_ip

@@ -44,9 +44,10 @@ from model.config.controller import raft_port_of
 from model.errors import ConfigError, PeerError, Refused, Unknown
 from model.settings import one_address, parse_properties, peers, split_address
 from remoting import codec
-from remoting.auth import Credentials, read_credentials
+from remoting.acl.control import StandaloneAccess, own_credentials
 from remoting.bodies import dumps, loads, loads_object
 from remoting.headers import INT_MAX, flag, need, need_int, opt_bool, opt_int
+from remoting.keys import Signer
 from remoting.service import Connection, Guard, Limits, RemotingClient, RemotingServer, unsupported
 from runtime.env import Env
 from runtime.secret import read_secret
@@ -84,8 +85,11 @@ class Controller:
         self._request_count = 0
         self._boot = f"{config.self_id}.{env.random.getrandbits(64):016x}"
         self._raft = self._make_raft()
-        credentials = read_credentials(env.disk, config.peer_credentials_file)
-        self._client = RemotingClient(env, f"controller.{config.self_id}", credentials=credentials)
+        credentials, signing = own_credentials(env, config)
+        name = f"controller.{config.self_id}"
+        self._client = RemotingClient(env, name, credentials=signing)
+        guard = Guard(name, Limits.of(config), env.monotonic_ms)
+        self._access = StandaloneAccess(env, config, guard, credentials)
         self._brokers = Brokers(env, config, self._table, self._live, self._client)
         self._coordinator = ElectionCoordinator(
             env,
@@ -96,7 +100,7 @@ class Controller:
             self._brokers,
             self._propose_own,
         )
-        self._server = self._make_server(credentials)
+        self._server = self._make_server(credentials, guard)
         self._asks: dict[int, _Ask] = {
             Request.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
             Request.CONTROLLER_ELECT_MASTER: self._elect,
@@ -129,7 +133,7 @@ class Controller:
             ),
         )
 
-    def _make_server(self, credentials: Credentials | None) -> RemotingServer:
+    def _make_server(self, credentials: Signer | None, guard: Guard) -> RemotingServer:
         config = self._config
         server = RemotingServer(
             self._env,
@@ -138,18 +142,25 @@ class Controller:
             on_open=self._brokers.opened,
             on_close=self._on_close,
             credentials=credentials,
-            guard=Guard(f"controller.{config.self_id}", Limits.of(config), self._env.monotonic_ms),
+            guard=guard,
         )
         server.sign_calls()  # it calls brokers only, on the connections they beat on
         return server
 
     async def start(self) -> None:
-        """Take part and listen. Raises DiskError on a damaged directory, OSError for a taken port."""
-        await self._raft.start()
+        """Take part and listen. Raises DiskError on a damaged directory, ConfigError for an ACL that cannot
+        be read, OSError for a taken port."""
+        await self._access.start()
+        try:
+            await self._raft.start()
+        except BaseException:
+            await self._access.stop()
+            raise
         try:
             _, port = split_address(self._peers[self._config.self_id])
             await self._server.start(self._config.bind_address, port)
         except BaseException:
+            await self._access.stop()
             await self._raft.stop()
             raise
         self._coordinator.start()
@@ -159,6 +170,7 @@ class Controller:
         if self._stopped:
             return
         self._stopped = True
+        await self._access.stop()
         await self._raft.stop()
         await self._coordinator.stop()
         await self._brokers.stop()
@@ -212,6 +224,8 @@ class Controller:
     # connections
 
     async def _handle(self, connection: Connection, request: codec.Command) -> codec.Command | None:
+        if request.code in self._access.answers:
+            return await self._access.answers[request.code](request)
         match request.code:
             case Request.BROKER_HEARTBEAT:
                 return self._heartbeat(connection, request)

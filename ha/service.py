@@ -303,6 +303,10 @@ class HaService:
         """Why this slave and its master do not believe each other, or None."""
         return self._follower.unproven if self._follower is not None else None
 
+    def lost(self, for_ms: float) -> str | None:
+        """Why this slave has not followed its master for longer than that, or None."""
+        return self._follower.lost(for_ms) if self._follower is not None else None
+
     @property
     def turned_away_total(self) -> int:
         """Links that did not prove themselves, since the start."""

@@ -65,7 +65,7 @@ _BROKER: Final = """
     enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
     enableRegisterProducer enableRemotingMetrics enableRequestMetrics enableRetryTopicV2 enableRocksDBLog
     enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
-    enableSingleTopicRegister enableSkipLongAwaitingAck enableSplitMetadata enableSplitRegistration
+    enableSkipLongAwaitingAck enableSplitMetadata enableSplitRegistration
     enableStatsMetrics enableTransactionMetrics endTransactionPoolQueueCapacity
     endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
     fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval filterDataCleanTimeSpan filterSupportRetry
@@ -163,7 +163,6 @@ _LIST: Final = "list the addresses"
 
 REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "migrateAuthFromV1Enabled": (_OFF, "accounts of ACL 1.0 are not made users of ACL 2.0"),
-    "enablePropertyFilter": (_OFF, "messages are filtered by tag only, not by SQL92"),
     "enableConsumeQueueExt": (_OFF, "a ConsumeQueue holds tag codes only"),
     "timerWheelEnable": (_OFF, "messages are delayed by level only"),
     "timerRocksDBEnable": (_OFF, "messages are delayed by level only"),

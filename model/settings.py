@@ -75,7 +75,10 @@ def parse_file(name: str, text: str) -> dict[str, str]:
         raise ConfigError(f"{name}: not TOML: {error}") from None
     nested = [k for k, v in table.items() if isinstance(v, dict | list)]
     if nested:
-        raise ConfigError(f"{name}: {nested[0]} must be a plain value, found a table or array")
+        raise ConfigError(
+            f"{name}: {nested[0]} must be a plain value, found a table or array; a key with dots is written"
+            ' in quotes: "tls.config.file" = ...'
+        )
     return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in table.items()}
 
 
@@ -162,31 +165,38 @@ def need(condition: bool, text: str) -> None:
         raise ConfigError(text)
 
 
-def addresses(text: str) -> list[str]:
-    """Split ``a:1;b:2`` (``,`` also separates) into addresses. Raises ConfigError without a port."""
+def addresses(text: str, name: str = "") -> list[str]:
+    """Split ``a:1;b:2`` (``,`` also separates) into addresses. Raises ConfigError without a port; it names
+    the key ``name``, if given."""
     found = [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
+    of = f"{name}: " if name else ""
     for address in found:
         host, _, port = address.rpartition(":")
-        need(bool(host) and port.isdigit(), f"address {address!r}: expected host:port")
-        need(0 < int(port) <= PORT_MAX, f"address {address!r}: a port is 1 to {PORT_MAX}")
+        need(
+            bool(host) and port.isascii() and port.isdigit() and len(port) < 10,
+            f"{of}address {address!r}: expected host:port",
+        )
+        need(0 < int(port) <= PORT_MAX, f"{of}address {address!r}: a port is 1 to {PORT_MAX}")
     return found
 
 
-def one_address(text: str) -> str:
+def one_address(text: str, name: str = "") -> str:
     """``text`` as a ``host:port``. Raises ConfigError."""
-    found = addresses(text)
-    need(len(found) == 1, f"address {text!r}: expected one host:port")
+    found = addresses(text, name)
+    need(len(found) == 1, f"{f'{name}: ' if name else ''}address {text!r}: expected one host:port")
     return found[0]
 
 
-def peers(text: str) -> dict[str, str]:
-    """Split ``n0-host:port;n1-host:port`` into id -> address. Raises ConfigError."""
+def peers(text: str, name: str = "") -> dict[str, str]:
+    """Split ``n0-host:port;n1-host:port`` into id -> address. Raises ConfigError; it names the key ``name``,
+    if given."""
     found: dict[str, str] = {}
+    of = f"{name}: " if name else ""
     for part in filter(None, (p.strip() for p in text.split(";"))):
         node, separator, address = part.partition("-")
-        need(bool(separator and node), f"peer {part!r}: expected id-host:port")
-        need(node not in found, f"peer {node} is listed twice")
-        found[node] = addresses(address)[0]
+        need(bool(separator and node and address), f"{of}peer {part!r}: expected id-host:port")
+        need(node not in found, f"{of}peer {node} is listed twice")
+        found[node] = one_address(address, name)
     return found
 
 

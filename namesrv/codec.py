@@ -31,6 +31,8 @@ VERSION_5_0_0: Final = 413
 ZONE: Final = "__ZONE_NAME"
 PART: Final = "keelmqPart"
 """Ours. A master registers topics that changed; the answer to 103 says that this NameServer takes it."""
+GONE: Final = "keelmqDeletedTopics"
+"""Ours. In the body of such a registration: topics that were deleted."""
 
 _INT: Final = struct.Struct(">i")
 
@@ -64,6 +66,7 @@ def parse_registration(command: Command) -> Registration:
         body = loads_object(command.body)
         _wrapper(found, _object(body.get("topicConfigSerializeWrapper") or {}, "topicConfigSerializeWrapper"))
         found.filter_servers = _texts(body.get("filterServerList") or [])
+        found.gone = _texts(body.get(GONE) or [])
     return found
 
 

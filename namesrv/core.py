@@ -57,9 +57,10 @@ class Registration:
     topics: dict[str, Queues] = field(default_factory=dict)
     mappings: dict[str, dict[str, Any]] = field(default_factory=dict)
     filter_servers: list[str] = field(default_factory=list)
-    part: bool = (
-        False  # ``topics`` are those that changed since the registration before on the same connection
-    )
+    part: bool = False
+    """``topics`` are those that changed since the registration before on the same connection, and ``gone``
+    those that were deleted."""
+    gone: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ class RouteTable:
         live = self._live.get(broker.address)
         # An unchanged table is not taken again: it would give back a write bit an operator wiped.
         changed = moved or live is None or live.version != broker.version
-        if self._config.delete_topic_with_registration and not broker.part:
+        if self._config.delete_topic_with_registration:
             self._drop_unnamed(broker)
         self._take_queues(broker, read_only=bool(broker.acting_master) and not is_master, changed=changed)
         for topic, mapping in broker.mappings.items() if changed else ():
@@ -264,8 +265,9 @@ class RouteTable:
 
     def _drop_unnamed(self, broker: Registration) -> None:
         """Take away the group's queues of topics its broker does not name any more."""
-        for topic in [t for t, groups in self._topics.items() if broker.group in groups]:
-            if topic not in broker.topics:
+        known = broker.gone if broker.part else list(self._topics)
+        for topic in known:
+            if topic not in broker.topics and broker.group in self._topics.get(topic, {}):
                 self._drop_queues(topic, broker.group)
 
     def heartbeat(self, address: str, session: int, now_ms: int) -> bool:

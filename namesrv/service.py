@@ -16,7 +16,7 @@ from model.ids import MASTER_ID
 from model.settings import parse_properties
 from namesrv.codec import PART, ZONE, parse_queues, parse_registration, parse_version
 from namesrv.core import ORDER_NAMESPACE, KvTable, MasterChange, MinIdChange, Notice, RouteTable
-from remoting.auth import read_credentials
+from remoting.acl.control import StandaloneAccess, own_credentials
 from remoting.bodies import dumps, dumps_dialect, loads_object
 from remoting.codec import Command
 from remoting.headers import BrokerHeader, flag, need, opt_bool
@@ -67,8 +67,10 @@ class NameServer:
         self._session_last = 0
         self._port: int | None = None
         self._tasks = Tasks("namesrv")
-        credentials = read_credentials(env.disk, config.peer_credentials_file)
-        self._client = RemotingClient(env, "namesrv", credentials=credentials)
+        credentials, signing = own_credentials(env, config)
+        self._client = RemotingClient(env, "namesrv", credentials=signing)
+        guard = Guard("namesrv", Limits.of(config), env.monotonic_ms)
+        self._access = StandaloneAccess(env, config, guard, credentials)
         self._server = RemotingServer(
             env,
             "namesrv",
@@ -76,13 +78,15 @@ class NameServer:
             on_open=self._opened,
             on_close=self._closed,
             credentials=credentials,
-            guard=Guard("namesrv", Limits.of(config), env.monotonic_ms),
+            guard=guard,
         )
         self._answers = self._requests()
 
     async def start(self) -> None:
-        """Load the KV table and listen. Raises DiskError for a broken KV file, OSError for a taken port."""
+        """Load the KV table and the ACL, and listen. Raises DiskError for a broken KV file, ConfigError for
+        an ACL that cannot be read, OSError for a taken port."""
         self._kv = self._load_kv()
+        await self._access.start()
         port = await self._server.start(self._config.bind_address, self._config.listen_port)
         self._tasks.spawn(
             every(self._config.scan_not_active_ms / 1000, self._scan, what="looking for silent brokers"),
@@ -95,6 +99,7 @@ class NameServer:
         """Stop serving. May be called again."""
         self._port = None
         await self._tasks.cancel()
+        await self._access.stop()
         await self._server.stop()
         await self._client.close()
 
@@ -181,6 +186,8 @@ class NameServer:
     # requests
 
     async def _handle(self, connection: Connection, request: Command) -> Command | None:
+        if request.code in self._access.answers:
+            return await self._access.answers[request.code](request)
         answer = self._answers.get(request.code)
         if answer is None:
             raise unsupported(request)

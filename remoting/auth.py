@@ -18,7 +18,7 @@ import base64
 import hmac
 import json
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from model.codes import Request, Response, name_of
 from model.errors import ConfigError, Refused
@@ -138,6 +138,12 @@ class Credentials:
         signed.ext[SIGNATURE] = self.signature(signed)
         return signed
 
+    def knows(self, access_key: str) -> bool:
+        return access_key == self.access_key
+
+    def look(self) -> None:
+        """One key never changes."""
+
     def signature(self, command: Command) -> str:
         digest = hmac.digest(self.secret_key.encode(), content(command), "sha1")
         return base64.b64encode(digest).decode()
@@ -187,16 +193,21 @@ def read_credentials(disk: Disk, path: str, name: str = "peerCredentialsFile") -
     except ValueError:
         # The error's own text may show a piece of the secret.
         raise ConfigError(f"{name}={path}: not JSON, {form}") from None
+    return Credentials(*read_key(found, f"{name}={path}", form))
+
+
+def read_key(found: Any, where: str, form: str) -> tuple[str, str]:
+    """The two texts of one key. Raises ConfigError."""
     if not isinstance(found, dict) or set(found) != {"accessKey", "secretKey"}:
-        raise ConfigError(f"{name}={path}: {form} and nothing else")
+        raise ConfigError(f"{where}: {form} and nothing else")
     access, secret = found["accessKey"], found["secretKey"]
     if not (isinstance(access, str) and isinstance(secret, str) and access.strip()):
-        raise ConfigError(f"{name}={path}: {form}")
+        raise ConfigError(f"{where}: {form}")
     try:
         access.encode()
         size = len(secret.encode())
     except UnicodeEncodeError:
-        raise ConfigError(f"{name}={path}: a key is not text: half of a surrogate pair") from None
+        raise ConfigError(f"{where}: a key is not text: half of a surrogate pair") from None
     if size < SECRET_BYTES_MIN:
-        raise ConfigError(f"{name}={path}: secretKey needs at least {SECRET_BYTES_MIN} bytes")
-    return Credentials(access, secret)
+        raise ConfigError(f"{where}: secretKey needs at least {SECRET_BYTES_MIN} bytes")
+    return access, secret

@@ -42,6 +42,8 @@ ODD_HEADER_BYTES_MAX: Final = 256 * 1024
 """A JSON header with blanks or escapes: 32 KiB of properties become six times as long when all is escaped."""
 BINARY_CODE_MAX: Final = 32767  # the code field of a ROCKETMQ header has 2 bytes
 
+TLS_HANDSHAKE: Final = 0x1603  # how a TLS connection begins: a handshake record, SSL 3 or TLS
+
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
@@ -77,6 +79,7 @@ class Command:
     language: str = LANGUAGE
     version: int = VERSION
     serialize: int = JSON
+    proven: bool = field(default=False, compare=False, repr=False)  # here only: its signature was found fresh
 
     @property
     def is_oneway(self) -> bool:
@@ -167,7 +170,8 @@ def _check_length(length: int, frame_bytes_max: int) -> None:
     if length < 4:
         raise PeerError(f"frame length {length}")
     if length + 4 > frame_bytes_max:
-        raise PeerError(f"frame length {length} is over the limit of {frame_bytes_max} bytes")
+        tls = ": it begins a TLS handshake, and there is no TLS here" if length >> 16 == TLS_HANDSHAKE else ""
+        raise PeerError(f"frame length {length} is over the limit of {frame_bytes_max} bytes{tls}")
 
 
 def decode(frame: Buffer) -> Command:

@@ -14,17 +14,18 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
 from model.codes import Response, name_of
 from model.errors import PeerError, Refused, Unknown
 from remoting.acl.audit import ACTS
-from remoting.auth import SIGNATURE, Credentials
+from remoting.auth import ACCESS_KEY
 from remoting.calls import Calls, Flush, Outbox
 from remoting.codec import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, frame_end
 from remoting.guard import LONG_ANSWER_BYTES, MADE_BYTES_MAX, PROBATION_S, Guard, Share, Standing
 from remoting.inbox import REQUESTS_MAX, Inbox, ReadGate, scratch
+from remoting.keys import Signer
 from runtime.reset import reset as reset_transport
 from runtime.slow_turns import SLOW_MS
 from runtime.tasks import Tasks
@@ -80,7 +81,7 @@ class Endpoint:
         fast: BufferHandler | None = None,
         on_open: Callable[[Connection], object] | None = None,
         on_close: Callable[[Connection], object] | None = None,
-        credentials: Credentials | None = None,
+        credentials: Signer | None = None,
     ) -> None:
         self.name = name
         self.handler = handler
@@ -100,7 +101,7 @@ class Endpoint:
 
     def outgoing(self, request: Command) -> Command:
         """``request`` as it is sent: signed, where this side signs."""
-        if not self.signs or self.credentials is None or SIGNATURE in request.ext:
+        if not self.signs or self.credentials is None or ACCESS_KEY in request.ext:
             return request  # one that is handed on has the signature of who asked first
         return self.credentials.signed(request)
 
@@ -109,6 +110,8 @@ class Endpoint:
         for connection in list(self.connections):
             connection.enforce_limits(now)
         self.guard.recount()
+        if self.credentials is not None:
+            self.credentials.look()
 
     def hold(self, held: bool) -> None:
         """Read nothing more from any connection while ``held``."""
@@ -202,6 +205,26 @@ class Connection(asyncio.BufferedProtocol):
         if outbox.flush is _NOT_DUE:
             outbox.flush = _AT_TURN
             self._loop.call_soon(self._flush)
+
+    def write_now(self, data: bytes) -> None:
+        """``write``; it leaves at once, or with the other answers to the read at hand."""
+        if self._state is _CLOSED:
+            return
+        outbox = self._outbox
+        outbox.frames.append(data)
+        outbox.size += len(data)
+        if outbox.flush is not _AFTER_READ:
+            self._flush()
+
+    def handle_again(self, frames: Iterable[bytes]) -> None:
+        """Frames the fast path took and could not keep, in order: they take the ordinary way."""
+        if self._state is _CLOSED:
+            return
+        try:
+            for frame in frames:
+                self._begin(frame)
+        except PeerError as error:
+            self.fail(error)
 
     def oneway(self, command: Command) -> None:
         """Send a request nobody answers. Raises ConnectionError on a closed connection."""
@@ -348,7 +371,10 @@ class Connection(asyncio.BufferedProtocol):
             # A mistake of our own: the state of this connection is unknown, the others go on.
             log.exception("%s: handling what %s sent failed", self._endpoint.name, self.remote)
             self.fail(f"{type(error).__name__}: {error}")
-        self._flush()
+        if self._outbox.frames:
+            self._flush()
+        else:
+            self._outbox.flush = _NOT_DUE
         guard = self._endpoint.guard
         if inbox.owned != inbox.counted:
             inbox.counted = inbox.owned
@@ -520,7 +546,7 @@ class Connection(asyncio.BufferedProtocol):
             self._need_signature(credentials, request)
         guard.on_request(self, request, credentials)
 
-    def _need_signature(self, credentials: Credentials, request: Command) -> None:
+    def _need_signature(self, credentials: Signer, request: Command) -> None:
         try:
             credentials.check(request)
         except Refused as refused:

@@ -24,10 +24,11 @@ from model.codes import Request, Response
 from model.config.server import ServerConfig
 from model.errors import Refused
 from remoting.acl.audit import Audit
-from remoting.acl.gate import Gate
-from remoting.auth import PEER_CODES, SIGNATURE, Credentials
+from remoting.acl.gate import Gate, is_peer
+from remoting.auth import PEER_CODES
 from remoting.codec import FRAME_BYTES_MAX, Command
 from remoting.inbox import PartsLine
+from remoting.keys import Signer
 from remoting.starts import Starts
 from runtime.complaints import Complaints
 from runtime.descriptors import SPARE
@@ -189,7 +190,7 @@ class Guard:
         self._enter(share, Standing.PROBATION)
         return True
 
-    def on_request(self, connection: Guarded, request: Command, credentials: Credentials | None) -> None:
+    def on_request(self, connection: Guarded, request: Command, credentials: Signer | None) -> None:
         """A request of a connection: does it show a peer? Raises Refused when it had to, and does not."""
         share = connection.share
         if share.standing is Standing.PEER or share.standing is Standing.OWN:
@@ -303,14 +304,8 @@ class Guard:
         connection.fail(f"{text} ({reason})")
 
 
-def _of_a_peer(request: Command, credentials: Credentials | None) -> bool:
+def _of_a_peer(request: Command, credentials: Signer | None) -> bool:
     """Whether only a peer asks for this: proven by its signature where there is a key."""
     if credentials is None:
         return request.code in PEER_CODES or request.code in _ALSO_PEERS
-    if SIGNATURE not in request.ext:
-        return False
-    try:
-        credentials.check_signed(request)
-    except Refused:
-        return False
-    return True
+    return is_peer(request, credentials)

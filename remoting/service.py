@@ -7,10 +7,10 @@ from collections.abc import Callable, KeysView
 from typing import Final
 
 from model.settings import split_address
-from remoting.auth import Credentials
 from remoting.codec import Command
 from remoting.connection import BufferHandler, Connection, Endpoint, Handler, unsupported
 from remoting.guard import Guard, Limits
+from remoting.keys import Signer
 from runtime.env import Env, Listener
 from runtime.tasks import Tasks, every
 
@@ -46,7 +46,7 @@ class RemotingServer:
         fast: BufferHandler | None = None,
         on_open: Callable[[Connection], object] | None = None,
         on_close: Callable[[Connection], object] | None = None,
-        credentials: Credentials | None = None,
+        credentials: Signer | None = None,
         guard: Guard | None = None,
     ) -> None:
         self._env = env
@@ -145,7 +145,7 @@ class RemotingClient:
         *,
         handler: Handler | None = None,
         on_close: Callable[[Connection], object] | None = None,
-        credentials: Credentials | None = None,
+        credentials: Signer | None = None,
         limits: Limits | None = None,
         connect_timeout_s: float = CALL_S,
     ) -> None:

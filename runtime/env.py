@@ -165,6 +165,20 @@ def read_file(disk: Disk, path: str) -> bytes:
         file.close()
 
 
+def stamp(disk: Disk, path: str) -> tuple[int, int] | None:
+    """What shows that a file changed: its time and its size; None when it cannot be read."""
+    try:
+        file = disk.open(path)
+    except OSError:
+        return None
+    try:
+        return disk.mtime_ms(path), file.size()
+    except OSError:
+        return None
+    finally:
+        file.close()
+
+
 def write_file(disk: Disk, path: str, data: bytes, *, backup: bool = False) -> None:
     """Replace ``path`` by ``data`` so that a crash leaves the old or the new content, never a mix.
 

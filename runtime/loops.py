@@ -31,14 +31,16 @@ async def level_triggered(
     *,
     on_error: Callable[[Exception], None] | None = None,
     ended: Callable[[], bool] = lambda: False,
+    patience_s: float = 0.0,
 ) -> None:
     """Run ``step``, wait until ``wake`` is set or ``period_s`` is over, and so on until ``ended``.
 
     ``step`` may return how many seconds to wait this time instead (0 = go on at once). Where it raises, the
     next turn comes after ``backoff``, or with the next ``wake``. ``on_error`` gets the ``EXPECTED`` errors;
-    without it the first of a row is a warning that begins with ``what``, the others are debug lines.
+    without it the first of a row is a warning that begins with ``what``, the others are debug lines. A row
+    that is over within ``patience_s`` is an info line instead.
     """
-    failing = False
+    row = _Row(what, patience_s)
     while not ended():
         # Before the step: what happens while it runs is looked at in the next turn.
         wake.clear()
@@ -49,17 +51,36 @@ async def level_triggered(
             if on_error is not None:
                 on_error(error)
             else:
-                text = str(error) or type(error).__name__
-                log.log(logging.DEBUG if failing else logging.WARNING, "%s: %s", what, text)
-            failing = True
+                row.on_error(error)
         except Exception:
             wait_s = backoff.next_s()
             log.exception("%s failed; next try in %.2f s", what, wait_s)
-            failing = True
         else:
-            failing = False
+            row.end()
             backoff.reset()
         await _rest(wake, period_s if wait_s is None else wait_s)
+
+
+class _Row:
+    """Errors that follow each other: what is told of them."""
+
+    def __init__(self, what: str, patience_s: float) -> None:
+        self._what = what
+        self._patience_s = patience_s
+        self._since_s: float | None = None
+        self._warned = False
+
+    def on_error(self, error: Exception) -> None:
+        now_s = asyncio.get_running_loop().time()
+        first = self._since_s is None
+        since_s = self._since_s = now_s if self._since_s is None else self._since_s
+        level = logging.INFO if first else logging.DEBUG
+        if not self._warned and now_s - since_s >= self._patience_s:
+            level, self._warned = logging.WARNING, True
+        log.log(level, "%s: %s", self._what, str(error) or type(error).__name__)
+
+    def end(self) -> None:
+        self._since_s, self._warned = None, False
 
 
 async def _rest(wake: asyncio.Event, wait_s: float) -> None:

@@ -46,9 +46,16 @@ class Slice:
 
     async def breathe(self) -> None:
         """Let others run when the slice is used up."""
-        if self._clock_ms() - self._since_ms >= SLICE_MS:
-            await self._pause()
-            self._since_ms = self._clock_ms()
+        if self.is_over():
+            await self.pause()
+
+    def is_over(self) -> bool:
+        return self._clock_ms() - self._since_ms >= SLICE_MS
+
+    async def pause(self) -> None:
+        """Let others run; the next slice begins."""
+        await self._pause()
+        self._since_ms = self._clock_ms()
 
     async def _pause(self) -> None:
         await asyncio.sleep(0)

@@ -197,7 +197,7 @@ async def _plan(
     if group not in await groups.names():
         raise ConfigError(f"there is no consumer group {group}: see keelmq consumer list")
     now = {stats.queue: stats for stats in await groups.lag(group, topic)}
-    async with PullConsumer(client_env(), group, where.namesrv) as consumer:
+    async with PullConsumer(client_env(), group, where.namesrv, credentials=where.key) as consumer:
         queues = await consumer.queues(topic)
         if only is not None:
             queues = [queue for queue in queues if f"{queue.broker_name}/{queue.queue_id}" == only]

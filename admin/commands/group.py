@@ -18,7 +18,7 @@ from admin.local.layout import CLUSTER
 from client.admin import AdminClient, SyncState
 from model.errors import MqError, Refused
 from model.settings import addresses
-from remoting.auth import Credentials
+from remoting.keys import Signer
 
 
 class CannotAsk(MqError):
@@ -121,9 +121,7 @@ def forget(
     click.echo(f"{name}: the Controllers have forgotten {what}")
 
 
-async def _forget(
-    at: list[str], cluster: str, name: str, ids: tuple[int, ...], key: Credentials | None
-) -> None:
+async def _forget(at: list[str], cluster: str, name: str, ids: tuple[int, ...], key: Signer | None) -> None:
     async with AdminClient(tls.client_env(), at, credentials=key) as admin:
         state = (await admin.sync_state(at, [name])).get(name)
         known = {*state.in_sync, *state.not_in_sync} if state is not None else set()

@@ -19,7 +19,7 @@ from admin.commands.reach import as_json, reaches, site
 from admin.exits import DONE, UNFINISHED
 from admin.tls import client_env
 from client.message import Message, Queue, Received, SendResult, SendStatus
-from client.producer import Producer
+from client.producer import Producer, SendOptions
 from client.pull import PullConsumer, PullStatus
 from model.errors import MqError
 from model.topic import topic_name_error
@@ -73,9 +73,13 @@ def send(
     where = site(directory, namesrv, credentials_file)
     every = _bodies(bodies, files, lines)
 
+    options = SendOptions(credentials=where.key)
+
     async def work() -> bool:
         good = True
-        async with Producer(client_env(), PRODUCER_GROUP, where.namesrv) as producer:
+        async with Producer(client_env(), PRODUCER_GROUP, where.namesrv, options) as producer:
+            silence = producer.session.routes.silence
+            silence.on_silent.append(lambda text: click.echo(f"keelmq: {text}", err=True))
             for body in every:
                 message = Message(topic=topic, body=body, tags=tag, keys=list(keys), properties=dict(own))
                 try:
@@ -174,7 +178,9 @@ def tail(
     where = site(directory, namesrv, credentials_file)
 
     async def work() -> None:
-        async with PullConsumer(client_env(), CONSUMER_GROUP, where.namesrv) as consumer:
+        async with PullConsumer(
+            client_env(), CONSUMER_GROUP, where.namesrv, credentials=where.key
+        ) as consumer:
             shown = 0
             async for message in _messages(consumer, topic, wanted):
                 click.echo(json.dumps(_received(message)) if as_json else _line(message))

@@ -19,7 +19,7 @@ from admin.commands.which import cluster_directory
 from admin.local.cluster import LocalCluster
 from client.admin import AdminClient
 from model.settings import addresses
-from remoting.auth import Credentials
+from remoting.keys import Signer
 
 T = TypeVar("T")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -32,7 +32,7 @@ class Site:
     """A cluster's NameServers, and the key to sign with where it wants one."""
 
     namesrv: tuple[str, ...]
-    key: Credentials | None
+    key: Signer | None
 
     def ask(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
         """Run ``work`` with an AdminClient. Raises as it does."""

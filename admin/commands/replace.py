@@ -12,7 +12,7 @@ from admin import credentials, tls
 from admin.commands.which import controllers_of, which_cluster
 from client.admin import AdminClient
 from model.errors import MqError, Refused
-from remoting.auth import Credentials
+from remoting.keys import Signer
 
 
 class CannotReplace(MqError):
@@ -63,7 +63,7 @@ def replace(
 
 
 async def _replace(
-    controllers: list[str], old: str, new: str, raft_address: str | None, key: Credentials | None
+    controllers: list[str], old: str, new: str, raft_address: str | None, key: Signer | None
 ) -> tuple[int, str]:
     async with AdminClient(tls.client_env(), controllers, credentials=key) as admin:
         try:

@@ -12,7 +12,7 @@ from admin import credentials, tls
 from admin.commands.which import controllers_of, which_cluster
 from client.admin import AdminClient
 from model.errors import MqError, Refused
-from remoting.auth import Credentials
+from remoting.keys import Signer
 
 
 class CannotTransfer(MqError):
@@ -49,7 +49,7 @@ def transfer(
 
 
 async def _transfer(
-    controllers: list[str], transfer_target: str | None, key: Credentials | None
+    controllers: list[str], transfer_target: str | None, key: Signer | None
 ) -> tuple[str, str]:
     # No NameServer is asked anything here; the client only will not be made without an address.
     async with AdminClient(tls.client_env(), controllers, credentials=key) as admin:

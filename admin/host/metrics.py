@@ -99,11 +99,11 @@ def _ports(ports: Mapping[str, Any]) -> Iterator[Metric]:
 
 def _audit(audit: Mapping[str, Any]) -> Iterator[Metric]:
     """Who was refused, and what operators changed."""
-    for key, text in (
-        ("denied", "requests refused by ACL or for want of a key"),
-        ("acts", "acts of operators"),
+    for key, name, text in (
+        ("denied", "keelmq_denied", "requests refused by ACL or for want of a key"),
+        ("acts", "keelmq_acts", "acts of operators"),
     ):
-        family = CounterMetricFamily(f"keelmq_{key}", text, labels=["request"])
+        family = CounterMetricFamily(name, text, labels=["request"])
         for request, total in sorted((audit.get(key) or {}).items()):
             family.add_metric([request], total)
         yield family

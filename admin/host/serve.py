@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from model.config import BrokerConfig, ControllerConfig, NamesrvConfig, ServerCo
 from model.config.tls import split_tls
 from model.errors import ConfigError, MqError
 from model.foreign_keys import sort_out
-from model.settings import Config, is_loopback, parse_file, peers
+from model.settings import Config, is_loopback, parse_file, peers, split_address
 from runtime.descriptors import KEPT, REFILL_S, SPARE
 from runtime.env import Env
 from runtime.events import Event
@@ -68,6 +68,7 @@ class Plan:
     admin_port: int
     make: Callable[[Env], Server]
     places: Places = field(default_factory=Places)
+    ports: tuple[tuple[str, str, int], ...] = ()
     ignored: tuple[str, ...] = ()
     tls: Mapping[str, str] = field(default_factory=dict)
 
@@ -128,7 +129,24 @@ def plan(role: str, values: Mapping[str, str]) -> Plan:
     """Check ``values`` for ``role``. Raises ConfigError."""
     tls, others = split_tls(values)
     own, ignored = sort_out(others, role)
+    _need_own_keys(role, own)
     return replace(_plan(role, own), ignored=ignored, tls=tls)
+
+
+_KEYS: Final = {
+    "broker": frozenset(BrokerConfig.keys()),
+    "controller": frozenset(ControllerConfig.keys()),
+    "namesrv": frozenset(NamesrvConfig.keys()),
+}
+_ALSO: Final = {"namesrv": _KEYS["controller"]}
+
+
+def _need_own_keys(role: str, values: Mapping[str, str]) -> None:
+    """Raises ConfigError for the file of a server of another role, given to this one by mistake."""
+    for name in values:
+        of = next((other for other, names in _KEYS.items() if name in names), None)
+        if of is not None and name not in _KEYS[role] | _ALSO.get(role, frozenset()):
+            raise ConfigError(f"{name} is a key of a {of}: start this with keelmq {of}, or leave it out")
 
 
 def _plan(role: str, values: Mapping[str, str]) -> Plan:
@@ -168,7 +186,19 @@ def _plan_broker(config: BrokerConfig) -> Plan:
 
         return Broker(env, config)
 
-    return Plan("broker", config.address, config.admin_address, config.admin_port, make, _places(config))
+    host, port = config.bind_address, config.listen_port
+    ports = [("listenPort", host, port), ("haListenPort", host, config.ha_port)]
+    if config.fast_port_enable and port > 2:
+        ports.append(("listenPort, two below (enableFastPort)", host, port - 2))
+    return Plan(
+        "broker",
+        config.address,
+        config.admin_address,
+        config.admin_port,
+        make,
+        _places(config),
+        tuple(ports) if port else (),  # with 0 the system chooses
+    )
 
 
 def _plan_controller(config: ControllerConfig) -> Plan:
@@ -184,7 +214,17 @@ def _plan_controller(config: ControllerConfig) -> Plan:
         config.admin_port,
         make,
         _places(config),
+        _ports_of(config),
     )
+
+
+def _ports_of(config: ControllerConfig) -> tuple[tuple[str, str, int], ...]:
+    own, port = config.self_id, split_address(peers(config.peers)[config.self_id])[1]
+    raft_host, raft_port = split_address(config.raft_addresses()[own])
+    found = [("controllerDLegerPeers", config.bind_address, port)]
+    if len(config.raft_addresses()) > 1:
+        found.append(("raftPeers", raft_host, raft_port))
+    return tuple(found)
 
 
 def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | None) -> Plan:
@@ -205,6 +245,10 @@ def _plan_namesrv(config: NamesrvConfig, controller_config: ControllerConfig | N
         config.admin_port,
         make,
         _places(config),
+        (
+            ("listenPort", config.bind_address, config.listen_port),
+            *(() if controller_config is None else _ports_of(controller_config)),
+        ),
     )
 
 
@@ -272,6 +316,7 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
         if tls is not None:
             server = WithTls(server, tls)
             watching.spawn(every(LOOK_S, partial(tls.look_off_loop, env), what="TLS: files"), name="look")
+        need_free(chosen.ports)
         if not await _start(server, stopping):
             return DONE
         if link is not None:
@@ -300,6 +345,17 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
                 await endpoint.stop()
             elif link is not None:
                 link.close()
+
+
+def need_free(ports: Iterable[tuple[str, str, int]]) -> None:
+    """``ports``: key, address and port of each that a server will listen on. Looked at before anything is
+    made on the disk. Raises OSError that names the key."""
+    for name, host, port in ports:
+        try:
+            bind(port, host).close()
+        except OSError as error:
+            text = (error.strerror or str(error)).lower()
+            raise OSError(error.errno, f"{name}: {text}") from None
 
 
 def bind(port: int, host: str = "127.0.0.1") -> socket.socket:

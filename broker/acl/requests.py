@@ -7,7 +7,6 @@ cluster, in any order). The files of ACL 1.0 are each broker's own, as RocketMQ'
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -15,12 +14,11 @@ from typing import Final
 from broker.context import BrokerContext
 from model.codes import Request, Response
 from model.config import BrokerConfig
-from model.errors import PeerError, Refused, Unknown
-from remoting import bodies
+from model.errors import Refused, Unknown
 from remoting.acl.admin import Answer
 from remoting.acl.control import AccessControl
-from remoting.auth import Credentials
 from remoting.codec import Command
+from remoting.keys import Signer
 from remoting.service import Connection, Guard, Handler, RemotingClient
 from runtime.env import Env
 
@@ -35,11 +33,12 @@ CHANGES: Final = frozenset(
     }
 )
 TABLE: Final = "auth"
-COPIED_WITHIN_S: Final = 1.0
-LOOK_S: Final = 0.02
+HANDED_ON: Final = "handed on by "
+"""How the remark of a request begins that a slave got; no signature covers it."""
+TOGETHER_MS: Final = 10_000
 
 
-def access_of(env: Env, config: BrokerConfig, guard: Guard, credentials: Credentials | None) -> AccessControl:
+def access_of(env: Env, config: BrokerConfig, guard: Guard, credentials: Signer | None) -> AccessControl:
     where = {
         "brokerName": config.broker_name,
         "brokerAddr": config.address,
@@ -55,6 +54,7 @@ class AclProcessor:
         self._context = context
         self._control = control
         self._client = client
+        self._done = Done()
         control.requests.keep = partial(context.copies.wait_for_copies, TABLE)
 
     def handlers(self) -> dict[int, Handler]:
@@ -69,29 +69,54 @@ class AclProcessor:
         refused = self._context.copies.refuse()
         if refused is not None:
             raise refused
-        return await answer(request)
+        if self._done.by_way_of_another(request, self._context.env.monotonic_ms()):
+            return request.reply()
+        answered = await answer(request)
+        self._done.add(request, self._context.env.monotonic_ms())
+        return answered
 
     async def _hand_on(self, master: str, request: Command) -> Command:
+        config = self._context.config
+        asked = replace(request, ext=dict(request.ext), remark=f"{HANDED_ON}{config.address}")
         try:
-            asked = replace(request, ext=dict(request.ext))
-            answer = await self._client.call(master, asked, self._context.config.slave_timeout_ms / 1000 + 1)
+            answer = await self._client.call(master, asked, config.slave_timeout_ms / 1000 + 1)
         except (OSError, Unknown) as error:
             raise Refused(f"this broker is a slave, and its master: {error}", Response.SYSTEM_ERROR) from None
-        if answer.remark == "The user is existed" and await self._made_before(request):
-            return request.reply()
         return request.reply(answer.code, remark=answer.remark, body=answer.body)
 
-    async def _made_before(self, request: Command) -> bool:
-        """Whether the user that is to be made is there, as asked: by the same command, at another broker."""
-        name = request.ext.get("username", "")
-        try:
-            wanted = bodies.loads_object(request.body)
-        except PeerError:
+
+class Done:
+    """Which changes were made a moment ago, and by which way they came; pure.
+
+    mqadmin asks each broker of a cluster for the same: the group does it once, and says yes to all. Somebody
+    who asks the same broker twice is told that it was there, or is not any more.
+    """
+
+    def __init__(self) -> None:
+        self._ways: dict[_Change, tuple[float, set[str]]] = {}
+
+    def by_way_of_another(self, request: Command, now_ms: float) -> bool:
+        """Whether this was done a moment ago, and comes by this way for the first time."""
+        self._ways = {c: (at, ways) for c, (at, ways) in self._ways.items() if now_ms - at < TOGETHER_MS}
+        found = self._ways.get(_change(request))
+        way = request.remark or ""
+        if found is None or way in found[1]:
             return False
-        try:
-            async with asyncio.timeout(COPIED_WITHIN_S):
-                while (user := self._context.trust.directory.users.get(name)) is None:  # noqa: ASYNC110
-                    await asyncio.sleep(LOOK_S)
-        except TimeoutError:
-            return False
-        return user == user.changed(wanted)
+        found[1].add(way)
+        return True
+
+    def add(self, request: Command, now_ms: float) -> None:
+        """It was done."""
+        self._ways[_change(request)] = (now_ms, {request.remark or ""})
+
+
+_Change = tuple[int, tuple[tuple[str, str], ...], bytes]
+
+
+def _change(request: Command) -> _Change:
+    ext = tuple(
+        sorted(
+            (k, v) for k, v in request.ext.items() if k in ("username", "subject", "resource", "policyType")
+        )
+    )
+    return request.code, ext, request.body

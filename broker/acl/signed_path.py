@@ -28,6 +28,8 @@ from remoting.service import Connection
 
 RIGHTS_MAX: Final = 65536
 ORDERS_MAX: Final = 1024
+REMEMBERED_CHARS_MAX: Final = 512
+"""Longer names are not remembered: a header has room for megabytes, and nobody has proved it yet."""
 _MARK_MAX: Final = codec.HEADER_BYTES_MAX
 _V1: Final = int(Request.SEND_MESSAGE)
 
@@ -70,7 +72,7 @@ class SignedPath:
                 # What came before is handled first; then the same bytes end the connection.
                 pass
         if at > start:
-            _, slow = self._fast.process(connection, buffer, start, at)
+            at, slow = self._fast.process(connection, buffer, start, at)
         while stop := codec.frame_end(buffer, at, end, self._frame_bytes_max):
             slow.append(bytes(buffer[at:stop]))
             at = stop
@@ -125,7 +127,7 @@ class SignedPath:
             order.sort(key=lambda key: key.encode("utf-16-be"))
             if version <= UNSIGNED_UP_TO_VERSION:
                 order = [k for k in order if k != UNSIGNED_BEFORE]
-            else:
+            elif sum(map(len, keys)) <= REMEMBERED_CHARS_MAX:
                 if len(self._orders) >= ORDERS_MAX:
                     self._orders.clear()
                 self._orders[keys] = order
@@ -144,6 +146,8 @@ class SignedPath:
             gate.decide(request, f"{address}:0")
         except (Refused, PeerError):
             return False  # the gate says so again, and leaves its line
+        if len(topic) > REMEMBERED_CHARS_MAX:
+            return True
         if len(self._rights) >= RIGHTS_MAX:
             self._rights.clear()
         self._rights.add(key)

@@ -44,6 +44,8 @@ NO_ID: Final = -1
 """The id of a broker without a role: it is registered nowhere."""
 PART: Final = "keelmqPart"
 """Ours. In an answer: this NameServer takes registrations of what changed. In a request: this is one."""
+GONE: Final = "keelmqDeletedTopics"
+"""Ours. In the body of a part: topics that are not in the table any more."""
 PARTS_FROM: Final = 500
 """A table of fewer topics is always sent as a whole."""
 
@@ -52,12 +54,12 @@ Changes = Callable[[int | None], tuple[dict[str, Any] | None, int]]
 
 
 def changes_of(topics: Topics) -> Changes:
-    """Those of a large table, as long as no topic was deleted."""
+    """Those of a large table."""
 
     def changes(mark: int | None) -> tuple[dict[str, Any] | None, int]:
         found = None if mark is None or len(topics.table) < PARTS_FROM else topics.since(mark)
-        if found is not None and not all(name in topics.table for name in found["part"]):
-            found = None
+        if found is not None:
+            found["gone"] = [name for name in found["part"] if name not in topics.table]
         return found, topics.mark
 
     return changes
@@ -183,15 +185,7 @@ class Registration:
         if former == self._config.group_address != address:
             self._hang_up(server)
             former = None
-        place = (connection, address, broker_id)
-        part, mark = self._changes(server.mark if server.told == place else None)
-        server.told = None
-        answer = await self._client.call(server.address, self._request(broker_id, address, part), CALL_S)
-        if answer.code != Response.SUCCESS and part is not None:
-            part, mark = self._changes(None)
-            answer = await self._client.call(server.address, self._request(broker_id, address), CALL_S)
-        if broker_id == MASTER_ID and answer.code == Response.SUCCESS and opt_bool(answer.ext, PART):
-            server.told, server.mark = place, mark
+        answer = await self._tell(server, (connection, address, broker_id))
         if answer.code != Response.SUCCESS:
             raise Refused(f"registration refused: {answer.code} {answer.remark or ''}".strip(), answer.code)
         server.registered_id, server.registered_address = broker_id, address
@@ -201,12 +195,40 @@ class Registration:
             await self._unregister_address(server, former_id or FIRST_ID, former)
         self._hear_master(broker_id, answer)
 
+    async def _tell(self, server: _Server, place: tuple[Connection, str, int]) -> Command:
+        """Register: what changed since the last time where that is enough, else every topic."""
+        _, address, broker_id = place
+        part, mark = self._changes(server.mark if server.told == place else None)
+        if part is not None and not server.takes_parts and not self._may_add(part):
+            part = None
+        answer: Command | None = None
+        server.told = None
+        if part is not None:
+            request = self._request(broker_id, address, part, marked=server.takes_parts)
+            answer = await self._client.call(server.address, request, CALL_S)
+        if answer is None or answer.code != Response.SUCCESS:
+            _, mark = self._changes(None)
+            answer = await self._client.call(server.address, self._request(broker_id, address), CALL_S)
+        if broker_id == MASTER_ID and answer.code == Response.SUCCESS:
+            server.told, server.mark = place, mark
+            server.takes_parts = opt_bool(answer.ext, PART)
+        return answer
+
+    def _may_add(self, part: dict[str, Any]) -> bool:
+        """Whether a NameServer of RocketMQ can be told of the changes alone. It adds the topics that a
+        registration names to those it knows, and forgets none (with ``deleteTopicWithBrokerRegistration`` it
+        forgets those not named: hence the key). Where nothing changed it is told everything again, as the
+        original does each ``registerNameServerPeriod``."""
+        return bool(part["part"]) and not self._config.single_topic_register
+
     def _address(self, broker_id: int) -> str:
         """Where clients are to find this broker."""
         in_route = broker_id == MASTER_ID and self._listening()
         return self._config.route_address if in_route else self._config.address
 
-    def _request(self, broker_id: int, address: str, part: dict[str, Any] | None = None) -> Command:
+    def _request(
+        self, broker_id: int, address: str, part: dict[str, Any] | None = None, *, marked: bool = False
+    ) -> Command:
         body = self._body(self._topics() if part is None else part)
         ext = self._ext(broker_id, address) | {
             "haServerAddr": self._config.ha_address,
@@ -215,7 +237,7 @@ class Registration:
             "compressed": "false",
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
         }
-        if part is not None:
+        if marked:
             ext[PART] = "true"
         if self._config.slave_acting_master:
             # No slave acts while NameServers still believe in the master: for two minutes, if we say nothing.
@@ -270,7 +292,10 @@ class Registration:
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
         }
-        return dumps({"filterServerList": [], "topicConfigSerializeWrapper": wrapper})
+        found: dict[str, Any] = {"filterServerList": [], "topicConfigSerializeWrapper": wrapper}
+        if table.get("gone"):
+            found[GONE] = table["gone"]
+        return dumps(found)
 
 
 class _Server:
@@ -285,3 +310,4 @@ class _Server:
         # Where it took a master's table last, and the mark of what it took.
         self.told: tuple[Connection, str, int] | None = None
         self.mark = 0
+        self.takes_parts = False

@@ -6,11 +6,15 @@ a disk that refuses. What it leaves takes the ordinary way, as what the Python f
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from broker.requests.batch import READ_MESSAGES_MAX
 from broker.requests.send_format import PLAIN_SYS_FLAGS, BinaryAnswer, JsonAnswer
+from broker.requests.turn import READ_BYTES_MAX, TURN_BYTES_MAX, Read, Turn
+from broker.state.pending_acks import Answered
 from model.config import BrokerConfig
 from model.errors import DiskError
 from model.message import PROPERTIES_BYTES_MAX
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
     from runtime.native._native import Sends
 
+_DONE: Final = 0
 _ROLL: Final = 1
 _BROKEN: Final = 2
 
@@ -42,8 +47,8 @@ class Path(Protocol):
     binary: BinaryAnswer
 
     @property
-    def append(self) -> Callable[[Connection, Sequence[Any], int, Sequence[Dispatch], bytes], None]:
-        """Store what was taken of a connection; its answers leave when it is safe. Raises DiskError."""
+    def append(self) -> Callable[[Answered, Sequence[Any], int, Sequence[Dispatch]], None]:
+        """Store what was taken; its answers leave when it is safe. Raises DiskError."""
 
     def split(
         self, buffer: bytes | bytearray, at: int, end: int, frames: list[bytes]
@@ -52,14 +57,30 @@ class Path(Protocol):
 
 
 class CompiledSends:
-    """The compiled half of one broker's fast path. ``queues_of`` a topic sends to may be fast, else None."""
+    """The compiled half of one broker's fast path. ``queues_of`` a topic sends to may be fast, else None;
+    ``refuse``: may no send be taken right now? ``soon`` calls something in this turn of the loop.
 
-    def __init__(self, module: ModuleType, path: Path, queues_of: Callable[[str], int | None]) -> None:
+    What one connection sends while no other does is stored at once. Where reads of several come in a turn,
+    the small ones are stored together at its end.
+    """
+
+    def __init__(
+        self,
+        module: ModuleType,
+        path: Path,
+        queues_of: Callable[[str], int | None],
+        refuse: Callable[[], bool],
+    ) -> None:
         def route(topic: str) -> tuple[str, int] | None:
             queues = queues_of(topic)
             return None if queues is None else (topic, queues)
 
+        self.soon: Callable[[Callable[[], None]], object] = _call_soon
         self._path = path
+        self._refuse = refuse
+        self._turn = Turn()
+        self._due = False
+        self._last: Connection | None = None  # whose read came last
         self._core: Sends = module.Sends(
             Dispatch,
             route,
@@ -73,14 +94,27 @@ class CompiledSends:
             PROPERTIES_BYTES_MAX,
             codec.HEADER_BYTES_MAX,
         )
+        path.writer.before_append = self.end_turn
+
+    @property
+    def waiting(self) -> bool:
+        """Is there something for the end of the turn?"""
+        return bool(self._turn)
+
+    def check_invariants(self) -> None:
+        """Raise if records would be stored where they do not belong, or wait without an owner."""
+        turn = self._turn
+        assert bool(turn) == (self._core.pending > 0), "records are pending just as long as their reads are"
+        assert not turn or self._due, "a turn that began also ends"
 
     def forget_routes(self) -> None:
+        self.end_turn()  # by the rules of before
         self._core.forget_routes()
 
     def process(
         self, connection: Connection, buffer: bytes | bytearray, start: int, end: int, born: bytes
     ) -> tuple[int, list[bytes]]:
-        """See FastPath.process. Holds: nothing is pending between two calls."""
+        """See FastPath.process."""
         path, core = self._path, self._core
         config, log = path.config, path.store.log
         maxima = (
@@ -88,6 +122,8 @@ class CompiledSends:
             min(config.batch_messages_max, READ_MESSAGES_MAX),
             config.frame_bytes_max,
         )
+        asked = not self._turn  # else nobody asked since it began whether sends may be taken
+        waits = self._may_wait(connection, end - start)
         now_ms = path.writer.stamp_ms()
         left: list[bytes] = []
         at = appended_at = start
@@ -99,26 +135,104 @@ class CompiledSends:
                 at, state, ordered, total = core.process(
                     buffer, at, end, born, now_ms, log_end, log_end + log.room, maxima, ordered, leave, left
                 )
-                self._append(connection)
+                if waits and state == _DONE and not left:
+                    if at > start:
+                        self._wait(log_end, Read(connection, bytes(buffer[start:at]), core.answers()))
+                    return at, left
+                if not asked and self._refuse():
+                    core.drop()
+                    self._again(self._turn.take())
+                    return path.split(buffer, start, end, [])
+                waits, asked = False, True
+                self._append(Read(connection, b"", core.answers()))
                 if state != _ROLL:
                     break
                 appended_at, appended_left = at, len(left)
-                if total <= config.segment_bytes - BLANK_BYTES:
-                    log.roll()
-                leave = total > log.room
+                leave = self._roll(total)
         except DiskError:
             # Nothing was stored since the last append: the ordinary way says so to each sender.
             core.drop()
             return path.split(buffer, appended_at, end, left[:appended_left])
         except BaseException:
             core.drop()
+            self._abandon(self._turn.take())
             raise
         if state == _BROKEN:
             codec.frame_end(buffer, at, end, config.frame_bytes_max)
             raise AssertionError("lengths that cannot be true are refused by the codec as well")
         return at, left
 
-    def _append(self, connection: Connection) -> None:
-        if self._core.pending:
-            records, block = self._core.take()
-            self._path.append(connection, (records,), len(records), cast(Any, block), self._core.answers())
+    def _may_wait(self, connection: Connection, size: int) -> bool:
+        """May a read of ``size`` bytes wait for the end of the turn? A long one ends it."""
+        turn = self._turn
+        long = size > READ_BYTES_MAX
+        if turn and (long or turn.begin != self._path.store.log.end):
+            self.end_turn()
+        last, self._last = self._last, connection
+        return not long and (bool(turn) or (last is not None and last is not connection))
+
+    def _roll(self, total: int) -> bool:
+        """Go on in the next segment; whether ``total`` bytes do not even fit there. Raises DiskError."""
+        log = self._path.store.log
+        if total <= self._path.config.segment_bytes - BLANK_BYTES:
+            log.roll()
+        return total > log.room
+
+    def _wait(self, begin: int, read: Read) -> None:
+        self._turn.add(begin, read)
+        if self._core.pending >= TURN_BYTES_MAX:
+            self.end_turn()
+        elif not self._due:
+            self._due = True
+            self.soon(self._end)
+
+    def _end(self) -> None:
+        self._due = False
+        self.end_turn()
+
+    def end_turn(self) -> None:
+        """Store what waits for the end of the turn, if anything does: called there, and before anybody else
+        appends. What cannot be stored goes the ordinary way, which says so to each sender."""
+        turn = self._turn
+        if not turn:
+            return
+        if turn.begin != self._path.store.log.end or self._refuse():
+            self._core.drop()
+            self._again(turn.take())
+            return
+        with suppress(DiskError):  # then they went the ordinary way
+            self._append(None)
+
+    def _append(self, last: Read | None) -> None:
+        """Store what is taken: of the turn, and of ``last``, the read at hand. Raises DiskError: nothing is
+        stored, and what the turn held takes the ordinary way."""
+        reads = self._turn.take()
+        if not self._core.pending:
+            return
+        records, block = self._core.take()
+        answered = [(read.connection, read.answers) for read in reads if read.answers]
+        if last is not None and last.answers:
+            answered.append((last.connection, last.answers))
+        try:
+            self._path.append(answered, (records,), len(records), cast(Any, block))
+        except DiskError:
+            self._again(reads)
+            raise
+        except BaseException:
+            self._abandon(reads)
+            raise
+
+    def _again(self, reads: list[Read]) -> None:
+        """Their frames take the ordinary way, in the order they came."""
+        for read in reads:
+            _, frames = self._path.split(read.frames, 0, len(read.frames), [])
+            read.connection.handle_again(frames)
+
+    def _abandon(self, reads: list[Read]) -> None:
+        """A mistake of our own: nobody knows what became of them, which a connection that ends says."""
+        for read in reads:
+            read.connection.close()
+
+
+def _call_soon(callback: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(callback)

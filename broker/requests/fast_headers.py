@@ -31,6 +31,8 @@ SEND_BATCH: Final = int(Request.SEND_BATCH_MESSAGE)
 SENDS: Final = frozenset({SEND_V1, SEND, SEND_BATCH})
 KNOWN_MAX: Final = 16384
 """Headers remembered: one a producer group, topic, queue and kind of message."""
+AROUND_BYTES_MAX: Final = 1024
+"""A longer one is not remembered: names of megabytes, each met once, would fill the memory."""
 
 _I32 = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
 _I64 = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
@@ -186,7 +188,8 @@ class BinaryHeads:
         places = {key: at for key, at, _ in fields}
         born_at = _EXT_AT + len(before)
         if (
-            len(places) != len(fields)
+            sum(map(len, around[1:])) > AROUND_BYTES_MAX
+            or len(places) != len(fields)
             or not places.keys() <= _MARKS[code][2]
             or places.get(names["born_timestamp_ms"]) != born_at
             or places.get(names["properties"]) != born_at + _BORN_DIGITS + len(between) + 4

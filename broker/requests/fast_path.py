@@ -36,7 +36,7 @@ from broker.requests.send_format import (
     holds_own,
     is_special,
 )
-from broker.state.pending_acks import PendingAcks
+from broker.state.pending_acks import Answered, PendingAcks
 from broker.state.stats import Stats
 from broker.tables.topics import Topics
 from model.config import BrokerConfig
@@ -59,6 +59,7 @@ from store.message_store import MessageStore
 TOPIC_BYTES_MAX: Final = 127  # of a version 1 record
 OVERHEAD_BYTES: Final = FIXED_V4.size + 2  # all of a record but body, topic with its length, and properties
 TAG_HASHES_MAX: Final = 65536
+TAG_CHARS_MAX: Final = 64  # of a longer tag no hash is remembered: it may have 32 KiB
 ROUTES_MAX: Final = 65536
 JSON_MARK_MAX: Final = codec.HEADER_BYTES_MAX
 """The second field of a frame is a header type and a length: up to this it says JSON."""
@@ -125,7 +126,9 @@ class _Routes:
         if len(self.tags) >= TAG_HASHES_MAX:
             self.tags.clear()
             self.tags[""] = 0
-        code = self.tags[tag] = java_hash(tag)
+        code = java_hash(tag)
+        if len(tag) <= TAG_CHARS_MAX:
+            self.tags[tag] = code
         return code
 
 
@@ -160,7 +163,7 @@ class FastPath:
         """None: Python's path is taken."""
         module = compiled()
         if module is not None and self._usable:
-            self.compiled = CompiledSends(module, self, self.routes.queues_of)
+            self.compiled = CompiledSends(module, self, self.routes.queues_of, refuse)
             topics.on_change.append(lambda names: self.forget_routes())
 
     def forget_routes(self) -> None:
@@ -179,10 +182,15 @@ class FastPath:
         born = connection.attributes.get("born_host")
         if born is None:
             born = connection.attributes["born_host"] = born_host(connection.remote)
-        if not self._usable or len(born) != 8 or WAITS in connection.attributes or self._refuse():
+        compiled = self.compiled
+        waits = not self._usable or len(born) != 8 or WAITS in connection.attributes
+        # An open turn asks again before it stores anything.
+        if waits or ((compiled is None or not compiled.waiting) and self._refuse()):
+            if compiled is not None:
+                compiled.end_turn()  # what came before goes first
             return self.split(buffer, start, end, [])
-        if self.compiled is not None:
-            return self.compiled.process(connection, buffer, start, end, born)
+        if compiled is not None:
+            return compiled.process(connection, buffer, start, end, born)
         sends = _Sends(self, connection, buffer, start)
         broken: PeerError | None = None
         try:
@@ -208,22 +216,16 @@ class FastPath:
         return at, frames
 
     def append(
-        self,
-        connection: Connection,
-        chunks: Sequence[Any],
-        size: int,
-        dispatches: Sequence[Dispatch],
-        answers: bytes,
+        self, answered: Answered, chunks: Sequence[Any], size: int, dispatches: Sequence[Dispatch]
     ) -> None:
-        """Store what was taken of ``connection``, ``size`` bytes, in one write; its ``answers`` leave when it
-        is safe. Raises DiskError."""
+        """Store what was taken, ``size`` bytes, in one write; its answers leave when it is safe. Raises
+        DiskError."""
         self.writer.append(chunks, size, dispatches)
         self.stats.put_fast(len(dispatches), size)
-        log_end = self.store.log.end
-        if answers:
-            self.pending_acks.add(connection, answers, log_end)
+        if answered:
+            self.pending_acks.add_all(answered, self.store.log.end)
         elif self.sync_flush:
-            self.store.sync_to(log_end)
+            self.store.sync_to(self.store.log.end)
 
     def _frames(self, sends: _Sends, at: int, end: int, born: bytes) -> int:
         """Take or leave each whole frame; where the rest begins. Raises DiskError, and PeerError for lengths
@@ -437,7 +439,8 @@ class _Sends:
             return
         last = dispatches[-1]
         size = last[0] + last[1] - dispatches[0][0]
-        self.path.append(self.connection, self.chunks, size, dispatches, b"".join(self.answers))
+        answers = [(self.connection, b"".join(self.answers))] if self.answers else []
+        self.path.append(answers, self.chunks, size, dispatches)
 
     def roll(self, total: int, at: int) -> bool:
         """Go on in the next segment, with what was taken appended; whether ``total`` bytes fit there. ``at``:

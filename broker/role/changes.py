@@ -58,6 +58,7 @@ class RoleChanges:
         if not again:
             self._context.store.truncate_partial_tail()
             self._context.store.rebuild_queue_offsets()
+            self._context.role_state.led_from = self._context.store.log.end
         last = self._context.store.epochs.last
         if epoch > 0 and (last is None or last.epoch < epoch):
             self._context.store.epochs.append(epoch, self._context.store.log.end)

@@ -19,12 +19,12 @@ from typing import Any, Final
 from broker.discovery.registration import NO_ID
 from broker.membership.broker_id import LOST_HELP
 from broker.membership.controllers import Controllers
+from broker.membership.heartbeats import Heartbeats
 from broker.membership.membership import UNKNOWN_TO_CONTROLLER, Membership
 from broker.membership.view import View
 from broker.role.classic import ClassicRole
 from broker.role.epochs import label_log, recorded_epoch
 from broker.role.handover import Handover
-from broker.role.heartbeats import Heartbeats
 from broker.role.host import Elected, RoleHost
 from broker.role.lease import Lease
 from broker.role.link_watch import LOOK_S, LinkWatch
@@ -48,7 +48,7 @@ from broker.role.unable import Unable
 from broker.state.role_state import Role
 from model.codes import Response
 from model.errors import MqError, Refused, Unknown
-from model.ids import MASTER_ID, NO_EPOCH, BrokerId, Epoch
+from model.ids import MASTER_ID, BrokerId, Epoch
 from remoting.codec import Command
 from remoting.headers import opt_int
 from remoting.service import RemotingClient
@@ -85,7 +85,7 @@ class RoleManager:
         self.machine = RoleMachine(parts.current, LOST_HELP)
         self._parts = parts
         self._host = host
-        self._classic = ClassicRole(config, host)  # takes part only without Controllers
+        self._classic = ClassicRole(parts, self.machine, host, lambda: self._over)  # without Controllers
         self._tasks = Tasks("role")
         self._stopping = False
         self._wake = asyncio.Event()
@@ -108,7 +108,8 @@ class RoleManager:
         self._parts.store.on_broken.append(self._store_broke)
         self._parts.ha.on_broken.append(self._ha_broke)
         if not self._parts.config.enable_controller_mode:
-            await self._start_classic()
+            self._membership.broker_id = self._classic.broker_id
+            self._changed(await self._classic.take_up())
             return
         await self._membership.start()
         self._parts.ha.conditions.before_reseed = self._membership.before_reseed
@@ -220,7 +221,7 @@ class RoleManager:
     def ha_address_of(self, master_address: str, ha_address: str) -> None:
         """A NameServer told the HA address of a master; Controllers of the real RocketMQ do not."""
         if not self._parts.config.enable_controller_mode:
-            self._tasks.spawn(self._follow_named(master_address, ha_address), name="classic master")
+            self._tasks.spawn(self._named(master_address, ha_address), name="classic master")
             return
         if self.machine.on_ha_hint(master_address, ha_address) and self.role == "slave":
             unknown = self.machine.ha_address is None and self.master_address == master_address
@@ -241,29 +242,9 @@ class RoleManager:
             "following": self._parts.ha.status()["following"],
         }
 
-    # Without Controllers
-
-    async def _start_classic(self) -> None:
-        classic = self._classic
-        # Before the first byte that no epoch will tell from others at its place.
-        self._parts.store.epochs.leave(self._parts.store.truncate_partial_tail())
-        self._membership.broker_id = classic.broker_id
-        self.machine.on_change()
-        await classic.take_up()
-        if classic.role == "master":
-            self._changed(self.machine.on_lead(classic.broker_id, NO_EPOCH, self._parts.config.address))
-        else:
-            self._changed(self.machine.on_follow(classic.broker_id, NO_EPOCH, None, None))
-
-    async def _follow_named(self, master_address: str, ha_address: str) -> None:
+    async def _named(self, master_address: str, ha_address: str) -> None:
         async with self._changing:
-            if self.machine.state is not State.FOLLOWING:
-                return
-            if self._parts.ha.follows and not self._classic.replicates_from(ha_address):
-                return  # NameServers may disagree: a working link is not left because another one says so
-            if await self._classic.named(master_address, ha_address) and not self._over:
-                # Not ``on_change``: there is nothing to register, and an answer may name another master.
-                self.machine.on_follow(self._classic.broker_id, NO_EPOCH, master_address, ha_address)
+            await self._classic.on_named(master_address, ha_address)
 
     # With Controllers
 

@@ -7,20 +7,23 @@ Heartbeats (34) build the table, closed connections and silence take clients out
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from model.message import java_hash
+from model.sql92 import Filter, SqlError, compile_filter
 from remoting.service import Connection
 
 CLIENTS_MAX: Final = 100_000
 TAG: Final = "TAG"
+SQL92: Final = "SQL92"
 ALL: Final = "*"
 
 
 @dataclass(slots=True)
 class Subscription:
-    """What a group wants of a topic. ``codes`` empty = everything."""
+    """What a group wants of a topic. ``codes`` empty = everything, or what ``chooses`` takes."""
 
     topic: str
     expression: str = ALL
@@ -29,15 +32,29 @@ class Subscription:
     tags: list[str] = field(default_factory=list)
     codes: frozenset[int] = frozenset()
     class_filter: bool = False
+    _filter: Filter | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def chooses(self) -> Filter | None:
+        """What a SQL92 expression takes, parsed when it is asked for first; None for another, or for one that
+        cannot be parsed."""
+        if self._filter is None and self.expression_type == SQL92:
+            with suppress(SqlError):
+                self._filter = compile_filter(self.expression)
+        return self._filter
 
     @classmethod
     def of(
         cls, topic: str, expression: str | None, expression_type: str | None, version: int = 0
     ) -> Subscription:
-        """Parse a tag expression such as ``A || B``; raises ValueError when nothing is left of it."""
+        """Parse a tag expression such as ``A || B``, or SQL92. Raises ValueError when it is none."""
         text = expression or ALL
         kind = expression_type or TAG
-        if kind != TAG or text == ALL:
+        if kind == SQL92:
+            return cls(topic, text, version, kind, _filter=compile_filter(text))
+        if kind != TAG:
+            raise ValueError(f"there is no expression type {kind!r}: TAG and SQL92 are known")
+        if text == ALL:
             return cls(topic, text, version, kind)
         tags = [tag.strip() for tag in text.split("||") if tag.strip()]
         if not tags:

@@ -13,7 +13,7 @@ from typing import Final
 from broker.state.role_state import Role, RoleState
 from model.codes import Response
 from model.errors import Refused
-from model.ids import BrokerId, Epoch
+from model.ids import BrokerId, Epoch, PhysicalOffset
 
 HANDING_OVER: Final = "service not available now: this master hands over to another broker"
 HOLD_S: Final = 2.5  # below the 3 s after which a client of RocketMQ gives up a send (sendMsgTimeout)
@@ -25,6 +25,8 @@ class CurrentRole:
 
     def __init__(self) -> None:
         self.state = RoleState()
+        self.led_from = PhysicalOffset(0)
+        """Where the log ended when this broker became master."""
         self.acting = False  # a slave that serves consumers in place of a master that is not there
         self.on_change: list[Callable[[], None]] = []
         self._taking = asyncio.Event()

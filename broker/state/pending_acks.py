@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from model.config import BrokerConfig
@@ -23,6 +23,10 @@ FLUSH_SLAVE_TIMEOUT: Final = 12
 PENDING_BYTES_MAX: Final = 1 << 20
 """Answers one connection may have waiting; beyond, its requests are not read until half of them left."""
 _FRAME_BYTES_MAX: Final = 1 << 30
+
+
+Answered = Sequence[tuple[Connection, bytes]]
+"""Connections, and the answers to what came over them."""
 
 
 class _PendingAck:
@@ -95,20 +99,43 @@ class PendingAcks:
             connection.write(answers)
             return
         now_ms = self._env.monotonic_ms()
-        waiting = _PendingAck(
-            connection, answers, end, now_ms + self._slave_timeout_ms, now_ms + self._disk_timeout_ms
+        self._wait(connection, answers, end, now_ms, self._queue_of(end))
+        if self._timer is None:
+            self._arm(now_ms)
+
+    def add_all(self, answered: Answered, end: int) -> None:
+        """``add`` of answers to several connections, with one write each."""
+        if self._wait_flush and self._flushed() < end:
+            self._sync_to(end)
+        waiting = self._slaves or (self._wait_flush and (self._disk or self._flushed() < end))
+        if not waiting and self._replicated() >= end:
+            for connection, answers in answered:
+                connection.write_now(answers)
+            return
+        now_ms, queue = self._env.monotonic_ms(), self._queue_of(end)
+        for connection, answers in answered:
+            self._wait(connection, answers, end, now_ms, queue)
+        if self._timer is None:
+            self._arm(now_ms)
+
+    def _queue_of(self, end: int) -> deque[_PendingAck]:
+        """What answers at ``end`` wait for first."""
+        on_disk = self._wait_flush and not self._slaves and self._replicated() >= end
+        return self._disk if on_disk else self._slaves
+
+    def _wait(
+        self, connection: Connection, answers: bytes, end: int, now_ms: float, queue: deque[_PendingAck]
+    ) -> None:
+        queue.append(
+            _PendingAck(
+                connection, answers, end, now_ms + self._slave_timeout_ms, now_ms + self._disk_timeout_ms
+            )
         )
-        if self._wait_flush and not self._slaves and self._replicated() >= end:
-            self._disk.append(waiting)
-        else:
-            self._slaves.append(waiting)
         size = self._bytes[connection] = self._bytes.get(connection, 0) + len(answers)
         if size > self._bytes_max and connection not in self._paused:
             # The producer goes on sending while its answers wait: stop reading it, or memory has no bound.
             self._paused.add(connection)
             connection.hold(True)
-        if self._timer is None:
-            self._arm(now_ms)
 
     def on_replicated(self, offset: int) -> None:
         """The slaves have the log up to ``offset``."""
@@ -177,7 +204,7 @@ class PendingAcks:
                 self._bytes[connection] = left
             else:
                 self._bytes.pop(connection, None)
-            connection.write(data)
+            connection.write_now(data)
             if connection in self._paused and left <= self._bytes_max // 2:
                 self._paused.discard(connection)
                 connection.hold(False)

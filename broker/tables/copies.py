@@ -302,7 +302,7 @@ class Copies:
 
     def _need_master(self) -> None:
         if not self._role_state.is_master:
-            raise Refused("this broker is not master: copy the tables of the master", Response.SYSTEM_ERROR)
+            raise Refused("it is not master yet, or not any more", Response.SYSTEM_ERROR)
 
     def _wake(self) -> None:
         for slave in self._slaves.values():

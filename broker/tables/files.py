@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.tables.change_file import UP_TO, ChangeFile
 from model.errors import DiskError, PeerError
@@ -45,6 +45,13 @@ class Source:
     since: Callable[[int], dict[str, Any] | None] = lambda mark: None
 
 
+class _Pace(NamedTuple):
+    """How long after a change a table is written, and how long after a failure it is tried again."""
+
+    delay_s: float
+    retry_s: float
+
+
 class ConfigFile:
     """One ``config/*.json``: loaded once, then written soon after each ``changed``.
 
@@ -69,9 +76,8 @@ class ConfigFile:
         self.path = path
         self._source = source
         self._tasks = tasks
-        self._delay_s = delay_s
+        self._pace = _Pace(delay_s, retry_s)
         self._begun_ms = float("-inf")
-        self._retry_s = retry_s
         self._turns = Turns(env.monotonic_ms) if turns is None else turns
         self.lost: str | None = None
         """Why no copy could be read; nothing is written then until ``found`` is called."""
@@ -121,7 +127,7 @@ class ConfigFile:
 
     def _wait_s(self) -> float:
         ran_s = (self._env.monotonic_ms() - self._begun_ms) / 1000
-        return min(self._delay_s, FIRST_DELAY_S) if ran_s < self._delay_s else self._delay_s
+        return min(self._pace.delay_s, FIRST_DELAY_S) if ran_s < self._pace.delay_s else self._pace.delay_s
 
     def found(self) -> None:
         """The table is complete again: it was copied, or begins empty by order of the configuration."""
@@ -151,7 +157,7 @@ class ConfigFile:
                     await self._merge_in_time()
             except OSError as error:
                 log.error("cannot write %s, trying again: %s", self.path, error)
-                await asyncio.sleep(self._retry_s)
+                await asyncio.sleep(self._pace.retry_s)
 
     async def _merge_in_time(self) -> None:
         since_ms = self._on_disk.unmerged_ms

@@ -28,6 +28,7 @@ from runtime.loops import level_triggered
 log = logging.getLogger(__name__)
 
 CALL_S: Final = 3.0
+ORDINARY_S: Final = 5.0  # an election takes no longer
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1000
 SYNCED: Final = ("topics", "groups", "auth")  # on the disk before each receipt
@@ -70,6 +71,7 @@ class MetadataSync:
             config.slave_metadata_ms / 1000,
             Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS),
             f"{config.broker_name}: copying the master's tables",
+            patience_s=ORDINARY_S,
         )
 
     async def _turn(self) -> float | None:
@@ -123,7 +125,7 @@ class MetadataSync:
             await self._copy_whole(master)
             return
         if answer.code != Response.SUCCESS:
-            raise MqError(f"copying tables answered {answer.code}: {answer.remark}")
+            raise MqError(f"the broker at {master} gives no tables: {answer.remark}")
         body = bodies.loads_object(answer.body)
         told = (need(answer.ext, "run"), need_int(answer.ext, "revision", 0))
         if not self._follows(master) or self._run_seen != (run, seen):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import resource
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -94,19 +96,24 @@ def model(
     unknown = set(only) - set(SETS[chosen])
     if unknown:
         raise click.UsageError(f"the {chosen} set has no row {sorted(unknown)}")
-    limits = Limits(seconds, states, memory_mib)
+    limits, ended = Limits(seconds, states, memory_mib), threading.Event()
     found: dict[str, Any] = {"name": "model", "set": plant or chosen, **_circumstances(), **limits._asdict()}
     rows = found["rows"] = []
     if plant is not None:
         bug = PLANTS[plant]
         with bug.planted() as rules:
-            rows.append(_row(plant, bug.setting, rules, limits))
+            rows.append(_row(plant, bug.setting, rules, limits, ended))
         _write(found, out, page)
     else:
-        for name, setting in SETS[chosen].items():
-            if not only or name in only:
-                rows.append(_row(name, setting, AS_KEELMQ, limits))
-                _write(found, out, page)
+        # A row takes minutes: what was seen until then is written.
+        before = signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
+        try:
+            for name, setting in SETS[chosen].items():
+                if (not only or name in only) and not ended.is_set():
+                    rows.append(_row(name, setting, AS_KEELMQ, limits, ended))
+                    _write(found, out, page)
+        finally:
+            signal.signal(signal.SIGTERM, before)
     if any(row["violation"] for row in rows):
         sys.exit(VIOLATED)
 
@@ -130,9 +137,9 @@ def _write(found: dict[str, Any], out: Path | None, page: Path | None) -> None:
             click.echo(text, nl=False)
 
 
-def _row(name: str, setting: Setting, rules: Rules, limits: Limits) -> dict[str, Any]:
+def _row(name: str, setting: Setting, rules: Rules, limits: Limits, ended: threading.Event) -> dict[str, Any]:
     began = time.process_time()
-    over = _over(began + limits.seconds, limits.memory_mib)
+    over = _over(began + limits.seconds, limits.memory_mib, ended)
     found = explore(setting, rules, states_max=limits.states, stop=over)
     row = as_row(name, setting, found, time.process_time() - began)
     click.echo(f"{name:52} {found.states:>9,} states {found.transitions:>10,} steps  {bound(row)}", err=True)
@@ -143,10 +150,10 @@ def _row(name: str, setting: Setting, rules: Rules, limits: Limits) -> dict[str,
     return row
 
 
-def _over(end_s: float, memory_mib: int) -> Callable[[], bool]:
+def _over(end_s: float, memory_mib: int, ended: threading.Event) -> Callable[[], bool]:
     def over() -> bool:
         used_mib = _resident_bytes() >> 20
-        return time.process_time() > end_s or used_mib > memory_mib
+        return ended.is_set() or time.process_time() > end_s or used_mib > memory_mib
 
     return over
 

@@ -156,6 +156,22 @@ class Story:
         await self.nemesis.wait(plan.load_ms, self._quiet)
         self._loading = False
         self._look_for_stalls(begun_ms)
+        await self._heal(own, producers, reader, tasks)
+        await self._last_sends(producers)
+        await cluster.until(cluster.converged, 5.0)
+        if self.extras is not None and not self.losses.any_allowed:
+            await self.extras.settle()
+            self.found += self.extras.broken()
+        await cluster.until(cluster.converged, 5.0)
+        observer.cancel()
+        cluster.observe()
+        await self._read_back(reader)
+
+    async def _heal(
+        self, own: Tasks, producers: list[ProducerLoad], reader: ReaderLoad, tasks: list[asyncio.Task[None]]
+    ) -> None:
+        """Faults end, clients as well, and the cluster converges."""
+        cluster, plan = self.cluster, self.plan
         cluster.revive()
         if self.nemesis.done.get("wipe"):
             own.spawn(self.nemesis.operator.forget_the_dead(), name="forget")
@@ -174,15 +190,6 @@ class Story:
         if reason is not None:
             self._not_live("the healed cluster did not converge", reason)
             self.evidence.complete = False
-        await self._last_sends(producers)
-        await cluster.until(cluster.converged, 5.0)
-        if self.extras is not None and not self.losses.any_allowed:
-            await self.extras.settle()
-            self.found += self.extras.broken()
-        await cluster.until(cluster.converged, 5.0)
-        observer.cancel()
-        cluster.observe()
-        await self._read_back(reader)
 
     async def _start_servers(self) -> str | None:
         """None once all are members; else what is missing."""
@@ -339,7 +346,8 @@ class Story:
         if not await self.cluster.inside(node, reader.read_back(until_s=until_s), name="read-back"):
             self._not_live("reading back failed", f"{reader.errors} errors")
             self.evidence.complete = False
-        # A delayed message may have come due while the reader read.
+        # What was read back moved consumers' offsets, a delayed message may have come due, and a set that was
+        # whole may have shrunk for a moment: a slave that had lost power registers, and its old link ends.
         await self.cluster.until(self.cluster.converged, 5.0)
         self.evidence.logs = list(self._logs())
         self.evidence.members = self.cluster.members()

@@ -35,6 +35,7 @@ class Proposals:
         self._sync = sync
         self._on_change = on_change
         self._backoff = Backoff(env.random, 50, 1000)
+        self._told = ""  # why nothing could be proposed, as long as that is so
         self._tasks = Tasks("ha.proposals")
 
     def start(self) -> None:
@@ -60,6 +61,7 @@ class Proposals:
         applied = await self._ask(propose, proposal)
         self._on_change()
         if applied:
+            self._told = ""
             self._backoff.reset()
         else:
             # Not a wait of the loop: each acknowledgement would end it while the set is not as it should be.
@@ -75,7 +77,9 @@ class Proposals:
             log.warning("SyncStateSet %s proposed, outcome unknown: %s", desired, error)
             sync.on_unanswered(proposal)
         except (MqError, OSError) as error:
-            log.warning("SyncStateSet %s not proposed: %s", desired, error)
+            if str(error) != self._told:
+                log.info("SyncStateSet %s not proposed yet: %s", desired, error)
+            self._told = str(error)
             sync.on_refused(proposal, self._env.monotonic_ms())
         except Exception:
             # Not foreseen; but without proposals the next slave to die would hold every answer for good.

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 TURN_BYTES: Final = 256 * 1024
 """Log bytes one slave is written in one turn of the loop; the others and the clients come in between."""
+FRAME_BYTES: Final = 128 * 1024
+"""So many log bytes may be one frame to a keelmq slave, whatever ``haTransferBatchSize`` says: it appends and
+answers each. A RocketMQ slave is sent what the key says."""
 WINDOW_BYTES: Final = 1024 * 1024
 """Bytes that may wait in one slave's send buffer; above it nothing more is read from the disk for it."""
 
@@ -395,8 +398,11 @@ class SlaveLink(asyncio.Protocol):
         epochs, header = self._dialect.epochs(self._shared.store), self._dialect.header
         parts: list[bytes] = []
         told = self.told.epoch
+        most = self._shared.batch_bytes
+        if self.slave.answers_heartbeats:
+            most = max(most, FRAME_BYTES)
         while self.next < end:
-            size, epoch = frame_epoch(epochs, self.next, min(self._shared.batch_bytes, end - self.next))
+            size, epoch = frame_epoch(epochs, self.next, min(most, end - self.next))
             data = self._shared.reader.read(self.next, size)
             if not data:
                 raise MqError(f"the log has nothing at {self.next}, it should go on to {end}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import logging
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_MS = 50
 RETRY_MAX_MS = 1000
+ORDINARY_MS: Final = 5000.0
+"""An election takes no longer, so a slave without a link for less is nothing to warn of."""
 STEADY_MS: Final = 2000
 STEADY_BYTES: Final = 1 << 20
 """A link that lived for so long, or brought so much that this log never had, works: a master that only takes
@@ -45,10 +49,31 @@ class State(enum.StrEnum):
 
 
 class _Situation(NamedTuple):
-    """What the slave is doing, and why it is not following."""
+    """What the slave is doing, why it is not following, and since when (monotonic ms)."""
 
     state: State
     reason: str | None = None
+    lost_ms: float | None = None
+    warned: bool = False
+
+    def lost_for_ms(self, now_ms: float) -> float:
+        return 0.0 if self.lost_ms is None else now_ms - self.lost_ms
+
+
+def _reason_of(error: Exception) -> str:
+    """Without the address, which is said beside it, and which asyncio repeats in its errors."""
+    if (
+        isinstance(error, OSError)
+        and error.errno
+        and error.filename is None
+        and error.errno in errno.errorcode
+    ):
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
+
+
+class _MovedError(MqError):
+    """There is another master: the link to the former one ends, and nothing is wrong."""
 
 
 class _Session:
@@ -144,7 +169,7 @@ class Follower:
         self.on_agree: list[Callable[[], None]] = []
         self.reseeds = Reseeds(parts, before_reseed)
         self._parts = parts
-        self._situation = _Situation(State.NO_MASTER)
+        self._situation = _Situation(State.NO_MASTER, lost_ms=parts.env.monotonic_ms())
         self._session: _Session | None = None
         self._proving = _Proving(credentials)
         self._retries = _Retries(parts)
@@ -163,7 +188,7 @@ class Follower:
         self._proving.on_master(may_be_rocketmq=master.rocketmq_peer or self.classic)
         self._retries.backoff.reset()
         self._moved.set()
-        self._end(f"the master is at {address or 'a place not known yet'} now")
+        self._end(_MovedError(f"the master is at {address or 'a place not known yet'} now"))
 
     def halt(self) -> None:
         """Append nothing more from now on."""
@@ -171,16 +196,16 @@ class Follower:
         on_flush = self._parts.store.on_flush
         if self._flushed in on_flush:
             on_flush.remove(self._flushed)
-        self._end("stopped")
+        self._end(MqError("stopped"))
 
     async def stop(self) -> None:
         """``halt``, and wait until nothing runs any more."""
         self.halt()
         await self._tasks.cancel()
 
-    def _end(self, why: str) -> None:
+    def _end(self, why: MqError) -> None:
         if self._session is not None:
-            self._session.link.end(MqError(why))
+            self._session.link.end(why)
 
     @property
     def state(self) -> State:
@@ -214,6 +239,15 @@ class Follower:
     def unproven(self) -> str | None:
         """Why this broker and its master do not believe each other, or None."""
         return self._why(State.UNPROVEN)
+
+    def lost(self, for_ms: float) -> str | None:
+        """Why this slave does not follow its master, if it is so for longer than that."""
+        lost_ms = self._situation.lost_for_ms(self._now_ms())
+        if lost_ms <= for_ms:
+            return None
+        where = f" at {self.address}" if self.address else ""
+        why = self._situation.reason or "no answer yet"
+        return f"does not follow its master{where} for {lost_ms / 1000:.0f} s: {why}"
 
     def _why(self, state: State) -> str | None:
         return self._situation.reason if self.state is state else None
@@ -275,7 +309,7 @@ class Follower:
     async def _follow(self) -> float:
         address = self.address
         if address is None:
-            self._situation = _Situation(State.NO_MASTER, "the master's HA address is not known yet")
+            self._lose(State.NO_MASTER, "the master's HA address is not known yet")
             return UNTIL_WOKEN
         try:
             await self._link_to(address)
@@ -293,6 +327,8 @@ class Follower:
         match error:
             case CannotGoOnError():
                 pass  # noted by _reseed
+            case _MovedError():
+                self._lose(State.CONNECTING, str(error))
             case UnprovenError():
                 self._note(State.UNPROVEN, error)
                 self._proving.on_unproven(error.reason)
@@ -324,10 +360,20 @@ class Follower:
         return True
 
     def _note(self, state: State, error: Exception) -> None:
-        text = str(error) or type(error).__name__
-        if text != self._situation.reason:
-            log.warning("not following %s: %s", self.address, text)
-        self._situation = _Situation(state, text)
+        """A link that ends, or cannot be made, is in order while another master is elected; nothing else is,
+        and not for long."""
+        text, before = _reason_of(error), self._situation
+        warn = state is not State.CONNECTING or before.lost_for_ms(self._now_ms()) >= ORDINARY_MS
+        if text != before.reason or (warn and not before.warned):
+            log.log(logging.WARNING if warn else logging.INFO, "not following %s: %s", self.address, text)
+        self._lose(state, text, warned=warn)
+
+    def _lose(self, state: State, reason: str, *, warned: bool = False) -> None:
+        lost_ms = self._situation.lost_ms
+        self._situation = _Situation(state, reason, self._now_ms() if lost_ms is None else lost_ms, warned)
+
+    def _now_ms(self) -> float:
+        return self._parts.env.monotonic_ms()
 
     async def _link_to(self, address: str) -> None:
         """Follow until the link ends. Returns when there is another master; raises why it ended otherwise."""

@@ -203,7 +203,7 @@ def _keys(secret: bytes) -> Keys:
 
 
 _WITHOUT: Final = "the master answers without a proof: it is no broker of keelmq with haSecretFile"
-NO_PROOF: Final = "the master hung up before it proved that it knows haSecretFile"
+NO_PROOF: Final = "the master closed the connection before it proved itself (its haSecretFile, or it stops)"
 
 
 def refusal(reason: Reason) -> bytes:

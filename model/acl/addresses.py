@@ -55,14 +55,15 @@ NOBODY: Final = White()
 
 
 def canonical(address: str) -> str:
-    """An address in the one form that is compared: IPv6 in full and upper case; other text as it is."""
+    """An address in the one form that is compared: IPv6 in full and upper case, without its zone (``%eth0``);
+    other text as it is."""
     return _canonical(address) if ":" in address else address
 
 
 @lru_cache(4096)
 def _canonical(address: str) -> str:
     try:
-        found = ipaddress.IPv6Address(address.strip("[]"))
+        found = ipaddress.IPv6Address(address.strip("[]").partition("%")[0])
     except ValueError:
         return address
     return str(found.ipv4_mapped) if found.ipv4_mapped else found.exploded.upper()

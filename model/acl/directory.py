@@ -30,6 +30,7 @@ from model.errors import Refused
 USERS_MAX: Final = 2000
 ENTRIES_MAX: Final = 500
 VERDICTS_MAX: Final = 65536
+NAME_CHARS_MAX: Final = 512  # of a longer name no verdict is remembered
 
 
 class Directory:
@@ -84,10 +85,12 @@ class Directory:
         try:
             return self._verdicts[key]
         except KeyError:
+            found = refuses(f"User:{name}", self.acls.get(name), need, address)
+        if len(need.name) <= NAME_CHARS_MAX:
             if len(self._verdicts) >= VERDICTS_MAX:
                 self._verdicts.clear()
-            found = self._verdicts[key] = refuses(f"User:{name}", self.acls.get(name), need, address)
-            return found
+            self._verdicts[key] = found
+        return found
 
     def is_super(self, name: str | None) -> bool:
         user = self.users.get(name or "")

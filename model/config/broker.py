@@ -129,7 +129,10 @@ class BrokerConfig(LimitsConfig):
         "autoReseed", False, "a slave whose log cannot be continued puts it aside and copies the master's"
     )
     ha_batch_bytes: int = key(
-        "haTransferBatchSize", 32768, "most bytes of the log in one frame to a slave", least=1
+        "haTransferBatchSize",
+        32768,
+        "most bytes of the log in one frame to a RocketMQ slave; to a keelmq slave at least 131072",
+        least=1,
     )
     ha_not_catchup_ms: int = key(
         "haMaxTimeSlaveNotCatchup",
@@ -180,6 +183,17 @@ class BrokerConfig(LimitsConfig):
         "register at the NameServers, without a change, every, ms",
         was=30000,
         least=PERIOD_MIN_MS,
+    )
+    single_topic_register: bool = key(
+        "enableSingleTopicRegister",
+        False,
+        "tell NameServers of RocketMQ all topics at each change: for deleteTopicWithBrokerRegistration there",
+    )
+    enable_property_filter: bool = key(
+        "enablePropertyFilter",
+        True,
+        "consumers may choose messages by SQL92 expressions over their properties",
+        was=False,
     )
     auto_create_topic: bool = key(
         "autoCreateTopicEnable", True, "the first send to an unknown topic makes it"
@@ -237,16 +251,17 @@ class BrokerConfig(LimitsConfig):
             self.broker_role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
             f"brokerRole={self.broker_role}: expected ASYNC_MASTER, SYNC_MASTER or SLAVE",
         )
-        addresses(self.namesrv_addr)
+        addresses(self.namesrv_addr, "namesrvAddr")
         need(
-            not self.enable_controller_mode or bool(addresses(self.controller_addr)),
+            bool(addresses(self.controller_addr, "controllerAddr")) or not self.enable_controller_mode,
             "enableControllerMode=true needs controllerAddr=host:port;...",
         )
         need(
             not (self.majority_ack and self.broker_role == "ASYNC_MASTER"),
             "majorityAck=true needs brokerRole=SYNC_MASTER: an ASYNC_MASTER waits for nobody",
         )
-        addresses(self.ha_master_address)
+        addresses(self.ha_master_address, "haMasterAddress")
+        self._check_copies()
         self._check_group_address()
         if not self.enable_controller_mode:
             slave = self.broker_role == "SLAVE"
@@ -262,11 +277,22 @@ class BrokerConfig(LimitsConfig):
             ("haSecretFile", self.ha_secret_file, "the same on all brokers of the group, for the HA port"),
         ]
 
+    def _check_copies(self) -> None:
+        """No group could ever have so many copies. Without ``majorityAck`` the number is RocketMQ's default
+        where nobody sets it, and says nothing."""
+        if self.majority_ack or self.total_replicas > 1:
+            for name, copies in (
+                ("minInSyncReplicas", self.min_in_sync_replicas),
+                ("inSyncReplicas", self.in_sync_replicas),
+            ):
+                text = f"{name}={copies} is more than totalReplicas={self.total_replicas}"
+                need(copies <= self.total_replicas, f"{text}: no send would be answered")
+
     def _check_group_address(self) -> None:
         if not self.group_address:
             return
         need(
-            len(addresses(self.group_address)) == 1,
+            len(addresses(self.group_address, "groupAddress")) == 1,
             f"groupAddress={self.group_address}: expected one address",
         )
         need(self.enable_controller_mode, "groupAddress needs enableControllerMode=true")

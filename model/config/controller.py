@@ -71,7 +71,7 @@ class ControllerConfig(ServerConfig):
 
     def check(self) -> None:
         super().check()
-        members = peers(self.peers)
+        members = peers(self.peers, "controllerDLegerPeers")
         need(bool(members), "controllerDLegerPeers is empty: list every Controller as id-host:port")
         need(
             self.self_id in members,
@@ -79,7 +79,7 @@ class ControllerConfig(ServerConfig):
         )
         if self.raft_peers:
             need(
-                set(peers(self.raft_peers)) == set(members),
+                set(peers(self.raft_peers, "raftPeers")) == set(members),
                 "raftPeers must list the ids of controllerDLegerPeers",
             )
         tls = (self.raft_tls_cert, self.raft_tls_key, self.raft_tls_ca_file)

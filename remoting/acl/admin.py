@@ -15,9 +15,9 @@ from model.errors import ConfigError, PeerError, Refused
 from remoting import bodies
 from remoting.acl.gate import Gate
 from remoting.acl.plain_files import PlainFiles, version_of
-from remoting.auth import Credentials
 from remoting.codec import Command
 from remoting.headers import opt_bool
+from remoting.keys import Signer
 
 # Aliases of other answers in RocketMQ's table of codes.
 PLAIN_PUT_FAILED: Final = 209
@@ -34,7 +34,7 @@ async def _kept() -> None:
 class DirectoryRequests:
     """3001 to 3010. ``keep`` returns when a change is safe."""
 
-    def __init__(self, gate: Gate, credentials: Credentials | None) -> None:
+    def __init__(self, gate: Gate, credentials: Signer | None) -> None:
         self._gate = gate
         self._credentials = credentials
         self.keep: Callable[[], Awaitable[None]] = _kept

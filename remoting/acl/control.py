@@ -19,7 +19,8 @@ from remoting.acl.gate import Gate
 from remoting.acl.plain_files import LOOK_S, PlainFiles
 from remoting.auth import Credentials
 from remoting.guard import Guard
-from runtime.env import Env, read_file, write_file
+from remoting.keys import Signer, read_keys
+from runtime.env import Env, read_file, stamp, write_file
 from runtime.tasks import Tasks, every
 
 log = logging.getLogger(__name__)
@@ -27,10 +28,17 @@ log = logging.getLogger(__name__)
 AUTH_FILE: Final = "auth.json"
 
 
-def inner_credentials(config: ServerConfig) -> Credentials | None:
-    """What a server without ``peerCredentialsFile`` signs with among servers."""
+def own_credentials(env: Env, config: ServerConfig) -> tuple[Signer | None, Signer | None]:
+    """The key by which a server knows its peers, and the one it signs with itself.
+
+    With ACL on, ``innerClientAuthenticationCredentials`` stands for an absent ``peerCredentialsFile``; with
+    ACL off a server only signs with it, as a RocketMQ broker does. Raises ConfigError.
+    """
+    key: Signer | None = read_keys(env, config.peer_credentials_file)
     found = credentials_in(config.inner_client_credentials, "accessKey", "secretKey")
-    return None if found is None else Credentials(*found)
+    inner = None if found is None else Credentials(*found)
+    on = config.acl_enable or config.authentication_enabled or config.authorization_enabled
+    return key or (inner if on else None), key or inner
 
 
 class AccessControl:
@@ -41,7 +49,7 @@ class AccessControl:
         env: Env,
         config: ServerConfig,
         guard: Guard,
-        credentials: Credentials | None,
+        credentials: Signer | None,
         where: dict[str, str] | None = None,
     ) -> None:
         where = where or {}
@@ -76,29 +84,35 @@ class AccessControl:
         return any(made)
 
 
-class DirectoryFile:
-    """Users and policies of a server that has no tables."""
+class StandaloneAccess:
+    """Access control of a server that has no tables: its users and policies are in a file of their own."""
 
-    def __init__(self, env: Env, control: AccessControl, directory: str) -> None:
+    def __init__(self, env: Env, config: ServerConfig, guard: Guard, credentials: Signer | None) -> None:
         self._env = env
-        self._control = control
-        self._path = f"{directory.rstrip('/')}/{AUTH_FILE}" if directory else ""
+        self._control = AccessControl(env, config, guard, credentials)
+        self._control.requests.keep = self._keep
+        self._tasks = Tasks("access")
+        directory = config.auth_config_path.rstrip("/")
+        self._path = f"{directory}/{AUTH_FILE}" if directory else ""
         self._seen: tuple[int, int] | None = None
-        control.requests.keep = self._keep
+        self.answers = self._control.answers
 
-    async def load(self, tasks: Tasks) -> None:
+    async def start(self) -> None:
         """Raises ConfigError, OSError."""
-        self._control.load(tasks)
+        self._control.load(self._tasks)
         if not (self._control.gate.authenticates or self._control.gate.authorizes):
             return
         if not self._path:
             raise ConfigError("authenticationEnabled needs authConfigPath, the directory of auth.json")
         if self._env.disk.exists(self._path):
-            self._seen = self._stat()
+            self._seen = stamp(self._env.disk, self._path)
             self._take()
         if self._control.add_configured():
             await self._keep()
-        tasks.spawn(every(LOOK_S, self._look, what=f"looking at {self._path}"), name="users")
+        self._tasks.spawn(every(LOOK_S, self._look, what=f"looking at {self._path}"), name="users")
+
+    async def stop(self) -> None:
+        await self._tasks.cancel()
 
     def _take(self) -> None:
         try:
@@ -107,7 +121,7 @@ class DirectoryFile:
             raise ConfigError(f"{self._path} has no users and policies: {type(error).__name__}") from None
 
     async def _look(self) -> None:
-        seen = self._stat()
+        seen = stamp(self._env.disk, self._path)
         if seen is None or seen == self._seen:
             return
         self._seen = seen
@@ -123,14 +137,4 @@ class DirectoryFile:
         data = bodies.dumps_dialect(content, indent=True)
         self._env.disk.makedirs(self._path.rpartition("/")[0])
         await self._env.offload(lambda: write_file(self._env.disk, self._path, data))
-        self._seen = self._stat()
-
-    def _stat(self) -> tuple[int, int] | None:
-        try:
-            file = self._env.disk.open(self._path)
-        except OSError:
-            return None
-        try:
-            return self._env.disk.mtime_ms(self._path), file.size()
-        finally:
-            file.close()
+        self._seen = stamp(self._env.disk, self._path)

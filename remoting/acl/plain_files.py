@@ -15,7 +15,7 @@ import yaml
 from model.acl.addresses import white
 from model.acl.plain import PlainAcl, account_of, acl_of, check_perms
 from model.errors import ConfigError
-from runtime.env import Disk, Env, read_file, write_file
+from runtime.env import Disk, Env, read_file, stamp, write_file
 
 log = logging.getLogger(__name__)
 
@@ -143,17 +143,8 @@ def _files(disk: Disk, directory: str) -> list[str]:
 
 
 def _stat(disk: Disk, paths: list[str]) -> _Seen:
-    found = {}
-    for path in paths:
-        try:
-            file = disk.open(path)
-        except OSError:
-            continue  # it went in between: the next look sees that
-        try:
-            found[path] = (disk.mtime_ms(path), file.size())
-        finally:
-            file.close()
-    return found
+    found = {path: stamp(disk, path) for path in paths}
+    return {path: seen for path, seen in found.items() if seen is not None}
 
 
 def _load(disk: Disk, paths: list[str]) -> tuple[PlainAcl, _Seen]:

@@ -40,6 +40,7 @@ def load(config: TlsConfig, now_ms: int) -> Contexts:
 def _server(config: TlsConfig, now_ms: int) -> tuple[ssl.SSLContext, Validity]:
     context = TellingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _LOWEST
+    context.options |= ssl.OP_NO_RENEGOTIATION  # each would be a handshake's work, without a count
     if config.test_mode:
         return context, _self_signed(context)
     own = _chain(context, "server", config.server_cert, config.server_key, config.server_key_password, now_ms)

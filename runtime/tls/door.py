@@ -114,12 +114,14 @@ class Door:
         self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def close(self) -> None:
-        """Accept no more, and end what has not begun."""
+        """Accept no more, and end what says nothing; what has begun goes on, as everywhere."""
         listening, self._listening = self._listening, []
         for own in listening:
             self._loop.remove_reader(own.fileno())
             own.close()
-        for knock in [*self._silent, *self._queued, *self._shaking]:
+        for knock in list(self._silent):
+            self._look(knock)  # its first byte may have come, and not been looked at yet
+        for knock in list(self._silent):
             self._end(knock)
         self._alerts.close()
 

@@ -107,7 +107,8 @@ class TlsState:
             try:
                 text = Path(self._file).read_text(encoding="utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{FILE_KEY}={self._file}: cannot be read: {error}") from None
+                why = error.strerror if isinstance(error, OSError) else "it is not text"
+                raise ConfigError(f"{FILE_KEY}={self._file}: cannot be read: {why}") from None
             values = parse_file(self._file, text)
         try:
             return TlsConfig.from_mapping({**values, **self._values})

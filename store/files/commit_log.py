@@ -450,12 +450,21 @@ class CommitLog:
                 )
                 self._dir.remove(segment)
                 continue
-            raise DiskError(
-                f"{segment.path} has {size} bytes; mappedFileSizeCommitLog says {self.segment_bytes}"
-            )
+            if not (0 < size < self.segment_bytes and self._has_whole_ones()):
+                raise DiskError(
+                    f"{segment.path} has {size} bytes; mappedFileSizeCommitLog says {self.segment_bytes}"
+                )
+            # As bytes that rotted: the start goes by what its files promise, a replica gives the rest.
+            log.error("%s has %d bytes: the rest is lost here, a replica may have it", segment.path, size)
+            segment.file.truncate(self.segment_bytes)
         end = self._dir.segments[-1].start + self.segment_bytes if self._dir.segments else 0
         self.end = self.flushed = PhysicalOffset(end)
-        self._dir.names_dirty = True  # the sync of the directory may be what the last process ended with
+        # The sync of the directory may be what the last process ended with.
+        self._dir.names_dirty = bool(self._dir.segments)
+
+    def _has_whole_ones(self) -> bool:
+        """Whether other files of the log have the configured size, so that one is short by mistake."""
+        return any(segment.file.size() == self.segment_bytes for segment in self._dir.segments)
 
     def cut(self, offset: int, *, to_first_zeros: bool = False, zeros_too: bool = False) -> None:
         """Let the log end at ``offset``, durably: later segments go, newest first, then the rest of the

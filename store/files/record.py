@@ -46,6 +46,7 @@ RECORD_BYTES_MIN: Final = 91
 TOPIC_BYTES_MAX: Final = 32767
 ZERO_TAIL_BYTES: Final = 8
 """Properties that end in so many zeros were never written to their end."""
+TAG_CHARS_MAX: Final = 64  # of a longer tag no hash is remembered: it may have 32 KiB
 OVERHEAD_BYTES_MAX: Final = 64 * 1024
 """A record may be this much longer than the longest body (topic, properties, fixed part)."""
 
@@ -354,6 +355,8 @@ def decode(buffer: Buffer, at: int = 0, *, check_crc: bool = True) -> Record:
     if len(buffer) - at < RECORD_BYTES_MIN:
         raise BadRecord("unreadable_region", "fewer bytes than the shortest record has")
     own_offset = _LONG.unpack_from(buffer, at + 28)[0]
+    if own_offset < 0:
+        raise BadRecord("unreadable_region", f"the record says it lies at {own_offset}")
     size = measure(buffer, at, own_offset, check_crc)
     if size <= 0:
         raise BadRecord("unreadable_region", "a blank, not a record" if size else "the record is cut off")
@@ -463,9 +466,11 @@ class DispatchParser:
             return 0
         code = self._tags.get(tags)
         if code is None:
-            if len(self._tags) > 10_000:
-                self._tags.clear()
-            code = self._tags[tags] = m.java_hash(tags)
+            code = m.java_hash(tags)
+            if len(tags) <= TAG_CHARS_MAX:
+                if len(self._tags) > 10_000:
+                    self._tags.clear()
+                self._tags[tags] = code
         return code
 
     def parse(self, buffer: Buffer, offset: int, limit: int) -> tuple[list[Dispatch], int]:

@@ -72,6 +72,8 @@ def _distance(one: bytes, other: bytes) -> int:
 
 def turn_back(data: bytes, crc: int) -> bytes:
     """``data`` with the one bit flipped that gives it this CRC-32. Raises ValueError when there is none."""
+    if not 0 <= crc < 1 << 32:
+        raise ValueError(f"{crc} is no CRC-32")
     difference = crc32(data) ^ crc
     if len(data) <= TURN_BACK_BYTES_MAX:
         for at in range(len(data) - 1, -1, -1):

@@ -23,6 +23,7 @@ from typing import Final
 
 from model.ids import PhysicalOffset
 from runtime.env import Env
+from runtime.turns import Slice
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
 from store.flow.dispatch import WRITING_QUEUES
@@ -38,7 +39,7 @@ INDEX_FLUSH_S = 10.0
 CATCH_UP_BYTES: Final = 8 << 20
 """Of the log: indexed after a start, they are written back before the rest is."""
 WRITE_QUEUES: Final = 512
-"""Queues written out between two turns of the loop."""
+"""Queues written out between two turns of the loop, at most: new ones take longer than a slice allows."""
 SYNC_QUEUES: Final = 256
 """Queues synced in one round."""
 CLOSE_QUEUES: Final = 1024
@@ -149,10 +150,10 @@ class Housekeeping:
         until, stamp_ms = self._flow.dispatcher.dispatched, self._flow.dispatcher.last_timestamp_ms
         self._want_sync(until)
         try:
-            more = True
-            while more:
-                more = self._files.queues.write_out(WRITE_QUEUES)
-                await asyncio.sleep(0)
+            slice_ = Slice(self._env.monotonic_ms)
+            while self._files.queues.write_out(WRITE_QUEUES, slice_.is_over):
+                await slice_.pause()
+            await slice_.pause()
         except OSError as error:
             self._files.health.failed(error, WRITING_QUEUES)
             return

@@ -56,6 +56,8 @@ class Writer:
         on_append: list[Callable[[PhysicalOffset], None]],
     ) -> None:
         self.offsets = QueueOffsets(files, flow.walker)
+        self.before_append: Callable[[], None] = lambda: None
+        """Called before anything is encoded or appended: who has records on their way appends them then."""
         self._config = config
         self._log = files.log
         self._dispatcher = flow.dispatcher
@@ -86,6 +88,7 @@ class Writer:
 
     def append(self, chunks: Sequence[Buffer], size: int, dispatches: Sequence[Dispatch]) -> None:
         """See MessageStore.append."""
+        self.before_append()
         commit_log = self._log
         start = commit_log.end
         commit_log.append(chunks, size)
@@ -104,6 +107,7 @@ class Writer:
 
     def put(self, messages: Sequence[NewMessage], *, stored_before: bool) -> list[Put]:
         """See MessageStore.put."""
+        self.before_append()
         for message in messages:
             self._check(message, stored_before)
         stamp_ms = self.stamp_ms()
@@ -223,6 +227,7 @@ class Writer:
 
     def append_raw(self, offset: int, data: Buffer, begin_at: Callable[[int], None]) -> None:
         """See MessageStore.append_raw. ``begin_at`` lets the empty log begin at an offset."""
+        self.before_append()
         commit_log = self._log
         if offset != commit_log.end:
             if commit_log.end != commit_log.min_offset:

@@ -81,8 +81,11 @@ class Opening:
             self.lock = disk.lock(f"{self._root}/lock")
         except BlockingIOError:
             raise DiskError(f"{self._root} is in use by another process") from None
+        except FileExistsError as error:
+            where = error.filename or self._root
+            raise DiskError(f"storePathRootDir={self._root}: {where} is no directory") from None
         except OSError as error:
-            raise DiskError(f"{self._root}: {error.strerror or error}") from error
+            raise DiskError(f"storePathRootDir={self._root}: {error.strerror or error}") from error
 
     def _begin(self) -> bool:
         """Mark the store as in use; was the last stop a clean one?"""

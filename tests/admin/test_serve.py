@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import re
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from admin.exits import DONE, UNFINISHED, USAGE, run
 from admin.host import serve as serving
 from admin.host.serve import NameServerWithController, plan, read_values
 from model.errors import ConfigError, DiskError
+from tests.ports import free_port
 
 CONTROLLER = {
     "enableControllerInNamesrv": "true",
@@ -249,3 +252,55 @@ def test_nothing_is_started_when_the_port_of_the_status_is_taken(caplog: pytest.
         assert asyncio.run(serving._run(made)) == UNFINISHED
     assert "start" not in server.calls
     assert f"127.0.0.1:{port}: Address already in use" in caplog.text
+
+
+async def test_a_port_that_is_taken_is_named_by_its_key_before_anything_is_on_the_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "store"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        values = {"haListenPort": str(port), "listenPort": str(free_port()), "storePathRootDir": str(root)}
+        assert await serving._run(plan("broker", values)) == UNFINISHED
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert f"haListenPort: 127.0.0.1:{port}: address already in use" in line
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("role", "values", "text"),
+    [
+        ("broker", {"namesrvAddr": "127.0.0.1"}, "namesrvAddr: address '127.0.0.1': expected host:port"),
+        ("broker", {"controllerAddr": "here"}, "controllerAddr: address 'here': expected host:port"),
+        (
+            "broker",
+            {"minInSyncReplicas": "3", "totalReplicas": "2"},
+            "minInSyncReplicas=3 is more",
+        ),
+        (
+            "broker",
+            {"majorityAck": "true", "inSyncReplicas": "2", "totalReplicas": "1"},
+            "inSyncReplicas=2 is more than totalReplicas=1",
+        ),
+        (
+            "controller",
+            {"controllerDLegerPeers": "127.0.0.1:9878", "controllerDLegerSelfId": "n0"},
+            "controllerDLegerPeers: peer '127.0.0.1:9878': expected id-host:port",
+        ),
+        (
+            "namesrv",
+            {"brokerIP1": "10.0.0.1"},
+            "brokerIP1 is a key of a broker: start this",
+        ),
+        ("controller", {"brokerIP1": "10.0.0.1"}, "brokerIP1 is a key of a broker"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key(role: str, values: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        plan(role, values)
+
+
+def test_min_in_sync_replicas_without_a_number_of_replicas_is_taken() -> None:
+    plan("broker", {"minInSyncReplicas": "2"})

@@ -54,3 +54,11 @@ def test_a_parquet_file_without_a_column_says_which(tmp_path: Path) -> None:
     (tmp_path / "y.parquet").write_text("no")
     with pytest.raises(ConfigError, match=r"y\.parquet"):
         read_ledger(str(tmp_path / "y.parquet"))
+
+
+def test_half_of_a_surrogate_pair_is_a_bad_line(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    row = {"uniq_key": "k", "topic": "T", "queue_id": 0, "queue_offset": 1, "body_crc": 5}
+    path.write_text(json.dumps({**row, "uniq_key": "\ud800"}))
+    with pytest.raises(ConfigError, match="surrogates"):
+        read_ledger(str(path))

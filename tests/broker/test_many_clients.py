@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from remoting import bodies
 from remoting.codec import Command, encode
 from remoting.headers import PULL_SUBSCRIPTION, PULL_SUSPEND, PullHeader
 from remoting.service import Connection
+from store.files.consume_queue import ConsumeQueue
 from tests.broker.helpers import client_of, eventually, running
 from tests.broker.turn_meter import LIMIT_S, metered
 
@@ -181,3 +183,27 @@ async def test_who_consumes_a_topic_is_found_without_looking_at_every_offset(tmp
         assert broker.offsets.groups_of("T7") == []
         broker.offsets.check_invariants()
         assert meter.longest_s < LIMIT_S
+
+
+async def test_the_first_messages_of_hundreds_of_queues_hold_nobody_up(tmp_path: Path) -> None:
+    """Each queue's directories and file are made by whom writes its entries back: half a ms and more each."""
+    async with running(tmp_path, mappedFileSizeCommitLog=str(1 << 23)) as broker, client_of(broker) as client:
+        broker.topics.put(*(TopicConfig(f"T{n}") for n in range(600)))
+        rounds = 0
+        flush = ConsumeQueue.flush
+
+        def slow(queue: ConsumeQueue) -> None:
+            nonlocal rounds
+            flush(queue)
+            end = time.thread_time() + 0.002
+            while time.thread_time() < end:
+                rounds += 1
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ConsumeQueue, "flush", slow)
+            async with metered() as meter:
+                answers = await asyncio.gather(*(client.send(f"T{n}") for n in range(600)))
+                await eventually(lambda: not broker.store.files.queues.dirty, "all are written back")
+        assert {answer.code for answer in answers} == {0}
+        assert rounds
+        assert meter.longest_s < 3 * LIMIT_S, "the client's 600 sends are among it; all at once took 1.2 s"

@@ -75,22 +75,6 @@ async def test_only_wanted_tags_are_served(tmp_path: Path) -> None:
             await client.send("T", b"%d" % number, properties=f"TAGS\x01{'ABC'[number % 3]}\x02")
         found = await client.pull_until("T", 0, 6, tags="A || C")
         assert [r.body for r in found] == [b"0", b"2", b"3", b"5", b"6", b"8"]
-        sql = await client.call(
-            Request.PULL_MESSAGE,
-            {
-                "consumerGroup": "cg",
-                "topic": "T",
-                "queueId": "0",
-                "queueOffset": "0",
-                "maxMsgNums": "1",
-                "sysFlag": "4",
-                "commitOffset": "0",
-                "suspendTimeoutMillis": "0",
-                "subscription": "a > 1",
-                "expressionType": "SQL92",
-            },
-        )
-        assert (sql.code, "does not support" in (sql.remark or "")) == (1, True)
 
 
 @pytest.mark.parametrize(("offset", "code", "following"), [(3, 19, 3), (5, 21, 3), (-1, 21, 0), (0, 0, 3)])

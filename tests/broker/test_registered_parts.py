@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from namesrv.codec import parse_registration
 from namesrv.core import Registration
 from namesrv.service import NameServer
 from remoting.codec import Command
+from remoting.service import Connection
 from runtime.os_env import OsEnv
 from tests.broker.helpers import client_of, free_port, running
 from tests.waiting import until
@@ -56,7 +58,8 @@ async def test_a_change_of_a_large_table_is_registered_alone(
         assert knows(server, "T1"), "what a part does not name stays"
         assert (await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T1"})).code == 0
         await until(lambda: not knows(server, "T1"))
-        assert heard[-1] == (False, len(broker.topics.table)), "a deletion is told with the whole table"
+        assert heard[-1] == (True, 0), "a deletion is told alone, too"
+        assert knows(server, "T2")
 
         # A NameServer that knows nothing is told everything, and one that forgot refuses a part.
         await server.stop()
@@ -81,4 +84,78 @@ async def test_a_small_table_is_registered_as_a_whole(tmp_path: Path, heard: lis
         broker.topics.put(TopicConfig("One"))
         await until(lambda: knows(server, "One"))
         assert {part for part, _ in heard} == {False}
+    await server.stop()
+
+
+class Original:
+    """A NameServer of RocketMQ, as far as registrations go: it knows nothing of parts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.bodies: list[set[str]] = []
+        self.marked = 0
+        known = parse_registration
+
+        def parse(request: Command) -> Registration:
+            self.marked += "keelmqPart" in request.ext
+            request.ext.pop("keelmqPart", None)
+            found = known(request)
+            found.gone = []
+            self.bodies.append(set(found.topics))
+            return found
+
+        def register(server: NameServer, connection: Connection, request: Command) -> Command:
+            answer = registered(server, connection, request)
+            answer.ext.pop("keelmqPart", None)
+            return answer
+
+        registered = NameServer._register
+        monkeypatch.setattr(module, "parse_registration", parse)
+        monkeypatch.setattr(NameServer, "_register", register)
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+async def test_a_nameserver_of_rocketmq_is_told_what_changed_alone_unless_it_forgets_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgets: bool
+) -> None:
+    """As the original broker does it (registerIncrementBrokerData), and the whole table now and then."""
+    original = Original(monkeypatch)
+    server = NameServer(
+        OsEnv(seed=1), NamesrvConfig(listen_port=free_port(), delete_topic_with_registration=forgets)
+    )
+    await server.start()
+    keys = {"registerNameServerPeriod": "1000", "enableSingleTopicRegister": str(forgets).lower()}
+    async with running(tmp_path, namesrvAddr=server.address, **keys) as broker:
+        await until(lambda: original.bodies)
+        broker.topics.put(*(TopicConfig(f"T{n}") for n in range(MANY)))
+        await until(lambda: knows(server, "T0"))
+        before = len(original.bodies)
+        broker.topics.put(TopicConfig("One"), TopicConfig("T3", 9, 9))
+        await until(lambda: knows(server, "One"))
+        everything = set(broker.topics.table)
+        assert original.bodies[before] == (everything if forgets else {"One", "T3"})
+        assert all(knows(server, name) for name in everything)
+        await until(lambda: original.bodies[before + 1 :])
+        assert original.bodies[-1] == everything, "by and by it is told everything again"
+        assert original.marked == 0
+    await server.stop()
+
+
+async def test_a_slave_registers_no_table_for_a_change_it_copied(
+    tmp_path: Path, heard: list[tuple[bool, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three thousand topics of two slaves at three NameServers, for each change of one: nobody reads them."""
+    server = NameServer(OsEnv(seed=1), NamesrvConfig(listen_port=free_port()))
+    await server.start()
+    async with running(tmp_path, namesrvAddr=server.address) as broker:
+        await until(lambda: heard)
+        await asyncio.sleep(0.1)
+        heard.clear()
+        monkeypatch.setattr(type(broker.role_state), "is_master", False)
+        broker.topics.put(TopicConfig("Copied"))
+        await asyncio.sleep(0.2)
+        assert heard == []
+        monkeypatch.undo()
+        monkeypatch.setattr(module, "parse_registration", parse_registration)
+        broker.topics.put(TopicConfig("Own"))
+        await until(lambda: knows(server, "Own"))
     await server.stop()

@@ -310,6 +310,62 @@ def test_a_refusal_that_no_retry_can_mend_ends_at_once() -> None:
     run(work)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_refusal_of_every_broker_that_is_about_no_role_ends_soon_with_its_words(groups: int) -> None:
+    async def work(env: Env) -> None:
+        nameserver, brokers = await cluster(env, groups=groups)
+
+        async def refuse(command: Command) -> Command | None:
+            if command.code == Request.SEND_MESSAGE_V2:
+                raise Refused("Sending message to topic[T] is forbidden.", Response.NO_PERMISSION)
+            return None
+
+        for broker in brokers:
+            broker.before = refuse
+        async with Producer(env, "pg", nameserver.address) as producer:
+            async with asyncio.timeout(2):
+                with pytest.raises(SendFailed, match="is forbidden") as failed:
+                    await producer.send(message())
+        assert failed.value.code == Response.NO_PERMISSION
+        assert len(failed.value.attempts) <= 2 * groups
+        await stop(nameserver, *brokers)
+
+    run(work)
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g", "%DLQ%g"])
+def test_the_first_message_of_a_topic_of_a_group_goes_to_the_one_queue_it_gets(topic: str) -> None:
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+        nameserver.topics["TBW102"] = {"broker-a": 8}
+        async with Producer(env, "pg", nameserver.address) as producer:
+            for _ in range(4):
+                assert (await producer.send(Message(topic=topic, body=b"x"))).queue.queue_id == 0
+        await stop(nameserver, broker)
+
+    run(work)
+
+
+def test_a_silent_nameserver_holds_a_new_topic_up_for_a_moment_and_is_told_of() -> None:
+    async def work(env: Env) -> None:
+        nameserver, (broker,) = await cluster(env)
+        nameserver.topics["TBW102"] = {"broker-a": 8}
+        silent = FakeNameServer(env)
+        await silent.start()
+        silent.silent = True
+        told: list[str] = []
+        async with Producer(env, "pg", [silent.address, "127.0.0.1:1", nameserver.address]) as producer:
+            producer.session.routes.silence.on_silent.append(told.append)
+            async with asyncio.timeout(1):
+                await producer.send(Message(topic="New", body=b"x"))
+        assert sorted(told) == sorted(set(told))
+        assert any(line.startswith("NameServer 127.0.0.1:1: cannot connect") for line in told)
+        assert f"NameServer {silent.address} does not answer, the others are believed" in told
+        await stop(nameserver, silent, broker)
+
+    run(work)
+
+
 def test_an_answer_that_never_comes_is_unknown_not_failed() -> None:
     async def work(env: Env) -> None:
         nameserver, (broker,) = await cluster(env)

@@ -69,6 +69,17 @@ def test_oneway_sends_and_a_batch_are_read_by_a_group_of_two_that_share_the_queu
         assert line["tags"] == ("even" if int(number) % 2 == 0 else "odd")
 
 
+def test_a_sql92_subscription_gets_what_it_asks_for(cluster: Cluster) -> None:
+    _create(cluster, "InteropSql")
+    assert cluster.driver("sync", "InteropSql", "30").returncode == 0
+    done = cluster.driver("sql", "InteropSql", "8", "InteropSqlGroup", "number BETWEEN 10 AND 17")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert {fact["number"] for fact in facts(done.stdout, "chosen")} == {str(n) for n in range(10, 18)}
+    wrong = cluster.driver("sql", "InteropSql", "0", "InteropSqlWrong", "number BETWEEN 10")
+    assert wrong.returncode == 1, wrong.stdout[-2000:]
+    assert "Invalid MessageSelector" in wrong.stdout + wrong.stderr
+
+
 def test_a_message_the_listener_fails_comes_back_through_the_retry_topic(cluster: Cluster) -> None:
     _create(cluster, "InteropRetry")
     assert cluster.driver("sync", "InteropRetry", "4").returncode == 0

@@ -94,3 +94,34 @@ def test_a_key_is_changed_on_every_controller_and_its_members_on_none(cluster: C
     assert "controllerDLegerPeers cannot be changed while the Controller runs" in refused, refused
     assert "update controller config success!" in back, back
     assert _settings(last) == found
+
+
+def test_queues_counters_and_cleaning_by_the_real_tool(cluster: Cluster) -> None:
+    cluster.mqadmin("updateTopic", "-c", "DefaultCluster", "-t", "AdminQueues", "-r", "2", "-w", "2")
+    assert cluster.driver("sync", "AdminQueues", "10").returncode == 0
+    listed = cluster.mqadmin("clusterList").splitlines()
+    master = next(row.split()[3] for row in listed if "broker-a" in row and row.split()[2] == "0")
+    _, queue, stats, expired, unused, segments, group, gone, attribute, other = mqadmin_all(
+        cluster.namesrv,
+        cluster.scratch,
+        "clusterList",  # warms the JVM up
+        f"queryCq -t AdminQueues -q 0 -i 1 -c 3 -b {master}",
+        f"brokerConsumeStats -b {master} -t 10000",
+        f"cleanExpiredCQ -b {master}",
+        f"cleanUnusedTopic -b {master}",
+        f"deleteExpiredCommitLog -b {master}",
+        "updateSubGroup -c DefaultCluster -g AdminGone",
+        "deleteSubGroup -c DefaultCluster -g AdminGone",
+        f"updateTopic -b {master} -t AdminKind -a +message.type=FIFO",
+        f"updateTopic -b {master} -t AdminKind -a +colour=red",
+    )
+    assert "max: 5, min: 0" in queue, queue
+    assert queue.count("physicOffset") == 3, queue
+    assert "Diff Total: 0" in stats.replace("\t", " "), stats
+    for said in (expired, unused, segments):
+        assert "success" in said, said
+    assert "success" in group, group
+    assert "Exception" not in gone, gone
+    assert "success" in gone, gone
+    assert "success" in attribute, attribute
+    assert "unsupported key: colour" in other, other

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,28 +18,10 @@ from client.producer import Producer
 from client.pull import PullConsumer
 from runtime.os_env import OsEnv
 from tests import ROOT
+from tests.live.commands import keelmq, status
 from tests.toxiproxy import real_toxiproxy
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
-
-
-def keelmq(
-    *arguments: str | Path, timeout_s: float = 120, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        cwd=ROOT,
-        env=env,
-    )
-
-
-def status(directory: Path) -> dict[str, Any]:
-    found = json.loads(keelmq("cluster", "status", "--dir", directory, "--json").stdout)
-    assert isinstance(found, dict)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +185,15 @@ def test_a_fault_on_the_masters_links_loses_nothing(fault: str, by: str, tmp_pat
     (drill,) = json.loads(out.read_text())["drills"]
     assert drill["acked"] > 100
     assert (drill["lost"], drill["failed"], drill["unfinished"]) == (0, 0, None)
+
+
+@pytest.mark.parametrize("setting", ["broker.majorityAck=true", "broker.minInSyncReplicas=2"])
+def test_a_master_cut_off_from_its_slaves_only_is_replaced_while_the_cut_lasts(
+    setting: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "drill.json"
+    done = keelmq("drill", "cut-replication", "--set", setting, "--json", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (drill,) = json.loads(out.read_text())["drills"]
+    assert (drill["lost"], drill["failed"], drill["unfinished"]) == (0, 0, None)
+    assert drill["elected_ms"] is not None, "another broker leads"

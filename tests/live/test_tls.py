@@ -13,7 +13,7 @@ import pytest
 
 from model.settings import split_address
 from runtime.tls.validity import validity
-from tests.live.test_drills import keelmq, status
+from tests.live.commands import keelmq, status
 from tests.tls.secured import Secured, secured_cluster, wait
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
@@ -99,4 +99,9 @@ def test_the_mode_changes_while_all_serve(secured: Secured) -> None:
     plain = {"KEELMQ_TLS_CA": "", "KEELMQ_TLS_CERT": "", "KEELMQ_TLS_KEY": ""}
     assert secured.run("send", "Secured", "plain", **plain).returncode == 0
     assert secured.run("send", "Secured", "secret").returncode == 0
+    secured.write("enforcing")
+    wait("enforcing", lambda: all(one["tls"]["mode"] == "enforcing" for one in secured.statuses()))
+    assert secured.run("send", "Secured", "plain", **plain).returncode == 3
+    assert secured.run("send", "Secured", "secret").returncode == 0
     assert status(secured.directory / "c")["groups"][0]["syncStateSet"] == [1, 2, 3]
+    assert "Traceback" not in secured.logs()

@@ -160,3 +160,9 @@ def _unit(value: str) -> str | None:
         if word in words:
             return unit
     return {"ms": "ms", "s": "seconds", "hours": "hours", "ratio": "%"}.get(words[-1])
+
+
+@pytest.mark.parametrize("text", ["n0-", "n0-;n1-h:2", "n0-h:1,h:2", "n0-h:²"])
+def test_a_peer_without_one_address_is_an_error_of_the_configuration(text: str) -> None:
+    with pytest.raises(ConfigError):
+        peers(text)

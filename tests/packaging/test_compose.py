@@ -16,6 +16,8 @@ import yaml
 
 from admin.host.serve import plan, read_values
 from audit.reading.storage import parse_stores
+from model.config.limits import LimitsConfig
+from remoting.guard import Limits
 from tests import ROOT
 
 BROKERS = ("broker-0", "broker-1", "broker-2")
@@ -209,3 +211,26 @@ def test_the_image_holds_every_package_and_runs_as_nobody_special() -> None:
     assert "!hatch_build.py\n" in (ROOT / ".dockerignore").read_text()
     assert "\nUSER 10001:10001\n" in text
     assert "-c constraints.txt" in text
+
+
+def test_every_container_has_its_limits(compose: dict[str, Any]) -> None:
+    units = {"m": 1 << 20, "g": 1 << 30}
+    for name, service in compose["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert int(service["pids_limit"]) >= 64, name
+        assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
+        assert int(service["mem_limit"][:-1]) * units[service["mem_limit"][-1]] >= 256 << 20, name
+    limits = LimitsConfig.from_mapping({})
+    broker = compose["services"]["broker-0"]["mem_limit"]
+    bounds = Limits()
+    own = bounds.begun_bytes_max + bounds.unread_bytes_max + limits.held_pulls_max * 2048 + (400 << 20)
+    assert int(broker[:-1]) * units[broker[-1]] >= own, "what its bounds allow, tables and itself"
+
+
+def test_the_image_looks_after_its_server_and_installs_with_hashes() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    assert "HEALTHCHECK" in text
+    assert "http://127.0.0.1:9000/healthz" in text
+    assert "--require-hashes -r requirements-server.lock" in text

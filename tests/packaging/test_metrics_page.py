@@ -59,8 +59,8 @@ def test_every_metric_named_on_the_page_is_emitted() -> None:
     assert set(re.findall(r"keelmq_\w+", PAGE)) - emitted() == set()
 
 
-def test_there_are_eight_alerts_each_with_what_prometheus_asks_for() -> None:
-    assert len({rule["alert"] for rule in RULES}) == len(RULES) == 8
+def test_there_are_nine_alerts_each_with_what_prometheus_asks_for() -> None:
+    assert len({rule["alert"] for rule in RULES}) == len(RULES) == 9
     for rule in RULES:
         assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}
         assert re.fullmatch(r"\d+[smh]", rule["for"])

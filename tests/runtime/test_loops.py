@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from model.errors import MqError
+from runtime import loops
 from runtime.backoff import Backoff
 from runtime.loops import UNTIL_WOKEN, level_triggered
 
@@ -182,3 +183,17 @@ async def test_it_ends_when_it_is_told_to_and_when_it_is_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_row_of_failures_that_is_soon_over_is_no_warning_and_one_that_lasts_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    row = loops._Row("copying", 0.05)
+    row.on_error(MqError("not master yet"))
+    row.end()
+    row.on_error(MqError("not master yet"))
+    await asyncio.sleep(0.06)
+    row.on_error(MqError("still not"))
+    row.on_error(MqError("still not"))
+    assert [line.levelname for line in caplog.records] == ["INFO", "INFO", "WARNING"]

@@ -162,3 +162,10 @@ def test_a_slave_parses_what_the_master_remembers(batch: list[NewMessage]) -> No
     ]
     partial, stop = parser.parse(b"".join(raw), 1000, at - 1)
     assert (partial, stop) == (found[:-1], at - len(raw[-1]))
+
+
+def test_a_record_that_says_it_lies_before_the_log_is_none() -> None:
+    raw = bytearray(encode(message(), 0, 0, 1))
+    raw[28:36] = b"\xff" * 8
+    with pytest.raises(BadRecord):
+        decode(bytes(raw))

@@ -76,3 +76,9 @@ def test_either_copy_serves_and_two_bad_ones_raise() -> None:
     with pytest.raises(DiskError, match="no readable copy"):
         read_copies(disk, "/c/t.json", unseal)
     assert read_copies(disk, "/c/none.json", unseal) == (None, True)
+
+
+@pytest.mark.parametrize("crc", [-163, 1 << 32])
+def test_what_is_no_crc_is_explained_by_no_bit(crc: int) -> None:
+    with pytest.raises(ValueError):
+        turn_back(b"one text", crc)

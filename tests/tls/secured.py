@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from admin.local.cluster import LocalCluster
-from tests.live.test_drills import keelmq, status
+from tests.live.commands import keelmq, status
 
 
 @dataclass

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import shutil
 import socket
 import ssl
 import time
+from contextlib import suppress
+from functools import partial
+from typing import cast
 
 import pytest
 
 from model.config.tls import Mode
 from model.errors import Unknown
 from model.settings import split_address
-from remoting.service import Limits
+from remoting.codec import Command, encode
+from remoting.service import Connection, Limits, RemotingServer
+from runtime.os_env import OsEnv
 from runtime.tls import door as doors
 from runtime.tls.door import Choice, choose
+from runtime.tls.network import TlsNetwork
 from runtime.tls.places import Places
 from runtime.tls.state import TlsState
+from tests.remoting.support import echo
 from tests.tls.site import Site, ask, run_on, serving
 from tests.waiting import until
 
@@ -75,6 +83,56 @@ def test_a_disabled_port_refuses_tls_and_says_so(
 
     run_on(loop, work)
     assert "it begins a TLS handshake, and tls.server.mode=disabled here" in caplog.text
+
+
+def test_a_server_that_has_no_tls_says_so(site: Site, loop: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        server = RemotingServer(OsEnv(), "test", echo)
+        address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        with pytest.raises(ConnectionError, match="TLS handshake failed"):
+            await ask(address, site.client())
+        await server.stop()
+
+    run_on(loop, work)
+    assert "it begins a TLS handshake, and there is no TLS here" in caplog.text
+
+
+def test_the_ha_port_stays_open_to_plain_links_where_tls_ha_enable_is_false(site: Site, loop: str) -> None:
+    """RocketMQ's brokers have nothing else there."""
+
+    async def work() -> None:
+        state = TlsState(site.server("enforcing", **{"tls.ha.enable": "false"}))
+        network = TlsNetwork(state, ha=True)
+        listener = await network.listen(_Echo, "127.0.0.1", 0)
+        for env in (OsEnv(), OsEnv(network=TlsNetwork(TlsState(site.client())))):
+            done = asyncio.get_running_loop().create_future()
+            transport, _ = await env.network.connect(partial(_Hearer, done), "127.0.0.1", listener.port)
+            transport.write(b"hello")
+            assert await done == b"hello"
+            transport.close()
+        done = asyncio.get_running_loop().create_future()
+        transport, _ = await network.connect(partial(_Hearer, done), "127.0.0.1", listener.port)
+        assert transport.get_extra_info("ssl_object") is None
+        transport.close()
+        listener.close()
+
+    run_on(loop, work)
+
+
+class _Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+class _Hearer(asyncio.Protocol):
+    def __init__(self, heard: asyncio.Future[bytes]) -> None:
+        self._heard = heard
+
+    def data_received(self, data: bytes) -> None:
+        self._heard.set_result(data)
 
 
 def test_a_flood_of_plain_connections_is_a_few_lines(site: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -179,6 +237,62 @@ def test_many_clients_at_once_all_get_in(site: Site, loop: str) -> None:
     run_on(loop, work)
 
 
+def test_whatever_peers_do_what_waits_is_counted(
+    site: Site, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five hundred peers that begin, hang up, or send nonsense, in any order."""
+    monkeypatch.setattr(doors, "SHAKING_MAX", 4)
+    monkeypatch.setattr(doors, "GIVE_WAY_S", 0.05)
+    monkeypatch.setattr(doors, "FIRST_BYTE_S", 0.3)
+    chance = random.Random(7)
+    checked = 0
+
+    def checking(name: str) -> None:
+        method = getattr(doors.Door, name)
+
+        def checked_method(door: doors.Door, *given: object) -> object:
+            nonlocal checked
+            found = method(door, *given)
+            door.check_invariants()
+            checked += 1
+            return found
+
+        monkeypatch.setattr(doors.Door, name, checked_method)
+
+    for name in ("_knock", "_look", "_pump", "_end"):
+        checking(name)
+
+    async def peer(address: tuple[str, int]) -> None:
+        await asyncio.sleep(chance.random())
+        what = chance.choice(("plain", "tls", "silent", "half", "nonsense", "gone"))
+        if what in ("plain", "tls"):
+            with suppress(OSError, Unknown):
+                await ask(f"{address[0]}:{address[1]}", site.client() if what == "tls" else None)
+            return
+        reader, writer = await asyncio.open_connection(*address)
+        if what == "half":
+            writer.write(b"\x16\x03\x01\x02")
+        elif what == "nonsense":
+            writer.write(b"\x16" + chance.randbytes(200))
+        if what != "gone":
+            await asyncio.sleep(chance.random())
+        writer.transport.abort()
+        with suppress(OSError):
+            await reader.read()
+
+    async def work() -> None:
+        state = TlsState(site.server("permissive"))
+        async with serving(state, Places(total=40, per_address=30)) as (server, address):
+            await asyncio.gather(*(peer(split_address(address)) for _ in range(500)))
+            (listener,) = server._listeners
+            door = listener.door  # type: ignore[attr-defined]
+            await until(lambda: not door.waiting)
+            assert await ask(address, site.client()) == b"x"
+            assert checked > 500
+
+    run_on(loop, work)
+
+
 def test_connections_count_against_the_caps_as_ever(site: Site, loop: str) -> None:
     async def work() -> None:
         limits = Limits(connections_max=1)
@@ -193,19 +307,23 @@ def test_connections_count_against_the_caps_as_ever(site: Site, loop: str) -> No
     run_on(loop, work)
 
 
-def test_a_port_that_closes_ends_what_has_not_begun(site: Site, loop: str) -> None:
+def test_a_port_that_closes_ends_who_says_nothing_and_lets_the_others_go_on(site: Site, loop: str) -> None:
     async def work() -> None:
-        async with serving(TlsState(site.server())) as (server, address):
+        state = TlsState(site.server("permissive"))
+        async with serving(state) as (server, address):
             reader, writer = await asyncio.open_connection(*split_address(address))
-            other, shaking = await asyncio.open_connection(*split_address(address))
-            shaking.write(b"\x16")
             await asyncio.sleep(0.05)
+            asked = [asyncio.create_task(ask(address, site.client())) for _ in range(20)]
+            asked.append(asyncio.create_task(ask(address, None)))
+            await until(lambda: state.handshakes["ok"] > 2)
             server.stop_accepting()
-            assert await reader.read() == await other.read() == b""
+            assert await reader.read() == b""
+            found = await asyncio.gather(*asked, return_exceptions=True)
+            assert sum(one == b"x" for one in found) > 2
+            assert all(one == b"x" or isinstance(one, OSError | Unknown) for one in found)
             with pytest.raises(ConnectionRefusedError):
                 await asyncio.open_connection(*split_address(address))
             writer.close()
-            shaking.close()
 
     run_on(loop, work)
 
@@ -258,5 +376,30 @@ def test_openssl_s_client_verifies_the_server(site: Site, loop: str) -> None:
             assert process.returncode == 0, said
             assert b"Verification: OK" in said
             assert b"TLSv1.3" in said
+
+    run_on(loop, work)
+
+
+def test_answers_that_a_peer_does_not_read_do_not_pile_up(site: Site, loop: str) -> None:
+    """As without TLS: no further answer is made before those before are read."""
+    made = 0
+
+    async def long_answer(connection: Connection, request: Command) -> Command:
+        nonlocal made
+        made += 1
+        return request.reply(0, body=bytes(1 << 20))
+
+    async def work() -> None:
+        env = OsEnv(network=TlsNetwork(TlsState(site.server())))
+        server = RemotingServer(env, "test", long_answer)
+        port = await server.start("127.0.0.1", 0)
+        context = ssl.create_default_context(cafile=site.ca)
+        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"".join(encode(Command(1, {}).numbered(n)) for n in range(200)))
+        await asyncio.sleep(1)
+        assert 0 < made < 20
+        writer.transport.abort()
+        await server.stop()
 
     run_on(loop, work)

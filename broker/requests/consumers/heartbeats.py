@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.context import BrokerContext
 from broker.requests.answers import gathered, strict
-from broker.state.clients import CLIENTS_MAX, TAG, Client
+from broker.state.clients import CLIENTS_MAX, TAG, Client, Subscription
 from model.codes import Request, Response
 from model.errors import Refused
 from model.message import retry_topic
@@ -125,10 +125,17 @@ class ClientProcessor:
         if not isinstance(subscription, dict):
             raise Refused("subscriptionData is not an object", Response.SYSTEM_ERROR)
         kind = subscription.get("expressionType") or TAG
-        if kind != TAG:
+        if kind == TAG:
+            return request.reply()
+        if not self._context.config.enable_property_filter:
             raise Refused(
                 f"The broker does not support consumer to filter message by {kind}", Response.SYSTEM_ERROR
             )
+        text = str(subscription.get("subString") or "")
+        try:
+            Subscription.of(str(subscription.get("topic") or ""), text, str(kind))
+        except ValueError as error:
+            raise Refused(str(error), Response.SUBSCRIPTION_PARSE_FAILED) from None
         return request.reply()
 
     async def consumer_connections(self, connection: Connection, request: Command) -> Command:

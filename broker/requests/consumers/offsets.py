@@ -83,7 +83,7 @@ class OffsetProcessor:
 
     async def maximum(self, connection: Connection, request: Command) -> Command:
         header = QueueHeader.parse(request.ext)
-        return _offset(request, self._context.store.max_queue_offset(header.topic, header.queue_id))
+        return _offset(request, self._context.queue_end(header.topic, header.queue_id))
 
     async def minimum(self, connection: Connection, request: Command) -> Command:
         header = QueueHeader.parse(request.ext)

@@ -15,10 +15,12 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.context import BrokerContext
+from broker.requests.consumers.choosing import look
 from broker.requests.consumers.held import Held, HeldPulls, Queue
 from broker.requests.consumers.offsets import note_offset
 from broker.state.clients import TAG, Subscription
 from model.codes import Response
+from model.config import BrokerConfig
 from model.errors import MqError, Refused
 from model.message import LMQ_PREFIX
 from model.topic import INTERNAL_TOPICS, PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
@@ -180,11 +182,7 @@ class PullProcessor:
             if held.version < header.sub_version:
                 raise Refused("the consumer's subscription not latest", Response.SUBSCRIPTION_NOT_LATEST)
             found = held
-        if found.expression_type != TAG or found.class_filter:
-            raise Refused(
-                f"The broker does not support consumer to filter message by {found.expression_type}",
-                Response.SYSTEM_ERROR,
-            )
+        need_filter(self._config, found)
         return found
 
     def _get(self, header: PullHeader, subscription: Subscription) -> Got:
@@ -195,27 +193,38 @@ class PullProcessor:
         if header.queue_offset < first:
             end = self._context.store.max_queue_offset(header.topic, header.queue_id)
             return Got(GetStatus.OFFSET_TOO_SMALL, first, first, end, [], 0)
-        return self._context.store.get(
-            header.topic,
-            header.queue_id,
+        topic, queue_id, get = header.topic, header.queue_id, self._context.store.get
+        count_max = max(1, min(header.count_max, self._config.transfer_count_in_memory))
+        bytes_max = min(bytes_max, BYTES_MAX)
+        if subscription.chooses is None:
+            return get(topic, queue_id, header.queue_offset, count_max, bytes_max, _wanted(subscription))
+        return look(
+            lambda offset, count: get(topic, queue_id, offset, count, bytes_max, None),
+            subscription.chooses,
             header.queue_offset,
-            max(1, min(header.count_max, self._config.transfer_count_in_memory)),
-            min(bytes_max, BYTES_MAX),
-            _wanted(subscription),
+            count_max,
+            bytes_max,
+            self._context.env.monotonic_ms,
         )
 
     def _waits(self, got: Got, held: Held) -> bool:
         code = _code(got, held.header)
         context = self._context
         # Nobody else can be asked either: told to come again, the consumer would come at once, without end.
-        lost = (
-            code == Response.PULL_OFFSET_MOVED and not context.role_state.is_master and not context.ha.follows
-        )
+        moved = code == Response.PULL_OFFSET_MOVED
+        lost = moved and not context.role_state.is_master and not context.ha.follows
         return (
-            (code == Response.PULL_NOT_FOUND or lost)
+            (code == Response.PULL_NOT_FOUND or lost or (moved and self._comes(held.header, got)))
             and held.header.suspend
             and held.deadline_ms > self._context.env.monotonic_ms()
         )
+
+    def _comes(self, header: PullHeader, got: Got) -> bool:
+        """Whether the master's log has the records before this offset, though they may not be read yet. The
+        former master may have confirmed them, and its consumers have read them."""
+        if not self._context.role_state.is_master or header.queue_offset <= got.max_offset:
+            return False
+        return header.queue_offset <= self._context.store.next_offset(header.topic, header.queue_id)
 
     def _answer(self, held: Held, got: Got) -> Command:
         header = held.header
@@ -226,8 +235,11 @@ class PullProcessor:
         if code == Response.SUCCESS:
             body = got.chunks[0] if len(got.chunks) == 1 else b"".join(got.chunks)
             self._context.got(header.topic, header.group, got.count)
-        elif code == Response.PULL_OFFSET_MOVED and not self._context.role_state.is_master:
-            # A slave may merely be behind: its consumer must not be moved by what it does not have yet.
+        elif code == Response.PULL_OFFSET_MOVED and (
+            not self._context.role_state.is_master or self._comes(header, got)
+        ):
+            # A slave may merely be behind, and so may a master that was just elected: its consumer must not
+            # be moved by what is not there yet.
             code = Response.PULL_RETRY_IMMEDIATELY
             next_offset = header.queue_offset
         ext = PullAnswer(
@@ -274,13 +286,31 @@ class PullProcessor:
                 self._held.add(held)
                 continue
             got = self._look(held)
-            if got is None:
+            while got is not None and self._passes(got, held) and self._held.term == term:
+                await slice_.breathe()
+                got = self._look(held)
+            if got is None or held.connection.closed:
                 continue
-            if self._waits(got, held):
+            if self._held.term != term:
+                self._release(held)
+            elif self._waits(got, held):
                 held.check_ms = now_ms + RECHECK_MS
                 self._held.add(held)
             else:
                 held.connection.send(self._answer(held, got))
+
+    def _passes(self, got: Got, held: Held) -> bool:
+        """Whether only messages came that the consumer's expression does not take: the pull waits on behind
+        them, as the original's is not even woken."""
+        passes = (
+            held.subscription.chooses is not None
+            and got.status is GetStatus.NO_MATCHED
+            and got.next_offset > held.header.queue_offset
+            and held.deadline_ms > self._context.env.monotonic_ms()
+        )
+        if passes:
+            held.header.queue_offset = held.offset = got.next_offset
+        return passes
 
     def _look(self, held: Held) -> Got | None:
         """What a held pull finds; None when it must not or cannot be read. Then it is answered here, and
@@ -338,6 +368,20 @@ class PullProcessor:
 def _wanted(subscription: Subscription) -> Callable[[int], bool] | None:
     codes = subscription.codes
     return codes.__contains__ if codes else None
+
+
+def need_filter(config: BrokerConfig, subscription: Subscription) -> None:
+    """Raises Refused where messages cannot be chosen as ``subscription`` asks."""
+    kind = subscription.expression_type
+    if subscription.class_filter or (kind != TAG and not config.enable_property_filter):
+        raise Refused(
+            f"The broker does not support consumer to filter message by {kind}", Response.SYSTEM_ERROR
+        )
+    if kind != TAG and subscription.chooses is None:
+        raise Refused(
+            "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            Response.FILTER_DATA_NOT_EXIST,
+        )
 
 
 def _code(got: Got, header: PullHeader) -> Response:

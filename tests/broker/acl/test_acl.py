@@ -179,10 +179,12 @@ async def test_rules_are_at_the_slave_when_they_are_answered_and_after_a_failove
         assert two.context.trust.directory.users["alice"].password == ALICE.secret_key
         # mqadmin asks every broker of a cluster, in any order
         assert (await at_slave.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)).code == 0
-        assert (
-            await at_slave.user(Request.AUTH_CREATE_USER, "alice", password="x")
-        ).remark == "The user is existed"
+        again = await at_slave.user(Request.AUTH_CREATE_USER, "alice", password=ALICE.secret_key)
+        assert again.remark == "The user is existed"
         assert (await at_slave.user(Request.AUTH_CREATE_USER, "bob", password="bob-secret")).code == 0
+        assert (await root.user(Request.AUTH_CREATE_USER, "bob", password="bob-secret")).code == 0
+        again = await root.user(Request.AUTH_CREATE_USER, "bob", password="bob-secret")
+        assert again.remark == "The user is existed"
         assert "bob" in one.context.trust.directory.users
         assert (await at_slave.allow("alice", "Topic:T")).code == 0
         assert one.context.trust.directory.acls.keys() == two.context.trust.directory.acls.keys() == {"alice"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from model.errors import DiskError
@@ -18,11 +18,17 @@ class FakeConnection:
         self.remote = remote
         self.attributes: dict[str, Any] = {}
         self.written: list[bytes] = []
+        self.again: list[bytes] = []
         self.closed = False
         self.held = False
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
+
+    write_now = write
+
+    def handle_again(self, frames: Iterable[bytes]) -> None:
+        self.again += frames
 
     def send(self, command: Any) -> None:
         raise AssertionError("answers leave as bytes here")
@@ -69,6 +75,7 @@ class FakeStore:
         self.fail_appends = 0
         self._offsets: dict[tuple[str, int], int] = {}
         self.writer = self
+        self.before_append: Callable[[], None] = lambda: None
         self._parser = DispatchParser([0, 1000, 5000, 10000])
 
     def stamp_ms(self) -> int:
@@ -78,6 +85,7 @@ class FakeStore:
         return self._offsets.get((topic, queue_id), 0)
 
     def append(self, chunks: Sequence[Any], size: int, dispatches: Sequence[Dispatch]) -> None:
+        self.before_append()
         if self.fail_appends:
             self.fail_appends -= 1
             raise DiskError("disk full")
@@ -95,6 +103,7 @@ class FakeStore:
         return dict(self._offsets)
 
     def put(self, message: NewMessage | list[NewMessage], *, stored_before: bool = False) -> list[Put]:
+        self.before_append()
         messages = message if isinstance(message, list) else [message]
         total = sum(len(encode(m, 0, 0, 0)) for m in messages)
         if total > self.log.room:

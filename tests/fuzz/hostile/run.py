@@ -45,9 +45,9 @@ BOUNDS: Final = {
     "maxQueueLocks": "5000",
     "maxHeldPulls": "2000",
     "maxHeldPullsPerConnection": "200",
-    "maxBegunFrameBytes": str(32 << 20),
-    "maxUnreadBytes": str(64 << 20),
-    "maxUnreadBytesPerConnection": str(16 << 20),
+    "maxBegunFrameBytes": str(16 << 20),
+    "maxUnreadBytes": str(16 << 20),
+    "maxUnreadBytesPerConnection": str(8 << 20),
     "serverChannelMaxIdleTimeSeconds": "20",
 }
 

@@ -6,7 +6,7 @@ public class AdminDriver {
         int from = 0;
         for (int at = 0; at <= args.length; at++) {
             if (at == args.length || args[at].equals("--")) {
-                System.out.println("ADMIN " + args[from]);
+                System.out.println("\nADMIN " + args[from]);
                 MQAdminStartup.main0(java.util.Arrays.copyOfRange(args, from, at), null);
                 System.out.flush();
                 from = at + 1;

@@ -45,6 +45,7 @@ public class ClientDriver {
             case "group": good = group(namesrv, topic, count, arguments[4], Integer.parseInt(arguments[5])); break;
             case "pull": good = pull(namesrv, topic, count); break;
             case "retry": good = retry(namesrv, topic, count, arguments[4]); break;
+            case "sql": good = sql(namesrv, topic, count, arguments[4], String.join(" ", Arrays.copyOfRange(arguments, 5, arguments.length))); break;
             default: throw new IllegalArgumentException("unknown command " + command);
         }
         System.exit(good ? 0 : 2);
@@ -175,6 +176,28 @@ public class ClientDriver {
     }
 
     /** A listener that fails each message once: all must come back through the retry topic. */
+    /** Consumes what a SQL92 expression takes, and a second longer than it takes to get ``count`` of it. */
+    private static boolean sql(String namesrv, String topic, int count, String group, String expression) throws Exception {
+        Set<String> keys = ConcurrentHashMap.newKeySet();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        at(consumer, namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, org.apache.rocketmq.client.consumer.MessageSelector.bySql(expression));
+        consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+            for (MessageExt message : batch) {
+                keys.add(message.getKeys());
+                OUT.line("chosen key=" + message.getKeys() + " number=" + message.getUserProperty("number"));
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        long end = System.currentTimeMillis() + 90_000;
+        while (System.currentTimeMillis() < end && keys.size() < count) Thread.sleep(100);
+        Thread.sleep(1000);
+        consumer.shutdown();
+        return keys.size() == count;
+    }
+
     private static boolean retry(String namesrv, String topic, int count, String group) throws Exception {
         Map<String, AtomicInteger> seen = new ConcurrentHashMap<>();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.acl.addresses import from_source, host_of, is_source, white
+from model.acl.addresses import canonical, from_source, host_of, is_source, white
 from model.errors import ConfigError
 
 
@@ -88,3 +88,9 @@ def test_where_a_policy_says_requests_come_from(source: str, inside: list[str], 
 @pytest.mark.parametrize("text", ["", "*", "host", "10.0.0.0/33", "1.2.3", "10.0.0.1-5", "::1/129"])
 def test_what_no_policy_may_name(text: str) -> None:
     assert not is_source(text)
+
+
+def test_the_zone_of_an_address_is_no_part_of_what_is_compared() -> None:
+    assert canonical("fe80::1%eth0") == canonical("FE80::1")
+    assert white("fe80::{1%L1,2}").matches("fe80::1%eth0")
+    assert from_source("fe80::1%eth0", "fe80::/10")

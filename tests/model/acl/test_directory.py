@@ -241,3 +241,11 @@ def test_a_copy_is_the_same_and_tells_only_of_a_change() -> None:
 
 def test_no_text_of_a_user_has_the_password() -> None:
     assert "alice-secret" not in repr(made().users)
+
+
+def test_verdicts_about_huge_names_are_not_remembered() -> None:
+    directory = Directory()
+    for number in range(100):
+        directory._verdict("u", Need("Topic", f"{number}" + "t" * 100_000, ("Pub",)), "10.0.0.1")
+    directory._verdict("u", Need("Topic", "t", ("Pub",)), "10.0.0.1")
+    assert len(directory._verdicts) == 1

@@ -1,0 +1,381 @@
+"""How does a SQL92 expression become a function of a message's properties?
+
+Recursive descent over the grammar of RocketMQ's ``SelectorParser.jj``: or, and, equality, comparison, unary,
+primary. Each rule gives a ``Node``: what it evaluates to, and what of it the rules above may ask (is it a
+Boolean expression, a constant, a property?).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from model.sql92.tokens import SqlError, Token, tokens
+from model.sql92.values import (
+    INT_MAX,
+    LONG_MAX,
+    Long,
+    NoComparison,
+    Value,
+    compare,
+    compare_order,
+    equal,
+)
+
+__all__ = ["Filter", "SqlError", "compile_filter"]
+
+DEPTH_MAX: Final = 64
+"""Of brackets and signs in each other; the original ends with its stack."""
+EXPRESSION_CHARS_MAX: Final = 16 * 1024
+CALLS_MAX: Final = 250
+"""In each other, to evaluate an expression."""
+DOUBLE_MIN: Final = 5e-324
+Properties = Mapping[str, str]
+Evaluate = Callable[[Properties], Value]
+Filter = Callable[[Properties], bool]
+"""Whether a message with these properties is chosen."""
+
+_ORDERS: Final[dict[str, Callable[[int], bool]]] = {
+    ">": lambda found: found > 0,
+    ">=": lambda found: found >= 0,
+    "<": lambda found: found < 0,
+    "<=": lambda found: found <= 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """``constant``: ``value`` is all it gives. ``name``: of the property it is; "" = it is none. ``calls``:
+    in each other, to evaluate it."""
+
+    evaluate: Evaluate
+    boolean: bool = False
+    constant: bool = False
+    value: Value = None
+    name: str = ""
+    calls: int = 1
+
+
+@lru_cache(maxsize=512)
+def compile_filter(expression: str) -> Filter:
+    """Raises SqlError, whose text begins as the original's refusal."""
+    try:
+        if len(expression) > EXPRESSION_CHARS_MAX:
+            raise SqlError(f"the expression has more than {EXPRESSION_CHARS_MAX} characters")
+        evaluate = _boolean(_Parser(expression).either()).evaluate
+    except (SqlError, NoComparison) as error:
+        raise SqlError(f"Invalid MessageSelector. {error}") from None
+
+    def chosen(properties: Properties) -> bool:
+        try:
+            return evaluate(properties) is True
+        except NoComparison:
+            return False
+
+    return chosen
+
+
+class _Parser:
+    """Each method reads one rule and stands behind it. Raises SqlError."""
+
+    def __init__(self, expression: str) -> None:
+        self._tokens = tokens(expression)
+        self._now = next(self._tokens)
+        self._ahead: Token | None = None
+        self._depth = 0
+
+    def _take(self) -> Token:
+        taken = self._now
+        self._now = self._ahead or next(self._tokens)
+        self._ahead = None
+        return taken
+
+    def _next_kind(self) -> str:
+        """Of the token behind this one."""
+        if self._ahead is None:
+            self._ahead = next(self._tokens)
+        return self._ahead.kind
+
+    def _need(self, kind: str) -> Token:
+        if self._now.kind != kind:
+            found = f"{self._now.text!r}" if self._now.kind != "end" else "nothing"
+            raise SqlError(f"at character {self._now.at + 1}: {kind} is expected, {found} is there")
+        return self._take()
+
+    def either(self) -> Node:
+        first = self._all()
+        if self._now.kind != "OR":
+            return first
+        parts = [_boolean(first)]
+        while self._now.kind == "OR":
+            self._take()
+            parts.append(_boolean(self._all()))
+        return _settled_by(True, parts)
+
+    def _all(self) -> Node:
+        first = self._equality()
+        if self._now.kind != "AND":
+            return first
+        parts = [_boolean(first)]
+        while self._now.kind == "AND":
+            self._take()
+            parts.append(_boolean(self._equality()))
+        return _settled_by(False, parts)
+
+    def _equality(self) -> Node:
+        left = self._comparison()
+        while self._now.kind in ("=", "<>", "IS"):
+            sign = self._take().kind
+            if sign != "IS":
+                found = _equal(left, self._comparison())
+                left = found if sign == "=" else _not(found)
+                continue
+            negated = self._now.kind == "NOT"
+            if negated:
+                self._take()
+            self._need("NULL")
+            left = _not(_is_null(left)) if negated else _is_null(left)
+        return left
+
+    def _comparison(self) -> Node:
+        left = self._unary()
+        while True:
+            negated = self._now.kind == "NOT"
+            kind = self._next_kind() if negated else self._now.kind
+            if kind in _ORDERS and not negated:
+                self._take()
+                left = _ordered(left, kind, self._unary())
+                continue
+            if kind not in ("CONTAINS", "STARTSWITH", "ENDSWITH", "BETWEEN", "IN"):
+                return left
+            if negated:
+                self._take()
+            self._take()
+            left = self._worded(left, kind, negated=negated)
+
+    def _worded(self, left: Node, kind: str, *, negated: bool) -> Node:
+        if kind == "BETWEEN":
+            low = self._unary()
+            self._need("AND")
+            return _between(left, low, self._unary(), negated=negated)
+        if kind == "IN":
+            self._need("(")
+            listed = [self._text()]
+            while self._now.kind == ",":
+                self._take()
+                listed.append(self._text())
+            self._need(")")
+            return _in(left, frozenset(listed), negated=negated)
+        return _searched(left, kind, self._text(), negated=negated)
+
+    def _unary(self) -> Node:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise SqlError(f"at character {self._now.at + 1}: nested more than {DEPTH_MAX} deep")
+        try:
+            if self._now.kind == "+":
+                self._take()
+                return self._unary()
+            if self._now.kind == "-":
+                self._take()
+                return _negated(self._unary())
+            if self._now.kind == "NOT":
+                self._take()
+                return _not(_boolean(self._unary()))
+            return self._primary()
+        finally:
+            self._depth -= 1
+
+    def _primary(self) -> Node:
+        token = self._now
+        if token.kind == "(":
+            self._take()
+            inner = self.either()
+            self._need(")")
+            return inner
+        if token.kind == "text":
+            return _constant(self._text())
+        if token.kind == "whole":
+            return _constant(_whole(self._take().text))
+        if token.kind == "real":
+            return _constant(_real(self._take().text))
+        if token.kind in ("TRUE", "FALSE", "NULL"):
+            self._take()
+            return _constant({"TRUE": True, "FALSE": False, "NULL": None}[token.kind], boolean=True)
+        if token.kind == "name":
+            name = self._take().text
+            return Node(lambda properties: properties.get(name), name=name)
+        found = f"{token.text!r}" if token.kind != "end" else "nothing"
+        raise SqlError(f"at character {token.at + 1}: a value or a property is expected, {found} is there")
+
+    def _text(self) -> str:
+        return self._need("text").text[1:-1].replace("''", "'")
+
+
+# -- literals ------------------------------------------------------------------------------------------
+
+
+def _whole(text: str) -> int:
+    digits = text.rstrip("lL")
+    if len(digits) > 19 or int(digits) > LONG_MAX:
+        raise SqlError(f"{digits[:40]} is greater than {LONG_MAX}")
+    number = int(digits)
+    return number if number <= INT_MAX else Long(number)
+
+
+def _real(text: str) -> float:
+    number = float(text)
+    if number == float("inf"):
+        raise SqlError(f"{text[:40]} is greater than 1.7976931348623157E308")
+    if number < DOUBLE_MIN:
+        raise SqlError(f"{text[:40]} is less than 4.9E-324")
+    return number
+
+
+def _constant(value: Value, *, boolean: bool = False) -> Node:
+    return Node(lambda properties: value, boolean=boolean, constant=True, value=value)
+
+
+# -- what the rules make -------------------------------------------------------------------------------
+
+
+def _boolean(node: Node) -> Node:
+    """``node`` as a condition. A property alone is never true: it is a String. Raises SqlError."""
+    if node.boolean:
+        return node
+    if node.name:
+        evaluate = node.evaluate
+        return _condition(lambda properties: None if evaluate(properties) is None else False, node)
+    raise SqlError(f"an expression does not result in a boolean value: {_shown(node)}")
+
+
+def _condition(evaluate: Evaluate, *parts: Node) -> Node:
+    """A Boolean expression over ``parts``. Raises SqlError when it would be too deep to evaluate."""
+    calls = 1 + max(part.calls for part in parts)
+    if calls > CALLS_MAX:
+        raise SqlError(f"more than {CALLS_MAX} operators in each other")
+    return Node(evaluate, boolean=True, calls=calls)
+
+
+def _shown(node: Node) -> str:
+    return node.name or (repr(node.value) if node.constant else "a number")
+
+
+def _settled_by(settles: bool, parts: list[Node]) -> Node:
+    """OR (``settles`` True) or AND (False) of ``parts``: the first that is ``settles`` decides; without one
+    the outcome is unknown (None) if that of any part is."""
+    inner = [part.evaluate for part in parts]
+
+    def evaluate(properties: Properties) -> Value:
+        unknown = False
+        for part in inner:
+            found = part(properties)
+            if found is settles:
+                return settles
+            unknown = unknown or found is None
+        return None if unknown else not settles
+
+    return _condition(evaluate, *parts)
+
+
+def _not(node: Node) -> Node:
+    inner = node.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        found = inner(properties)
+        return None if found is None else not found
+
+    return _condition(evaluate, node)
+
+
+def _negated(node: Node) -> Node:
+    inner = node.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        found = inner(properties)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            return None  # a property is a String
+        return Long(-found) if isinstance(found, Long) else -found
+
+    return Node(evaluate, calls=node.calls + 1)
+
+
+def _equal(left: Node, right: Node) -> Node:
+    for node in (left, right):
+        if node.constant and node.value is None:
+            raise SqlError("NULL cannot be compared: IS NULL asks for it")
+    if left.constant and right.constant and left.boolean and not right.boolean:
+        raise SqlError(f"{_shown(left)} cannot be compared with {_shown(right)}")
+    first, second = left.evaluate, right.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        one, other = first(properties), second(properties)
+        if one is None:
+            return True if other is None else None
+        return other is not None and equal(one, other)
+
+    return _condition(evaluate, left, right)
+
+
+def _is_null(node: Node) -> Node:
+    inner = node.evaluate
+    return _condition(lambda properties: inner(properties) is None, node)
+
+
+def _ordered(left: Node, sign: str, right: Node) -> Node:
+    for node in (left, right):
+        is_number = isinstance(node.value, int | float) and not isinstance(node.value, bool)
+        if (node.constant and not is_number) or node.boolean:
+            raise SqlError(f"{_shown(node)} cannot be compared by {sign}")
+    first, second, holds = left.evaluate, right.evaluate, _ORDERS[sign]
+
+    def evaluate(properties: Properties) -> Value:
+        one = first(properties)
+        if one is None:
+            return None
+        other = second(properties)
+        return None if other is None else holds(compare_order(one, other))
+
+    return _condition(evaluate, left, right)
+
+
+def _between(value: Node, low: Node, high: Node, *, negated: bool) -> Node:
+    if negated:
+        return _settled_by(True, [_ordered(value, "<", low), _ordered(value, ">", high)])
+    if low.constant and high.constant:
+        if low.value is None or high.value is None:
+            raise SqlError("the values of BETWEEN cannot be NULL")
+        if compare(high.value, low.value) < 0:
+            raise SqlError(f"BETWEEN {_shown(low)} AND {_shown(high)}: the first is above the second")
+    return _settled_by(False, [_ordered(value, ">=", low), _ordered(value, "<=", high)])
+
+
+def _in(node: Node, listed: frozenset[str], *, negated: bool) -> Node:
+    if not node.name:
+        raise SqlError(f"IN is for a property, not for {_shown(node)}")
+    inner = node.evaluate
+
+    def evaluate(properties: Properties) -> Value:
+        found = inner(properties)
+        return None if found is None else (found in listed) is not negated
+
+    return _condition(evaluate, node)
+
+
+def _searched(node: Node, kind: str, part: str, *, negated: bool) -> Node:
+    inner = node.evaluate
+    found_in: Callable[[str], bool] = {
+        "CONTAINS": lambda text: part in text,
+        "STARTSWITH": lambda text: text.startswith(part),
+        "ENDSWITH": lambda text: text.endswith(part),
+    }[kind]
+
+    def evaluate(properties: Properties) -> Value:
+        text = inner(properties)
+        if not part or not isinstance(text, str):
+            return False  # negated or not
+        return found_in(text) is not negated
+
+    return _condition(evaluate, node)

@@ -1,0 +1,57 @@
+"""What is remembered of clients' sends has a bound in bytes, not in entries alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.acl.signed_path import SignedPath
+from broker.requests.fast_headers import SEND, BinaryHeads
+from broker.requests.fast_path import _Routes
+from broker.tables.topics import Topics
+from remoting.codec import ROCKETMQ, Command, encode
+from remoting.headers import SendHeader
+from store.files.record import DispatchParser
+from tests.broker.helpers import config_for
+
+HELD_MAX = 1 << 20
+
+
+def header(group: str) -> bytes:
+    ext = SendHeader(group, "T", 0, 1_700_000_000_000, properties="TAGS\x01a\x02").to_ext()
+    frame = encode(Command(SEND, ext, serialize=ROCKETMQ))
+    return frame[8 : 8 + int.from_bytes(frame[5:8], "big")]
+
+
+def held_bytes(table: dict[Any, Any]) -> int:
+    return sum(
+        len(part) for key in table for part in (key if isinstance(key, tuple) else (key,)) if part != SEND
+    )
+
+
+def test_headers_with_huge_names_are_not_remembered() -> None:
+    heads = BinaryHeads()
+    assert heads.head(header("group")).ext is not None
+    for number in range(200):
+        assert heads.head(header(f"{number:03}" + "g" * 100_000)).ext is None, "it takes the ordinary way"
+    assert 0 < held_bytes(heads._known) < HELD_MAX
+    assert heads.head(header("group")).ext is not None
+
+
+def test_hashes_of_huge_tags_are_not_remembered(tmp_path: Any) -> None:
+    config = config_for(tmp_path)
+    routes, parser = _Routes(config, Topics(config, lambda: 0)), DispatchParser([0])
+    for number in range(200):
+        tag = f"{number:03}" + "t" * 30_000
+        assert routes.tag_code(tag) == parser.tags_code("T", f"TAGS\x01{tag}\x02", 0)
+    assert routes.tag_code("short") == parser.tags_code("T", "TAGS\x01short\x02", 0)
+    assert "short" in routes.tags
+    assert held_bytes(routes.tags) + held_bytes(parser._tags) < HELD_MAX
+
+
+def test_the_names_of_a_header_nobody_proved_are_not_remembered() -> None:
+    path = cast(Any, SimpleNamespace(_orders={}))
+    for number in range(200):
+        SignedPath._content(path, 479, {"a": "1", f"{number:03}" + "k" * 100_000: "2"})
+    assert SignedPath._content(path, 479, {"b": "2", "a": "1"}) == b"12"
+    assert list(path._orders) == [("b", "a")]

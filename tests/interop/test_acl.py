@@ -1,0 +1,309 @@
+"""The promise of ACL to official clients: Java 5.5 and 4.9 and Go v2 are allowed and denied as the real
+broker allows and denies them, in its words, and a failover changes nothing of that."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos.worlds import rocketmq
+from tests.interop.acl_sides import (
+    ACL_2,
+    HERE,
+    INNER,
+    Side,
+    all_of,
+    keelmq_side,
+    old_library,
+    old_side,
+    real_side,
+)
+from tests.interop.mixed import KeelmqNode, MixedCluster, running
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+
+ALICE = "alice alice-secret"
+SETUP_2 = [
+    "updateTopic -b BROKER -t Allowed -r 4 -w 4",
+    "updateTopic -b BROKER -t Denied -r 4 -w 4",
+    "createUser -b BROKER -u alice -p alice-secret",
+    "createUser -b BROKER -u alice -p alice-secret",
+    "createUser -b BROKER -u bob -p bob-secret -t Normal",
+    "updateUser -b BROKER -u bob -s disable",
+    "createAcl -b BROKER -s User:alice -r Topic:Allow* -a Pub,Sub -d Allow",
+    "createAcl -b BROKER -s User:alice -r Group:g-allowed -a Sub -d Allow",
+    "createAcl -b BROKER -s User:nobody -r Topic:x -a Pub -d Allow",
+    "createAcl -b BROKER -s User:alice -r Topic:x -a Pub -d Allow -i 300.1.1.1",
+    "updateAcl -b BROKER -s User:alice -r Topic:y -a Pub,Sub -i 10.0.0.0/8 -d Deny",
+    "listUser -b BROKER",
+    "getUser -b BROKER -u alice",
+    "listAcl -b BROKER",
+    "getAcl -b BROKER -s User:alice",
+    "deleteAcl -b BROKER -s User:alice -r Topic:y",
+    "listAcl -b BROKER -s alice",
+    "getUser -b BROKER -u nobody",
+    "deleteUser -b BROKER -u gone",
+    "copyUser -f BROKER -t BROKER -u alice",
+    "copyAcl -f BROKER -t BROKER -s User:alice",
+]
+CASES_2 = [
+    f"send {ALICE} Allowed 3",
+    f"batch {ALICE} Allowed 4",
+    f"send {ALICE} Denied 1",
+    f"batch {ALICE} Denied 1",
+    "send alice wrong-secret Allowed 1",
+    "send nobody x-secret Allowed 1",
+    "send - - Allowed 1",
+    "send bob bob-secret Allowed 1",
+    "send rootroot root-secret Denied 2",
+    f"pull {ALICE} Allowed g-allowed",
+    f"pull {ALICE} Denied g-allowed",
+    f"pull {ALICE} Allowed g-denied",
+    f"consume {ALICE} Allowed g-allowed 7 20000",
+    f"consume {ALICE} Allowed g-denied 1 4000",
+]
+AS_ALICE_2 = [
+    "updateTopic -b BROKER -t Mine -r 4 -w 4",
+    "createUser -b BROKER -u eve -p eve-secret",
+    "listUser -b BROKER",
+    "deleteTopic -c DefaultCluster -t Allowed",
+]
+LEFT_OPEN_2 = ["updateSubGroup -b BROKER -g g9", "updateBrokerConfig -b BROKER -k brokerPermission -v 6"]
+"""What every user of the real broker may change, and here only one with a right."""
+
+
+def plain(said: str) -> str:
+    """What an mqadmin command printed, without the stacks of the JVM and the numbers of a run."""
+    noise = ("\tat ", "    at ", "\t...", "    ...")
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(noise)]
+    kept = [line for line in lines if "|-" not in line and "logback" not in line]
+    return re.sub(r"\d{10,}|@[0-9a-f]+|\S+plain_acl\.yml|\d{4}-\d\d-\d\d \S+", "N", "\n".join(kept))
+
+
+@pytest.fixture(scope="module")
+def new_library(real_rocketmq: Path) -> Path:
+    return real_rocketmq
+
+
+@pytest.fixture(scope="module")
+def go_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Go client's driver, built; skips with the reason."""
+    if shutil.which("go") is None:
+        pytest.skip("needs Go on PATH")
+    target = tmp_path_factory.mktemp("go") / "driver"
+    done = subprocess.run(
+        ["go", "build", "-o", str(target), "."], cwd=HERE / "go", capture_output=True, text=True, timeout=600
+    )
+    if done.returncode != 0:
+        pytest.skip(f"Go could not build the client: {done.stderr[-500:]}")
+    return target
+
+
+@pytest.fixture(scope="module")
+def keelmq_2(new_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, list[str]]]:
+    """One keelmq broker with ACL 2.0, and what its set-up printed."""
+    with keelmq_side(tmp_path_factory.mktemp("keelmq2"), **ACL_2) as side:
+        yield side, side.mqadmin(new_library, *SETUP_2)
+
+
+@pytest.fixture(scope="module")
+def real_2(new_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, list[str]]]:
+    with real_side(tmp_path_factory.mktemp("real2"), **ACL_2) as side:
+        yield side, side.mqadmin(new_library, *SETUP_2)
+
+
+def test_users_and_policies_are_made_and_shown_as_by_the_real_broker(
+    keelmq_2: tuple[Side, list[str]], real_2: tuple[Side, list[str]]
+) -> None:
+    ours, theirs = ([plain(said) for said in side[1]] for side in (keelmq_2, real_2))
+    for command, one, two in zip(SETUP_2, ours, theirs, strict=True):
+        assert one == two, command
+
+
+def test_clients_of_5_5_and_4_9_are_let_in_and_turned_away_as_by_the_real_broker(
+    keelmq_2: tuple[Side, list[str]], real_2: tuple[Side, list[str]], new_library: Path
+) -> None:
+    for library in (new_library, old_library()):
+        ours, theirs = (side.drive(library, *CASES_2) for side, _ in (keelmq_2, real_2))
+        assert ours == theirs
+        assert all_of(ours, "code")[:9] == [(c,) for c in ("0", "0", "16", "16", "16", "16", "16", "16", "0")]
+
+
+def test_a_user_without_a_right_is_no_operator(
+    keelmq_2: tuple[Side, list[str]], real_2: tuple[Side, list[str]], new_library: Path
+) -> None:
+    alice = ("alice", "alice-secret")
+    ours, theirs = (
+        [plain(said) for said in side.mqadmin(new_library, *AS_ALICE_2, key=alice)]
+        for side, _ in (keelmq_2, real_2)
+    )
+    assert ours == theirs
+    assert all("CODE: 16" in said for said in ours)
+    for said in keelmq_2[0].mqadmin(new_library, *LEFT_OPEN_2, key=alice):
+        assert "has no permission to access" in said
+    for said in real_2[0].mqadmin(new_library, *LEFT_OPEN_2, key=alice):
+        assert "success" in said, "the real broker closed it: so may our list of differences"
+
+
+def go_facts(side: Side, driver: Path, *commands: str) -> list[dict[str, str]]:
+    words: list[str] = []
+    for command in commands:
+        words += [*(["--"] if words else []), *command.split()]
+    done = subprocess.run([str(driver), side.namesrv, *words], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return side.seen(done.stdout)
+
+
+def test_the_go_client_is_let_in_and_turned_away_as_by_the_real_broker(
+    keelmq_2: tuple[Side, list[str]], real_2: tuple[Side, list[str]], go_driver: Path
+) -> None:
+    cases = [case for case in CASES_2 if case.split()[0] == "send"]
+    cases.append(f"consume {ALICE} Allowed g-allowed 1 10000")
+    for side, _ in (keelmq_2, real_2):
+        side.drive(rocketmq.fetch(), "send rootroot root-secret Allowed 3")
+    ours, theirs = (go_facts(side, go_driver, *cases) for side, _ in (keelmq_2, real_2))
+    # How much of a topic it was at differs with what was read before.
+    assert all_of(ours[:-1], "done", "text") == all_of(theirs[:-1], "done", "text")
+    assert "has no permission to access Topic:Denied" in ours[1]["text"]
+    assert int(ours[-1]["done"]) > 0
+    assert int(theirs[-1]["done"]) > 0
+
+
+PLAIN_ACL = """globalWhiteRemoteAddresses:
+- 10.10.103.*
+accounts:
+- accessKey: alice-key
+  secretKey: alice-secret
+  whiteRemoteAddress:
+  admin: false
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+  topicPerms:
+  - Allowed=PUB|SUB
+  - Denied=DENY
+  - PubOnly=PUB
+  groupPerms:
+  - g-allowed=SUB
+- accessKey: rootroot
+  secretKey: root-secret
+  admin: true
+"""
+SETUP_1 = [
+    *(f"updateTopic -b BROKER -t {name} -r 4 -w 4" for name in ("Allowed", "Denied", "Other", "PubOnly")),
+    "updateAclConfig -b BROKER -a bob-key -s bob-secret -i DENY -u SUB -t Allowed=PUB -g g1=SUB -m false",
+    "updateAclConfig -b BROKER -a bob-key2 -s bob-secret -t Allowed=ALL",
+    "clusterAclConfigVersion -b BROKER",
+    "getAccessConfigSubCommand -b BROKER",
+    "deleteAccessConfig -b BROKER -a bob-key",
+    "updateGlobalWhiteAddr -b BROKER -g 10.10.103.*,192.168.0.*",
+]
+KEY_1 = "alice-key alice-secret"
+CASES_1 = [
+    f"send {KEY_1} Allowed 3",
+    f"batch {KEY_1} Allowed 4",
+    f"send {KEY_1} Denied 1",
+    f"send {KEY_1} Other 1",
+    f"send {KEY_1} PubOnly 1",
+    "send alice-key wrong-secret Allowed 1",
+    "send nobody-key x-secret Allowed 1",
+    "send - - Allowed 1",
+    "send rootroot root-secret Denied 2",
+    f"pull {KEY_1} Allowed g-allowed",
+    f"pull {KEY_1} PubOnly g-allowed",
+    f"pull {KEY_1} Allowed g-denied",
+    f"consume {KEY_1} Allowed g-allowed 7 20000",
+    f"consume {KEY_1} Allowed g-denied 1 4000",
+]
+
+
+def without_frame(text: str) -> str:
+    """The first frame of the stack, which the original shows, and what 4.9 says where 5.2 is more exact."""
+    text = re.sub(r", org\.apache\.rocketmq\.acl[\w.]*\(\w+\.java:\d+\)", "", text)
+    return text.replace("No default permission for", "No permission for")
+
+
+def test_acl_1_as_of_a_real_broker_of_4_9(new_library: Path, tmp_path: Path) -> None:
+    library = old_library()
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "plain_acl.yml").write_text(PLAIN_ACL)
+    said, seen = [], []
+    sides = (
+        keelmq_side(tmp_path / "ours", aclEnable="true", aclHome=tmp_path / "conf"),
+        old_side(tmp_path / "theirs", library, PLAIN_ACL),
+    )
+    for made in sides:
+        with made as side:
+            said.append([plain(one) for one in side.mqadmin(library, *SETUP_1)])
+            seen.append([side.drive(one, *CASES_1) for one in (new_library, library)])
+            denied = side.mqadmin(library, "updateTopic -b BROKER -t Mine", key=("alice-key", "alice-secret"))
+            assert "Need admin permission for request code=17, but accessKey=alice-key is not" in denied[0]
+    for command, one, two in zip(SETUP_1, *said, strict=True):
+        assert one == two, command
+    for ours, theirs in zip(*seen, strict=True):
+        for one, two in zip(ours, theirs, strict=True):
+            assert {k: without_frame(v) for k, v in one.items()} == {
+                k: without_frame(v) for k, v in two.items()
+            }
+
+
+def test_rights_stand_during_a_failover(
+    new_library: Path, go_driver: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The master is killed while allowed and denied clients, of Java and Go, send."""
+    cluster = MixedCluster(tmp_path_factory.mktemp("failover"))
+    cluster.add_keelmq_controllers(1)
+    inner = {
+        "innerClientAuthenticationCredentials": json.dumps({"accessKey": INNER[0], "secretKey": INNER[1]})
+    }
+    for server in cluster.servers:
+        assert isinstance(server, KeelmqNode)
+        server.config.update(inner)
+    for _ in range(3):
+        cluster.add_broker("keelmq", **ACL_2)
+    with running(cluster):
+        cluster.start_brokers()
+        cluster.wait("a full SyncStateSet", cluster.is_full)
+        master = cluster.master()
+        assert master is not None
+        side = Side("group", cluster.directory, ";".join(cluster.namesrvs), cluster.address(master), [])
+        done = side.mqadmin(
+            new_library,
+            "updateTopic -b BROKER -t Allowed -r 4 -w 4",
+            "updateTopic -b BROKER -t Denied -r 4 -w 4",
+            # Every broker of the cluster is asked, slaves too, in any order.
+            "createUser -c DefaultCluster -u alice -p alice-secret",
+            "createAcl -c DefaultCluster -s User:alice -r Topic:Allowed -a Pub,Sub -d Allow",
+        )
+        assert not any("command failed" in one for one in done), done
+        flows = [
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for command in (
+                side.driver(new_library, f"flow {ALICE} Allowed 15000"),
+                side.driver(new_library, f"flow {ALICE} Denied 15000"),
+                # The Go client looks for a new master every 30 s.
+                [str(go_driver), side.namesrv, *f"flow {ALICE} Allowed 45000".split()],
+                [str(go_driver), side.namesrv, *f"flow {ALICE} Denied 45000".split()],
+            )
+        ]
+        time.sleep(6)
+        master.send_signal(signal.SIGKILL)
+        outputs = [flow.communicate(timeout=120)[0] for flow in flows]
+        seen = [side.seen(output) for output in outputs]
+        for facts, output in zip(seen, outputs, strict=True):
+            flowed, last = facts[-2:]
+            if last["topic"] == "Allowed":
+                assert int(last["done"]) > 200, output[-2000:]
+            else:
+                assert last["done"] == "0", output[-2000:]
+                assert "has no permission to access Topic:Denied" in flowed["why"], output[-2000:]
+        new = cluster.master()
+        assert new is not None
+        assert new is not master

@@ -1,0 +1,94 @@
+"""The promise of a NameServer with ACL: routes for those who may have them, and rules of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from model.codes import Request, Response
+from model.errors import ConfigError
+from remoting.auth import Credentials
+from remoting.bodies import dumps
+from remoting.codec import Command
+from remoting.service import RemotingClient
+from tests.namesrv.world import registration, world
+
+ROOT = Credentials("rootroot", "root-secret")
+ALICE = Credentials("alice", "alice-secret")
+ON = {
+    "authentication_enabled": True,
+    "authorization_enabled": True,
+    "init_authentication_user": json.dumps({"username": ROOT.access_key, "password": ROOT.secret_key}),
+}
+
+
+async def test_routes_need_a_right_and_rules_are_kept_in_its_file(tmp_path: Path) -> None:
+    keys = {**ON, "auth_config_path": str(tmp_path)}
+    async with world(**keys) as w:
+        root, alice = (RemotingClient(w.env, "signed", credentials=key) for key in (ROOT, ALICE))
+        plain = RemotingClient(w.env, "plain")
+
+        async def ask(who: RemotingClient, code: int, body: bytes = b"", **ext: str) -> Command:
+            return await who.call(w.server.address, Command(code, ext, body))
+
+        assert (await root.call(w.server.address, registration("10.0.0.1:1"))).code == 0
+        route = Request.GET_ROUTEINFO_BY_TOPIC
+        assert (await ask(plain, route, topic="T")).remark == "username cannot be null."
+        assert (await alice.call(w.server.address, registration("10.0.0.9:1"))).code == Response.NO_PERMISSION
+        assert (
+            await ask(root, Request.AUTH_CREATE_USER, dumps({"password": ALICE.secret_key}), username="alice")
+        ).code == 0
+        text = "User:alice has no permission to access Topic:T from 127.0.0.1, no matched policies."
+        assert (await ask(alice, route, topic="T")).remark == text
+        entry = {"resource": "Topic:T", "actions": ["Pub"], "decision": "Allow"}
+        acl = dumps({"subject": "User:alice", "policies": [{"entries": [entry]}]})
+        assert (await ask(root, Request.AUTH_CREATE_ACL, acl, subject="User:alice")).code == 0
+        assert (await ask(alice, route, topic="T")).code in (0, Response.TOPIC_NOT_EXIST)
+        for code in (Request.UPDATE_NAMESRV_CONFIG, Request.GET_NAMESRV_CONFIG):
+            assert (
+                await ask(alice, code, b"orderMessageEnable=true", key="x")
+            ).code == Response.NO_PERMISSION
+        config = (await ask(root, Request.GET_NAMESRV_CONFIG)).body.decode()
+        assert "root-secret" not in config
+        for client in (root, alice, plain):
+            await client.close()
+    file = tmp_path / "auth.json"
+    assert set(json.loads(file.read_text())["users"]) == {"alice", "rootroot"}
+    async with world(**keys) as w:
+        alice = RemotingClient(w.env, "signed", credentials=ALICE)
+        asked = Command(Request.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+        assert (await alice.call(w.server.address, asked)).code in (0, Response.TOPIC_NOT_EXIST)
+        changed = json.loads(file.read_text())
+        changed["users"]["alice"]["userStatus"] = "disable"
+        file.write_text(json.dumps(changed, indent=1))
+        async with asyncio.timeout(10):
+            while (await alice.call(w.server.address, asked)).remark != "User:alice is disabled.":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        file.write_text("{")
+        await asyncio.sleep(1.2)
+        assert (await alice.call(w.server.address, asked)).remark == "User:alice is disabled."
+        await alice.close()
+
+
+async def test_acl_1_and_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "plain_acl.yml").write_text(
+        "accounts:\n- {accessKey: rootroot, secretKey: root-secret, admin: true}\n"
+    )
+    async with world(acl_enable=True, acl_home=str(tmp_path)) as w:
+        client = RemotingClient(w.env, "signed", credentials=ROOT)
+        plain = RemotingClient(w.env, "plain")
+        asked = Command(Request.GET_BROKER_CLUSTER_INFO)
+        assert (await client.call(w.server.address, asked)).code == 0
+        assert "No accessKey is configured" in ((await plain.call(w.server.address, asked)).remark or "")
+        await client.close()
+        await plain.close()
+    (tmp_path / "plain_acl.yml").write_text("accounts: [")
+    with pytest.raises(ConfigError, match="not YAML"):
+        async with world(acl_enable=True, acl_home=str(tmp_path)):
+            pass
+    with pytest.raises(ConfigError, match="authConfigPath"):
+        async with world(**ON):
+            pass

@@ -1,0 +1,68 @@
+"""The promise to whoever installs: every package has one version, and the hashes of its files."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+
+from deploy.sbom import document, read_lock
+from tests import ROOT
+
+LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+SERVER = (ROOT / "requirements-server.lock").read_text(encoding="utf-8")
+"""What the image installs."""
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_each_package_of_each_extra_is_locked_with_hashes() -> None:
+    """After a change of pyproject.toml or constraints.txt: ``make lock``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [project["optional-dependencies"][name] for name in ("audit", "proxy", "tls", "dev")]
+    asked = [*project["dependencies"], *(text for extra in extras for text in extra)]
+    names = {canonical(re.split(r"[^A-Za-z0-9_.-]", text)[0]) for text in asked}
+    locked = read_lock(LOCK)
+    assert names <= locked.keys()
+    assert all(one["sha256"] for one in locked.values())
+    of_servers = read_lock(SERVER)
+    names = {canonical(re.split(r"[^A-Za-z0-9_.-]", text)[0]) for text in project["dependencies"]}
+    assert names <= of_servers.keys()
+    for name, one in of_servers.items():
+        assert locked[name]["version"] == one["version"]
+        assert locked[name]["sha256"] == one["sha256"]
+
+
+def test_the_lock_and_the_constraints_name_the_same_versions() -> None:
+    locked = read_lock(LOCK)
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        name, _, version = line.partition("==")
+        if version and canonical(name) in locked:
+            assert locked[canonical(name)]["version"] == version, name
+
+
+def test_the_lock_names_no_place_to_install_from() -> None:
+    for text in (LOCK, SERVER):
+        assert "://" not in text
+        assert "--index" not in text
+        assert "--find-links" not in text
+
+
+def test_the_bill_of_materials_names_every_package_once_with_its_hashes() -> None:
+    made = subprocess.run(
+        [sys.executable, "deploy/sbom.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    found = json.loads(made.stdout)
+    assert found == document(read_lock(LOCK))
+    assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
+    purls = [one["purl"] for one in found["components"]]
+    assert len(set(purls)) == len(purls) == len(read_lock(LOCK))
+    assert set(found["dependencies"][0]["dependsOn"]) == set(purls)
+    for one in found["components"]:
+        sums = [hash_["content"] for place in one["externalReferences"] for hash_ in place["hashes"]]
+        assert sums
+        assert all(re.fullmatch("[0-9a-f]{64}", sum_) for sum_ in sums)

@@ -1,0 +1,39 @@
+"""The promise of docs/security.md: each threat names the tests that hold it off, and they are there."""
+
+from __future__ import annotations
+
+import re
+
+from tests import ROOT
+
+PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+NAMED = re.compile(r"`((?:\w+/)+test_\w+\.py)(?:::(test_\w+))?`")
+
+
+def rows() -> list[str]:
+    table = PAGE.partition("| a client tries |")[2].partition("\n\n")[0]
+    return [line for line in table.splitlines()[2:] if line.startswith("|")]
+
+
+def test_each_threat_has_a_test_and_each_named_test_exists() -> None:
+    found = rows()
+    assert len(found) > 20
+    for row in found:
+        named = NAMED.findall(row)
+        assert named, f"no test: {row}"
+        for file, test in named:
+            text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+            assert not test or re.search(rf"^(?:async )?def {test}\(", text, re.MULTILINE), f"{file}::{test}"
+
+
+def test_each_named_test_of_the_page_exists() -> None:
+    for file, test in NAMED.findall(PAGE):
+        text = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        assert not test or f"def {test}(" in text, f"{file}::{test}"
+
+
+def test_the_hardening_takes_ten_lines() -> None:
+    text = PAGE.partition("## Hardening in ten lines")[2].partition("\n## ")[0]
+    assert [line.partition(".")[0] for line in text.splitlines() if line[:1].isdigit()] == [
+        str(n) for n in range(1, 11)
+    ]

@@ -1,0 +1,107 @@
+"""The promise to the lease, under virtual time: a flood of clients' requests keeps no timer from its time.
+
+Heartbeats, lease renewals and replication are timers and reads on the loop that clients' requests run on.
+Here each request takes a millisecond of virtual time, and forty connections have a thousand each: forty
+seconds of work. A lease is 1.5 s long and renewed each half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from chaos.sim.loop import SimLoop
+from remoting import starts
+from remoting.codec import Command, encode
+from remoting.connection import Connection, Endpoint
+from remoting.guard import Guard, Limits
+
+COST_S = 0.001
+CONNECTIONS = 40
+REQUESTS = 1000
+RENEWAL_S = 0.5
+LATE_S_MAX = 0.1
+
+
+class Wire(asyncio.Transport):
+    """Takes everything that is written."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__({"peername": ("127.0.0.1", port)})
+        self.reading = True
+
+    def write(self, data: Any) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+
+def feed(connection: Connection, data: bytes) -> None:
+    at = 0
+    while at < len(data):
+        room = connection.get_buffer(-1)
+        size = min(len(room), len(data) - at)
+        room[:size] = data[at : at + size]
+        connection.buffer_updated(size)
+        at += size
+
+
+def flooded(loop: SimLoop) -> tuple[list[float], int]:
+    """How late each renewal was, in virtual seconds, while the flood was worked off; requests answered."""
+    answered = 0
+
+    async def handle(connection: Connection, request: Command) -> Command:
+        nonlocal answered
+        answered += 1
+        loop.now_s += COST_S
+        return request.reply()
+
+    async def work() -> list[float]:
+        guard = Guard("test", Limits(), lambda: loop.time() * 1000)
+        endpoint = Endpoint("test", handle, guard)
+        frames = b"".join(encode(Command(105, {}, opaque=n)) for n in range(REQUESTS))
+        late = []
+        for n in range(CONNECTIONS):
+            connection = Connection(endpoint)
+            connection.connection_made(Wire(40_000 + n))
+            feed(connection, frames)
+        while answered < CONNECTIONS * REQUESTS:
+            due = loop.time() + RENEWAL_S
+            await asyncio.sleep(RENEWAL_S)
+            late.append(loop.time() - due)
+        return late
+
+    try:
+        return loop.run_until_complete(work()), answered
+    finally:
+        loop.close()
+
+
+def test_a_flood_of_clients_work_keeps_no_lease_from_its_renewal() -> None:
+    late, answered = flooded(SimLoop(1))
+    assert answered == CONNECTIONS * REQUESTS
+    assert len(late) >= CONNECTIONS * REQUESTS * COST_S / (RENEWAL_S + LATE_S_MAX)
+    assert max(late) <= LATE_S_MAX
+
+
+def test_without_a_share_a_turn_the_lease_would_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the test above can fail."""
+    monkeypatch.setattr(starts, "A_TURN", 10**9)
+    monkeypatch.setattr(starts, "LEAST", 10**9)
+    late, _ = flooded(SimLoop(1))
+    assert max(late) > 1.5

@@ -1,0 +1,256 @@
+"""The promise of keys: what keelmq's parts sign is good for one code, one body, once; peers' keys are not
+operators'; and keys change while everybody goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.codes import Request, Response
+from model.errors import ConfigError, Refused
+from remoting.auth import AMONG_PEERS, OF_OPERATORS, PEER_CODES, Credentials
+from remoting.codec import Command, decode, encode
+from remoting.keys import (
+    NONCE,
+    OPERATORS,
+    OWN_SIGNATURE,
+    PEERS,
+    SKEW_MS,
+    TIME,
+    Keyring,
+    Replays,
+    own_signature,
+)
+from remoting.service import Connection, RemotingClient, RemotingServer
+from runtime.os_env import OsEnv
+
+SECRET = "0123456789abcdef"
+OTHER = "another secret of many bytes"
+TOPIC = Command(Request.UPDATE_AND_CREATE_TOPIC, {"topic": "T"}, b"body")
+
+
+class Clock(OsEnv):
+    """Its time is what the test says."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=1)
+        self.at_ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+
+def write(path: Path, *keys: dict[str, Any]) -> str:
+    content: dict[str, Any] = keys[0] if len(keys) == 1 else {"keys": list(keys)}
+    path.write_text(json.dumps(content))
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 5_000_000))
+    return str(path)
+
+
+def key(name: str = "peers", secret: str = SECRET, **more: Any) -> dict[str, Any]:
+    return {"accessKey": name, "secretKey": secret, **more}
+
+
+def ring(path: Path, *keys: dict[str, Any], role: str = PEERS, env: Clock | None = None) -> Keyring:
+    return Keyring(env or Clock(), write(path / "keys.json", *keys), role)
+
+
+def sent(command: Command) -> Command:
+    """As it comes out of the frame."""
+    return decode(encode(command))
+
+
+def why(one: Keyring, command: Command) -> str:
+    with pytest.raises(Refused) as refused:
+        one.check(command)
+    assert refused.value.code == Response.NO_PERMISSION
+    return refused.value.remark
+
+
+def test_a_request_is_taken_once(tmp_path: Path) -> None:
+    one = ring(tmp_path, key())
+    signed = one.signed(TOPIC)
+    again = sent(signed)
+    one.check(signed)
+    one.check(signed)  # the same request, looked at twice on its way to a handler
+    assert "it was sent before" in why(one, again)
+    one.check(one.signed(TOPIC))
+
+
+def test_a_request_of_another_time_is_refused(tmp_path: Path) -> None:
+    env = Clock()
+    one = ring(tmp_path, key(), env=env)
+    early, late = one.signed(TOPIC), one.signed(TOPIC)
+    env.at_ms += SKEW_MS
+    one.check(early)
+    env.at_ms += 1
+    assert "300 s from this server's clock" in why(one, late)
+    env.at_ms -= 2 * SKEW_MS + 2
+    assert "from this server's clock" in why(one, late)
+    for time in ("", "x", "9" * 30):
+        signed = one.signed(TOPIC)
+        signed.ext[TIME] = time
+        signed.ext[OWN_SIGNATURE] = own_signature(signed, SECRET)
+        why(one, signed)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_signature_is_of_one_code_one_body_and_its_fields(tmp_path: Path, strict: bool) -> None:
+    one = ring(tmp_path, key(strict=strict))
+    signed = one.signed(TOPIC)
+    for changed in (
+        replace(signed, code=int(Request.DELETE_TOPIC_IN_BROKER)),
+        replace(signed, body=b"Body"),
+        replace(signed, ext={**signed.ext, "topic": "U"}),
+        replace(signed, ext={**signed.ext, "order": "true"}),
+        replace(signed, ext={**signed.ext, NONCE: "0" * 32}),
+        replace(signed, ext={**{k: v for k, v in signed.ext.items() if k != "topic"}, "Topic": "T"}),
+    ):
+        assert "another key" in why(one, changed)
+    one.check(signed)
+
+
+def test_without_its_own_signature_only_a_key_that_is_not_strict_is_good(tmp_path: Path) -> None:
+    plain = Credentials("peers", SECRET)
+    ring(tmp_path, key()).check(plain.signed(TOPIC))
+    strict = ring(tmp_path, key(strict=True))
+    assert "another key" in why(strict, plain.signed(TOPIC))
+    assert "must be signed" in why(strict, TOPIC)
+    signed = strict.signed(TOPIC)
+    assert "Signature" not in signed.ext
+    # What was overheard is good under no other names of its fields either.
+    renamed = {{OWN_SIGNATURE: "Signature", TIME: "kqTimf"}.get(k, k): v for k, v in signed.ext.items()}
+    assert "another key" in why(strict, replace(signed, ext=renamed))
+
+
+@given(ext=st.dictionaries(st.text(max_size=4), st.text(max_size=4), max_size=4), body=st.binary(max_size=9))
+def test_two_requests_never_have_one_signature_by_moving_a_border(ext: dict[str, str], body: bytes) -> None:
+    made = own_signature(Command(17, ext, body), SECRET)
+    for name, value in ext.items():
+        if value:
+            moved = {k: v for k, v in ext.items() if k != name} | {name + value[0]: value[1:]}
+            if moved != ext:
+                assert own_signature(Command(17, moved, body), SECRET) != made
+    if body:
+        assert own_signature(Command(17, {**ext, "zzzzz": ""}, body), SECRET) != made
+
+
+def test_keys_of_peers_and_of_operators_are_not_each_others(tmp_path: Path) -> None:
+    keys = (key("brokers", **{"for": PEERS}), key("people", OTHER, **{"for": OPERATORS}))
+    server = ring(tmp_path, *keys)
+    operator = ring(tmp_path, *keys, role=OPERATORS)
+    assert (server.access_key, operator.access_key) == ("brokers", "people")
+    both = {Request.CONTROLLER_ELECT_MASTER}
+    for code in sorted(PEER_CODES):
+        request = Command(code, {"topic": "T"})
+        if code in OF_OPERATORS:
+            server.check(operator.signed(request))
+        else:
+            assert "is not for the key people, which is one for" in why(server, operator.signed(request))
+        if code in AMONG_PEERS | both:
+            server.check(server.signed(request))
+        elif code < 3000 and code not in range(50, 55):
+            assert "which is one for peers" in why(server, server.signed(request))
+
+
+def test_keys_change_without_a_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """New behind old everywhere, new before old everywhere, old out: nobody is refused in between."""
+    env = Clock()
+    old, new = key("peers"), key("peers", OTHER)
+    a, b = ring(tmp_path, old, env=env), Keyring(env, write(tmp_path / "b.json", old))
+
+    def talk() -> None:
+        a.check(sent(b.signed(TOPIC)))
+        b.check(sent(a.signed(TOPIC)))
+
+    talk()
+    for content in ((old, new), (new, old), (new,)):
+        for one, path in ((a, "keys.json"), (b, "b.json")):
+            write(tmp_path / path, *content)
+            one.look()
+            talk()
+    with pytest.raises(Refused):
+        a.check(Credentials("peers", SECRET).signed(TOPIC))
+    (tmp_path / "keys.json").write_text("{")
+    a.look()
+    talk()
+    assert "stay" in caplog.text
+    assert OTHER not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"keys": []}',
+        '{"keys": [7]}',
+        json.dumps(key(secret="short")),
+        json.dumps(key(**{"for": "nobody"})),
+        json.dumps(key(strict="yes")),
+        json.dumps({"keys": [key()], "more": 1}),
+        json.dumps(key(extra="x")),
+    ],
+)
+def test_a_file_that_is_none_is_refused_without_its_secrets(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match="peerCredentialsFile=") as error:
+        Keyring(Clock(), str(path))
+    assert SECRET not in str(error.value)
+
+
+def test_what_was_seen_is_remembered_as_long_as_it_would_be_taken_and_no_longer() -> None:
+    seen = Replays(skew_ms=10, most=3)
+    now = 1000
+    for number in range(3):
+        assert seen.take(now, f"n{number}", now) is None
+    assert seen.take(now, "n0", now + 10) == "it was sent before"
+    assert seen.take(now + 21, "n0", now + 21) is None, "its time is over long since"
+    seen.check_invariants()
+    full = Replays(skew_ms=10, most=2)
+    for number in range(5):
+        assert full.take(now + number, f"n{number}", now + number) is None
+        full.check_invariants()
+    for number in range(5):
+        assert full.take(now + number, f"n{number}", now + 5) == "it was sent before", number
+
+
+async def test_an_overheard_request_is_refused_by_a_server(tmp_path: Path) -> None:
+    heard: list[Command] = []
+
+    async def handler(connection: Connection, request: Command) -> Command:
+        heard.append(request)
+        return request.reply()
+
+    env = OsEnv(seed=1)
+    keys = Keyring(env, write(tmp_path / "keys.json", key(strict=True)))
+    server = RemotingServer(env, "server", handler, credentials=keys)
+    port = await server.start("127.0.0.1", 0)
+    client = RemotingClient(env, "client", credentials=keys)
+    eavesdropper = RemotingClient(env, "eavesdropper")
+    try:
+        for _ in range(3):
+            assert (await client.call(f"127.0.0.1:{port}", TOPIC)).code == 0
+        overheard = replace(heard[0], ext=dict(heard[0].ext), proven=False)
+        answer = await eavesdropper.call(f"127.0.0.1:{port}", overheard)
+        assert (answer.code, answer.remark) == (
+            Response.NO_PERMISSION,
+            "UPDATE_AND_CREATE_TOPIC is refused: it was sent before",
+        )
+        overheard.code = int(Request.DELETE_TOPIC_IN_BROKER)
+        assert (await eavesdropper.call(f"127.0.0.1:{port}", overheard)).code == Response.NO_PERMISSION
+        assert len(heard) == 3
+    finally:
+        for closing in (client, eavesdropper):
+            await closing.close()
+        await server.stop()

@@ -1,0 +1,75 @@
+"""The promise of a start with a file of the log that is too short: the rest of the log is there, and what is
+missing counts as damage, to be had from a replica."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from model.errors import DiskError
+from tests.fakes.disk.memory import FaultyEnv
+from tests.store.support import SEGMENT, fill, opened, records_of, scrub_all
+
+LOG = "/store/commitlog"
+
+
+def shorten(env: FaultyEnv, start: int, size: int) -> None:
+    node = env.disk.nodes[f"{LOG}/{start:020d}"]
+    del node.cache[size:]
+    node.sync()
+
+
+async def test_a_short_file_in_the_middle_costs_its_records_and_not_the_start() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 120, queues=1)
+        whole, end = records_of(store), store.log.end
+        assert end > 3 * SEGMENT
+    good = copy.deepcopy(env.disk)
+    shorten(env, SEGMENT, 1000)
+    async with opened(env) as store:
+        assert store.log.end == end
+        kept = [record for record in records_of(store) if record in whole]
+        assert next(r for r in whole if not SEGMENT <= r.physical_offset < 2 * SEGMENT) in kept
+        assert whole[-1] in kept
+        scrub_all(store)
+        (damage,) = store.files.damage.ranges
+        assert SEGMENT <= damage.begin <= SEGMENT + 1000
+        assert damage.until == 2 * SEGMENT
+        async with opened(FaultyEnv(good)) as peer:
+            for wanted in store.repairer.wanted():
+                data = peer.log.read(wanted.begin, wanted.until - wanted.begin)
+                await store.repairer.mend(wanted, data)
+        assert records_of(store) == whole
+
+
+async def test_a_short_last_file_has_damage_up_to_where_the_log_ended() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 120, queues=1)
+        whole, end = records_of(store), store.log.end
+    last = end // SEGMENT * SEGMENT
+    shorten(env, last, 1000)
+    async with opened(env) as store:
+        (damage,) = store.files.damage.ranges
+        assert (damage.until, store.log.end) == (end, end)
+        assert last <= damage.begin <= last + 1000
+        assert records_of(store) == [r for r in whole if r.physical_offset < damage.begin]
+
+
+async def test_files_of_another_size_are_a_mistake_in_the_configuration() -> None:
+    env = FaultyEnv()
+    async with opened(env) as store:
+        await fill(store, 120, queues=1)
+    with pytest.raises(DiskError, match="mappedFileSizeCommitLog is 16384"):
+        async with opened(env, segment_bytes=2 * SEGMENT):
+            pass
+
+
+async def test_a_store_that_is_closed_before_it_had_a_log_closes_in_order(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened(FaultyEnv()):
+        pass
+    assert caplog.records == []
