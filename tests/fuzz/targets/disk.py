@@ -14,11 +14,13 @@ from audit.reading import record as audit_record
 from broker.requests.batch import inner_messages
 from broker.tables import change_file
 from controller.raft.disk.journal import Journal
+from model import message as m
 from model.errors import DiskError, Refused
 from model.ids import PhysicalOffset, QueueOffset
 from model.message import encode_host
 from store.files import damage, epoch_file, record
 from store.files.checkpoint import Checkpoint
+from store.files.compiled import compiled
 from store.files.consume_queue import ENTRY, ConsumeQueue
 from store.files.index_file import Header, IndexFile
 from store.files.sealed import seal, unseal
@@ -29,7 +31,8 @@ from tests.fuzz.targets.target import Target, disk_with, pieces, stable
 
 HOST: Final = encode_host("127.0.0.1:10911")
 PARSER: Final = record.DispatchParser([0, 1000, 5000])
-STEPS_MAX: Final = 100_000
+_MODULE: Final = compiled()
+PARSERS: Final = [_MODULE.Parser(record.Dispatch, m.SCHEDULE_TOPIC)] if _MODULE is not None else []
 
 
 def message(body: bytes = b"hello", topic: str = "T", properties: str = "KEYS\x01k\x02") -> record.NewMessage:
@@ -71,6 +74,26 @@ def _measured(raw: bytes) -> None:
         assert found == PARSER.dispatch_of(record.decode(raw)), "two ways to what the queues need"
         first, end = PARSER.parse(raw[:size], 0, size)
         assert (first, end) == ([found], size), "the quick way reads another record"
+
+
+def _compiled(data: bytes) -> None:
+    """The compiled parser, where it is built, finds the records that Python's finds."""
+    block, end = PARSERS[0].parse(data, 0, len(data)) if PARSERS else (None, len(data))
+    if block is None:
+        return
+    assert 0 <= end <= len(data)
+    assert (list(block), end) == PARSER.parse(data[:end], 0, len(data)), "the two parsers disagree"
+    block.next_offsets()
+    block.queue_entries(0, len(block))
+
+
+def _log_seeds() -> Iterable[bytes]:
+    out = b""
+    for number in range(5):
+        out += record.encode(message(b"x" * number, properties=f"TAGS\x01t{number}\x02"), number, len(out), 5)
+    yield out
+    yield out + record.blank(100)
+    yield from _record_seeds()
 
 
 def _right_crc(data: bytes) -> bytes:
@@ -302,6 +325,14 @@ for _name in ("store.files.damage", "controller.raft.disk.journal", "store.files
 
 TARGETS: Final = (
     Target(name="record", run=_record, declared=(Refused,), seeds=_record_seeds, weight=6),
+    Target(
+        name="compiled_records",
+        run=_compiled,
+        declared=(record.BadRecord,),
+        seeds=_log_seeds,
+        weight=4,
+        bytes_max=2000,
+    ),
     Target(name="audit_record", run=_audit, declared=(), seeds=_record_seeds, weight=6),
     Target(
         name="batch",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from broker.requests.fast_headers import ODD, BinaryHeads, decode_json, odd_json
 from client.pull import parse_records
@@ -16,6 +16,9 @@ from model.message import decode_properties, encode_properties, parse_message_id
 from model.sql92.compile import SqlError, compile_filter
 from namesrv.codec import parse_queues, parse_registration, parse_version
 from remoting import bodies, codec, headers
+from store.files.record import walk
+from tests.broker.helpers import batch_body
+from tests.fakes.broker.send_path import WAYS, Side
 from tests.fuzz.targets import golden
 from tests.fuzz.targets.disk import real_records
 from tests.fuzz.targets.target import Target, stable
@@ -178,6 +181,33 @@ def _pulled_seeds() -> Iterable[bytes]:
     yield b"".join(real_records("plain-11", 4))
 
 
+def _send_path(data: bytes) -> None:
+    """A read of a connection, by each fast path there is here: what they store are whole records."""
+    for way in WAYS:
+        side = Side(compiled=way)
+        consumed, slow = side.hot.process(cast(Any, side.connection), bytearray(data), 0, len(data))
+        assert 0 <= consumed <= len(data)
+        assert sum(map(len, slow)) <= consumed
+        log = bytes(side.store.log.data)
+        assert sum(found.size for found in walk(log)) == len(log), "what was stored is no log"
+
+
+def _send_seeds() -> Iterable[bytes]:
+    frames = []
+    for code, body in (
+        (Request.SEND_MESSAGE, b"one"),
+        (Request.SEND_MESSAGE_V2, b"two"),
+        (Request.SEND_BATCH_MESSAGE, batch_body([(b"three", "TAGS\x01a\x02", 0), (b"", "", 1)])),
+    ):
+        batch = code == Request.SEND_BATCH_MESSAGE
+        header = headers.SendHeader("g", "T", 1, 1_700_000_000_000, properties="TAGS\x01a\x02", batch=batch)
+        ext = header.to_ext(full_names=code == Request.SEND_MESSAGE)
+        for serialize in (codec.JSON, codec.ROCKETMQ):
+            frames.append(codec.encode(codec.Command(code, ext, body, 7, serialize=serialize)))
+    yield from frames
+    yield b"".join(frames)
+
+
 def _sql(data: bytes) -> None:
     """An expression, a zero byte, and the properties of a message it is asked about."""
     expression, _, properties = data.decode("utf-8", "replace").partition("\0")
@@ -198,6 +228,7 @@ SQL: Final = (
 
 
 TARGETS: Final = (
+    Target(name="send_path", run=_send_path, declared=(PeerError,), seeds=_send_seeds, weight=2),
     Target(
         name="sql92",
         run=_sql,
