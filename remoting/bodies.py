@@ -14,7 +14,7 @@ leave out members that are None, as the original does.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -55,6 +55,9 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder().decode
 
 
+_SIMPLE: Final = frozenset({str, int})
+
+
 def dumps(value: Any) -> bytes:
     """Strict JSON. Raises TypeError for a value JSON has no form for: our own mistake."""
     return _write(value, strict=True, line="").encode()
@@ -67,38 +70,33 @@ def dumps_dialect(value: Any, indent: bool = False) -> bytes:
 
 def _write(value: Any, *, strict: bool, line: str) -> str:
     """``line`` starts a new line at the depth of ``value``; empty without indentation."""
-    kind = type(value)
-    if kind is str or kind is int:  # most values by far
+    if type(value) in _SIMPLE:  # most values by far
         return _encode(value).decode()
-    if kind is dict and not line and all(type(key) is str for key in value):
-        members = [
-            f"{_encode(key).decode()}:{_write(member, strict=strict, line='')}"
-            for key, member in sorted(value.items())
-            if member is not None
-        ]
-        return "{" + ",".join(members) + "}"
     if isinstance(value, Raw):
         return value
     if isinstance(value, ObjectKey):
         value = value.to_dict()
-    if isinstance(value, Mapping | list | tuple):
-        return _write_many(value, strict=strict, line=line)
+    if isinstance(value, Mapping):
+        return _write_map(value, strict, line)
+    if isinstance(value, list | tuple):
+        inner = line + "\t" if line else ""
+        items = [f"{inner}{_write(item, strict=strict, line=inner)}" for item in value]
+        return "[" + ",".join(items) + line + "]" if items else "[]"
     if value is None or isinstance(value, str | bool | int | float):
         return _encode(value).decode()
     raise TypeError(f"no JSON for {type(value).__name__}: {value!r}")
 
 
-def _write_many(value: Mapping[Any, Any] | Sequence[Any], *, strict: bool, line: str) -> str:
+def _write_map(value: Mapping[Any, Any], strict: bool, line: str) -> str:
     inner = line + "\t" if line else ""
-    if isinstance(value, Mapping):
-        members = [
-            f"{inner}{_key(key, strict)}:{_write(member, strict=strict, line=inner)}"
-            for key, member in sorted(value.items(), key=_order)
-            if member is not None
-        ]
-        return "{" + ",".join(members) + line + "}" if members else "{}"
-    items = [f"{inner}{_write(item, strict=strict, line=inner)}" for item in value]
-    return "[" + ",".join(items) + line + "]" if items else "[]"
+    texts = all(type(key) is str for key in value)
+    members = [
+        f"{inner}{_encode(key).decode() if texts else _key(key, strict)}:"
+        f"{_write(member, strict=strict, line=inner)}"
+        for key, member in (sorted(value.items()) if texts else sorted(value.items(), key=_order))
+        if member is not None
+    ]
+    return "{" + ",".join(members) + line + "}" if members else "{}"
 
 
 def entry(key: str, value: Any, depth: int) -> str:

@@ -366,6 +366,10 @@ class MessageStore:
         """(topic, queue id) of every queue there is, in the order they were met."""
         return [(queue.topic, queue.queue_id) for queue in self.files.queues]
 
+    def queues_of(self, topic: str) -> list[int]:
+        """The ids of the queues there are of a topic."""
+        return self.files.queues.ids_of(topic)
+
     def remove_topic(self, topic: str) -> None:
         """Drop the queues of a deleted topic. Its records stay in the log until they expire."""
         self.writer.offsets.remove_topic(topic)

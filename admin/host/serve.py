@@ -271,6 +271,9 @@ def serve(role: str, file: str | None, settings: Sequence[str]) -> int:
     for name in SECRET_FILES:
         if open_to_others(values.get(name, "")):
             log.warning("%s=%s can be read by others than its owner: chmod 600", name, values[name])
+    accounts = f"{values.get('aclHome') or 'conf'}/plain_acl.yml"
+    if values.get("aclEnable", "").lower() == "true" and open_to_others(accounts):
+        log.warning("%s can be read by others than its owner: chmod 600", accounts)
     tls = tls_of(chosen.tls)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_run(chosen, tls))

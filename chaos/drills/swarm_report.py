@@ -1,11 +1,17 @@
-"""What have all parts of a long swarm run shown so far? One file that grows from part to part."""
+"""What have all parts of a long swarm run shown so far? One file that grows from part to part.
+
+    python -m chaos.drills.swarm_report 43ca2ab=a.json 31974dc=b.json --bugs found.json --out docs/results
+
+writes ``swarm.md`` and ``swarm.json`` of the parts, each with the commit it ran on.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -107,3 +113,136 @@ class SwarmReport:
         draft = path.with_name(path.name + ".new")
         draft.write_text(json.dumps(self.to_json(), indent=2) + "\n")
         os.replace(draft, path)
+
+
+Part = tuple[str, SwarmReport]
+"""A commit, and what ran on it."""
+
+
+def merged(parts: Sequence[Part]) -> dict[str, Any]:
+    """The JSON of all parts together, and of each."""
+    whole = SwarmReport()
+    for _, part in parts:
+        whole.coverage.update(part.coverage)
+        whole.wall_s += part.wall_s
+        whole.cpu_s += part.cpu_s
+        whole.virtual_s += part.virtual_s
+        whole.violations += part.violations
+    seeds = sum(part.seeds for _, part in parts)
+    found = whole.to_json()
+    del found["ranges"]
+    return found | {
+        "seeds": seeds,
+        "schedules_per_second": round(seeds / whole.wall_s, 3) if whole.wall_s else 0.0,
+        "schedules_per_cpu_second": round(seeds / whole.cpu_s, 3) if whole.cpu_s else 0.0,
+        "parts": [
+            {
+                key: value
+                for key, value in part.to_json().items()
+                if key not in ("coverage", "not_met", "kind")
+            }
+            | {"commit": commit}
+            for commit, part in parts
+        ],
+    }
+
+
+def markdown(
+    parts: Sequence[Part], notes: Mapping[int, str], bugs: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """The page docs/results/swarm.md, line by line. ``notes``: what came of a seed's violations. ``bugs``:
+    the seed that found each planted bug."""
+    whole = merged(parts)
+    yield "# The swarm: what was run, met and found"
+    yield ""
+    yield "Made by `python -m chaos.drills.swarm_report`; the numbers are in `swarm.json` beside this page."
+    yield ""
+    yield "| commit | seeds | which | a second | a CPU second | wall s | CPU s | virtual s | violations |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for part in [*whole["parts"], whole | {"commit": "all", "ranges": []}]:
+        cells = [
+            part["commit"],
+            part["seeds"],
+            ", ".join(f"{begin}..{end - 1}" for begin, end in part["ranges"]),
+            part["schedules_per_second"],
+            part["schedules_per_cpu_second"],
+            part["wall_s"],
+            part["cpu_s"],
+            part["virtual_s"],
+            len({violation["seed"] for violation in part["violations"]}),
+        ]
+        yield _row(*cells)
+    yield ""
+    yield f"Not met: {', '.join(whole['not_met']) or 'nothing, every fault and change of role was'}."
+    yield from _violations(whole["violations"], notes)
+    yield from _coverage(whole["coverage"])
+    yield from _bugs(bugs)
+
+
+def _row(*cells: object) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _violations(violations: Sequence[Mapping[str, Any]], notes: Mapping[int, str]) -> Iterator[str]:
+    yield from ("", "## Violations", "")
+    if not violations:
+        yield "None."
+        return
+    yield "| seed | checker | what it said | what came of it |"
+    yield "|---|---|---|---|"
+    told: set[int] = set()
+    for violation in violations:
+        seed = int(violation["seed"])
+        if seed not in told:
+            told.add(seed)
+            text = str(violation["text"]).splitlines()[0].replace("|", "/")[:160]
+            yield _row(seed, violation["checker"], text, notes.get(seed, "not looked into"))
+
+
+def _coverage(coverage: Mapping[str, int]) -> Iterator[str]:
+    for title, prefix in (
+        ("Faults carried out", "fault."),
+        ("Changes of role", "role."),
+        ("Events", "event."),
+    ):
+        yield from ("", f"## {title}", "", "| what | how often |", "|---|---|")
+        for name, count in coverage.items():
+            if name.startswith(prefix):
+                yield f"| {name.removeprefix(prefix)} | {count} |"
+    yield from ("", "## What clients did", "", "| what | how often |", "|---|---|")
+    for name, count in coverage.items():
+        if name.startswith(("send.", "extra.")) or "." not in name:
+            yield f"| {name} | {count} |"
+
+
+def _bugs(bugs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    if not bugs:
+        return
+    yield from ("", "## Planted bugs", "")
+    yield "| bug | found by seed | schedules run | checker |"
+    yield "|---|---|---|---|"
+    for name, found in bugs.items():
+        seed = found.get("seed")
+        yield _row(name, "NOT FOUND" if seed is None else seed, found["tried"], found.get("checker", ""))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command in this module's text."""
+    parser = argparse.ArgumentParser(prog="swarm_report")
+    parser.add_argument("parts", nargs="+", metavar="COMMIT=FILE")
+    parser.add_argument("--bugs", type=Path)
+    parser.add_argument("--note", action="append", default=[], metavar="SEED=TEXT")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIRECTORY")
+    given = parser.parse_args(arguments)
+    parts = []
+    for text in given.parts:
+        commit, _, path = text.partition("=")
+        parts.append((commit, SwarmReport.load(Path(path))))
+    notes = {int(seed): text for seed, _, text in (note.partition("=") for note in given.note)}
+    bugs = {} if given.bugs is None else json.loads(given.bugs.read_text())
+    (given.out / "swarm.json").write_text(json.dumps(merged(parts) | {"bugs": bugs}, indent=2) + "\n")
+    (given.out / "swarm.md").write_text("\n".join(markdown(parts, notes, bugs)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

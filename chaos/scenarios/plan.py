@@ -32,6 +32,9 @@ class Plan:
     power_failures: bool = False
     stall_max_ms: int | None = None
     """Longest time during the load without an acknowledged send, where the story allows a promise."""
+    serves_ms: int | None = None
+    """Longest time without an acknowledged send while there is a master, and nothing is broken but that other
+    brokers were killed."""
     set_kept: bool = False
     """Until the first node dies no master has a reason to drop a member of its SyncStateSet."""
     errors_expected: bool = False

@@ -41,6 +41,7 @@ from chaos.faults import (
     ordered,
 )
 from chaos.scenarios.draws import ground
+from chaos.scenarios.kills import STALL_MAX_MS
 from chaos.scenarios.plan import Plan, Scenario
 from chaos.workload import Load
 
@@ -85,6 +86,9 @@ class Draw:
         self.brokers = [f"b{number}" for number in range(1, rng.choice((2, 3, 3, 3, 3)) + 1)]
         self.modes = rng.choices(MODES, [mode.weight for mode in MODES])
         self.wiped = False
+        self.until_ms = LOAD_MS_MAX
+        self.standing: list[Step] = []
+        """Steps of standing still: nobody is to be taken for dead by them."""
         self._bound = 0
 
     def bind(self) -> str:
@@ -123,6 +127,24 @@ def _stop(draw: Draw, at: int, target: str, down: int) -> None:
 
 def _pause(draw: Draw, at: int, target: str, down: int) -> None:
     draw.add(at, Pause(target), Resume, down)
+
+
+def _stand_still(draw: Draw, at: int, target: str, down: int) -> None:
+    """The whole machine stands still: all stop, the master last, and go on in any order, after longer than
+    the silence that would count."""
+    rng = draw.rng
+    if draw.standing:
+        return
+    last, wakes = rng.choice((5, 200, 400)), rng.choice((0, 20, 300))
+    awake = at + last + rng.randint(5500, 8000) + wakes
+    controllers = ("n0", "n1", "n2")
+    slaves = ["slave"] * (len(draw.brokers) - 1)
+    steps = [Step(at + rng.randint(0, 4), Pause(name)) for name in (*controllers, *slaves)]
+    steps.append(Step(at + last, Pause("master")))
+    steps += [Step(awake - rng.randint(0, wakes), Resume(name)) for name in (*controllers, *draw.brokers)]
+    draw.standing = steps
+    draw.steps += steps
+    draw.until_ms = awake + 4000
 
 
 def _isolate(draw: Draw, at: int, target: str, down: int) -> None:
@@ -218,6 +240,7 @@ KINDS: Final[Mapping[str, tuple[int, Kind]]] = {
     "power_fail": (5, _power),
     "stop": (3, _stop),
     "pause": (3, _pause),
+    "stand_still": (1, _stand_still),
     "isolate": (3, _isolate),
     "partition": (3, _partition),
     "cut": (2, _cut),
@@ -234,6 +257,7 @@ KINDS: Final[Mapping[str, tuple[int, Kind]]] = {
     "wipe": (1, _wipe),
     "hand_over": (2, _hand_over),
 }
+_ONE_IS_ENOUGH: Final = frozenset({"all", "counted 1", "async"})
 _LOUD: Final = frozenset({"sync_error", "flip_bit", "disk_full", "lying_sync"})
 
 
@@ -263,8 +287,21 @@ def _burst(draw: Draw, at: int, on: Sequence[str]) -> None:
         KINDS[kind][1](draw, at + rng.randint(*width), target, rng.randint(*downs[kind]))
 
 
-def _swarm(rng: random.Random) -> Plan:
-    draw = Draw(rng)
+def _set_kept(draw: Draw, steps: Sequence[Step]) -> bool:
+    """Until the first death nothing happens but standing still."""
+    if not draw.standing:
+        return False
+    for step in steps:
+        if isinstance(step.fault, Kill | PowerFail | Stop):
+            return True
+        if step not in draw.standing:
+            return False
+    return True
+
+
+def _bursts(draw: Draw) -> None:
+    """All faults of a run, and what ends them."""
+    rng = draw.rng
     on = [kind for kind, (share, _) in KINDS.items() if rng.random() * 10 < share] or ["kill"]
     at = rng.randint(300, 1500)
     for _ in range(rng.choice((1, 2, 2, 3, 4))):
@@ -275,7 +312,13 @@ def _swarm(rng: random.Random) -> Plan:
     if rng.random() < 0.2:
         draw.steps.insert(0, Step(0, Look("master"), "first"))
         draw.add(at, Kill("=first"), Restart, draw.span(DOWN_MS))
-    steps = [step for step in ordered(draw.steps) if step.at_ms < LOAD_MS_MAX]
+
+
+def _swarm(rng: random.Random) -> Plan:
+    draw = Draw(rng)
+    _bursts(draw)
+    steps = [step for step in ordered(draw.steps) if step.at_ms < draw.until_ms]
+    calm_ms = rng.choice((50, 100, 100, 100, 200, 200, 400, 1000, None))
     first = draw.modes[0]
     tolerates = [mode.tolerates for mode in draw.modes if mode.tolerates is not None]
     broker = {**first.values, "flushDiskType": rng.choice(("ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"))}
@@ -292,7 +335,9 @@ def _swarm(rng: random.Random) -> Plan:
         tolerates=min(tolerates, default=None),
         extras=rng.random() < 0.3,
         controllers_first=rng.random() < 0.75,
-        calm_ms=rng.choice((50, 100, 100, 100, 200, 200, 400, 1000, None)),
+        calm_ms=None if draw.standing else calm_ms,
+        serves_ms=STALL_MAX_MS if all(mode.name in _ONE_IS_ENOUGH for mode in draw.modes) else None,
+        set_kept=_set_kept(draw, steps),
         swarm=True,
         **ground(rng),
     )

@@ -428,6 +428,19 @@ class SimCluster:
             and self.leader() is not None
         )
 
+    def serving(self, statuses: Mapping[str, dict[str, Any]]) -> tuple[str, int] | None:
+        """The master and its epoch, when it lacks nothing: no more is broken than that others were killed."""
+        master = _master_of(statuses)
+        able = (
+            master is not None
+            and all(node.state in ("up", "down") and not node.stopping for node in self.nodes.values())
+            and not any(node.machine.faults.any for node in self.nodes.values())
+            and sum(node.running for node in self.of("namesrv")) * 2 > len(self.of("namesrv"))
+            and not self.fabric.broken
+            and self.leader() is not None
+        )
+        return (master, int(statuses[master]["epoch"])) if able and master is not None else None
+
     def shape(self, statuses: Mapping[str, dict[str, Any]]) -> object:
         """Who lives and in which role; equal while nothing but logs changes."""
         return (

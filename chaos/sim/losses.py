@@ -40,10 +40,15 @@ class _Moment:
 class Losses:
     """Watches a run. ``tolerates``: so many brokers hit by faults may cost what was acknowledged (None: no
     number does, only disks that lose bytes). ``unclean``: whether Controllers may elect one that the rules
-    would not; the first one promoted after such an election leaves behind what it lacks, read or not."""
+    would not; the first one promoted after such an election leaves behind what it lacks, read or not.
+    ``synced``: what is answered or read is on the master's disk, and no loss of power takes it."""
 
-    def __init__(self, cluster: SimCluster, *, tolerates: int | None, unclean: Callable[[], bool]) -> None:
+    def __init__(
+        self, cluster: SimCluster, *, tolerates: int | None, synced: bool, unclean: Callable[[], bool]
+    ) -> None:
         self._cluster = cluster
+        self._synced = synced
+        self._powerless = False
         self._tolerates = tolerates
         self._unclean = unclean
         self._unclean_seen = 0
@@ -58,7 +63,9 @@ class Losses:
             self._hit |= {node.name for node in cluster.of("broker")}
         elif name in cluster.nodes and cluster.nodes[name].kind == "broker":
             self._hit.add(name)
-        if isinstance(fault, PowerFail | Wipe):
+        if isinstance(fault, PowerFail):
+            self._powerless = True
+        if isinstance(fault, Wipe) or (isinstance(fault, PowerFail) and not self._synced):
             self._note(cluster.of_group(), left_behind=False)
 
     def happened(self, event: Happened) -> None:
@@ -93,11 +100,11 @@ class Losses:
     @property
     def any_allowed(self) -> bool:
         """Whether something may have been lost that was answered."""
-        return bool(self._moments) or self._tolerates is not None or self.gave_up
+        return self.bytes_may_be_missing or self._tolerates is not None or self.gave_up
 
     @property
     def bytes_may_be_missing(self) -> bool:
-        return bool(self._moments)
+        return self._powerless or bool(self._moments)
 
     def promised_away(self, history: History) -> Promised:
         """What may be missing at the end of ``history``."""

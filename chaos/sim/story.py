@@ -45,6 +45,8 @@ ENDS_S: Final = 15.0
 TRIES_MAX: Final = 100
 LAST_TRIES: Final = 3
 INDEX_SAMPLES: Final = 20
+SILENT_MS: Final = 300.0
+"""While a master that lacks nothing answers no send for so long there is something to wait for."""
 STILL_MS_MIN: Final = 600.0
 STILL_TIMES: Final = 4
 """A world with something broken has timeouts that have to pass: it is left alone so much longer."""
@@ -78,6 +80,24 @@ class _Calm:
         return True
 
 
+class _Serving:
+    """How long has a master that lacks nothing answered no send?"""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._looked = 0
+        self._who: object = None
+        self._since_ms = math.inf
+
+    def look(self, now_ms: float, who: object) -> float:
+        """Milliseconds since it answered, or since it is all right; 0 when it is not."""
+        events, self._looked = self._history.events[self._looked :], len(self._history)
+        acked = any(isinstance(event, Ok) for event in events)
+        if who is None or who != self._who or acked:
+            self._who, self._since_ms = who, now_ms
+        return now_ms - self._since_ms
+
+
 class Story:
     """One run of a plan: ``main`` is what happens, then ``evidence`` and ``found`` hold what was seen."""
 
@@ -101,6 +121,7 @@ class Story:
         self.losses = Losses(
             self.cluster,
             tolerates=plan.tolerates,
+            synced=plan.broker.get("flushDiskType") == "SYNC_FLUSH",
             unclean=lambda: unclean or self.nemesis.operator.gave_up,
         )
         if plan.swarm:
@@ -108,19 +129,16 @@ class Story:
             self.history.watch(self.losses.happened)
         self.extras: Extras | None = None
         self._calm = _Calm()
+        self._serving = _Serving(self.history)
+        self._loading = False
+        self._told_silence = False
         self.found: list[Violation] = []
         self.evidence = Evidence(self.history, power_failures=plan.power_failures, set_kept=plan.set_kept)
         self.queues = queues_of(plan.load, GROUP)
 
     async def main(self) -> None:
         cluster, plan = self.cluster, self.plan
-        for node in cluster.of("namesrv"):
-            cluster.start(node.name)
-        if plan.controllers_first:
-            await cluster.until(lambda: None if cluster.leader() else "no leader", READY_S)
-        for node in [*cluster.of("broker"), *cluster.of("learner")]:
-            cluster.start(node.name)
-        reason = await cluster.until(cluster.converged, READY_S)
+        reason = await self._start_servers()
         if reason is not None:
             self._not_live("the cluster did not become ready", reason)
             return
@@ -133,8 +151,10 @@ class Story:
             self.extras = Extras(cluster)
             tasks.append(self.extras.begin())
         begun_ms = cluster.clock()
+        self._loading = True
         await self.nemesis.run(self._quiet)
         await self.nemesis.wait(plan.load_ms, self._quiet)
+        self._loading = False
         self._look_for_stalls(begun_ms)
         await self._heal(own, producers, reader, tasks)
         await self._last_sends(producers)
@@ -171,6 +191,17 @@ class Story:
             self._not_live("the healed cluster did not converge", reason)
             self.evidence.complete = False
 
+    async def _start_servers(self) -> str | None:
+        """None once all are members; else what is missing."""
+        cluster = self.cluster
+        for node in cluster.of("namesrv"):
+            cluster.start(node.name)
+        if self.plan.controllers_first:
+            await cluster.until(lambda: None if cluster.leader() else "no leader", READY_S)
+        for node in [*cluster.of("broker"), *cluster.of("learner")]:
+            cluster.start(node.name)
+        return await cluster.until(cluster.converged, READY_S)
+
     def _not_live(self, what: str, why: str) -> None:
         self.found.append(Violation("liveness", f"{what}: {why}"))
 
@@ -186,9 +217,20 @@ class Story:
     async def _observe(self) -> None:
         while True:
             statuses = self.cluster.observe()
+            now_ms, busy = self.cluster.clock(), self.nemesis.operator.busy
+            silent_ms = self._look_for_silence(now_ms, None if busy else self.cluster.serving(statuses))
             if self.plan.calm_ms is not None:
-                self._calm.look(self.cluster.clock(), self.cluster, statuses, self.nemesis.operator.busy)
+                self._calm.look(now_ms, self.cluster, statuses, busy or silent_ms > SILENT_MS)
             await asyncio.sleep(OBSERVE_S)
+
+    def _look_for_silence(self, now_ms: float, who: tuple[str, int] | None) -> float:
+        if self.plan.serves_ms is None or not self._loading:
+            return 0.0
+        silent_ms = self._serving.look(now_ms, who)
+        if silent_ms > self.plan.serves_ms and not self._told_silence:
+            self._told_silence = True
+            self._not_live("a master answers nothing", f"{who} for {silent_ms:.0f} ms, at {now_ms:.0f} ms")
+        return silent_ms
 
     def _quiet(self) -> bool:
         """Whether nothing has happened for so long that the plan goes on to its next step."""
@@ -304,8 +346,8 @@ class Story:
         if not await self.cluster.inside(node, reader.read_back(until_s=until_s), name="read-back"):
             self._not_live("reading back failed", f"{reader.errors} errors")
             self.evidence.complete = False
-        # What was read back moved consumers' offsets, and a set that was whole may have shrunk for a moment:
-        # a slave that had lost power registers, and its link from before that ends.
+        # What was read back moved consumers' offsets, a delayed message may have come due, and a set that was
+        # whole may have shrunk for a moment: a slave that had lost power registers, and its old link ends.
         await self.cluster.until(self.cluster.converged, 5.0)
         self.evidence.logs = list(self._logs())
         self.evidence.members = self.cluster.members()

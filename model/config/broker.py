@@ -247,6 +247,13 @@ class BrokerConfig(LimitsConfig):
             f" haSendHeartbeatInterval={self.ha_heartbeat_ms}: an HA link with nothing to copy would be"
             " closed between two signs of life, again and again",
         )
+        acl = self.acl_enable or self.authentication_enabled or self.authorization_enabled
+        alone = not self.enable_controller_mode and self.broker_role != "SLAVE"
+        need(
+            not acl or alone or bool(self.peer_credentials_file or self.inner_client_credentials),
+            "with ACL on the brokers of a group would turn each other away: set peerCredentialsFile, or"
+            " innerClientAuthenticationCredentials",
+        )
         need(
             self.broker_role in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"),
             f"brokerRole={self.broker_role}: expected ASYNC_MASTER, SYNC_MASTER or SLAVE",

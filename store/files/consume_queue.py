@@ -451,6 +451,7 @@ class ConsumeQueues:
         self._written_until = 0
         self._pool = FilePool(OPEN_FILES_MAX)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._ids: dict[str, set[int]] = {}
 
     def load(self, settled: int = 0, *, clean: bool = True) -> None:
         """Find the queues on disk, and their entries (see ConsumeQueue.load).
@@ -477,7 +478,12 @@ class ConsumeQueues:
             path = f"{self.path}/{topic}/{queue_id}"
             queue = ConsumeQueue(self._disk, path, topic, queue_id, self._file_bytes, self._pool)
             self._queues[topic, queue_id] = queue
+            self._ids.setdefault(topic, set()).add(queue_id)
         return queue
+
+    def ids_of(self, topic: str) -> list[int]:
+        """The queues of a topic."""
+        return sorted(self._ids.get(topic, ()))
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -553,6 +559,7 @@ class ConsumeQueues:
         for queue in self:
             queue.destroy()
         self._queues.clear()
+        self._ids.clear()
         self.dirty.clear()
         self._unsynced.clear()
         self._written_until = 0
@@ -563,6 +570,7 @@ class ConsumeQueues:
     def remove(self, queue: ConsumeQueue) -> None:
         """Drop a queue nothing is in. Raises OSError."""
         del self._queues[queue.topic, queue.queue_id]
+        self._forget_id(queue.topic, queue.queue_id)
         self.dirty.pop(queue, None)
         self._unsynced.pop(queue, None)
         queue.destroy()
@@ -573,13 +581,24 @@ class ConsumeQueues:
 
     def remove_topic(self, topic: str) -> None:
         """Drop the queues of a deleted topic. Raises OSError."""
-        for key in [key for key in self._queues if key[0] == topic]:
-            queue = self._queues.pop(key)
+        for queue_id in self.ids_of(topic):
+            queue = self._queues.pop((topic, queue_id))
+            self._forget_id(topic, queue_id)
             self.dirty.pop(queue, None)
             self._unsynced.pop(queue, None)
             queue.destroy()
         if self._disk.is_dir(f"{self.path}/{topic}"):
             self._disk.rmtree(f"{self.path}/{topic}")
+
+    def _forget_id(self, topic: str, queue_id: int) -> None:
+        ids = self._ids[topic]
+        ids.discard(queue_id)
+        if not ids:
+            del self._ids[topic]
+
+    def check_invariants(self) -> None:
+        pairs = {(topic, queue_id) for topic, ids in self._ids.items() for queue_id in ids}
+        assert pairs == self._queues.keys(), "each queue stands among those of its topic"
 
     def close(self) -> None:
         for queue in self:

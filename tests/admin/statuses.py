@@ -29,6 +29,7 @@ BROKER: dict[str, Any] = {
             "maxUnreadBytesPerConnection": 0,
         },
         "slowTurns": {"total": 1, "worstMs": 21.5, "byWhat": {"GET_CONSUME_STATS": 1}, "last": []},
+        "audit": {"denied": {"SEND_MESSAGE_V2": 2}, "acts": {"UPDATE_AND_CREATE_TOPIC": 1}},
     },
     "tls": {
         "mode": "permissive",

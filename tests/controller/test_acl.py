@@ -8,8 +8,8 @@ from remoting.auth import Credentials
 from remoting.codec import Command
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.controller.test_auth import READS, group_of_two, mutations
 from tests.fakes.controller.live import G, World, run
+from tests.fakes.controller.signed import READS, group_of_two, mutations
 from tests.remoting.keys import KEY, KEY_JSON
 
 ROOT = Credentials("rootroot", "root-secret")

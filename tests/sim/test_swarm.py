@@ -14,6 +14,7 @@ from chaos.bugs import BUGS, planted
 from chaos.drills.sim_commands import sim
 from chaos.drills.sim_run import run_plan, run_seed, shrink
 from chaos.drills.swarm_report import SwarmReport
+from chaos.drills.swarm_report import main as write_page
 from chaos.faults import FAULTS, Kill, Restart, RollingChange, Step
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import KINDS
@@ -170,6 +171,26 @@ def test_a_report_grows_from_part_to_part_and_runs_no_seed_twice(tmp_path: Path)
     assert found["cpu_s"] > 0
     assert found["schedules_per_cpu_second"] > 0
     assert "fault.flip_bit" in {*found["coverage"], *found["not_met"]}
+
+
+def test_the_page_of_a_long_run_names_parts_violations_and_planted_bugs(tmp_path: Path) -> None:
+    part = SwarmReport()
+    part.ranges, part.wall_s, part.cpu_s = [(0, 10)], 5.0, 4.0
+    part.violations = [{"seed": 7, "checker": "lost", "text": "gone | for good", "replay": "..."}]
+    part.coverage.update({"fault.kill": 3, "role.slave>master": 1, "send.ok": 20})
+    part.write(tmp_path / "a.json")
+    (tmp_path / "bugs.json").write_text('{"skip_sync": {"seed": 4, "tried": 2, "checker": "lost"}}')
+    out = ["--bugs", str(tmp_path / "bugs.json"), "--note", "7=the checker's fault", "--out", str(tmp_path)]
+    write_page([f"abc={tmp_path / 'a.json'}", *out])
+    page = (tmp_path / "swarm.md").read_text()
+    assert "| abc | 10 | 0..9 | 2.0 | 2.5 |" in page
+    assert "| 7 | lost | gone / for good | the checker's fault |" in page
+    assert "| kill | 3 |" in page
+    assert "| skip_sync | 4 | 2 | lost |" in page
+    assert "fault.power_fail" in page.split("Not met: ")[1].splitlines()[0]
+    found = json.loads((tmp_path / "swarm.json").read_text())
+    assert found["seeds"] == 10
+    assert found["bugs"]["skip_sync"]["seed"] == 4
 
 
 def test_a_file_that_is_no_report_is_left_alone(tmp_path: Path) -> None:

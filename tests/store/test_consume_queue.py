@@ -185,3 +185,25 @@ def test_a_topic_from_the_wire_cannot_name_a_folder_outside() -> None:
     for topic in ("", ".", "..", "a/b", "../x", "a\0b", "x" * 256):
         assert not is_queue_name(topic, 0)
     assert not is_queue_name("T", -1)
+
+
+def test_the_queues_of_a_topic_are_known_whatever_comes_and_goes() -> None:
+    queues = ConsumeQueues(FaultyDisk(), "/q", PER_FILE * 20)
+    for topic, queue_id in (("A", 0), ("A", 3), ("B", 0), ("A", 0)):
+        queues.open(topic, queue_id)
+        queues.check_invariants()
+    assert (queues.ids_of("A"), queues.ids_of("B"), queues.ids_of("C")) == ([0, 3], [0], [])
+    queues.remove_topic("A")
+    queues.check_invariants()
+    assert (queues.ids_of("A"), queues.ids_of("B")) == ([], [0])
+    queue = queues.open("B", 0)
+    queue.put(0, 0, 100, 0)
+    queues.dirty[queue] = None
+    queues.write_out()
+    queues.remove(queue)
+    queues.check_invariants()
+    assert queues.ids_of("B") == []
+    queues.open("B", 1)
+    queues.destroy()
+    queues.check_invariants()
+    assert list(queues) == []

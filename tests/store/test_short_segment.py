@@ -4,10 +4,12 @@ missing counts as damage, to be had from a replica."""
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 
 from model.errors import DiskError
+from runtime.os_env import OsEnv
 from tests.fakes.disk.memory import FaultyEnv
 from tests.store.support import SEGMENT, fill, opened, records_of, scrub_all
 
@@ -73,3 +75,11 @@ async def test_a_store_that_is_closed_before_it_had_a_log_closes_in_order(
     async with opened(FaultyEnv()):
         pass
     assert caplog.records == []
+
+
+async def test_a_root_that_is_a_file_is_named_with_its_key(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    root.write_text("no store")
+    with pytest.raises(DiskError, match=f"storePathRootDir={root}: {root} is no directory"):
+        async with opened(OsEnv(), store_path=str(root)):
+            pass

@@ -97,7 +97,7 @@ class TableProcessor:
             raise Refused(f"The topic[{name}] is conflict with system topic.", Response.INVALID_PARAMETER)
         store = self._context.store
         held = self._context.topics.get(name)
-        queues = {queue_id for topic, queue_id in store.queues() if topic == name}
+        queues = set(store.queues_of(name))
         # One whose first message is not confirmed yet is not among those.
         queues |= set(range(max(held.read_queues, held.write_queues) if held else 0))
         ends = {queue_id: store.max_queue_offset(name, queue_id) for queue_id in sorted(queues)}

@@ -14,12 +14,13 @@ import pytest
 
 from broker.service import Broker
 from model.codes import Request, Response
+from model.errors import ConfigError
 from remoting import bodies
 from remoting.auth import Credentials
 from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import RemotingClient
-from tests.broker.helpers import client_of, elected, eventually, pair, running, topic
+from tests.broker.helpers import client_of, config_for, elected, eventually, pair, running, topic
 from tests.remoting.keys import key_file
 
 ROOT = Credentials("rootroot", "root-secret")
@@ -206,6 +207,18 @@ async def test_with_a_key_of_peers_a_stranger_makes_no_user(tmp_path: Path) -> N
             answer = await client.call(code, {"username": "eve"}, b'{"password":"x","userType":"Super"}')
             assert answer.code == NO
         assert not broker.context.trust.directory.users
+
+
+def test_a_group_whose_brokers_could_not_talk_does_not_start(tmp_path: Path) -> None:
+    for acl in ({"aclEnable": "true"}, {"authenticationEnabled": "true"}, {"authorizationEnabled": "true"}):
+        for of_a_group in (
+            {"enableControllerMode": "true", "controllerAddr": "h:1"},
+            {"brokerRole": "SLAVE", "brokerId": "1"},
+        ):
+            with pytest.raises(ConfigError, match="turn each other away"):
+                config_for(tmp_path, **acl, **of_a_group)
+            inner = json.dumps({"accessKey": "inner", "secretKey": "inner-secret"})
+            config_for(tmp_path, **acl, **of_a_group, innerClientAuthenticationCredentials=inner)
 
 
 PLAIN = """
