@@ -98,5 +98,7 @@ def _read(library: Any, candidate: str, name: str, body: bytes) -> Iterator[byte
             elif unpacker.needs_input:
                 raise EOFError("the stream is cut off")
         return
-    while piece := bytes(stream.read(PIECE_BYTES)):
-        yield piece
+    # Into memory of our own: pyarrow's read() leaks what it allocated when the stream turns out to be broken.
+    room = bytearray(PIECE_BYTES)
+    while size := stream.readinto(room):
+        yield bytes(room[:size])

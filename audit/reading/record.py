@@ -261,8 +261,10 @@ def _pieces(body: bytes, codec: int) -> Iterator[bytes]:
 
         name = "lz4" if codec == COMPRESSION_LZ4 else "zstd"
         with pyarrow.CompressedInputStream(pyarrow.BufferReader(body), name) as stream:
-            while piece := stream.read(_PIECE_BYTES):
-                yield piece
+            # Into memory of our own: read() leaks what it allocated when the stream turns out to be broken.
+            room = bytearray(_PIECE_BYTES)
+            while size := stream.readinto(room):
+                yield bytes(room[:size])
         return
     inflater = zlib.decompressobj()
     rest = body

@@ -170,10 +170,15 @@ class Groups:
             hook()
 
 
+def parse_group(name: str, raw: Any) -> SubscriptionGroupConfig:
+    """One entry; one that was parsed before stays. Raises KeyError, TypeError, ValueError."""
+    if isinstance(raw, SubscriptionGroupConfig):
+        return raw
+    return SubscriptionGroupConfig.from_json({"groupName": name, **raw})
+
+
 def _parse(table: dict[str, Any]) -> dict[str, SubscriptionGroupConfig]:
-    return {
-        name: SubscriptionGroupConfig.from_json({"groupName": name, **raw}) for name, raw in table.items()
-    }
+    return {name: parse_group(name, raw) for name, raw in table.items()}
 
 
 def _parse_forbidden(stored: dict[str, Any]) -> dict[str, dict[str, int]]:

@@ -290,8 +290,13 @@ class Topics:
             hook(changed)
 
 
+def parse_topic(name: str, raw: Any) -> TopicConfig:
+    """One entry; one that was parsed before stays. Raises KeyError, TypeError, ValueError."""
+    return raw if isinstance(raw, TopicConfig) else TopicConfig.from_json({"topicName": name, **raw})
+
+
 def _parse(table: dict[str, Any]) -> dict[str, TopicConfig]:
-    return {name: TopicConfig.from_json({"topicName": name, **raw}) for name, raw in table.items()}
+    return {name: parse_topic(name, raw) for name, raw in table.items()}
 
 
 def _ends(ends: Mapping[int, int]) -> dict[str, int]:

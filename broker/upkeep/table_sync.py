@@ -9,13 +9,16 @@ A real master does not know that request: of it the slave copies whole tables ev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.tables.copies import HOLD_MS_MAX
+from broker.tables.groups import parse_group
 from broker.tables.table_files import TableFiles
+from broker.tables.topics import parse_topic
 from model.codes import Request, Response
 from model.errors import MqError, PeerError
 from remoting import bodies
@@ -24,6 +27,7 @@ from remoting.headers import need, need_int, opt_bool
 from remoting.service import RemotingClient
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
+from runtime.turns import Slice
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +37,11 @@ RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1000
 SYNCED: Final = ("topics", "groups", "auth")  # on the disk before each receipt
 WRITTEN: Final = (*SYNCED, "offsets")  # where the master asks for it
+
+_ENTRIES: Final[tuple[tuple[str, str, Callable[[str, Any], Any]], ...]] = (
+    ("topics", "topicConfigTable", parse_topic),
+    ("groups", "subscriptionGroupTable", parse_group),
+)
 
 
 class MetadataSync:
@@ -128,6 +137,7 @@ class MetadataSync:
             raise MqError(f"the broker at {master} gives no tables: {answer.remark}")
         body = bodies.loads_object(answer.body)
         told = (need(answer.ext, "run"), need_int(answer.ext, "revision", 0))
+        await self._parse(body)
         if not self._follows(master) or self._run_seen != (run, seen):
             return
         self._adopt_all(body)
@@ -136,6 +146,20 @@ class MetadataSync:
         await self._files.write([name for name in body if name in SYNCED or (synced and name in WRITTEN)])
         if self._run_seen == (run, seen):
             self._run_seen = told
+
+    async def _parse(self, body: dict[str, Any]) -> None:
+        """Parse long tables in slices: 20,000 entries take half a second, and the master hears nothing
+        meanwhile. What is none is left for ``_adopt`` to refuse."""
+        slice_ = Slice(self._context.env.monotonic_ms)
+        for name, member, parse in _ENTRIES:
+            table = body.get(name)
+            entries = table.get(member) if isinstance(table, dict) else None
+            if not isinstance(entries, dict):
+                continue
+            for key, raw in list(entries.items()):
+                with contextlib.suppress(ValueError, TypeError, AttributeError, LookupError):
+                    entries[key] = parse(key, raw)
+                await slice_.breathe()
 
     def _adopt_all(self, body: dict[str, Any]) -> None:
         for name, _, adopt in self._tables:
@@ -153,6 +177,7 @@ class MetadataSync:
             if answer.code != Response.SUCCESS:
                 raise MqError(f"{code.name} answered {answer.code}: {answer.remark}")
             table = bodies.loads_object(answer.body)
+            await self._parse({name: table})
             if not self._follows(master):
                 return
             _adopt(name, adopt, table)

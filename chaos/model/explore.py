@@ -81,10 +81,12 @@ def _explore(setting: Setting, rules: Rules, states_max: int, stop: Callable[[],
             if len(recent) >= RECENT_MAX:
                 recent.clear()
             recent.add(exactly)
-            reached, same = standing_for_all(after)
+            reached, same = standing_for_all(
+                after
+            )  # ids are given in order: who has none yet keeps its place
             if reached not in known:
                 known[reached] = at
-                waiting.append((same, reached, depth + 1))
+                waiting.append((after if setting.start == "joins" else same, reached, depth + 1))
     return Explored(len(known), transitions, depth, True, None)
 
 

@@ -102,6 +102,11 @@ class Group(msgspec.Struct):
         return self.rule.majority_of // 2 + 1 if self.rule is not None else 1
 
     @property
+    def sound_members(self) -> list[int]:
+        """Those that forgot nothing. What a suspect said before may still be on its way to the master."""
+        return [member for member in self.members if member not in self.suspect]
+
+    @property
     def outsiders_may_lead(self) -> bool:
         """Whether nobody goes on acknowledging when the last lease is over. A master that waits for every
         member does, by their word, unless it knows that a broker from outside may be elected: cut off before

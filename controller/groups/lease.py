@@ -80,7 +80,7 @@ class Leases:
 
 def matters(beat: Heartbeat | None, members: Collection[int], chosen: int, rule: Rule | None = None) -> bool:
     """Whether the master of ``rule`` and ``beat`` could confirm anything that ``chosen`` lacks or does not
-    hear of.
+    hear of. ``members``: those that forgot nothing.
 
     One that waits for every member cannot while ``chosen`` is a member: a broker that was elected
     acknowledges nothing to its former master any more.

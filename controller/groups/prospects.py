@@ -169,7 +169,7 @@ class Prospects:
         untils = [0.0]
         for broker_id in may_confirm:
             beat = self._live.newest(name, broker_id)
-            if broker_id != chosen and matters(beat, group.members, chosen, group.rule):
+            if broker_id != chosen and matters(beat, group.sound_members, chosen, group.rule):
                 untils.append(self._leases.until_ms((name, broker_id), beat, group.rule) - at_ms)
         return max(untils)
 

@@ -199,3 +199,23 @@ async def test_a_slave_is_sent_the_change_and_not_the_table(tmp_path: Path) -> N
         assert two.groups.to_json() == one.groups.to_json()
         assert sizes
         assert max(sizes) < 4000, "each of them is one entry"
+
+
+async def test_a_slave_takes_a_table_of_20000_in_slices(tmp_path: Path) -> None:
+    """Half a second of parsing: on a busy machine it lost its link for that, and began anew."""
+    async with running(tmp_path) as broker:
+        entries = {f"T{n}": TopicConfig(f"T{n}").to_json() for n in range(20_000)}
+        groups = {f"G{n}": SubscriptionGroupConfig(f"G{n}").to_json() for n in range(20_000)}
+        body: dict[str, Any] = {
+            "topics": {"topicConfigTable": {**entries, "wrong": 5}},
+            "groups": {"subscriptionGroupTable": groups},
+        }
+        async with metered() as meter:
+            await broker.upkeep.metadata._parse(body)
+        assert meter.longest_s < LIMIT_S
+        parsed = body["topics"]["topicConfigTable"]
+        assert parsed["wrong"] == 5, "it is refused when it is adopted"
+        assert {type(parsed[name]) for name in entries} == {TopicConfig}
+        assert {type(one) for one in body["groups"]["subscriptionGroupTable"].values()} == {
+            SubscriptionGroupConfig
+        }

@@ -328,3 +328,11 @@ def test_an_outsider_is_elected_after_a_master_that_was_removed_or_whose_members
         table = started(said)
         alter(table, (1, 2))
         assert outsider_for(table) == 3
+
+
+def test_a_member_that_is_suspect_is_no_reason_not_to_wait_for_a_lease() -> None:
+    """What it acknowledged before it forgot may still be on its way to the former master."""
+    group = started(ALL).groups[G]
+    group.suspect = [2]
+    assert not matters(None, group.sound_members, 3, group.rule)
+    assert matters(None, group.sound_members, 2, group.rule)

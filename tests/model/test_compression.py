@@ -7,6 +7,7 @@ import hashlib
 import tracemalloc
 import zlib
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,3 +77,18 @@ def test_a_body_that_unpacks_to_more_than_the_limit_is_refused_and_memory_stays_
         tracemalloc.stop()
     assert peak < 8 * PIECE_BYTES
     assert sum(len(piece) for piece in plain_pieces(_bomb(8 << 20), ZLIB)) == 8 << 20
+
+
+@pytest.mark.parametrize("kind", [COMPRESSION_LZ4, COMPRESSION_ZSTD])
+def test_broken_streams_leave_no_memory_behind(kind: int) -> None:
+    """With pyarrow each of them left up to PIECE_BYTES."""
+    process = psutil.Process()
+
+    def unpack(count: int) -> int:
+        for _ in range(count):
+            with pytest.raises(ValueError):
+                plain_body(b"neither of them", COMPRESSED | kind)
+        return process.memory_info().vms
+
+    before = unpack(100)
+    assert unpack(400) - before < 200 * PIECE_BYTES

@@ -242,7 +242,8 @@ def must_wait(setting: Setting, rules: Rules, world: World, chosen: int) -> bool
         holders = set() if group.master is None else holders
     beat = Heartbeat(session=1, at_ms=0, leases=True, all_ack=False)  # the rule says it
     return any(
-        h != chosen and h in granted and matters(beat, group.members, chosen, group.rule) for h in holders
+        h != chosen and h in granted and matters(beat, group.sound_members, chosen, group.rule)
+        for h in holders
     )
 
 

@@ -137,7 +137,6 @@ def _audit(data: bytes) -> None:
         return
     if size > 0:
         assert parsed.record is not None, f"the auditor does not know this record: {parsed}"
-    layout.parse_epochs(data)
 
 
 def _batch(data: bytes) -> None:
@@ -146,6 +145,7 @@ def _batch(data: bytes) -> None:
 
 
 def _epochs(data: bytes) -> None:
+    layout.parse_epochs(data)
     stable(epoch_file.decode(data), epoch_file.encode, epoch_file.decode)
 
 
