@@ -288,5 +288,5 @@ def from_json(line: str, number: int = 1) -> HistoryEvent:
         if "members" in data:
             data["members"] = tuple(data["members"])
         return kind(**data)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"line {number} is not an event of a history: {error}") from None

@@ -25,14 +25,15 @@ async def strict(turn: Turn, value: Any) -> bytes:
     return await _joined(turn, value, strict=True)
 
 
-async def dialect(turn: Turn, value: Any) -> bytes:
-    """``bodies.dumps_dialect`` of ``value``, its maps in their own order. Raises PeerLeft."""
-    return await _joined(turn, value, strict=False)
+async def dialect(turn: Turn, value: Any, depth: int = 2) -> bytes:
+    """``bodies.dumps_dialect`` of ``value``, its maps in their own order; what lies ``depth`` levels down is
+    written in one go. Raises PeerLeft."""
+    return await _joined(turn, value, strict=False, depth=depth)
 
 
-async def _joined(turn: Turn, value: Any, *, strict: bool) -> bytes:
+async def _joined(turn: Turn, value: Any, *, strict: bool, depth: int = 2) -> bytes:
     found = []
-    for piece in bodies.pieces(value, strict=strict, ordered=False):
+    for piece in bodies.pieces(value, strict=strict, ordered=False, depth=depth):
         found.append(piece)
         await turn.breathe()
     return "".join(found).encode()

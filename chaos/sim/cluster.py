@@ -441,6 +441,18 @@ class SimCluster:
         )
         return (master, int(statuses[master]["epoch"])) if able and master is not None else None
 
+    @property
+    def silent(self) -> bool:
+        """Whether somebody waits for one that says nothing, or late: that ends by a timeout."""
+        return self.fabric.broken or any(node.state in ("paused", "off") for node in self.nodes.values())
+
+    def registered(self) -> set[int]:
+        """Ids of the brokers that the Controllers' leader knows; none without a leader."""
+        leader = self.leader()
+        status = (self.status(leader) if leader is not None else None) or {}
+        groups = (status.get("controller") or {}).get("groups") or {}
+        return {int(broker_id) for broker_id in groups.get(GROUP, {}).get("brokers", ())}
+
     def shape(self, statuses: Mapping[str, dict[str, Any]]) -> object:
         """Who lives and in which role; equal while nothing but logs changes."""
         return (

@@ -94,8 +94,14 @@ class Losses:
 
     @property
     def gave_up(self) -> bool:
-        """Whether there was an unclean election: a log may hold more than its master's."""
-        return self._unclean_seen > 0
+        """Whether there was an unclean election, or a disk lost what it had promised: logs may hold more than
+        their master's."""
+        return self._unclean_seen > 0 or self.lied
+
+    @property
+    def lied(self) -> bool:
+        """Whether a broker's disk lost what it had promised."""
+        return any(node.machine.counts.lied for node in self._cluster.of("broker"))
 
     @property
     def any_allowed(self) -> bool:
@@ -108,7 +114,7 @@ class Losses:
 
     def promised_away(self, history: History) -> Promised:
         """What may be missing at the end of ``history``."""
-        lied = any(node.machine.counts.lied for node in self._cluster.of("broker"))
+        lied = self.lied
         if not self._moments:
             return Promised(lied=lied)
         sent = {event.key: event.at_ms for event in history.events if isinstance(event, Invoke)}

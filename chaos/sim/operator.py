@@ -83,8 +83,14 @@ class Operator:
         cluster = self._cluster
         while True:
             await asyncio.sleep(REFUSED_S)
+            known = cluster.registered()
             for node in cluster.of("broker"):
-                if allowed() and node.running and cast(Broker, node.server).ha.needs_reseed is not None:
+                if not allowed() or not node.running:
+                    continue
+                broker = cast(Broker, node.server)
+                # One that the Controllers forgot was declared gone: it begins anew.
+                gone = bool(known) and broker.context.role_state.broker_id not in (-1, *known)
+                if gone or broker.ha.needs_reseed is not None:
                     await self._give_up_log(node)
 
     async def _give_up_log(self, node: Node) -> None:

@@ -49,7 +49,8 @@ SILENT_MS: Final = 300.0
 """While a master that lacks nothing answers no send for so long there is something to wait for."""
 STILL_MS_MIN: Final = 600.0
 STILL_TIMES: Final = 4
-"""A world with something broken has timeouts that have to pass: it is left alone so much longer."""
+"""A world in which brokers are down has to settle: it is left alone so much longer. One in which somebody is
+silent is never skipped."""
 
 
 class _Calm:
@@ -63,7 +64,7 @@ class _Calm:
         self, now_ms: float, cluster: SimCluster, statuses: Mapping[str, dict[str, Any]], busy: bool
     ) -> None:
         shape = (busy, cluster.shape(statuses))
-        if shape != self._shape:
+        if shape != self._shape or cluster.silent:
             self._shape = shape
             self._still_since_ms = now_ms
         if busy or not cluster.well(statuses):
@@ -173,7 +174,7 @@ class Story:
         """Faults end, clients as well, and the cluster converges."""
         cluster, plan = self.cluster, self.plan
         cluster.revive()
-        if self.nemesis.done.get("wipe"):
+        if self.nemesis.done.get("wipe") or self.losses.lied:
             own.spawn(self.nemesis.operator.forget_the_dead(), name="forget")
         if plan.swarm:
             own.spawn(self.nemesis.operator.give_up_their_logs(lambda: self.losses.gave_up), name="give-up")

@@ -54,7 +54,9 @@ class Resource:
         if name == "*":
             return cls(found)
         if name.endswith("*"):
-            return cls(found, name.partition("*")[0], prefixed=True)
+            # Before nothing but stars stands no prefix: as ``Type:*``, which is also how it would be written.
+            prefix = name.partition("*")[0]
+            return cls(found, prefix, prefixed=True) if prefix else cls(found)
         return cls(found, name)
 
     def __str__(self) -> str:

@@ -21,6 +21,7 @@ from store.flow.multi_dispatch import places
 from store.offline.directory import Damage, SegmentInfo, StoreDirectory
 
 DAMAGE_MAX: Final = 1000
+OFFSET_MAX: Final = 2**63 - 1
 
 
 Progress = Callable[[int, int], None]
@@ -52,6 +53,7 @@ class _Verification:
         self._damage: list[Damage] = []
         self._records = 0
         self._end = 0
+        self._queued_to = 0  # what was not confirmed at the stop is in no queue yet, and no damage
         self._tail: dict[str, int] | None = None
         self._last: Record | None = None
         self._next: dict[tuple[str, int], int] = {}  # queue offset after the last record of each queue
@@ -60,6 +62,7 @@ class _Verification:
         store = self._store
         segments = self._segments
         checkpoint = store.checkpoint()
+        self._queued_to = checkpoint.confirm_offset if checkpoint.trusted else OFFSET_MAX
         known_end: int = max(checkpoint.confirm_offset, checkpoint.master_flushed_offset)
         if not store.stopped_cleanly or not known_end:
             known_end = max(known_end, self._queues_end())
@@ -155,7 +158,7 @@ class _Verification:
         self._records += 1
         self._end = record.physical_offset + record.size
         self._last = record
-        if not record.sys_flag & TRANSACTION_PREPARED:
+        if not record.sys_flag & TRANSACTION_PREPARED and self._end <= self._queued_to:
             key = (record.topic, record.queue_id)
             self._next[key] = max(self._next.get(key, 0), record.queue_offset + 1)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from broker.service import Broker
 from model.codes import Request
+from model.topic import SubscriptionGroupConfig, TopicConfig
 from remoting import bodies
 from remoting.codec import Command
 from remoting.service import Connection
@@ -82,3 +83,19 @@ async def test_more_queues_than_one_answer_may_have_are_refused(tmp_path: Path) 
     async with running(tmp_path, maxQueuesInStats="1023") as broker, client_of(broker) as client:
         answer = await client.call(Request.GET_CONSUME_STATS, {"consumerGroup": "g", "topic": BIG})
         assert (answer.code, "maxQueuesInStats" in (answer.remark or "")) == (1, True)
+
+
+async def test_the_progress_of_a_group_in_20_000_queues_is_written_in_slices(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topics = [TopicConfig(f"T{number}", 1000, 1000) for number in range(20)]
+        broker.context.topics.put(*topics)
+        for topic in topics:
+            broker.context.offsets.commit("g", topic.name, 0, 0)
+        broker.context.groups.put(SubscriptionGroupConfig("g"))
+        async with metered() as meter:
+            answer = await ask(broker, Request.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
+        assert answer is not None
+        assert answer.code == 0, answer.remark
+        (found,) = (g["g"] for g in bodies.loads(answer.body)["consumeStatsList"] if "g" in g)
+        assert sum(len(one["offsetTable"]) for one in found) == 20_000
+        assert meter.longest_s < LIMIT_S

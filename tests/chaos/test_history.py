@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from chaos.history import Fail, History, Invoke, Ok, Unknown
+from chaos.history import Fail, History, Invoke, Ok, Unknown, from_json
 from client.message import Queue
 from tests.chaos.good import good_events
 
@@ -55,3 +55,9 @@ def test_an_end_without_its_beginning_is_an_error() -> None:
         History([Fail(1.0, "p", "a", "no")]).sends()
     with pytest.raises(ValueError, match="twice"):
         History([Invoke(1.0, "p", "a", QUEUE, 1)] * 2).sends()
+
+
+def test_a_number_beyond_all_numbers_is_no_event() -> None:
+    line = '{"type":"invoke","at_ms":5,"process":"p","key":"k","queue":["T","b",1e999],"body_crc":7}'
+    with pytest.raises(ValueError, match="line 3"):
+        from_json(line, 3)

@@ -199,3 +199,17 @@ def test_a_body_that_unpacks_to_gigabytes_is_said_to_be_unreadable() -> None:
     assert (line["bodyLen"], line["bodySha256"]) == (None, None)
     assert f"more than {PLAIN_BYTES_MAX} bytes" in line["bodyUnread"]
     assert peak < 4 << 20
+
+
+def test_what_was_not_confirmed_at_an_orderly_stop_is_in_no_queue_and_no_damage() -> None:
+    async def run() -> FaultyDisk:
+        env = FaultyEnv()
+        async with opened(env) as store:
+            store.epochs.append(Epoch(1), PhysicalOffset(0))
+            await fill(store, 10)
+            store.put(message(b"its slaves were gone", topic="Late", uniq="L"))
+        return env.disk
+
+    verdict = _verify(asyncio.run(run()))
+    assert (verdict["ok"], verdict["records"], verdict["damage"]) == (True, 11, [])
+    assert verdict["confirmOffset"] < verdict["maxOffset"]

@@ -118,6 +118,7 @@ class InspectionProcessor:
                     "totalDiff": behind,
                     "totalInflightDiff": 0,
                 },
+                depth=6,  # down to one queue of one topic of one group
             )
         return request.reply(body=body)
 

@@ -249,3 +249,8 @@ def test_verdicts_about_huge_names_are_not_remembered() -> None:
         directory._verdict("u", Need("Topic", f"{number}" + "t" * 100_000, ("Pub",)), "10.0.0.1")
     directory._verdict("u", Need("Topic", "t", ("Pub",)), "10.0.0.1")
     assert len(directory._verdicts) == 1
+
+
+def test_a_resource_of_stars_alone_is_the_same_after_a_restart() -> None:
+    stars = Resource.of("Topic:**")
+    assert stars == Resource.of("Topic:*") == Resource.of(str(stars))
