@@ -319,6 +319,11 @@ PLANTS: Final[Mapping[str, Plant]] = {
         Setting(unclean=True, budget=Budget(1, 2, proposals=1)),
         Rules(news_tell_of_outsiders=False),
     ),
+    "forgetful_after_the_last_lease": Plant(
+        "one that was elected and may have forgotten since leads before the lease of its predecessor is over",
+        Setting(brokers=2, unclean=True, budget=Budget(1, 2, powers=1, proposals=1, leases=1)),
+        Rules(forgetful_waits_for_all=False),
+    ),
     "removed_master_forgotten": Plant(
         "nobody waits for the lease of a master that an operator removed",
         Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1, forgets=1)),

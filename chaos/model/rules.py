@@ -20,6 +20,8 @@ class Rules(NamedTuple):
     """A master that waits for no other member acknowledges only with a lease."""
     lease_is_waited_for: bool = True
     """The Controllers wait for the lease of a master that could acknowledge alone."""
+    forgetful_waits_for_all: bool = True
+    """One that may have forgotten leads only after every lease that was granted, not just the last one."""
     suspects_register: bool = True
     """A broker whose log may lack its end says so."""
     empty_log_is_suspect: bool = True

@@ -500,7 +500,7 @@ class ElectionState:
     def _on_asked_for_request(self, name: str, election: Election, ticket: int) -> None:
         command = self._command(name, election, election.answered)
         chosen = self._prospects.chosen(command)
-        left_ms = self._prospects.lease_left_ms(name, chosen, election.asked_ms)
+        left_ms = self._prospects.lease_left_ms(name, chosen, election.asked_ms, election.wish.suspect_id)
         why = self._prospects.lacks(command) if election.compares else None
         if left_ms > 0 and election.wish.steps_down:
             # No new one is granted meanwhile. That it holds none is not believed: its word may be old.

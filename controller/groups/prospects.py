@@ -40,6 +40,11 @@ class Wish:
     steps_down: bool = False
     needed: int = 1
 
+    @property
+    def suspect_id(self) -> int | None:
+        """The one that asks, where it says that it may have forgotten."""
+        return self.broker_id if self.suspect else None
+
     def hands_over(self, group: Group) -> bool:
         """The master itself names its successor, and takes no more writes."""
         other = group.master not in (None, self.broker_id)
@@ -154,9 +159,9 @@ class Prospects:
         # A majority that is slow is better than a minority that is quick.
         return self.chosen(msgspec.structs.replace(command, unclean=False)) is not None
 
-    def lease_left_ms(self, name: str, chosen: int | None, at_ms: float) -> float:
+    def lease_left_ms(self, name: str, chosen: int | None, at_ms: float, suspect: int | None = None) -> float:
         """How long from ``at_ms`` on a lease may still let another broker confirm what ``chosen`` lacks;
-        0 = elect now."""
+        0 = elect now. ``suspect``: the one that asks, where it says that it may have forgotten."""
         group = self.group(name)
         if group is None or chosen is None:
             return 0.0
@@ -165,11 +170,19 @@ class Prospects:
         if group.virgin and group.epoch > 0:
             # All of it was removed, perhaps under a former leader: it may not know either.
             deposed.add(NOBODY)
-        may_confirm = [group.master] if group.master is not None else sorted(deposed)
+        sound = [member for member in group.sound_members if member != suspect]
+        if group.master is None:
+            may_confirm = sorted(deposed)
+        elif chosen in sound:
+            may_confirm = [group.master]
+        else:
+            # The leases before the last election were not waited for: whom it chose acknowledged nothing to
+            # them any more. What this one acknowledged before it forgot may still count.
+            may_confirm = sorted({*deposed, group.master})
         untils = [0.0]
         for broker_id in may_confirm:
             beat = self._live.newest(name, broker_id)
-            if broker_id != chosen and matters(beat, group.sound_members, chosen, group.rule):
+            if broker_id != chosen and matters(beat, sound, chosen, group.rule):
                 untils.append(self._leases.until_ms((name, broker_id), beat, group.rule) - at_ms)
         return max(untils)
 

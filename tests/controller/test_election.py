@@ -213,6 +213,28 @@ def test_a_suspect_that_was_elected_and_asks_anew_has_every_replica_asked() -> N
     assert (lab.group().master, lab.group().epoch) == (1, epoch + 1)
 
 
+def test_one_that_forgot_after_its_election_waits_for_the_lease_before_it() -> None:
+    """A sound member was elected at once: it acknowledged nothing to its former master any more. When it then
+    forgets its log, what it acknowledged before may still be counted by that master, until its lease ends."""
+    lab = Lab(enableElectUncleanMaster="true")
+    lab.make_group([1, 2])
+    lab.make_master(1, [1, 2])
+    for broker_id in (1, 2):
+        lab.beat(broker_id, epoch=1, max_offset=100, leases=True, all_ack=True)
+    lab.lead(1)
+    lab.settle()
+    assert lab.grant(1, 1) > 0
+    lab.close(1)
+    lab.answer(2, (1, 100))
+    lab.commit()
+    assert (lab.group().master, lab.group().epoch) == (2, 2), "at once, though the lease of 1 runs"
+    lab.request(Wish(broker_id=2, restarted=True, suspect=True, log_epoch=1))
+    lab.answer(2, (1, 50))
+    assert not lab.proposals
+    (refused,) = lab.replies.values()
+    assert "the lease of the former master" in str(refused)
+
+
 def test_a_question_that_began_before_the_outcome_was_unknown_settles_nothing() -> None:
     """A barrier that was asked for before the proposal says nothing about it."""
     lab = Lab()

@@ -231,20 +231,21 @@ def _elections(table: bytes, command: bytes) -> tuple[tuple[str, int | None, byt
     return tuple(found)
 
 
-def must_wait(setting: Setting, rules: Rules, world: World, chosen: int) -> bool:
-    """Whether a lease may let another broker acknowledge what ``chosen`` lacks: the election has to wait."""
+def must_wait(setting: Setting, rules: Rules, world: World, chosen: int, suspect: int | None = None) -> bool:
+    """Whether a lease may let another broker acknowledge what ``chosen`` lacks: the election has to wait.
+    ``suspect``: the one that asks and may have forgotten. As ``Prospects.lease_left_ms``."""
     if not rules.lease_is_waited_for:
         return False
     group = group_of(world.table)
     granted = {i for i in setting.ids if world.granted[i - 1]}
-    holders = {group.master} if group.master is not None else {*group.members, *group.removed, *granted}
+    sound = [member for member in group.sound_members if member != suspect]
+    holders = {*group.members, *group.removed, *granted, group.master} - {None}
+    if group.master is not None and (chosen in sound or not rules.forgetful_waits_for_all):
+        holders = {group.master}
     if not rules.forgotten_is_waited_for:
         holders = set() if group.master is None else holders
     beat = Heartbeat(session=1, at_ms=0, leases=True, all_ack=False)  # the rule says it
-    return any(
-        h != chosen and h in granted and matters(beat, group.sound_members, chosen, group.rule)
-        for h in holders
-    )
+    return any(h != chosen and h in granted and matters(beat, sound, chosen, group.rule) for h in holders)
 
 
 def registration(

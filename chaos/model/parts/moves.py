@@ -88,13 +88,15 @@ def _told_to_lead(
             after = masters.heard_set(setting, world, broker_id, view)
             yield Move(f"{broker_id} hears of the set {group.members}", after, broker_id)
     elif broker.phase is not Phase.MASTER and not broker.asked and rules.restarted_asks_anew:
-        yield from _asks_anew(setting, world, broker_id, broker, view)
+        yield from _asks_anew(setting, rules, world, broker_id, broker, view)
     else:
         after = masters.took_over(setting, rules, world, broker_id, view)
         yield Move(f"{broker_id} leads epoch {group.epoch}", after, broker_id)
 
 
-def _asks_anew(setting: Setting, world: World, broker_id: int, broker: Broker, view: bytes) -> Iterator[Move]:
+def _asks_anew(
+    setting: Setting, rules: Rules, world: World, broker_id: int, broker: Broker, view: bytes
+) -> Iterator[Move]:
     if not world.left.elections:
         return
     group = controllers.group_of(view)
@@ -121,6 +123,11 @@ def _asks_anew(setting: Setting, world: World, broker_id: int, broker: Broker, v
                     table=table, granted=put(world.granted, broker_id, False)
                 )
                 now = controllers.group_of(table)
+                suspect = broker_id if broker.suspect else None
+                if now.master is not None and controllers.must_wait(
+                    setting, rules, world, now.master, suspect
+                ):
+                    continue
                 yield Move(
                     f"{broker_id} asks anew, {others} live: master {now.master}, epoch {now.epoch}",
                     after.with_broker(broker_id, asked),
