@@ -223,7 +223,8 @@ def _bugs(bugs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, found in bugs.items():
         seed = found.get("seed")
-        yield _row(name, "NOT FOUND" if seed is None else seed, found["tried"], found.get("checker", ""))
+        by = seed if seed is not None else "NOT FOUND" if found["tried"] else "not tried"
+        yield _row(name, by, found["tried"], found.get("checker", ""))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

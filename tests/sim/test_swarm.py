@@ -25,13 +25,14 @@ SEEDS = 6
 BUG_SEEDS_MAX = 300
 FOUND_BY = {
     "tables_not_copied": 4,
-    "one_record_cut_off": 15,
-    "suspect_among_members": 107,
-    "suspect_leads_alone": 149,
-    "shrunk_before_it_is_decided": 238,
-    "older_epoch_acknowledged": 46,
-    "ack_before_replication": 37,
-    "lease_never_ends": 165,
+    "one_record_cut_off": 0,
+    "ack_before_replication": 7,
+    "skip_truncation": 7,
+    "reuse_offset": 0,
+    "shrunk_before_it_is_decided": 64,
+    "older_epoch_acknowledged": 7,
+    "restarted_master_leads_on": 23,
+    "epoch_not_raised": 0,
 }
 """A seed that found a bug is tried first, only to save time: what it meets shifts when the code changes."""
 QUICKLY_FOUND = ("tables_not_copied", "one_record_cut_off")
