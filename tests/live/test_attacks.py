@@ -43,6 +43,6 @@ def test_a_normal_producer_hardly_feels_it(cluster: LocalCluster, name: str) -> 
         async with Range(cluster) as place:
             row = await place.attack(name, SECONDS)
         assert row.broken() == [], row
-        assert row.seen.get("rounds") or row.seen.get("requests") or row.seen.get("bytes"), "it did something"
+        assert any(row.seen.values()), "it did something"
 
     asyncio.run(attacked())

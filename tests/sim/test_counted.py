@@ -1,7 +1,8 @@
 """The promise of mode *counted* with n=2: the furthest member is elected, also when it is slow to say so.
 
-One that stands still for longer than the heartbeat timeout (1.5 s) has died as far as its group knows, and
-docs/replication-modes.md says what may go then.
+One that is silent for longer than the heartbeat timeout (1.5 s) has died as far as its group knows, and
+docs/replication-modes.md says what may go then. It is silent for up to a heartbeat (0.5 s) longer than it
+stood still.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.sim.kept import TWO, Kept
 pytestmark = pytest.mark.sim
 
 
-@pytest.mark.parametrize("pause_ms", [0, 1000, 1450])
+@pytest.mark.parametrize("pause_ms", [0, 500, 1000])
 def test_the_only_slave_that_has_the_last_acknowledged_record_leads_though_it_stood_still(
     pause_ms: int,
 ) -> None:
