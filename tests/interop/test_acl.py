@@ -128,12 +128,19 @@ def test_users_and_policies_are_made_and_shown_as_by_the_real_broker(
         assert one == two, command
 
 
+def some(rows: list[dict[str, str]]) -> list[dict[str, str]]:
+    """``rows``, in which a consumer got something or nothing: how much in its time depends on the machine."""
+    return [
+        {**row, "done": "some"} if row["verb"] == "consume" and row["done"] != "0" else row for row in rows
+    ]
+
+
 def test_clients_of_5_5_and_4_9_are_let_in_and_turned_away_as_by_the_real_broker(
     keelmq_2: tuple[Side, list[str]], real_2: tuple[Side, list[str]], new_library: Path
 ) -> None:
     for library in (new_library, old_library()):
         ours, theirs = (side.drive(library, *CASES_2) for side, _ in (keelmq_2, real_2))
-        assert ours == theirs
+        assert some(ours) == some(theirs)
         assert all_of(ours, "code")[:9] == [(c,) for c in ("0", "0", "16", "16", "16", "16", "16", "16", "0")]
 
 
@@ -248,7 +255,7 @@ def test_acl_1_as_of_a_real_broker_of_4_9(new_library: Path, tmp_path: Path) -> 
     for command, one, two in zip(SETUP_1, *said, strict=True):
         assert one == two, command
     for ours, theirs in zip(*seen, strict=True):
-        for one, two in zip(ours, theirs, strict=True):
+        for one, two in zip(some(ours), some(theirs), strict=True):
             assert {k: without_frame(v) for k, v in one.items()} == {
                 k: without_frame(v) for k, v in two.items()
             }
