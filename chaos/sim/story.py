@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, cast
 
@@ -17,7 +17,7 @@ from broker.service import Broker
 from chaos.checks import Evidence, Violation
 from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
-from chaos.history import Asked, History, Observed, Ok, Read
+from chaos.history import Asked, History, Observed, Ok, Read, Send
 from chaos.scenarios import Plan
 from chaos.sim.cluster import GROUP, SimCluster, WorldConfig
 from chaos.sim.extras import Extras
@@ -355,6 +355,7 @@ class Story:
 
     def _logs(self) -> Iterator[ReplicaLog]:
         """Each serving broker's CommitLog, through its own store, and noted in the history."""
+        sends = self.history.sends()
         for node in self.cluster.of("broker"):
             if not node.running:
                 continue
@@ -371,7 +372,7 @@ class Story:
                 self._noterecords_in(f"log of {node.name}", walk(data, at))
                 parts.append(data)
                 at += len(data)
-            self._note_queues(node.name, store)
+            self._note_queues(node.name, store, sends)
             epochs = tuple((int(epoch), int(start)) for epoch, start in store.epochs.entries)
             yield ReplicaLog(node.name, begin, b"".join(parts), store.confirmed, epochs)
 
@@ -388,7 +389,7 @@ class Story:
         except DiskError as error:
             self.found.append(Violation("unreadable", f"{source}: {error}"))
 
-    def _note_queues(self, name: str, store: MessageStore) -> None:
+    def _note_queues(self, name: str, store: MessageStore, sends: Sequence[Send]) -> None:
         """The same messages, found through the ConsumeQueues, and some of them through the index."""
         for queue in self.queues:
             at = store.min_queue_offset(queue.topic, queue.queue_id)
@@ -397,7 +398,7 @@ class Story:
                 self._noterecords_in(f"queues of {name}", records_in(chunk))
         source = f"queues of {name}"
         there = {read.key for read in self.history.reads(final=True) if read.source == source}
-        acked = [send for send in self.history.sends() if send.outcome == "ok" and send.key in there]
+        acked = [send for send in sends if send.outcome == "ok" and send.key in there]
         for send in self.cluster.chance(f"index:{name}").sample(acked, min(INDEX_SAMPLES, len(acked))):
             found = store.query(send.queue.topic, send.key, 32, 0, 1 << 60)
             if not any(send.key.encode() in record for record in found):
