@@ -198,8 +198,10 @@ class Nemesis:
 
     def _links_to_cut(self, name: str, shape: str) -> list[tuple[str, str]]:
         cluster = self._cluster
-        if shape in _KINDS_CUT_OFF:
-            kinds = _KINDS_CUT_OFF[shape]
+        if shape in _KINDS_CUT_OFF or shape == "peers":
+            kind = cluster.nodes[name].kind
+            peers = BROKERS if kind in BROKERS else (kind,)
+            kinds = peers if shape == "peers" else _KINDS_CUT_OFF[shape]
             return [(name, node.name) for kind in kinds for node in cluster.of(kind) if node.name != name]
         servers = [node.name for kind in ("namesrv", *BROKERS) for node in cluster.of(kind)]
         self._chance.shuffle(servers)
@@ -242,6 +244,7 @@ class Nemesis:
 _KINDS_CUT_OFF: Final = {
     "clients": ("client",),
     "controllers": ("namesrv",),
+    "servers": ("namesrv", *BROKERS),
     "slaves": BROKERS,
 }
 

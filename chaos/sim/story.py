@@ -19,7 +19,7 @@ from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
 from chaos.history import Asked, History, Observed, Ok, Read, Send
 from chaos.scenarios import Plan
-from chaos.sim.cluster import GROUP, SimCluster, WorldConfig
+from chaos.sim.cluster import GROUP, Node, SimCluster, WorldConfig
 from chaos.sim.extras import Extras
 from chaos.sim.faults import Nemesis
 from chaos.sim.losses import Losses
@@ -63,8 +63,8 @@ class _Calm:
     def look(
         self, now_ms: float, cluster: SimCluster, statuses: Mapping[str, dict[str, Any]], busy: bool
     ) -> None:
-        shape = (busy, cluster.shape(statuses))
-        if shape != self._shape or cluster.silent:
+        shape = cluster.shape(statuses)
+        if shape != self._shape or cluster.silent or busy:
             self._shape = shape
             self._still_since_ms = now_ms
         if busy or not cluster.well(statuses):
@@ -131,6 +131,7 @@ class Story:
         self.extras: Extras | None = None
         self._calm = _Calm()
         self._serving = _Serving(self.history)
+        self._nodes: dict[str, Node] = {}  # where each producer's client runs
         self._loading = False
         self._told_silence = False
         self.found: list[Violation] = []
@@ -265,14 +266,17 @@ class Story:
         tasks: list[asyncio.Task[None]] = []
         for number in range(load.producers):
             name = f"p{number}"
-            node, env = cluster.client(name)
-            sender = ClientSender(env, name, namesrvs)
+            if number == 0 or not self.plan.one_client:
+                node, env = cluster.client(name)
+                sender = ClientSender(env, name, namesrvs)
+                begun = cluster.inside(node, sender.start(), name=f"start-{name}")
+            self._nodes[name] = node
             chance = cluster.chance(f"load:{name}")
             producer = ProducerLoad(name, sender, self.queues, load, self.history, cluster.clock, chance)
             producers.append(producer)
 
-            async def produce(sender: ClientSender = sender, producer: ProducerLoad = producer) -> None:
-                await sender.start()
+            async def produce(begun: asyncio.Task[None] = begun, producer: ProducerLoad = producer) -> None:
+                await begun
                 await producer.run()
 
             tasks.append(cluster.inside(node, produce(), name=name))
@@ -331,7 +335,7 @@ class Story:
     async def _last_sends(self, producers: list[ProducerLoad]) -> None:
         """In a healed cluster every producer's next send is acknowledged."""
         for producer in producers:
-            node = self.cluster.nodes[producer.name]
+            node = self._nodes[producer.name]
             for _ in range(LAST_TRIES):
                 # The first may meet a connection whose other end lost power: its answer is unknown.
                 if await self.cluster.inside(node, producer.send_one(), name="last"):
