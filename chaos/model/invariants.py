@@ -46,7 +46,7 @@ def _nothing_lost(setting: Setting, world: World, serving: int) -> str | None:
 
 
 def _made_way(setting: Setting, before: World, after: World) -> str | None:
-    """Whom a living master makes way for has what it was answered for and what was read, in every mode;
+    """The broker a living master makes way for has what was answered OK and what was read, in every mode;
     but for what a disk forgot."""
     led, leads = group_of(before.table).master, group_of(after.table).master
     asked = before.left.strands > after.left.strands or before.handover is not None
