@@ -14,6 +14,7 @@ import json
 import os
 import struct
 import sys
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -301,11 +302,17 @@ async def begun_frames(wire: Wire) -> None:
         await asyncio.sleep(2)
 
 
+def zeros_packed(size_mib: int) -> bytes:
+    """So many MiB of zeros as one zlib stream (RFC 1950), of one block that is repeated: made in no time."""
+    packer = zlib.compressobj(1, wbits=-15)
+    block = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    adler = (size_mib << 20) % 65521 << 16 | 1
+    return b"\x78\x01" + block * size_mib + packer.flush() + struct.pack(">I", adler)
+
+
 async def compression_bombs(wire: Wire) -> None:
     """messages of a megabyte that unpack to 256 MiB"""
-    import zlib
-
-    body = zlib.compress(bytes(256 << 20), 1)
+    body = zeros_packed(256)
     async with wire.to() as talk:
         ext = SendHeader("hostile", VICTIM, 0, 1, properties=KEY, sys_flag=1).to_ext()
         for _ in range(5):

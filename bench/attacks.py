@@ -151,9 +151,10 @@ class Range:
         group: dict[str, Any] = status["groups"][0]
         return group
 
-    async def attack(self, name: str, seconds: float) -> Row:
+    async def attack(self, name: str, seconds: float, alone_s: float = ALONE_S) -> Row:
+        """Send alone, beside the attack, and alone again."""
         await self.settled()
-        alone = await self.send_for(ALONE_S)
+        alone = await self.send_for(alone_s)
         master, before = await self.masters()
         others = [view["address"] for view in before.values() if view is not master]
         process = await asyncio.create_subprocess_exec(
@@ -167,7 +168,7 @@ class Range:
         out, _ = await process.communicate()
         assert process.returncode == 0, f"the attacker failed: {process.returncode}"
         after = await self.settled()
-        alone.latencies_ms += (await self.send_for(ALONE_S)).latencies_ms
+        alone.latencies_ms += (await self.send_for(alone_s)).latencies_ms
         slow = _slow((await self.masters())[1], before)
         epoch = after["epoch"] or 0
         return Row(

@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import base64
 import hmac
-import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from model.codes import Request, Response, name_of
 from model.errors import ConfigError, Refused
 from remoting.codec import Command
-from runtime.env import Disk, read_file
 
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
@@ -175,25 +173,6 @@ def content(command: Command) -> bytes:
     keys = [key for key in command.ext if key != SIGNATURE and not (old and key == UNSIGNED_BEFORE)]
     keys.sort(key=lambda key: key.encode("utf-16-be"))
     return "".join(command.ext[key] for key in keys).encode() + command.body
-
-
-def read_credentials(disk: Disk, path: str, name: str = "peerCredentialsFile") -> Credentials | None:
-    """The key in ``path``, a JSON object of ``accessKey`` and ``secretKey``; None without a path.
-
-    ``name`` is what a ConfigError calls the file: one that is absent, no such object, or has a secret shorter
-    than ``SECRET_BYTES_MIN``.
-    """
-    if not path:
-        return None
-    form = 'expected {"accessKey": "...", "secretKey": "..."}'
-    try:
-        found = json.loads(read_file(disk, path))
-    except OSError as error:
-        raise ConfigError(f"{name}={path}: {error}") from None
-    except ValueError:
-        # The error's own text may show a piece of the secret.
-        raise ConfigError(f"{name}={path}: not JSON, {form}") from None
-    return Credentials(*read_key(found, f"{name}={path}", form))
 
 
 def read_key(found: Any, where: str, form: str) -> tuple[str, str]:

@@ -370,14 +370,6 @@ class MessageStore:
         """The ids of the queues there are of a topic."""
         return self.files.queues.ids_of(topic)
 
-    def remove_topic(self, topic: str) -> None:
-        """Drop the queues of a deleted topic. Its records stay in the log until they expire."""
-        self.writer.offsets.remove_topic(topic)
-        try:
-            self.files.queues.remove_topic(topic)
-        except OSError as error:
-            raise DiskError(f"removing the queues of {topic} failed: {error.strerror or error}") from error
-
     def _rotten(self, topic: str, queue_id: int, index: int) -> None:
         """A reader met an entry without its record: one of the two is damaged."""
         asyncio.get_running_loop().call_soon(self._mend_entry, topic, queue_id, index)

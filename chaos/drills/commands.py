@@ -123,6 +123,11 @@ class Asked:
     def __post_init__(self) -> None:
         if self.directory is not None and (self.settings or self.target != "keelmq"):
             raise click.UsageError("--dir names a keelmq cluster that is there: no --set, no --target")
+        if self.scenario in LINK_FAULTS and (self.directory is not None or self.target != "keelmq"):
+            raise click.UsageError(
+                f"{self.scenario} needs a cluster made for it, whose links go through proxies: "
+                "no --dir, no --target"
+            )
         if self.acks and not self.campaign:
             raise click.UsageError("--acks needs --campaign")
 

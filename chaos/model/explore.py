@@ -11,6 +11,7 @@ from typing import Final
 
 from chaos.model.begin import begin
 from chaos.model.invariants import broken
+from chaos.model.parts.handovers import ended
 from chaos.model.parts.masters import advanced
 from chaos.model.parts.move import Move
 from chaos.model.parts.moves import moves
@@ -126,6 +127,8 @@ def walk(
 
 def _settled(setting: Setting, rules: Rules, before: World, move: Move) -> World:
     after = advanced(setting, rules, move.world, move.leads) if move.leads else move.world
+    if after.handover is not None:
+        after = ended(before, after)
     if (
         not rules.answers_are_committed
         and after.table != before.table

@@ -15,6 +15,7 @@ def broken(setting: Setting, before: World, after: World, leads: int) -> str | N
         or (_one_acknowledger(after, leads, serving, new) if new and leads else None)
         or (_copies(setting, after, leads, new) if new and leads else None)
         or (_nothing_lost(setting, after, serving) or _tables(after, serving) if serving else None)
+        or (_made_way(setting, before, after) if after.table is not before.table else None)
     )
 
 
@@ -44,6 +45,29 @@ def _nothing_lost(setting: Setting, world: World, serving: int) -> str | None:
     return None
 
 
+def _made_way(setting: Setting, before: World, after: World) -> str | None:
+    """The broker a living master makes way for has what was answered OK and what was read, in every mode;
+    but for what a disk forgot."""
+    led, leads = group_of(before.table).master, group_of(after.table).master
+    asked = before.left.strands > after.left.strands or before.handover is not None
+    if led is None or leads in (None, led) or not asked:
+        return None
+    if before.left.elections > after.left.elections or _forgot(setting, after):
+        return None
+    assert leads is not None, "there is another"
+    old, new = before.broker(led).log, after.broker(leads).log
+    for at, record in sorted(before.acked | before.read):
+        if old[at : at + 1] == (record,) and new[at : at + 1] != (record,):
+            return f"lost: {led} made way for {leads}, which lacks record {record} at {at}"
+    return None
+
+
+def _forgot(setting: Setting, world: World) -> int:
+    """How often a disk forgot something."""
+    budget, left = setting.budget, world.left
+    return budget.powers - left.powers + budget.wipes - left.wipes
+
+
 def _one_acknowledger(after: World, leads: int, serving: int, new: list[tuple[int, Record]]) -> str | None:
     """No master answers OK for what a successor that serves already lacks."""
     if serving in (0, leads):
@@ -63,7 +87,7 @@ def _copies(setting: Setting, after: World, leads: int, new: list[tuple[int, Rec
     mode = setting.mode_of(after.broker(leads))
     by_mode = {"all": 1, "count": mode.acks, "majority": setting.brokers // 2 + 1}
     needed = max(mode.copies_min, by_mode[mode.wait])
-    forgot = setting.budget.powers - after.left.powers + setting.budget.wipes - after.left.wipes
+    forgot = _forgot(setting, after)
     for at, record in new:
         copies = sum(at < len(b.log) and b.log[at] == record for b in after.brokers)
         if copies + forgot < needed:

@@ -10,7 +10,7 @@ from unittest import mock
 
 import msgspec
 
-from chaos.model.parts import controllers, slaves
+from chaos.model.parts import controllers, handovers, slaves
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Budget, Mode, Setting
 from controller.groups import elect
@@ -52,6 +52,8 @@ def forget() -> None:
         controllers._applied,
         controllers._outcomes,
         controllers._elections,
+        handovers._handed_over,
+        handovers._successors,
         slaves.agreed,
     ):
         remembered.cache_clear()
@@ -143,6 +145,14 @@ def _by_an_old_heartbeat(original: Any) -> Any:
         return bool(original(stale, members, chosen, None))
 
     return matters
+
+
+def _the_silent_have_nothing(original: Any) -> Any:
+    def why_not_for(group: Group, wish: Any, chosen: int | None, answered: Any, full: Any) -> str | None:
+        said: str | None = original(group, wish, chosen, {*answered, *group.members}, full)
+        return said
+
+    return why_not_for
 
 
 def _always(original: Any) -> Any:
@@ -340,6 +350,38 @@ PLANTS: Final[Mapping[str, Plant]] = {
         "in majority mode a member leaves the set that alone has what was answered",
         Setting(wait="majority", budget=Budget(1, 1, proposals=1, leases=1)),
         Rules(laggards_hold_leavers=False),
+    ),
+    "counted_leaves_before_laggards": Plant(
+        "where two answer, the member that has what was answered leaves before the one that stays has it",
+        Setting(wait="count", budget=Budget(1, 0, proposals=1, leases=1, strands=1)),
+        Rules(laggards_hold_leavers=False),
+    ),
+    "target_lacks_the_log": Plant(
+        "a master hands over to a member that lacks what was acknowledged",
+        Setting(wait="count", acks=1, budget=Budget(1, 0, leases=1, handovers=1)),
+        Rules(target_has_all=False),
+    ),
+    "handed_over_and_leads_on": Plant(
+        "a master that handed over goes on acknowledging by the lease it had",
+        Setting(wait="majority", budget=Budget(1, 0, leases=1, handovers=1)),
+        Rules(lease_is_given_up=False),
+    ),
+    "lease_during_handover": Plant(
+        "the Controllers grant a master a new lease while another is about to be elected for it",
+        Setting(wait="majority", budget=Budget(1, 0, leases=1, handovers=1)),
+        Rules(handover_stops_leases=False),
+    ),
+    "stranded_master_and_its_lease": Plant(
+        "another is elected for a master that cannot serve while the lease of that one runs",
+        Setting(wait="majority", budget=Budget(1, 0, leases=1, strands=1)),
+        Rules(lease_is_waited_for=False),
+    ),
+    "silent_member_outvoted": Plant(
+        "a member that does not say how far its log is has more than the one that is elected",
+        Setting(wait="count", budget=Budget(1, 0, leases=1, strands=1)),
+        owner=handovers,
+        name="why_not_for",
+        replacement=_the_silent_have_nothing,
     ),
     "change_answered_by_minority": Plant(
         "in majority mode a change of the tables is answered while the set is no majority",

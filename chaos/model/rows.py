@@ -32,6 +32,13 @@ SMALL: Final[Mapping[str, Setting]] = {
     ),
     "all, a clock stands still": Setting(start="alone", budget=Budget(1, 1, proposals=1, leases=1, stops=1)),
     "one of the members, two elections": Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
+    "majority, a stranded master": Setting(wait="majority", budget=Budget(1, 1, leases=1, strands=1)),
+    "two of the members, a stranded master": Setting(
+        wait="count", budget=Budget(1, 0, proposals=1, leases=1, strands=1)
+    ),
+    "one of the members, a handover": Setting(
+        wait="count", acks=1, budget=Budget(1, 1, leases=2, handovers=1)
+    ),
 }
 """Complete within seconds."""
 
@@ -132,6 +139,44 @@ LARGE: Final[Mapping[str, Setting]] = {
     "majority, a replica is removed": Setting(wait="majority", budget=Budget(1, 2, leases=2, forgets=1)),
     "majority, tables, kill, two elections": Setting(
         wait="majority", budget=Budget(0, 2, kills=1, proposals=1, leases=2, changes=1)
+    ),
+    "majority, a stranded master, a kill": Setting(
+        wait="majority", budget=Budget(1, 1, kills=1, leases=1, strands=1)
+    ),
+    "majority, a stranded master, a power loss": Setting(
+        wait="majority", budget=Budget(1, 1, powers=1, leases=1, strands=1)
+    ),
+    "majority, masters strand twice": Setting(wait="majority", budget=Budget(2, 1, leases=2, strands=2)),
+    "majority, unclean, a stranded master": Setting(
+        wait="majority", unclean=True, budget=Budget(1, 1, leases=2, strands=1)
+    ),
+    "all with two copies, a stranded master, a kill": Setting(
+        copies_min=2, budget=Budget(1, 1, kills=1, proposals=1, leases=1, strands=1)
+    ),
+    "all with two copies, a stranded master, a power loss": Setting(
+        copies_min=2, budget=Budget(1, 1, powers=1, proposals=1, strands=1)
+    ),
+    "two of the members, a stranded master, a kill": Setting(
+        wait="count", budget=Budget(1, 1, kills=1, proposals=1, leases=1, strands=1)
+    ),
+    "all, a handover, a kill": Setting(budget=Budget(1, 1, kills=1, proposals=1, handovers=1)),
+    "all, alone, a handover": Setting(start="alone", budget=Budget(1, 1, proposals=1, leases=1, handovers=1)),
+    "all, a handover and tables": Setting(budget=Budget(0, 1, proposals=1, changes=1, handovers=1)),
+    "all, two brokers, a handover and a power loss": Setting(
+        brokers=2, budget=Budget(2, 1, powers=1, proposals=1, leases=1, handovers=1)
+    ),
+    "majority, a handover": Setting(wait="majority", budget=Budget(1, 1, leases=2, handovers=1)),
+    "majority, a handover, a kill": Setting(
+        wait="majority", budget=Budget(1, 1, kills=1, leases=1, handovers=1)
+    ),
+    "two of the members, a handover, a kill": Setting(
+        wait="count", budget=Budget(1, 1, kills=1, proposals=1, leases=1, handovers=1)
+    ),
+    "one of the members, a handover, another Controller leads": Setting(
+        wait="count", acks=1, budget=Budget(1, 1, leases=2, leaders=1, handovers=1)
+    ),
+    "unclean, a handover": Setting(
+        unclean=True, start="two", budget=Budget(1, 1, proposals=1, leases=1, handovers=1)
     ),
     "all, tables, kill, two elections": Setting(
         budget=Budget(0, 2, kills=1, proposals=1, leases=1, changes=2)

@@ -57,7 +57,14 @@ class Rules(NamedTuple):
     forgotten_is_waited_for: bool = True
     """The Controllers wait for the lease of a master that an operator removed."""
     laggards_hold_leavers: bool = True
-    """In majority mode a member leaves the set only when those that stay have all that was answered."""
+    """Where a master waits for some of its members, one leaves the set only when those that stay have all
+    that was answered."""
+    target_has_all: bool = True
+    """A master hands over when its successor has all of its log and tables."""
+    lease_is_given_up: bool = True
+    """A master that has handed over acknowledges nothing more by the lease it had."""
+    handover_stops_leases: bool = True
+    """The Controllers grant no lease while a handover is under way."""
     changes_need_a_majority: bool = True
     """In majority mode a change of the tables is answered only while the set is a majority."""
 

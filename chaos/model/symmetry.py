@@ -11,7 +11,7 @@ from itertools import chain, permutations, product
 from typing import Final
 
 from chaos.model.parts.controllers import group_of, renamed
-from chaos.model.world import Broker, Lead, Open, Request, Sent, World
+from chaos.model.world import Broker, Handover, Lead, Open, Request, Sent, World
 
 Names = tuple[int, ...]
 """Broker ``i`` shall have the id ``names[i - 1]``."""
@@ -108,6 +108,7 @@ def with_names(world: World, names: Names) -> World:
         tuple(sorted(Sent(names[s.to - 1], renamed(s.table, names)) for s in world.sent)),
         renamed(world.previous, names) if world.previous else b"",
         world.outsiders,
+        None if world.handover is None else _handover(world.handover, names),
     )
 
 
@@ -132,6 +133,10 @@ def _lead(lead: Lead, names: Names, olds: Names) -> Lead:
         began=tuple(lead.began[i - 1] for i in olds),
         forgot=tuple(lead.forgot[i - 1] for i in olds),
     )
+
+
+def _handover(handover: Handover, names: Names) -> Handover:
+    return handover._replace(master=names[handover.master - 1], target=names[handover.target - 1])
 
 
 def _open(proposal: Open, names: Names) -> Open:

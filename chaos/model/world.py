@@ -66,6 +66,16 @@ class Request(NamedTuple):
     proposal: Open
 
 
+class Handover(NamedTuple):
+    """The Controllers' leader had this master asked to make way for ``target``. ``drained``: it said that the
+    target has all."""
+
+    master: int
+    epoch: int
+    target: int
+    drained: bool = False
+
+
 class Lead(NamedTuple):
     """What a master knows of its slaves. Tuples have one place a broker; -1: nothing.
 
@@ -88,7 +98,8 @@ class Broker(NamedTuple):
     """``follows``: the master its HA link goes to, 0 = none. ``lease``: the epoch its lease is for, 0 = none.
     ``leased``: it knows that in its epoch its members' word is not enough.
     ``asked``: it asked the Controllers anew since its start. ``tables``: the changes of the tables it has.
-    ``mode``: which of the setting's modes its configuration says. What names other brokers comes last."""
+    ``mode``: which of the setting's modes its configuration says. ``hands``: as master it takes no writes,
+    another is to lead. What names other brokers comes last."""
 
     phase: Phase = Phase.SLAVE
     epoch: int = 1
@@ -101,6 +112,7 @@ class Broker(NamedTuple):
     leased: bool = False
     tables: frozenset[Change] = frozenset()
     mode: int = 0
+    hands: bool = False
     follows: int = 0
     lead: Lead | None = None
 
@@ -111,7 +123,7 @@ class Broker(NamedTuple):
     def stopped(self) -> Broker:
         """Its process ended; the log, its epochs and the suspicion are on the disk."""
         return self._replace(
-            phase=Phase.DOWN, epoch=0, asked=False, follows=0, lease=0, leased=False, lead=None
+            phase=Phase.DOWN, epoch=0, asked=False, follows=0, lease=0, leased=False, hands=False, lead=None
         )
 
 
@@ -136,6 +148,8 @@ class Budget(NamedTuple):
     clocks: int = 0
     keys: int = 0
     stops: int = 0
+    strands: int = 0
+    handovers: int = 0
 
 
 class World(NamedTuple):
@@ -143,7 +157,7 @@ class World(NamedTuple):
     the Controllers' clock. ``acked``: ``(offset, record)`` of every answered send; ``read``: of every record
     a consumer may have read; ``answered``: changes of the tables that were answered. ``sent``: views on their
     way. ``outsiders``: the Controllers may elect a broker from outside of the set now. ``previous``: the
-    table before the last command, where a Controllers' leader may lose that."""
+    table before the last command, where a Controllers' leader may lose that. ``handover``: under way."""
 
     table: bytes
     granted: tuple[bool, ...]
@@ -156,6 +170,7 @@ class World(NamedTuple):
     sent: tuple[Sent, ...] = ()
     previous: bytes = b""
     outsiders: bool = False
+    handover: Handover | None = None
 
     def broker(self, broker_id: int) -> Broker:
         return self.brokers[broker_id - 1]

@@ -195,10 +195,7 @@ class LiveWorld:
     async def inflict(self, fault: str, victim: Victim) -> None:
         whom, number = FAULTS[fault]
         if fault in LINK_FAULTS:
-            if self._links is None:
-                raise CannotDrill(
-                    f"{fault} needs a cluster of its own whose links go through proxies: no --dir"
-                )
+            assert self._links is not None, "the links of a cluster made for this fault go through proxies"
             await self._links.inflict(fault, self._cluster.layout.node(victim.name))
             return
         if number is None:

@@ -143,6 +143,8 @@ class Prospects:
         # us any more, but to itself until it has asked anew.
         suspects = bool(group.suspect) or wish.suspect
         every = self._config.elect_unclean_master or group.majority_of > 0 or suspects
+        # One that just left the set is a copy again as soon as it follows the new master.
+        every = every or wish.gives_up(group)
         able = group.replicas if every else {*group.members, *group.before}
         alive = self._live.alive(name, now_ms)
         return [i for i in alive if i in able and (i != group.master or master_too)]

@@ -344,7 +344,7 @@ class SyncSet:
         if now_ms - self._time.since_ms <= self._time.not_catchup_ms:
             # Right after this broker became master its members are still on their way to it.
             desired |= self._membership.awaited & self.members
-        if self._policy.wait is Wait.MAJORITY and self._leave_too_early(desired):
+        if self._leave_too_early(desired):
             desired |= self.members
         if len(desired) < self.copies_needed <= len(self.members):
             desired |= self._kept(now_ms)
@@ -427,8 +427,9 @@ class SyncSet:
 
     def _leave_too_early(self, desired: set[BrokerId]) -> bool:
         """Whether a member would leave that has what was answered, while one that stays still lacks it: an
-        election asks the members of the set for what a majority of them has."""
-        if self.members <= desired:
+        election asks the members of the set for what so many of them have. In mode *all* each has it, and
+        where the master alone answers nobody else need have it."""
+        if self._policy.wait is Wait.ALL or self.copies_needed < 2 or self.members <= desired:
             return False
         stay = desired - {self.self_id}
         return any(b not in self._slaves or self._slaves[b].end < self.replicated for b in stay)

@@ -570,7 +570,10 @@ class ConsumeQueues:
     def remove(self, queue: ConsumeQueue) -> None:
         """Drop a queue nothing is in. Raises OSError."""
         del self._queues[queue.topic, queue.queue_id]
-        self._forget_id(queue.topic, queue.queue_id)
+        ids = self._ids[queue.topic]
+        ids.discard(queue.queue_id)
+        if not ids:
+            del self._ids[queue.topic]
         self.dirty.pop(queue, None)
         self._unsynced.pop(queue, None)
         queue.destroy()
@@ -578,23 +581,6 @@ class ConsumeQueues:
         self._disk.rmtree(f"{topic}/{queue.queue_id}")
         if not self._disk.listdir(topic):
             self._disk.rmtree(topic)
-
-    def remove_topic(self, topic: str) -> None:
-        """Drop the queues of a deleted topic. Raises OSError."""
-        for queue_id in self.ids_of(topic):
-            queue = self._queues.pop((topic, queue_id))
-            self._forget_id(topic, queue_id)
-            self.dirty.pop(queue, None)
-            self._unsynced.pop(queue, None)
-            queue.destroy()
-        if self._disk.is_dir(f"{self.path}/{topic}"):
-            self._disk.rmtree(f"{self.path}/{topic}")
-
-    def _forget_id(self, topic: str, queue_id: int) -> None:
-        ids = self._ids[topic]
-        ids.discard(queue_id)
-        if not ids:
-            del self._ids[topic]
 
     def check_invariants(self) -> None:
         pairs = {(topic, queue_id) for topic, ids in self._ids.items() for queue_id in ids}

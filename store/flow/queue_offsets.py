@@ -36,10 +36,6 @@ class QueueOffsets:
             if not sys_flag & TRANSACTION_PREPARED:
                 table[topic, queue_id] = queue_offset + 1  # type: ignore[assignment]  # no call a message
 
-    def remove_topic(self, topic: str) -> None:
-        for key in [key for key in self.table if key[0] == topic]:
-            del self.table[key]
-
     def check_none_given_twice(self) -> None:
         """Raise if the next offset of a queue is one it holds already. True while this store's own writer
         appends: a slave rebuilds the table before it leads."""

@@ -62,7 +62,7 @@ def test_a_walk_is_the_same_for_the_same_seed_and_goes_deeper_than_a_search() ->
 @pytest.mark.parametrize("start", sorted(STARTS.keys() - {"joins"}))  # there an id is given later
 def test_other_ids_are_the_same_state_with_the_same_steps(start: str) -> None:
     """What may happen next does not depend on who has which id, or one state could not stand for all."""
-    budget = Budget(2, 2, 1, 1, 0, 2, 1, views=1, cuts=1, leaders=1, keys=1, stops=1)
+    budget = Budget(2, 2, 1, 1, 0, 2, 1, views=1, cuts=1, leaders=1, keys=1, stops=1, strands=1, handovers=1)
     setting = Setting(start=start, unclean=True, budget=budget)
     chance = random.Random(f"ids:{start}")
     world = begin(setting)

@@ -37,7 +37,18 @@ def test_every_command_is_where_its_group_says() -> None:
     assert {*COMMANDS, "sim", "transfer", "up", "kill-master"} <= set(named)
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["--nonsense"], ["cluster", "up", "--brokers", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["cluster", "up", "--brokers", "x"],
+        ["drill", "cut-replication", "--dir", "."],
+        ["drill", "cut-replication", "--target", "rocketmq"],
+        ["drill", "kill-master", "--dir", ".", "--target", "rocketmq"],
+        ["drill", "kill-master", "--acks", "5"],
+    ],
+)
 def test_wrong_usage_is_64(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(command(), arguments) == USAGE
     assert capsys.readouterr().err

@@ -36,6 +36,29 @@ def test_in_majority_mode_nobody_leaves_before_those_that_stay_have_what_was_ans
     assert sync.desired_members(4) == {SELF}, "the master has all of it itself"
 
 
+def test_counted_by_two_nobody_leaves_before_those_that_stay_have_what_was_answered() -> None:
+    """Without 2 the furthest member besides the master is 3, and that lacks what 2 and the master have."""
+    sync = with_slaves(2, 3, all_ack=False, ack_count=2)
+    sync.on_append(200)
+    sync.on_ack(2, 200, 1)
+    assert sync.replicated == 200
+    sync.on_disconnect(2)
+    assert sync.desired_members(2) == {SELF, 2, 3}
+    sync.on_ack(3, 200, 3)
+    assert sync.desired_members(3) == {SELF, 3}
+    sync.on_disconnect(3)
+    assert sync.desired_members(4) == {SELF}, "the master has all of it itself"
+
+
+def test_counted_by_one_members_leave_at_once() -> None:
+    """What only the master was asked for may go with it, and a slave that is behind holds nobody."""
+    sync = with_slaves(2, 3, all_ack=False, ack_count=1)
+    sync.on_append(200)
+    assert sync.replicated == 200
+    sync.on_disconnect(2)
+    assert sync.desired_members(2) == {SELF, 3}
+
+
 def test_in_mode_all_members_leave_at_once() -> None:
     sync = with_slaves(2, 3)
     sync.on_append(200)

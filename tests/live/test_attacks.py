@@ -43,7 +43,7 @@ def cluster() -> Iterator[LocalCluster]:
 def test_a_normal_producer_hardly_feels_it(cluster: LocalCluster, name: str) -> None:
     async def attacked() -> None:
         async with Range(cluster) as place:
-            row = await place.attack(name, SECONDS)
+            row = await place.attack(name, SECONDS, alone_s=0.1)
         assert row.broken(timed=QUIET) == [], row
         assert any(row.seen.values()), "it did something"
 

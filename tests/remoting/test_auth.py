@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.codes import Request, Response
-from model.errors import ConfigError, Refused
-from remoting.auth import PEER_CODES, Credentials, content, read_credentials
+from model.errors import Refused
+from remoting.auth import PEER_CODES, Credentials, content
 from remoting.codec import Command, decode, encode
 from remoting.service import Connection, RemotingClient, RemotingServer
-from runtime.os_env import OsDisk, OsEnv
+from runtime.os_env import OsEnv
 from tests import GOLDEN
 from tests.remoting.support import run
 
@@ -95,40 +94,6 @@ def test_a_refusal_says_what_to_do_and_nothing_of_the_key() -> None:
 
 def test_values_are_one_text_so_the_sorting_matters() -> None:
     assert content(Command(1, {"b": "2", "a": "1", "B": "0", "Signature": "no"}, b"!")) == b"012!"
-
-
-# the file
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (None, "No such file"),
-        ("{not", "not JSON"),
-        ("[]", "expected"),
-        ('{"accessKey": "a"}', "expected"),
-        ('{"accessKey": "", "secretKey": "0123456789abcdef"}', "expected"),
-        ('{"accessKey": "a", "secretKey": 1234567890123456}', "expected"),
-        ('{"accessKey": "a", "secretKey": "0123456789abcde"}', "at least 16 bytes"),
-        ('{"accessKey": "a", "secretKey": "0123456789abcde\\ud800"}', "surrogate"),
-        ('{"accessKey": "a", "secretKey": "0123456789abcdef", "more": 1}', "nothing else"),
-    ],
-)
-def test_a_file_that_cannot_be_is_a_configuration_error(tmp_path: Path, text: str | None, says: str) -> None:
-    path = tmp_path / "peers.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ConfigError, match=says) as error:
-        read_credentials(OsDisk(), str(path))
-    assert f"peerCredentialsFile={path}" in str(error.value)
-    assert "0123456789abcde" not in str(error.value)
-
-
-def test_a_file_is_read_and_none_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "peers.json"
-    path.write_text('{"accessKey": "keelmq", "secretKey": "0123456789abcdef"}')
-    assert read_credentials(OsDisk(), str(path)) == OURS
-    assert read_credentials(OsDisk(), "") is None
 
 
 # on the wire

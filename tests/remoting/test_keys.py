@@ -187,26 +187,36 @@ def test_keys_change_without_a_stop(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "says"),
     [
-        "",
-        "{}",
-        "[]",
-        '{"keys": []}',
-        '{"keys": [7]}',
-        json.dumps(key(secret="short")),
-        json.dumps(key(**{"for": "nobody"})),
-        json.dumps(key(strict="yes")),
-        json.dumps({"keys": [key()], "more": 1}),
-        json.dumps(key(extra="x")),
+        (None, "No such file"),
+        ("", "not JSON"),
+        ("{not", "not JSON"),
+        ("{}", "expected"),
+        ("[]", "expected"),
+        ('{"keys": []}', "expected"),
+        ('{"keys": [7]}', "expected"),
+        ('{"accessKey": "a"}', "expected"),
+        (json.dumps(key(name="")), "expected"),
+        ('{"accessKey": "a", "secretKey": 1234567890123456}', "expected"),
+        (json.dumps(key(secret=SECRET[:-1])), "at least 16 bytes"),
+        ('{"accessKey": "a", "secretKey": "0123456789abcde\\ud800"}', "surrogate"),
+        (json.dumps(key(**{"for": "nobody"})), "for"),
+        (json.dumps(key(strict="yes")), "strict"),
+        (json.dumps({"keys": [key()], "more": 1}), "expected"),
+        (json.dumps(key(extra="x")), "nothing else"),
     ],
 )
-def test_a_file_that_is_none_is_refused_without_its_secrets(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_none_is_refused_without_its_secrets(
+    tmp_path: Path, content: str | None, says: str
+) -> None:
     path = tmp_path / "keys.json"
-    path.write_text(content)
-    with pytest.raises(ConfigError, match="peerCredentialsFile=") as error:
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=says) as error:
         Keyring(Clock(), str(path))
-    assert SECRET not in str(error.value)
+    assert f"peerCredentialsFile={path}" in str(error.value)
+    assert SECRET[:-1] not in str(error.value)
 
 
 def test_what_was_seen_is_remembered_as_long_as_it_would_be_taken_and_no_longer() -> None:

@@ -58,6 +58,34 @@ async def test_a_master_cut_off_from_its_slaves_only_hands_over(
     assert await cluster.until(cluster.converged, 20.0) is None
 
 
+@pytest.mark.parametrize("apart_s", [0.02, 0.2, 2.0])
+@pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES], ids=["majority", "two"])
+@pytest.mark.parametrize("seed", range(2))
+@simulated(lambda seed, broker: World(seed, broker))
+async def test_a_slave_that_left_the_set_a_moment_before_counts_for_its_successor(
+    world: World, seed: int, broker: dict[str, str], apart_s: float
+) -> None:
+    """The links end one after the other: the set shrinks before the master knows that it is cut off."""
+    cluster = world.cluster
+    old = cluster.master()
+    assert old is not None
+    send_to_all(world)
+    await asyncio.sleep(1)
+    for node in cluster.of("broker"):
+        if node.name != old:
+            cluster.cut(old, node.name)
+            cluster.fabric.reset(cluster.nodes[old].host, node.host)
+            await asyncio.sleep(apart_s)
+    cut_ms = cluster.clock()
+    await asyncio.sleep(5)
+    served = answered_ok(world, cut_ms + 1000)
+    assert served, "nobody serves while the cut lasts"
+    assert served[0] - cut_ms < 4000
+    assert cluster.master() not in (None, old)
+    cluster.fabric.heal_all()
+    assert await cluster.until(cluster.converged, 20.0) is None
+
+
 @pytest.mark.parametrize("broker", [MAJORITY, TWO_COPIES], ids=["majority", "two"])
 @simulated(lambda broker: World(5, broker))
 async def test_where_no_broker_hears_another_it_is_tried_seldom(world: World, broker: dict[str, str]) -> None:

@@ -17,7 +17,6 @@ STEPS = (
     "truncate",
     "truncate_partial_tail",
     "reset",
-    "remove_topic",
 )
 
 

@@ -345,17 +345,6 @@ async def test_a_closed_store_takes_no_writes_and_says_so() -> None:
         store.put(message())
 
 
-async def test_a_deleted_topic_starts_anew() -> None:
-    async with opened(FaultyEnv()) as store:
-        await fill(store, 4)
-        await fill(store, 4, topic="other")
-        store.remove_topic("T")
-        assert sorted(store.queues()) == [("other", 0), ("other", 1)]
-        assert store.next_offset("T", 0) == 0
-        await fill(store, 2)
-        assert store.max_queue_offset("T", 0) == 1
-
-
 async def test_reset_empties_everything() -> None:
     env = FaultyEnv()
     async with opened(env) as store:

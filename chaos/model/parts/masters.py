@@ -82,10 +82,16 @@ def _answered_changes(rules: Rules, world: World, broker_id: int, others: set[in
     return frozenset(change for change in mine if all(change in tables for tables in holders))
 
 
-def _lacking(setting: Setting, rules: Rules, broker_id: int, lead: Lead, members: tuple[int, ...]) -> bool:
-    """Whether one of these lacks what was answered under the set there is."""
-    ends = _votes(setting, rules, broker_id, lead, majority=True)
-    answered = sorted(ends, reverse=True)[setting.brokers // 2 - 1 :][:1]
+def _lacking(setting: Setting, rules: Rules, world: World, broker_id: int, members: tuple[int, ...]) -> bool:
+    """Whether one of these lacks what was answered under the set there is. Where all answer, none does."""
+    broker = world.broker(broker_id)
+    mode, lead = setting.mode_of(broker), broker.lead
+    assert lead is not None, "asked of masters"
+    needed = policy_of(setting, mode).copies(setting.brokers).to_ack
+    if mode.all_ack or needed < 2:
+        return False
+    ends = _votes(setting, rules, broker_id, lead, majority=mode.majority)
+    answered = sorted(ends, reverse=True)[needed - 2 :][:1]
     return any(lead.acked[m - 1] < end for m in members if m != broker_id for end in answered)
 
 
@@ -118,8 +124,8 @@ def _with_or_without(
         return None
     if other in lead.members:
         left = tuple(m for m in lead.members if m != other)
-        holds = setting.mode_of(broker).majority and rules.laggards_hold_leavers
-        return None if holds and _lacking(setting, rules, broker_id, lead, left) else left
+        holds = rules.laggards_hold_leavers and _lacking(setting, rules, world, broker_id, left)
+        return None if holds else left
     if lead.acked[other - 1] < max(broker.confirmed, broker.epochs[-1][1]):
         return None
     if rules.tables_before_membership and not world.broker(other).tables >= broker.tables:
@@ -188,6 +194,7 @@ def took_over(setting: Setting, rules: Rules, world: World, broker_id: int, view
         follows=0,
         lease=0,
         leased=group.needs_lease and rules.news_tell_of_outsiders,
+        hands=False,
         lead=lead,
     )
     return world.with_broker(broker_id, leads)

@@ -7,6 +7,7 @@ from itertools import combinations
 
 from chaos.model.parts import controllers, masters, slaves
 from chaos.model.parts.faults import faults, removals, starts
+from chaos.model.parts.handovers import handovers_end, makes_way
 from chaos.model.parts.move import Move
 from chaos.model.parts.network import (
     key_is_set,
@@ -36,11 +37,13 @@ def moves(setting: Setting, rules: Rules, world: World) -> Iterator[Move]:
             yield from _follows(rules, world, broker_id)
         if broker.phase is Phase.MASTER:
             yield from _leads(setting, rules, world, broker_id, broker)
+            yield from makes_way(setting, rules, world, broker_id, broker)
     yield from removals(world)
     yield from key_is_set(world)
     yield from leases_end(setting, rules, world)
     yield from requests_arrive(setting, world)
     yield from leaders_change(setting, rules, world)
+    yield from handovers_end(setting, rules, world)
     if world.left.elections:
         yield from _elections(setting, rules, world)
 
@@ -68,7 +71,7 @@ def _sees(
         text = f"{broker_id} follows {group.master} of epoch {group.epoch}"
         yield Move(text, world.with_broker(broker_id, follows))
     elif group.master is None and broker.phase is Phase.MASTER and group.epoch > broker.epoch:
-        fenced = broker._replace(phase=Phase.REGISTERED, follows=0, lease=0, lead=None)
+        fenced = broker._replace(phase=Phase.REGISTERED, follows=0, lease=0, hands=False, lead=None)
         yield Move(f"{broker_id} is fenced", world.with_broker(broker_id, fenced))
     taken_in = broker_id in group.members and broker_id not in group.suspect
     if broker.phase is Phase.SLAVE and broker.suspect and taken_in:
@@ -150,12 +153,12 @@ def _follows(rules: Rules, world: World, broker_id: int) -> Iterator[Move]:
 def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
     lead, left = broker.lead, world.left
     assert lead is not None
-    if left.writes:
+    if left.writes and not broker.hands:
         written = broker._replace(log=(*broker.log, (broker.epoch, left.writes)))
         yield Move(
             f"{broker_id} appends", world.spending(writes=1).with_broker(broker_id, written), broker_id
         )
-    if left.changes:
+    if left.changes and not broker.hands:
         changed = broker._replace(tables=broker.tables | {left.changes})
         yield Move(
             f"{broker_id} changes a table",
@@ -176,11 +179,17 @@ def _leads(setting: Setting, rules: Rules, world: World, broker_id: int, broker:
         over = masters.forgotten(rules, world, broker_id, proposal)
         if over is not None:
             yield Move(f"{broker_id} forgets its proposal {proposal.members}", over, broker_id)
+    yield from _is_leased(rules, world, broker_id, broker)
+
+
+def _is_leased(rules: Rules, world: World, broker_id: int, broker: Broker) -> Iterator[Move]:
+    """The master gets a lease, or hears that it needs one; its lease ends."""
     group = controllers.group_of(world.table)
     current = group.master == broker_id and group.epoch == broker.epoch
     current = current or not rules.lease_needs_a_majority
     yield from outsiders_are_heard_of(world, broker_id, broker, current=current)
-    if left.leases and current and broker.lease != broker.epoch:
+    granting = world.handover is None or not rules.handover_stops_leases
+    if world.left.leases and current and granting and broker.lease != broker.epoch:
         leased = world.spending(leases=1)._replace(granted=put(world.granted, broker_id, True))
         yield Move(
             f"{broker_id} gets a lease",

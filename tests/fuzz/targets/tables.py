@@ -21,6 +21,7 @@ from broker.tables.topics import Topics
 from broker.upkeep.delay import DelayOffsets
 from chaos import history
 from client.message import Queue
+from model.codes import Request
 from model.config import BrokerConfig
 from model.errors import ConfigError, DiskError, PeerError, Refused
 from model.ids import BrokerId
@@ -28,12 +29,13 @@ from model.settings import addresses, parse_file, peers
 from model.topic import SubscriptionGroupConfig, TopicConfig
 from namesrv.service import NameServer
 from remoting import bodies
-from remoting.auth import read_credentials
 from remoting.codec import Command
+from remoting.keys import read_keys
 from runtime.secret import read_secret
 from store.files.sealed import seal
 from tests.broker.helpers import heartbeat
 from tests.fakes.broker.store import FakeConnection
+from tests.fakes.disk.memory import FaultyEnv
 from tests.fuzz.targets import golden
 from tests.fuzz.targets.target import Target, disk_with
 
@@ -143,10 +145,13 @@ def _addresses(data: bytes) -> None:
 
 
 def _credentials(data: bytes) -> None:
+    """The same bytes as peers' keys and as the secret of the HA links."""
     disk = disk_with("/c/file", data)
+    request = Command(Request.GET_BROKER_RUNTIME_INFO)
     try:
-        found = read_credentials(disk, "/c/file")
-        assert found is None or len(found.secret_key.encode()) >= 16
+        ring = read_keys(FaultyEnv(disk), "/c/file")
+        assert ring is not None
+        ring.check(ring.signed(request))
     except ConfigError:
         pass
     secret = read_secret(disk, "/c/file", "haSecretFile")

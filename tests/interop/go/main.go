@@ -69,7 +69,7 @@ func flow(namesrv []string, w []string) (int, error) {
 	fmt.Printf("DRIVER flowing who=%s topic=%s\n", w[1], w[3])
 	ms, _ := strconv.Atoi(w[4])
 	until := time.Now().Add(time.Duration(ms) * time.Millisecond)
-	sent, failed, why := 0, 0, ""
+	sent, failed, why, last := 0, 0, "", time.Now()
 	for time.Now().Before(until) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		if _, err := p.SendSync(ctx, primitive.NewMessage(w[3], []byte(fmt.Sprintf("flow %d", sent)))); err != nil {
@@ -77,11 +77,12 @@ func flow(namesrv []string, w []string) (int, error) {
 			why = err.Error()
 		} else {
 			sent++
+			last = time.Now()
 		}
 		cancel()
 		time.Sleep(10 * time.Millisecond)
 	}
-	fmt.Printf("DRIVER flowed who=%s topic=%s failed=%d why=%s\n", w[1], w[3], failed, url.QueryEscape(why))
+	fmt.Printf("DRIVER flowed who=%s topic=%s failed=%d silent=%d why=%s\n", w[1], w[3], failed, time.Since(last).Milliseconds(), url.QueryEscape(why))
 	return sent, nil
 }
 

@@ -80,6 +80,7 @@ public class AclDriver {
         producer.setInstanceName("p" + System.nanoTime());
         producer.setSendMsgTimeout(15_000);
         producer.setRetryTimesWhenSendFailed(0);
+        producer.setPollNameServerInterval(1_000);
         producer.start();
         return producer;
     }
@@ -128,11 +129,14 @@ public class AclDriver {
             } catch (Exception e) {
                 failed++;
                 Throwable told = e.getCause() instanceof MQBrokerException ? e.getCause() : e;
-                why = told instanceof MQBrokerException ? ((MQBrokerException) told).getErrorMessage() : e.toString();
+                // A broker's word is kept: while the master is down the failure is of another kind.
+                if (told instanceof MQBrokerException) why = ((MQBrokerException) told).getErrorMessage();
+                else if (why.isEmpty()) why = e.toString();
             }
             Thread.sleep(10);
         }
         System.out.println("DRIVER flowed who=" + w[1] + " topic=" + w[3] + " failed=" + failed + " gap=" + gap
+            + " silent=" + (System.currentTimeMillis() - last)
             + " why=" + URLEncoder.encode(String.valueOf(why), "UTF-8"));
         producer.shutdown();
         return sent;
