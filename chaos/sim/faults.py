@@ -198,10 +198,8 @@ class Nemesis:
 
     def _links_to_cut(self, name: str, shape: str) -> list[tuple[str, str]]:
         cluster = self._cluster
-        if shape in _KINDS_CUT_OFF or shape == "peers":
-            kind = cluster.nodes[name].kind
-            peers = BROKERS if kind in BROKERS else (kind,)
-            kinds = peers if shape == "peers" else _KINDS_CUT_OFF[shape]
+        kinds = _kinds_cut_off(shape, cluster.nodes[name].kind)
+        if kinds is not None:
             return [(name, node.name) for kind in kinds for node in cluster.of(kind) if node.name != name]
         servers = [node.name for kind in ("namesrv", *BROKERS) for node in cluster.of(kind)]
         self._chance.shuffle(servers)
@@ -247,6 +245,13 @@ _KINDS_CUT_OFF: Final = {
     "servers": ("namesrv", *BROKERS),
     "slaves": BROKERS,
 }
+
+
+def _kinds_cut_off(shape: str, kind: str) -> tuple[str, ...] | None:
+    """Which nodes a node of ``kind`` no longer hears; None: the shape is another than that."""
+    if shape == "peers":
+        return BROKERS if kind in BROKERS else (kind,)
+    return _KINDS_CUT_OFF.get(shape)
 
 
 def _without_a_ring(servers: list[str], pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
