@@ -49,7 +49,7 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
     ),
     "broker.tables.topics.Topics": ("boot", "put", "delete", "was_deleted", "set_epoch", "adopt", "apply"),
     "broker.tables.groups.Groups": ("boot", "put", "delete", "forbid", "set_epoch", "adopt"),
-    "store.files.consume_queue.ConsumeQueues": ("load", "open", "destroy", "remove", "remove_topic"),
+    "store.files.consume_queue.ConsumeQueues": ("load", "open", "destroy", "remove"),
 }
 PART_OF: Final[Mapping[str, Sequence[str]]] = {
     "store.files.commit_log.CommitLog": ("store.message_store.MessageStore",),
