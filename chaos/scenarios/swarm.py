@@ -113,7 +113,7 @@ class Draw:
         return f"={bound}"
 
 
-APART: Final = ("controllers", "servers", "peers", "slaves")
+APART: Final = ("controllers", "servers", "peers", "slaves", "minority", "minority")
 """Shapes of a partition that leave a node its clients."""
 
 Kind = Callable[[Draw, int, str, int], None]
@@ -160,7 +160,7 @@ def _isolate(draw: Draw, at: int, target: str, down: int) -> None:
 
 
 def _partition(draw: Draw, at: int, target: str, down: int) -> None:
-    shape = draw.rng.choice((*APART, "halves", "bridge", "ring", "clients"))
+    shape = draw.rng.choice((*APART[:5], "halves", "bridge", "ring", "clients"))
     draw.add(at, Partition(target, shape, draw.rng.choice(("both", "both", "in", "out"))))
     draw.steps.append(Step(at + down, Heal()))
 
@@ -312,6 +312,22 @@ def _one_and_the_rest(draw: Draw, at: int, on: Sequence[str]) -> None:
             KINDS[second][1](draw, dies, other, rng.randint(*downs))
 
 
+def _behind(draw: Draw, at: int, on: Sequence[str]) -> None:
+    """One broker does not hear the others, and before it does again all others are gone: it lacks what they
+    answered meanwhile."""
+    rng = draw.rng
+    late = rng.choice(draw.brokers)
+    deaths = [kind for kind in _DEATHS if kind in on] or ["kill"]
+    dies, down = at + draw.span(BEFORE_MS[2:]), draw.span(SIDE_DOWN_MS[1:])
+    draw.add(
+        at, Partition(late, rng.choice(("peers", "peers", "slaves")), rng.choice(("both", "both", "in")))
+    )
+    draw.steps.append(Step(dies + max(0, down + rng.randint(-1000, 500)), Heal()))
+    for other in draw.brokers:
+        if other != late:
+            KINDS[rng.choice(deaths)][1](draw, dies + rng.randint(0, 40), other, down + rng.randint(0, 600))
+
+
 def _in_turn(draw: Draw, at: int, on: Sequence[str]) -> None:
     """One broker after the other, the next one before or soon after the former is back."""
     rng = draw.rng
@@ -326,12 +342,12 @@ def _apart(draw: Draw, at: int, on: Sequence[str]) -> None:
     """A master or a leader no longer reaches servers of some kind, its clients still reach it, and a new one
     is needed on the other side. Sometimes it sleeps for most of that time."""
     rng = draw.rng
-    target = rng.choice(("master", "master", "leader", rng.choice(draw.brokers)))
+    target = rng.choice(("master", "master", "leader", "leader", rng.choice(draw.brokers)))
     healed = at + draw.span(APART_MS)
     shape, direction = rng.choice(APART), rng.choice(("both", "both", "both", "in", "out"))
     name = draw.add(at, Partition(target, shape, direction))
     draw.steps.append(Step(healed, Heal()))
-    if rng.random() < 0.3:
+    if rng.random() < (0.6 if target == "leader" else 0.3):
         draw.steps.append(Step(at + rng.randint(0, 300), Pause(name)))
         draw.steps.append(Step(healed - rng.randint(50, 900), Resume(name)))
     if target == "leader" or rng.random() < 0.2:
@@ -340,8 +356,8 @@ def _apart(draw: Draw, at: int, on: Sequence[str]) -> None:
 
 
 _SIDES: Final = (*_DEATHS, "pause", "isolate", "slow_network", "cut", "partition", "slow_disk")
-_SHAPES: Final = {_burst: 10, _one_and_the_rest: 5, _in_turn: 2, _apart: 3}
-"""How one part of a run is struck, and how often of twenty."""
+_SHAPES: Final = {_burst: 8, _one_and_the_rest: 4, _behind: 3, _in_turn: 2, _apart: 4}
+"""How one part of a run is struck, and its weight."""
 
 
 def _set_kept(draw: Draw, steps: Sequence[Step]) -> bool:
