@@ -155,9 +155,10 @@ class ClockJump(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Partition(Fault):
-    """Cut the network in a shape. ``clients``, ``controllers``, ``slaves``: the target from these, in a
-    direction. ``halves``: two rooms. ``bridge``: two rooms and the target, which hears both. ``ring``: each
-    server hears two others."""
+    """Cut the network in a shape. ``clients``, ``controllers``, ``slaves``, ``servers`` (all but clients),
+    ``peers`` (servers of its kind): the target from these, in a direction. ``halves``: two rooms.
+    ``minority``: two rooms, the target's with few Controllers. ``bridge``: two rooms and the target, which
+    hears both. ``ring``: each server hears two others."""
 
     name: ClassVar[str] = "partition"
     shape: str = "halves"

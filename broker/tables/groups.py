@@ -137,6 +137,9 @@ class Groups:
             hook()
         return True
 
+    def check_invariants(self) -> None:
+        self.text.check_invariants()
+
     def to_json(self) -> dict[str, Any]:
         return self._wrapped({name: group.to_json() for name, group in self.table.items()})
 

@@ -233,6 +233,9 @@ class Topics:
             hook(names)
         return True
 
+    def check_invariants(self) -> None:
+        self.text.check_invariants()
+
     def to_json(self) -> dict[str, Any]:
         """The file's content and the core of the answer to GET_ALL_TOPIC_CONFIG."""
         return self._wrapped({name: topic.to_json() for name, topic in self.table.items()})

@@ -127,15 +127,19 @@ def run_plan(
         return _run_plan(scenario, seed, plan, bug, keep, begun_s, begun_cpu_s)
 
 
+_frozen: Final[list[bool]] = []
+
+
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
     """Nothing may be collected at a moment that depends on what ran before in this process."""
     collecting = gc.isenabled()
     gc.disable()
-    if not gc.get_freeze_count():
+    if not _frozen:
         # What is there before the first run stays: no run's collection has to look at it again.
         gc.collect()
         gc.freeze()
+        _frozen.append(True)
     try:
         yield
     finally:

@@ -50,6 +50,8 @@ class Plan:
     calm_ms: int | None = None
     """Nothing is broken and all are members again for so long: the next step comes at once. None: each step
     comes at its time."""
+    one_client: bool = False
+    """The producers share one client, its routes and its connections."""
     swarm: bool = False
     """Losses that the mode promises away are accounted for, message by message."""
 

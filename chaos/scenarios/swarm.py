@@ -49,6 +49,10 @@ Range = tuple[int, int]
 
 WIDTHS_MS: Final[Sequence[Range]] = ((0, 10), (0, 60), (0, 400), (0, 1500))
 DOWN_MS: Final[Sequence[Range]] = ((20, 300), (300, 1500), (1500, 4000))
+SIDE_DOWN_MS: Final[Sequence[Range]] = (*DOWN_MS, (3000, 5000))
+APART_MS: Final[Sequence[Range]] = ((300, 1500), (2000, 4000), (3000, 5000))
+"""Some of them longer than a lease and an election."""
+BEFORE_MS: Final[Sequence[Range]] = ((-400, -60), (-60, 60), (60, 400), (400, 1500))
 LOAD_MS_MAX: Final = 9000
 
 
@@ -72,8 +76,8 @@ MODES: Final = (
     _mode("all of two", 2, None, allAckInSyncStateSet="true", minInSyncReplicas="2"),
     _mode("majority", 4, None, majorityAck="true"),
     _mode("counted 2", 2, 2, inSyncReplicas="2"),
-    _mode("counted 1", 2, 1),
-    _mode("async", 2, 1, brokerRole="ASYNC_MASTER"),
+    _mode("counted 1", 3, 1),
+    _mode("async", 3, 1, brokerRole="ASYNC_MASTER"),
 )
 
 
@@ -108,6 +112,9 @@ class Draw:
             self.steps.append(Step(at_ms + after, repair(f"={bound}")))
         return f"={bound}"
 
+
+APART: Final = ("controllers", "servers", "peers", "slaves", "minority", "minority")
+"""Shapes of a partition that leave a node its clients."""
 
 Kind = Callable[[Draw, int, str, int], None]
 """Adds what happens to a target at a time, and what ends it so many ms later."""
@@ -153,7 +160,7 @@ def _isolate(draw: Draw, at: int, target: str, down: int) -> None:
 
 
 def _partition(draw: Draw, at: int, target: str, down: int) -> None:
-    shape = draw.rng.choice(("halves", "bridge", "ring", "slaves", "controllers", "clients"))
+    shape = draw.rng.choice((*APART[:5], "halves", "bridge", "ring", "clients"))
     draw.add(at, Partition(target, shape, draw.rng.choice(("both", "both", "in", "out"))))
     draw.steps.append(Step(at + down, Heal()))
 
@@ -247,8 +254,8 @@ KINDS: Final[Mapping[str, tuple[int, Kind]]] = {
     "slow_network": (2, _slow_network),
     "reset_links": (2, _reset),
     "slow_disk": (2, _slow_disk),
-    "disk_full": (1, _disk_full),
-    "sync_error": (1, _sync_error),
+    "disk_full": (2, _disk_full),
+    "sync_error": (2, _sync_error),
     "lying_sync": (1, _lying_sync),
     "flip_bit": (1, _flip_bit),
     "clock_jump": (1, _clock_jump),
@@ -258,6 +265,7 @@ KINDS: Final[Mapping[str, tuple[int, Kind]]] = {
     "hand_over": (2, _hand_over),
 }
 _ONE_IS_ENOUGH: Final = frozenset({"all", "counted 1", "async"})
+_DEATHS: Final = ("kill", "power_fail", "stop")
 _LOUD: Final = frozenset({"sync_error", "flip_bit", "disk_full", "lying_sync"})
 
 
@@ -281,10 +289,75 @@ def _burst(draw: Draw, at: int, on: Sequence[str]) -> None:
     rng = draw.rng
     width = rng.choice(WIDTHS_MS)
     kinds = rng.sample(on, min(len(on), rng.choice((1, 2, 2, 3))))
-    downs = {kind: rng.choice(DOWN_MS) for kind in kinds}
+    downs = {kind: rng.choice(SIDE_DOWN_MS) for kind in kinds}
     for target in _targets(draw):
         kind = rng.choice(kinds)
         KINDS[kind][1](draw, at + rng.randint(*width), target, rng.randint(*downs[kind]))
+
+
+def _one_and_the_rest(draw: Draw, at: int, on: Sequence[str]) -> None:
+    """One broker is struck by one kind, a moment earlier or later all others by another, and each side stays
+    down for a time of its own: who is back first may have the shorter log."""
+    rng = draw.rng
+    lone = rng.choice(draw.brokers)
+    deaths = [kind for kind in _DEATHS if kind in on] or ["kill"]
+    first = rng.choice([kind for kind in on if kind in _SIDES] or deaths)
+    second = rng.choice([kind for kind in deaths if kind != first] or deaths)
+    before, apart = draw.span(BEFORE_MS), rng.choice((0, 0, 60, 300))
+    KINDS[first][1](draw, at, lone, draw.span(SIDE_DOWN_MS))
+    downs = rng.choice(SIDE_DOWN_MS)
+    for other in draw.brokers:
+        if other != lone:
+            dies = max(100, at + before + rng.randint(0, apart))
+            KINDS[second][1](draw, dies, other, rng.randint(*downs))
+
+
+def _behind(draw: Draw, at: int, on: Sequence[str]) -> None:
+    """One broker does not hear the others, and before it does again all others are gone: it lacks what they
+    answered meanwhile."""
+    rng = draw.rng
+    late = rng.choice(draw.brokers)
+    deaths = [kind for kind in _DEATHS if kind in on] or ["kill"]
+    dies, down = at + draw.span(BEFORE_MS[2:]), draw.span(SIDE_DOWN_MS[1:])
+    draw.add(
+        at, Partition(late, rng.choice(("peers", "peers", "slaves")), rng.choice(("both", "both", "in")))
+    )
+    draw.steps.append(Step(dies + max(0, down + rng.randint(-1000, 500)), Heal()))
+    for other in draw.brokers:
+        if other != late:
+            KINDS[rng.choice(deaths)][1](draw, dies + rng.randint(0, 40), other, down + rng.randint(0, 600))
+
+
+def _in_turn(draw: Draw, at: int, on: Sequence[str]) -> None:
+    """One broker after the other, the next one before or soon after the former is back."""
+    rng = draw.rng
+    deaths = [kind for kind in _DEATHS if kind in on] or ["kill"]
+    for broker in rng.sample(draw.brokers, len(draw.brokers)):
+        down = draw.span(DOWN_MS[:2])
+        KINDS[rng.choice(deaths)][1](draw, at, broker, down)
+        at += rng.choice((rng.randint(0, down), down + rng.randint(0, 800)))
+
+
+def _apart(draw: Draw, at: int, on: Sequence[str]) -> None:
+    """A master or a leader no longer reaches servers of some kind, its clients still reach it, and a new one
+    is needed on the other side. Sometimes it sleeps for most of that time."""
+    rng = draw.rng
+    target = rng.choice(("master", "master", "leader", "leader", rng.choice(draw.brokers)))
+    healed = at + draw.span(APART_MS)
+    shape, direction = rng.choice(APART), rng.choice(("both", "both", "both", "in", "out"))
+    name = draw.add(at, Partition(target, shape, direction))
+    draw.steps.append(Step(healed, Heal()))
+    if rng.random() < (0.6 if target == "leader" else 0.3):
+        draw.steps.append(Step(at + rng.randint(0, 300), Pause(name)))
+        draw.steps.append(Step(healed - rng.randint(50, 900), Resume(name)))
+    if target == "leader" or rng.random() < 0.2:
+        deaths = [kind for kind in _DEATHS if kind in on] or ["kill"]
+        KINDS[rng.choice(deaths)][1](draw, at + rng.randint(0, 1000), "master", draw.span(DOWN_MS))
+
+
+_SIDES: Final = (*_DEATHS, "pause", "isolate", "slow_network", "cut", "partition", "slow_disk")
+_SHAPES: Final = {_burst: 8, _one_and_the_rest: 4, _behind: 3, _in_turn: 2, _apart: 4}
+"""How one part of a run is struck, and its weight."""
 
 
 def _set_kept(draw: Draw, steps: Sequence[Step]) -> bool:
@@ -304,10 +377,13 @@ def _bursts(draw: Draw) -> None:
     rng = draw.rng
     on = [kind for kind, (share, _) in KINDS.items() if rng.random() * 10 < share] or ["kill"]
     at = rng.randint(300, 1500)
-    for _ in range(rng.choice((1, 2, 2, 3, 4))):
-        _burst(draw, at, on)
+    if rng.random() < 0.06:
+        _stand_still(draw, at, "", 0)
+        at = draw.until_ms - rng.randint(1000, 4000)
+    for _ in range(rng.choice((1, 1, 2, 2, 3))):
+        rng.choices(list(_SHAPES), list(_SHAPES.values()))[0](draw, at, on)
         at += draw.span(((50, 400), (400, 1500), (1500, 3000)))
-        if at > LOAD_MS_MAX - 3000:
+        if at > draw.until_ms - 3000:
             break
     if rng.random() < 0.2:
         draw.steps.insert(0, Step(0, Look("master"), "first"))
@@ -325,8 +401,8 @@ def _swarm(rng: random.Random) -> Plan:
     unclean = rng.random() < 0.07
     return Plan(
         steps,
-        load=Load(producers=3, per_second=rng.choice((15.0, 30.0, 60.0)), queues=rng.choice((1, 3, 5))),
-        load_ms=max(step.at_ms for step in steps) + rng.randint(300, 1500),
+        load=Load(producers=3, per_second=rng.choice((10.0, 20.0, 40.0)), queues=rng.choice((1, 2, 4))),
+        load_ms=max(step.at_ms for step in steps) + rng.randint(200, 900),
         broker=broker,
         controller={"enableElectUncleanMaster": "true"} if unclean else {},
         errors_expected=bool(_LOUD & {step.fault.name for step in steps}),
@@ -339,6 +415,7 @@ def _swarm(rng: random.Random) -> Plan:
         serves_ms=STALL_MAX_MS if all(mode.name in _ONE_IS_ENOUGH for mode in draw.modes) else None,
         set_kept=_set_kept(draw, steps),
         swarm=True,
+        one_client=rng.random() < 0.7,
         **ground(rng),
     )
 

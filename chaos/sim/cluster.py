@@ -45,7 +45,7 @@ BROKER_SETTINGS: Final = {
     # Small files, so that a few seconds of load roll segments and fill index files.
     "mappedFileSizeCommitLog": str(64 * 1024),
     "mappedFileSizeConsumeQueue": str(20 * 64),
-    "maxHashSlotNum": "64",
+    "maxHashSlotNum": "256",
     "maxIndexNum": "256",
     "registerNameServerPeriod": "2000",
 }

@@ -198,21 +198,34 @@ class Nemesis:
 
     def _links_to_cut(self, name: str, shape: str) -> list[tuple[str, str]]:
         cluster = self._cluster
-        if shape in _KINDS_CUT_OFF:
-            kinds = _KINDS_CUT_OFF[shape]
+        kinds = _kinds_cut_off(shape, cluster.nodes[name].kind)
+        if kinds is not None:
             return [(name, node.name) for kind in kinds for node in cluster.of(kind) if node.name != name]
         servers = [node.name for kind in ("namesrv", *BROKERS) for node in cluster.of(kind)]
         self._chance.shuffle(servers)
         pairs = [(one, other) for at, one in enumerate(servers) for other in servers[at + 1 :]]
         if shape == "ring":
             return _without_a_ring(servers, pairs)
-        assert shape in ("halves", "bridge"), f"no shape {shape}"
-        room = set(servers[: self._chance.randint(1, len(servers) - 1)])
+        assert shape in ("halves", "bridge", "minority"), f"no shape {shape}"
+        room = (
+            self._minority(name)
+            if shape == "minority"
+            else set(servers[: self._chance.randint(1, len(servers) - 1)])
+        )
         return [
             (one, other)
             for one, other in pairs
             if (one in room) != (other in room) and not (shape == "bridge" and name in (one, other))
         ]
+
+    def _minority(self, name: str) -> set[str]:
+        """A node, some brokers, not all, and fewer than half of the Controllers."""
+        cluster, chance = self._cluster, self._chance
+        brokers = [node.name for kind in BROKERS for node in cluster.of(kind) if node.name != name]
+        controllers = [node.name for node in cluster.of("namesrv")]
+        few = chance.randint(0, (len(controllers) - 1) // 2)
+        near = chance.sample(brokers, chance.randint(0, max(0, len(brokers) - 1)))
+        return {name, *near, *(() if name in controllers else chance.sample(controllers, few))}
 
     def _lying_sync(self, name: str, fault: Fault) -> bool:
         assert isinstance(fault, faults.LyingSync)
@@ -242,8 +255,16 @@ class Nemesis:
 _KINDS_CUT_OFF: Final = {
     "clients": ("client",),
     "controllers": ("namesrv",),
+    "servers": ("namesrv", *BROKERS),
     "slaves": BROKERS,
 }
+
+
+def _kinds_cut_off(shape: str, kind: str) -> tuple[str, ...] | None:
+    """Which nodes a node of ``kind`` no longer hears; None: the shape is another than that."""
+    if shape == "peers":
+        return BROKERS if kind in BROKERS else (kind,)
+    return _KINDS_CUT_OFF.get(shape)
 
 
 def _without_a_ring(servers: list[str], pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:

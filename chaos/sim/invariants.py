@@ -35,18 +35,45 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
     "broker.state.locks.QueueLocks": ("lock", "unlock", "clear"),
     "broker.tables.quota.Quota": ("take",),
     "broker.tables.moved.Moved": ("add", "forget"),
+    "broker.tables.offsets.OffsetTable": (
+        "load",
+        "commit",
+        "keep",
+        "handed_over",
+        "take_kept",
+        "drop_group",
+        "drop_topic",
+        "clamp",
+        "clone_group",
+        "adopt",
+    ),
+    "broker.tables.topics.Topics": ("boot", "put", "delete", "was_deleted", "set_epoch", "adopt", "apply"),
+    "broker.tables.groups.Groups": ("boot", "put", "delete", "forbid", "set_epoch", "adopt"),
+    "store.files.consume_queue.ConsumeQueues": ("load", "open", "destroy", "remove"),
 }
-PART_OF: Final[Mapping[str, str]] = {
-    "store.files.commit_log.CommitLog": "store.message_store.MessageStore",
-    "store.files.damage.DamageLedger": "store.message_store.MessageStore",
-    "store.flow.dispatch.Dispatcher": "store.message_store.MessageStore",
+PART_OF: Final[Mapping[str, Sequence[str]]] = {
+    "store.files.commit_log.CommitLog": ("store.message_store.MessageStore",),
+    "store.files.damage.DamageLedger": ("store.message_store.MessageStore",),
+    "store.flow.dispatch.Dispatcher": ("store.message_store.MessageStore",),
+    "broker.tables.table_text.TableText": (
+        "broker.tables.offsets.OffsetTable",
+        "broker.tables.topics.Topics",
+        "broker.tables.groups.Groups",
+    ),
 }
 TELLS_ITSELF: Final = frozenset({"controller.raft.node.Node"})
 """Each of its other steps ends with its check."""
 
 
+_seen: Final = {"modules": 0}
+"""How many modules were imported when they were last looked through."""
+
+
 def watch_servers() -> None:
     """Watch every class with invariants that is imported by now. May be called again."""
+    if len(sys.modules) == _seen["modules"]:
+        return
+    _seen["modules"] = len(sys.modules)
     for name, module in list(sys.modules.items()):
         if name.removeprefix(PREFIX).partition(".")[0] not in PACKAGES:
             continue

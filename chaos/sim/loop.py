@@ -135,11 +135,9 @@ class _SimHandle(asyncio.TimerHandle):
         when: float,
         callback: Callable[..., object],
         args: tuple[Any, ...],
-        loop: SimLoop,
         context: contextvars.Context | None,
     ) -> None:
         self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
         self._callback: Callable[..., object] | None = callback
         self._args: Any = args
         self._cancelled = False
@@ -229,8 +227,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now_s
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug: Any = bool
+    """Always False, and asked for each future: nothing of Python runs for the answer."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -242,7 +240,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = _SimHandle(when, callback, args, self, context)
+        timer = _SimHandle(when, callback, args, context)
         self._number += 1
         heapq.heappush(self._heap, (when, self._number, timer))
         return timer
@@ -254,15 +252,16 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = _SimHandle(self.now_s + delay, callback, args, self, context)
+        when = self.now_s + delay
+        timer = _SimHandle(when, callback, args, context)
         self._number += 1
-        heapq.heappush(self._heap, (timer._when, self._number, timer))
+        heapq.heappush(self._heap, (when, self._number, timer))
         return timer
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = _SimHandle(self.now_s, callback, args, self, context)
+        handle = _SimHandle(self.now_s, callback, args, context)
         self._ready.append(handle)
         return handle
 
@@ -284,35 +283,24 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _run_once(self) -> None:
         """Every round until somebody stops the loop; asyncio's own loop around it has nothing to add."""
-        heap, ready = self._heap, self._ready
+        heap, ready, pop = self._heap, self._ready, heapq.heappop
         while True:
             if not ready and not self._stopping:  # type: ignore[attr-defined]
                 self._next_instant()
             now = self.now_s
             while heap and heap[0][0] <= now:
-                timer = heapq.heappop(heap)[2]
+                timer = pop(heap)[2]
                 if not timer._cancelled:
                     ready.append(timer)
-            if len(ready) == 1:
-                self._calls_at_instant += 1
-                handle = ready.popleft()
+            if ready:
+                batch = list(ready)
+                ready.clear()
+                self._calls_at_instant += len(batch)
                 if self._calls_at_instant > CALLS_PER_INSTANT_MAX:
-                    raise SimulationError(f"endless loop at {now:.3f} s: {handle!r}")
-                if not handle._cancelled:
-                    self._run_handle(handle)
-            elif ready:
-                self._run_batch(list(ready))
+                    raise SimulationError(f"endless loop at {now:.3f} s: {batch[:3]!r}")
+                self._run_batch(self._order(batch) if len(batch) > 1 else batch)
             if self._stopping:  # type: ignore[attr-defined]
                 return
-
-    def _run_batch(self, batch: list[_SimHandle]) -> None:
-        self._ready.clear()
-        self._calls_at_instant += len(batch)
-        if self._calls_at_instant > CALLS_PER_INSTANT_MAX:
-            raise SimulationError(f"endless loop at {self.now_s:.3f} s: {batch[:3]!r}")
-        for handle in self._order(batch):
-            if not handle._cancelled:
-                self._run_handle(handle)
 
     def _next_instant(self) -> None:
         """Nothing is ready: the clock moves to the next timer, once all that ran keeps its invariants."""
@@ -327,31 +315,34 @@ class SimLoop(asyncio.BaseEventLoop):
             self.now_s = heap[0][0]
             self._calls_at_instant = 0
 
-    def _run_handle(self, handle: _SimHandle) -> None:
-        life = handle.life
-        if life is not None:
-            # Looked at just before each call: an earlier handle of this batch may have killed the life.
-            if not life.alive:
-                return
-            if life.paused:
-                life.deferred.append(handle)
-                return
-            self.trace = hash((self.trace, self.now_s, life.index))
-        self.calls += 1
-        self._running_life = life
-        callback = handle._callback
-        assert callback is not None, "only a cancelled handle has none"
-        try:
-            handle._context.run(callback, *handle._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001
-            # As asyncio does it: the loop goes on, and somebody hears of it.
-            self.call_exception_handler(
-                {"message": f"Exception in callback {callback!r}", "exception": error, "handle": handle}
-            )
-        if life is not None and (life.checked or life.changed):
-            self._ran[life.index] = life
+    def _run_batch(self, batch: list[_SimHandle]) -> None:
+        now, ran = self.now_s, self._ran
+        for handle in batch:
+            if handle._cancelled:
+                continue
+            life = handle.life
+            if life is not None:
+                # Looked at just before each call: an earlier handle of this batch may have killed the life.
+                if not life.alive:
+                    continue
+                if life.paused:
+                    life.deferred.append(handle)
+                    continue
+                self.trace = hash((self.trace, now, life.index))
+            self.calls += 1
+            self._running_life = life
+            callback: Any = handle._callback
+            try:
+                handle._context.run(callback, *handle._args)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001
+                # As asyncio does it: the loop goes on, and somebody hears of it.
+                self.call_exception_handler(
+                    {"message": f"Exception in callback {callback!r}", "exception": error, "handle": handle}
+                )
+            if life is not None and (life.checked or life.changed):
+                ran[life.index] = life
 
     def _check_invariants(self) -> None:
         for life in self._ran.values():
@@ -368,13 +359,16 @@ class SimLoop(asyncio.BaseEventLoop):
         if self._shuffle_all:
             self._rng.shuffle(batch)
             return batch
-        lives = [handle.life for handle in batch]
-        first = lives[0]
-        if all(life is first for life in lives):
+        first = batch[0].life
+        for handle in batch:
+            if handle.life is not first:
+                break
+        else:
             return batch
         queues: dict[int, list[_SimHandle]] = {}
         turns: list[int] = []
-        for handle, life in zip(batch, lives, strict=True):
+        for handle in batch:
+            life = handle.life
             index = 0 if life is None else life.index
             queues.setdefault(index, []).append(handle)
             turns.append(index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, cast
 
@@ -17,9 +17,9 @@ from broker.service import Broker
 from chaos.checks import Evidence, Violation
 from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
-from chaos.history import Asked, History, Observed, Ok, Read
+from chaos.history import Asked, History, Observed, Ok, Read, Send
 from chaos.scenarios import Plan
-from chaos.sim.cluster import GROUP, SimCluster, WorldConfig
+from chaos.sim.cluster import GROUP, Node, SimCluster, WorldConfig
 from chaos.sim.extras import Extras
 from chaos.sim.faults import Nemesis
 from chaos.sim.losses import Losses
@@ -63,8 +63,8 @@ class _Calm:
     def look(
         self, now_ms: float, cluster: SimCluster, statuses: Mapping[str, dict[str, Any]], busy: bool
     ) -> None:
-        shape = (busy, cluster.shape(statuses))
-        if shape != self._shape or cluster.silent:
+        shape = cluster.shape(statuses)
+        if shape != self._shape or cluster.silent or busy:
             self._shape = shape
             self._still_since_ms = now_ms
         if busy or not cluster.well(statuses):
@@ -131,6 +131,7 @@ class Story:
         self.extras: Extras | None = None
         self._calm = _Calm()
         self._serving = _Serving(self.history)
+        self._nodes: dict[str, Node] = {}  # where each producer's client runs
         self._loading = False
         self._told_silence = False
         self.found: list[Violation] = []
@@ -265,14 +266,17 @@ class Story:
         tasks: list[asyncio.Task[None]] = []
         for number in range(load.producers):
             name = f"p{number}"
-            node, env = cluster.client(name)
-            sender = ClientSender(env, name, namesrvs)
+            if number == 0 or not self.plan.one_client:
+                node, env = cluster.client(name)
+                sender = ClientSender(env, name, namesrvs)
+                begun = cluster.inside(node, sender.start(), name=f"start-{name}")
+            self._nodes[name] = node
             chance = cluster.chance(f"load:{name}")
             producer = ProducerLoad(name, sender, self.queues, load, self.history, cluster.clock, chance)
             producers.append(producer)
 
-            async def produce(sender: ClientSender = sender, producer: ProducerLoad = producer) -> None:
-                await sender.start()
+            async def produce(begun: asyncio.Task[None] = begun, producer: ProducerLoad = producer) -> None:
+                await begun
                 await producer.run()
 
             tasks.append(cluster.inside(node, produce(), name=name))
@@ -331,7 +335,7 @@ class Story:
     async def _last_sends(self, producers: list[ProducerLoad]) -> None:
         """In a healed cluster every producer's next send is acknowledged."""
         for producer in producers:
-            node = self.cluster.nodes[producer.name]
+            node = self._nodes[producer.name]
             for _ in range(LAST_TRIES):
                 # The first may meet a connection whose other end lost power: its answer is unknown.
                 if await self.cluster.inside(node, producer.send_one(), name="last"):
@@ -355,6 +359,7 @@ class Story:
 
     def _logs(self) -> Iterator[ReplicaLog]:
         """Each serving broker's CommitLog, through its own store, and noted in the history."""
+        sends = self.history.sends()
         for node in self.cluster.of("broker"):
             if not node.running:
                 continue
@@ -371,7 +376,7 @@ class Story:
                 self._noterecords_in(f"log of {node.name}", walk(data, at))
                 parts.append(data)
                 at += len(data)
-            self._note_queues(node.name, store)
+            self._note_queues(node.name, store, sends)
             epochs = tuple((int(epoch), int(start)) for epoch, start in store.epochs.entries)
             yield ReplicaLog(node.name, begin, b"".join(parts), store.confirmed, epochs)
 
@@ -388,7 +393,7 @@ class Story:
         except DiskError as error:
             self.found.append(Violation("unreadable", f"{source}: {error}"))
 
-    def _note_queues(self, name: str, store: MessageStore) -> None:
+    def _note_queues(self, name: str, store: MessageStore, sends: Sequence[Send]) -> None:
         """The same messages, found through the ConsumeQueues, and some of them through the index."""
         for queue in self.queues:
             at = store.min_queue_offset(queue.topic, queue.queue_id)
@@ -397,7 +402,7 @@ class Story:
                 self._noterecords_in(f"queues of {name}", records_in(chunk))
         source = f"queues of {name}"
         there = {read.key for read in self.history.reads(final=True) if read.source == source}
-        acked = [send for send in self.history.sends() if send.outcome == "ok" and send.key in there]
+        acked = [send for send in sends if send.outcome == "ok" and send.key in there]
         for send in self.cluster.chance(f"index:{name}").sample(acked, min(INDEX_SAMPLES, len(acked))):
             found = store.query(send.queue.topic, send.key, 32, 0, 1 << 60)
             if not any(send.key.encode() in record for record in found):

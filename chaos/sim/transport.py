@@ -244,12 +244,12 @@ class SimTransport(asyncio.Transport):
         if not self.alive:
             return
         fabric, out = self._fabric, self.out
-        due = fabric.loop.time() + fabric.latency_s(self.host, self.peer_host)
+        due = fabric.loop.now_s + fabric.latency_s(self.host, self.peer_host)
         if due < out.last_due_s:
             due = out.last_due_s
         out.last_due_s = due
-        if packet is not _RST:
-            out.unacked += len(cast(bytes, packet))
+        if isinstance(packet, bytes):
+            out.unacked += len(packet)
         out.way.append((due, packet))
         fabric.loop.call_at(due, self.arrive, context=fabric.context)
 
@@ -261,15 +261,14 @@ class SimTransport(asyncio.Transport):
         if fabric.is_cut(self.host, self.peer_host):
             out.held = True
             return
-        way, now = out.way, fabric.loop.time()
-        while way and way[0][0] <= now:
+        way, loop = out.way, fabric.loop
+        while way and way[0][0] <= loop.now_s:
             packet = way.popleft()[1]
             fabric.delivered += 1
-            if packet is _RST:
-                fabric.loop.note(self.number, -1)
+            if isinstance(packet, bytes):
+                loop.note(self.number, len(packet), zlib.crc32(packet))
             else:
-                data = cast(bytes, packet)
-                fabric.loop.note(self.number, len(data), zlib.crc32(data))
+                loop.note(self.number, -1)
             if self.peer is not None:
                 self.peer.receive(packet)
 
@@ -316,8 +315,11 @@ class SimTransport(asyncio.Transport):
             if isinstance(packet, bytes) and self.peer is not None:
                 self.peer.acked(len(packet))
             return
-        self._in.received.append(packet)
-        self._wake()
+        into = self._in
+        into.received.append(packet)
+        if not into.delivering and self._protocol is not None:
+            into.delivering = True
+            self._fabric.loop.call_soon(self._deliver, context=self._context)
 
     def receive_reset(self) -> None:
         if not self.alive or self._state is _State.CLOSED:
@@ -334,14 +336,9 @@ class SimTransport(asyncio.Transport):
 
     def _deliver(self) -> None:
         """The process reads from its socket; runs in its life."""
-        self._in.delivering = False
-        protocol = self._protocol
-        if (
-            self._state is not _State.OPEN
-            or not self._in.reading
-            or not self._in.received
-            or protocol is None
-        ):
+        into, protocol = self._in, self._protocol
+        into.delivering = False
+        if self._state is not _State.OPEN or not into.reading or not into.received or protocol is None:
             return
         data = self._take()
         try:
@@ -356,15 +353,15 @@ class SimTransport(asyncio.Transport):
             )
             self._fail(error)
             return
-        self._wake()
+        if into.received:
+            self._wake()
 
     def _take(self) -> bytes:
         """What one read of the socket returns: all bytes before a FIN, sometimes only some of them."""
         received = self._in.received
-        first = received.popleft()
-        if not first or first is _RST:
+        data = received.popleft()
+        if not data or not isinstance(data, bytes):
             return b""
-        data = cast(bytes, first)
         if received:
             parts, size = [data], len(data)
             while received and size < READ_BYTES_MAX and received[0] and received[0] is not _RST:

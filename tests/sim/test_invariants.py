@@ -27,6 +27,15 @@ OTHERS_STATE = {
     # What these methods change is none of what the check reads, or it is checked where it is changed.
     "remoting.guard.Guard": {"on_made", "_new_turn", "_end", "admit"},
     "broker.state.clients.Clients": set(),
+    # Where an entry is written, it is the dirty queues that change, not which queues there are.
+    "store.files.consume_queue.ConsumeQueues": {
+        "write_out",
+        "wrote_until",
+        "patched",
+        "take_unsynced",
+        "sync_all",
+        "truncate",
+    },
 }
 
 
@@ -99,15 +108,15 @@ def test_no_other_method_changes_what_is_checked(name: str) -> None:
     assert not changing, f"{sorted(changing)} of {name} change it and are not in CHANGED_BY"
 
 
-@pytest.mark.parametrize("name", sorted(PART_OF))
-def test_a_part_is_checked_by_its_whole(name: str) -> None:
-    check = _methods(_class(PART_OF[name]))[METHOD]
+@pytest.mark.parametrize("name", sorted({whole for wholes in PART_OF.values() for whole in wholes}))
+def test_a_whole_checks_its_parts(name: str) -> None:
+    check = _methods(_class(name))[METHOD]
     called = [
         node
         for node in ast.walk(check)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == METHOD
     ]
-    assert len(called) == sum(whole == PART_OF[name] for whole in PART_OF.values())
+    assert len(called) >= sum(name in wholes for wholes in PART_OF.values())
 
 
 def test_the_world_stops_at_a_part_that_is_checked_after_its_change() -> None:

@@ -89,6 +89,33 @@ def test_every_kind_of_fault_is_drawn() -> None:
     assert any(targets >= {"n0", "n1", "n2"} for targets in paused)
 
 
+def _one_without_power(plan: Plan) -> tuple[int, int, list[tuple[int, int]]] | None:
+    """When the one broker that loses power does and is back, and so of all others, which are killed once."""
+    back = {step.fault.target[1:]: step.at_ms for step in plan.steps if isinstance(step.fault, Restart)}
+    gone = [step for step in plan.steps if step.fault.name in ("power_fail", "kill")]
+    off = [step for step in gone if step.fault.name == "power_fail"]
+    brokers = {f"b{number}" for number in range(1, plan.brokers + 1)}
+    if len(off) != 1 or {step.fault.target for step in gone} != brokers or len(gone) != len(brokers):
+        return None
+    times = {step.fault.target: (step.at_ms, back.get(step.bind or "", 1 << 30)) for step in gone}
+    at, until = times.pop(off[0].fault.target)
+    return at, until, list(times.values())
+
+
+def test_the_schedules_that_once_lost_messages_are_among_what_is_drawn() -> None:
+    met = set()
+    for seed in range(6000):
+        found = _one_without_power(plan_of(seed))
+        if found is None:
+            continue
+        at, until, others = found
+        if all(at <= killed <= back < until and back <= at + 1500 for killed, back in others):
+            met.add("processes are back before a dead master is missed, then it is")
+        if all(at - 400 <= killed < at for killed, _ in others):
+            met.add(f"power goes behind all kills, {'first' if until < others[0][1] else 'last'} back")
+    assert len(met) == 3, met
+
+
 def plan_of(seed: int) -> Plan:
     return find(SWARM).plan(random.Random(f"{SWARM}:{seed}"))
 
