@@ -62,9 +62,11 @@ QUICK: Final = (
 """What ``make quick`` runs after every edit, in a minute: pure deciders, codecs, the store, a few seeds."""
 WAITING: Final = ("live", "interop")
 """Tests that mostly wait for processes of their own: they run beside those that compute."""
-ONE_WORKER: Final = ("tests/interop/", "tests/live/", "tests/audit/test_spark", "tests/cli/test_demo")
-"""Their tests share a cluster, the real RocketMQ or a Spark session."""
-SLOW_FILES: Final = frozenset[str]()
+WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
+ONE_WORKER: Final = ("tests/audit/test_spark", "tests/cli/test_demo")
+"""Their tests share a Spark session, as those of a file in WAITING_FOLDERS share a cluster."""
+LANES: Final = 2
+"""So many workers at most run files that wait; the others compute meanwhile."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -96,14 +98,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     from xdist.scheduler import LoadScopeScheduling
 
-    class ByFolder(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-        """Every test goes wherever a worker is free, except the folders that start something costly; the
-        folders of many tests, which are those, begin first."""
+    class ByCost(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+        """Every test goes wherever a worker is free, except files that start something costly: they stay
+        together, begin first, and LANES workers at most are busy with those that wait."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return next((folder for folder in ONE_WORKER if nodeid.startswith(folder)), nodeid)
+            if nodeid.startswith(WAITING_FOLDERS):
+                return nodeid.partition("::")[0]
+            return next((start for start in ONE_WORKER if nodeid.startswith(start)), nodeid)
 
-    return ByFolder(config, log)
+        def _assign_work_unit(self, node: Any) -> None:
+            busy = [n for n, units in self.assigned_work.items() if n is not node and self._waits(units)]
+            waits = len(busy) < LANES
+            following = (one for one in self.workqueue if one.startswith(WAITING_FOLDERS) is waits)
+            chosen = next(following, None)
+            if chosen is not None:
+                self.workqueue.move_to_end(chosen, last=False)
+            super()._assign_work_unit(node)
+
+        @staticmethod
+        def _waits(units: dict[str, dict[str, bool]]) -> bool:
+            return any(
+                scope.startswith(WAITING_FOLDERS) and not all(done.values()) for scope, done in units.items()
+            )
+
+    return ByCost(config, log)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -159,6 +159,22 @@ def _always(original: Any) -> Any:
     return property(lambda self: True)
 
 
+def _last_master_alone(original: Any) -> Any:
+    def may_go_on(self: Group) -> list[int]:
+        found: list[int] = original.fget(msgspec.structs.replace(self, unaware=[]))
+        return found
+
+    return property(may_go_on)
+
+
+def _members_had_all(original: Any) -> Any:
+    def elected(self: Group, chosen: int, had_all: list[int], *, needs_lease: bool = False) -> None:
+        original(self, chosen, had_all, needs_lease=needs_lease)
+        self.before = [broker_id for broker_id in had_all if broker_id != chosen]
+
+    return elected
+
+
 def _largest_registered(original: Any) -> Any:
     def majority_of(self: Group) -> int:
         registered = max((replica.majority_of for replica in self.replicas.values()), default=0)
@@ -324,6 +340,13 @@ PLANTS: Final[Mapping[str, Plant]] = {
         name="outsiders_may_lead",
         replacement=_always,
     ),
+    "late_word_of_a_member": Plant(
+        "an outsider is elected while a former master may still read what its members said",
+        Setting(unclean=True, start="two", budget=Budget(1, 2, keys=1)),
+        owner=Group,
+        name="may_go_on",
+        replacement=_last_master_alone,
+    ),
     "news_without_outsiders": Plant(
         "a master that was elected hears with its first lease only that its members' word is not enough",
         Setting(unclean=True, budget=Budget(1, 2, proposals=1)),
@@ -394,6 +417,13 @@ PLANTS: Final[Mapping[str, Plant]] = {
         owner=Group,
         name="majority_of",
         replacement=_largest_registered,
+    ),
+    "majority_vouches_for_all": Plant(
+        "a master elected in mode all gives way to a member of the former majority mode's set",
+        Setting(wait="majority", then=Mode("all"), budget=Budget(1, 2, kills=1, modes=1, leases=1)),
+        owner=Group,
+        name="elected",
+        replacement=_members_had_all,
     ),
     "majority_at_once": Plant(
         "a majority elects before a majority is in the set of the first master in majority mode",

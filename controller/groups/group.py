@@ -53,7 +53,8 @@ class Group(msgspec.Struct):
     ``renews``: a master was elected since one of them was forgotten.
     ``quorum_members``: the last SyncStateSet that was a majority, in majority mode; empty = none was yet.
     ``led``: the last master, if none leads now. ``needs_lease``: since its epoch began, or since it said so,
-    it acknowledges with a lease only, whatever its members say."""
+    it acknowledges with a lease only, whatever its members say. ``unaware``: former masters that went by the
+    word of their members, and may still read what these said before they followed another one."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -74,6 +75,7 @@ class Group(msgspec.Struct):
     renews: bool = False
     led: int | None = None
     needs_lease: bool = False
+    unaware: list[int] = []
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -108,12 +110,20 @@ class Group(msgspec.Struct):
 
     @property
     def outsiders_may_lead(self) -> bool:
-        """Whether nobody goes on acknowledging when the last lease is over. A master that waits for every
-        member does, by their word, unless it knows that a broker from outside may be elected: cut off before
-        it heard of that, together with a member, it would never stop. Or an operator gave it up."""
+        """Whether nobody goes on acknowledging when the last lease is over."""
+        return not self.may_go_on
+
+    @property
+    def may_go_on(self) -> list[int]:
+        """Masters that may acknowledge without a lease. One that waits for every member does, by their word,
+        unless it knows that a broker from outside may be elected: cut off before it heard of that, together
+        with a member, it would never stop. A former one may still read what its members said before they
+        followed another master; so it counts until it has followed that one, or an operator gave it up."""
         led = self.master if self.led is None else self.led
         waits_for_all = self.rule is not None and self.rule.all_ack is True
-        return self.needs_lease or not waits_for_all or led not in self.replicas
+        if led in self.replicas and waits_for_all and not self.needs_lease:
+            return sorted({*self.unaware, led})
+        return list(self.unaware)
 
     def address(self, broker_id: int | None) -> str | None:
         replica = None if broker_id is None else self.replicas.get(broker_id)
@@ -193,6 +203,9 @@ class Group(msgspec.Struct):
         is in its set the members decide; nothing is acknowledged meanwhile.
         """
         rule = self.replicas[chosen].rule
+        self.unaware = _without(self.may_go_on, {chosen})
+        if self.rule is not None and self.rule.all_ack is False and rule.all_ack is True:
+            had_all = []  # fewer than all acknowledged: its members are none that it may give way to
         same = self.rule is None or self.rule.majority_of == rule.majority_of
         self.majority_next = 0 if same or self.virgin else rule.majority_of
         self.rule = msgspec.structs.replace(rule, majority_of=0) if self.majority_next else rule
@@ -214,6 +227,7 @@ class Group(msgspec.Struct):
     def join(self, members: list[int]) -> None:
         """The SyncStateSet becomes ``members``; new ones were level with the master since they registered."""
         joined = set(members) - set(self.members)
+        self.unaware = _without(self.unaware, joined)
         self.suspect = [broker_id for broker_id in self.suspect if broker_id not in joined]
         self.members, self.members_epoch = members, self.members_epoch + 1
         counted = len(set(members) & set(self.voters))
@@ -261,6 +275,7 @@ class Group(msgspec.Struct):
         self.replicas = {number: replica for number, replica in self.replicas.items() if number not in gone}
         self.suspect = _without(self.suspect, gone)
         self.quorum_members = _without(self.quorum_members, gone)
+        self.unaware = _without(self.unaware, gone)
         if gone & set(self.members):
             if self.master is None or self.master in gone:
                 led = gone & set(self.members if self.master is None else (self.master,))

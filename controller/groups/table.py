@@ -455,10 +455,9 @@ def nobody(name: str, group: Group, command: ElectMaster) -> str:
     """Why an election found nobody, for the operator who has to bring one back."""
     alive = sorted({*command.alive, command.broker_id} & set(group.replicas))
     suspects = f", suspect {group.suspect}" if group.suspect else ""
-    led = group.master if group.led is None else group.led
     held = (
-        f"; broker {led} may go on by its members' word, so enableElectUncleanMaster elects nobody until it"
-        " hears of it or is removed (keelmq group forget)"
+        f"; broker {', '.join(map(str, group.may_go_on))} may go on by its members' word, so"
+        " enableElectUncleanMaster elects nobody until it hears of it or is removed (keelmq group forget)"
     )
     return (
         f"no broker of {name} may become master: its SyncStateSet is {sorted(group.members)},"

@@ -317,6 +317,37 @@ def test_what_a_master_said_of_its_leases_is_over_with_its_epoch() -> None:
     assert outsider_for(table) is None
 
 
+@pytest.mark.parametrize("gone", ["not yet", "follows", "removed"])
+def test_no_outsider_is_elected_while_a_former_master_may_read_old_acknowledgements(gone: str) -> None:
+    """Broker 2 acknowledged a record to master 1, was elected, and keeps to leases. Its word is still on its
+    way: master 1 would answer OK for what an outsider lacks, as it never heard of one."""
+    table = started(ALL)
+    alter(table, (1, 2))
+    elect(table, alive=(2,))
+    assert keeps_to_leases(table, 2, 2) == 0
+    if gone == "follows":
+        assert alter(table, (1, 2)) == 0
+        assert alter(table, (2,)) == 0
+    elif gone == "removed":
+        table.apply(CleanBrokers(group=G, broker_ids=(1,), living=True))
+    else:
+        remark = elect(table, 3, alive=(3,), unclean=True)["remark"]
+        assert "broker 1 may go on" in remark
+    assert outsider_for(table) == (None if gone == "not yet" else 3)
+
+
+def test_members_of_a_majority_lead_for_nobody_that_was_restarted_to_wait_for_all() -> None:
+    """What 1 and 2 acknowledged, 3 lacks, though it was a member. Broker 1 is elected in mode all and asks
+    for its next epoch before it began this one: it has everything itself."""
+    table = started(MAJORITY)
+    registers(table, 1, **ALL)
+    ends = {1: End(1, 100), 2: End(1, 100), 3: End(1, 0)}
+    elect(table, alive=(1, 2), ends=ends)
+    assert table.groups[G].master == 1
+    elect(table, 1, alive=(1, 3), ends=ends, restarted=True, log_epoch=1)
+    assert table.groups[G].master == 1
+
+
 def test_an_outsider_is_elected_after_a_master_that_was_removed_or_whose_members_never_vouch() -> None:
     removed = started(ALL)
     alter(removed, (1, 2))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
@@ -19,6 +21,7 @@ from admin.local.layout import free_base_port
 from chaos.worlds import rocketmq
 from tests.interop.mixed import KeelmqNode, Server
 
+T = TypeVar("T")
 HERE: Final = Path(__file__).parent
 OLD: Final = "4.9.7"
 """The last version with ACL 1.0 alone whose servers are in Maven Central."""
@@ -284,7 +287,13 @@ def _running(side: Side) -> Iterator[Side]:
         yield side
     finally:
         for server in reversed(side.servers):
-            server.stop()
+            server.stop(signal.SIGKILL)
+
+
+def beside(*works: Callable[[], T]) -> list[T]:
+    """What each of ``works`` returned; all at once, as they mostly wait."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [begun.result() for begun in [pool.submit(work) for work in works]]
 
 
 def all_of(seen: Sequence[dict[str, str]], *keys: str) -> list[tuple[str, ...]]:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.interop.acl_sides import (
     INNER,
     Side,
     all_of,
+    beside,
     keelmq_side,
     old_library,
     old_side,
@@ -107,23 +109,25 @@ def go_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.fixture(scope="module")
-def keelmq_2(new_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, list[str]]]:
-    """One keelmq broker with ACL 2.0, and what its set-up printed."""
-    with keelmq_side(tmp_path_factory.mktemp("keelmq2"), **ACL_2) as side:
-        yield side, side.mqadmin(new_library, *SETUP_2)
+Made = tuple[Side, list[str]]
+"""One broker, and what its set-up printed."""
 
 
 @pytest.fixture(scope="module")
-def real_2(new_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, list[str]]]:
-    with real_side(tmp_path_factory.mktemp("real2"), **ACL_2) as side:
-        yield side, side.mqadmin(new_library, *SETUP_2)
+def sides_2(new_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Made, Made]]:
+    """A keelmq broker with ACL 2.0 and a real one."""
+    with (
+        keelmq_side(tmp_path_factory.mktemp("keelmq2"), **ACL_2) as ours,
+        real_side(tmp_path_factory.mktemp("real2"), **ACL_2) as theirs,
+    ):
+        said = beside(*(partial(side.mqadmin, new_library, *SETUP_2) for side in (ours, theirs)))
+        yield (ours, said[0]), (theirs, said[1])
 
 
 def test_users_and_policies_are_made_and_shown_as_by_the_real_broker(
-    keelmq_2: tuple[Side, list[str]], real_2: tuple[Side, list[str]]
+    sides_2: tuple[Made, Made],
 ) -> None:
-    ours, theirs = ([plain(said) for said in side[1]] for side in (keelmq_2, real_2))
+    ours, theirs = ([plain(said) for said in side[1]] for side in sides_2)
     for command, one, two in zip(SETUP_2, ours, theirs, strict=True):
         assert one == two, command
 
@@ -136,27 +140,24 @@ def some(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def test_clients_of_5_5_and_4_9_are_let_in_and_turned_away_as_by_the_real_broker(
-    keelmq_2: tuple[Side, list[str]], real_2: tuple[Side, list[str]], new_library: Path
+    sides_2: tuple[Made, Made], new_library: Path
 ) -> None:
     for library in (new_library, old_library()):
-        ours, theirs = (side.drive(library, *CASES_2) for side, _ in (keelmq_2, real_2))
+        ours, theirs = beside(*(partial(side.drive, library, *CASES_2) for side, _ in sides_2))
         assert some(ours) == some(theirs)
         assert all_of(ours, "code")[:9] == [(c,) for c in ("0", "0", "16", "16", "16", "16", "16", "16", "0")]
 
 
-def test_a_user_without_a_right_is_no_operator(
-    keelmq_2: tuple[Side, list[str]], real_2: tuple[Side, list[str]], new_library: Path
-) -> None:
+def test_a_user_without_a_right_is_no_operator(sides_2: tuple[Made, Made], new_library: Path) -> None:
     alice = ("alice", "alice-secret")
-    ours, theirs = (
-        [plain(said) for said in side.mqadmin(new_library, *AS_ALICE_2, key=alice)]
-        for side, _ in (keelmq_2, real_2)
+    ours, theirs = beside(
+        *(partial(side.mqadmin, new_library, *AS_ALICE_2, key=alice) for side, _ in sides_2)
     )
-    assert ours == theirs
+    assert [plain(said) for said in ours] == [plain(said) for said in theirs]
     assert all("CODE: 16" in said for said in ours)
-    for said in keelmq_2[0].mqadmin(new_library, *LEFT_OPEN_2, key=alice):
+    for said in sides_2[0][0].mqadmin(new_library, *LEFT_OPEN_2, key=alice):
         assert "has no permission to access" in said
-    for said in real_2[0].mqadmin(new_library, *LEFT_OPEN_2, key=alice):
+    for said in sides_2[1][0].mqadmin(new_library, *LEFT_OPEN_2, key=alice):
         assert "success" in said, "the real broker closed it: so may our list of differences"
 
 
@@ -170,13 +171,13 @@ def go_facts(side: Side, driver: Path, *commands: str) -> list[dict[str, str]]:
 
 
 def test_the_go_client_is_let_in_and_turned_away_as_by_the_real_broker(
-    keelmq_2: tuple[Side, list[str]], real_2: tuple[Side, list[str]], go_driver: Path
+    sides_2: tuple[Made, Made], go_driver: Path
 ) -> None:
     cases = [case for case in CASES_2 if case.split()[0] == "send"]
     cases.append(f"consume {ALICE} Allowed g-allowed 1 10000")
-    for side, _ in (keelmq_2, real_2):
+    for side, _ in sides_2:
         side.drive(rocketmq.fetch(), "send rootroot root-secret Allowed 3")
-    ours, theirs = (go_facts(side, go_driver, *cases) for side, _ in (keelmq_2, real_2))
+    ours, theirs = beside(*(partial(go_facts, side, go_driver, *cases) for side, _ in sides_2))
     # How much of a topic it was at differs with what was read before.
     assert all_of(ours[:-1], "done", "text") == all_of(theirs[:-1], "done", "text")
     assert "has no permission to access Topic:Denied" in ours[1]["text"]
@@ -241,23 +242,27 @@ def test_acl_1_as_of_a_real_broker_of_4_9(new_library: Path, tmp_path: Path) -> 
     library = old_library()
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "plain_acl.yml").write_text(PLAIN_ACL)
-    said, seen = [], []
-    sides = (
-        keelmq_side(tmp_path / "ours", aclEnable="true", aclHome=tmp_path / "conf"),
-        old_side(tmp_path / "theirs", library, PLAIN_ACL),
-    )
-    for made in sides:
-        with made as side:
-            said.append([plain(one) for one in side.mqadmin(library, *SETUP_1)])
-            seen.append([side.drive(one, *CASES_1) for one in (new_library, library)])
-            denied = side.mqadmin(library, "updateTopic -b BROKER -t Mine", key=("alice-key", "alice-secret"))
-            assert "Need admin permission for request code=17, but accessKey=alice-key is not" in denied[0]
-    for command, one, two in zip(SETUP_1, *said, strict=True):
+
+    def on(side: Side) -> tuple[list[str], list[list[dict[str, str]]]]:
+        said = [plain(one) for one in side.mqadmin(library, *SETUP_1)]
+        seen = [side.drive(one, *CASES_1) for one in (new_library, library)]
+        denied = side.mqadmin(library, "updateTopic -b BROKER -t Mine", key=("alice-key", "alice-secret"))
+        assert "Need admin permission for request code=17, but accessKey=alice-key is not" in denied[0]
+        return said, seen
+
+    with (
+        keelmq_side(tmp_path / "ours", aclEnable="true", aclHome=tmp_path / "conf") as one_side,
+        old_side(tmp_path / "theirs", library, PLAIN_ACL) as other_side,
+    ):
+        (our_words, our_rows), (their_words, their_rows) = beside(
+            partial(on, one_side), partial(on, other_side)
+        )
+    for command, one, two in zip(SETUP_1, our_words, their_words, strict=True):
         assert one == two, command
-    for ours, theirs in zip(*seen, strict=True):
-        for one, two in zip(some(ours), some(theirs), strict=True):
-            assert {k: without_frame(v) for k, v in one.items()} == {
-                k: without_frame(v) for k, v in two.items()
+    for ours, theirs in zip(our_rows, their_rows, strict=True):
+        for row, their_row in zip(some(ours), some(theirs), strict=True):
+            assert {k: without_frame(v) for k, v in row.items()} == {
+                k: without_frame(v) for k, v in their_row.items()
             }
 
 

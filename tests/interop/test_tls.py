@@ -152,7 +152,7 @@ def real_servers(directory: Path, options: str) -> Iterator[str]:
         yield namesrv
     finally:
         for server in reversed(servers):
-            server.stop()
+            server.stop(signal.SIGKILL)
 
 
 def booted(server: rocketmq.Node) -> bool:

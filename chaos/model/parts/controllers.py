@@ -30,6 +30,8 @@ from controller.groups.table import ReplicaTable
 
 GROUP = "g"
 CLUSTER = "c"
+UNCLEAN = "unclean"
+"""The cluster of a group whose Controllers may elect outsiders: only there ``Group.unaware`` decides."""
 TIMEOUT_MS = 1500
 _ENCODE = msgspec.msgpack.Encoder().encode
 _DECODE = msgspec.msgpack.Decoder(Group).decode
@@ -55,7 +57,7 @@ def new_table(
         for i in registered
     }
     group = Group(
-        CLUSTER,
+        UNCLEAN if setting.unclean else CLUSTER,
         next_id=registered[-1] + 1,
         replicas=replicas,
         virgin=False,
@@ -87,12 +89,15 @@ def _ids_of(group: Group) -> tuple[list[int], ...]:
         group.removed,
         group.holders,
         group.quorum_members,
+        group.unaware,
     )
 
 
 def encoded(group: Group) -> bytes:
-    """The group as bytes; the count of unclean elections decides nothing and would only part equal states."""
+    """The group as bytes; what decides nothing would only part equal states."""
     group.unclean_elections = 0
+    if group.cluster != UNCLEAN:
+        group.unaware = []
     group.replicas = dict(sorted(group.replicas.items()))
     for ids in _ids_of(group):
         ids.sort()
