@@ -27,8 +27,8 @@ WAIT_S: Final = 4.0
 FORGET_S: Final = 2.5
 """Longer than a living broker takes to be heard of again."""
 FORGET_TRIES: Final = 4
-REFUSED_S: Final = 0.5
-"""How often the operator looks for slaves that keep a log of their own."""
+LOOK_S: Final = 0.5
+"""How often the operator looks for brokers that wait for it."""
 
 
 class Operator:
@@ -77,29 +77,36 @@ class Operator:
                 for address in controllers:
                     await admin.session.call(address, Request.UPDATE_CONTROLLER_CONFIG, {}, body=body)
 
-    async def give_up_their_logs(self, allowed: Callable[[], bool]) -> None:
-        """Decide for the master's log where a slave holds confirmed messages that it lacks: after an unclean
-        election. Stop the slave, take its store away, start it with an empty one (docs/operations.md)."""
+    async def mend_brokers(self, allowed: Callable[[], bool]) -> None:
+        """What docs/operations.md has an operator do with one broker. A write or a sync failed: restart it.
+        Its slave holds confirmed messages that the master lacks, after an unclean election (``allowed``), or
+        it was declared gone: stop it, take its store away, start it with an empty one."""
         cluster = self._cluster
         while True:
-            await asyncio.sleep(REFUSED_S)
+            await asyncio.sleep(LOOK_S)
             known = cluster.registered()
             for node in cluster.of("broker"):
-                if not allowed() or not node.running:
+                if not node.running or node.server is None:
                     continue
                 broker = cast(Broker, node.server)
-                # One that the Controllers forgot was declared gone: it begins anew.
-                gone = bool(known) and broker.context.role_state.broker_id not in (-1, *known)
-                if gone or broker.ha.needs_reseed is not None:
+                # One that the Controllers forgot was declared gone: it begins anew. It may not know it, and
+                # without what it lost it has no role that tells its id.
+                gone = bool(known) and broker.role.broker_id not in (None, *known)
+                if allowed() and (gone or broker.ha.needs_reseed is not None):
                     await self._give_up_log(node)
+                elif broker.store.files.health.broken is not None and await self._stopped(node):
+                    cluster.start(node.name)
 
     async def _give_up_log(self, node: Node) -> None:
         cluster = self._cluster
-        cluster.stop(node.name)
-        if await cluster.until(lambda: None if node.state == "down" else "it stops", 5.0) is None:
+        if await self._stopped(node):
             node.machine.wipe()
             cluster.history.add(Happened(cluster.clock(), node.name, "log_given_up"))
             cluster.start(node.name)
+
+    async def _stopped(self, node: Node) -> bool:
+        self._cluster.stop(node.name)
+        return await self._cluster.until(lambda: None if node.state == "down" else "it stops", 5.0) is None
 
     def change(self, values: Mapping[str, str]) -> bool:
         """Begin a rolling change; False while another one is under way."""
