@@ -160,11 +160,17 @@ class AdminClient(Lifecycle):
         return config
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete it on every group that has a master, and at the NameServers that answer."""
+        """Delete it on every group that has a master, and at the NameServers that answer. Raises NoMaster
+        when none has, or when one that a NameServer still takes for a master is a slave by now: it says OK,
+        and deletes nothing."""
         info = await self.cluster_info()
-        for members in info.brokers.values():
-            if 0 in members:
-                await self.session.call(members[0], Request.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        masters = [members[0] for members in info.brokers.values() if 0 in members]
+        if not masters:
+            raise NoMaster(f"no group has a master now: {topic} is not deleted")
+        for address in masters:
+            answer = await self.session.call(address, Request.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+            if answer.ext.get("role") == "slave":
+                raise NoMaster(f"{address} is a slave by now: {topic} is not deleted there")
         for address in self.session.routes.nameservers:
             await self.session.call(address, Request.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
         self.session.routes.forget(topic)

@@ -52,6 +52,8 @@ class Extras:
         self._admin = AdminClient(env, namesrvs)
         self._number = 0
         self._stopping = False
+        self._made = False
+        """Whether the topic of all extras was made before the end: without it nothing was asked for."""
         self._acts: dict[str, Callable[[str], Awaitable[None]]] = {
             "delayed": self._delayed,
             "transaction": self._transaction,
@@ -82,6 +84,7 @@ class Extras:
         for part in (self._producer, self._consumer, self._admin):
             await part.start()
         await self._until_done(lambda: self._admin.create_topic(TOPIC, 1, brokers=[GROUP]))
+        self._made = not self._stopping
         while not self._stopping:
             kind = self._chance.choice(KINDS)
             self._number += 1
@@ -181,6 +184,8 @@ class Extras:
             await asyncio.sleep(0.5)
 
     async def _look(self) -> list[str]:
+        if not self._made:
+            return []
         found: list[str] = []
         try:
             seen = await self._keys(TOPIC)

@@ -76,7 +76,8 @@ async def test_changes_and_deletions_of_topics_and_groups_are_on_the_slave_when_
         assert "L1" not in two.topics.table
         assert "readers" not in two.groups.table
         async with client_of(two) as at_slave:  # as mqadmin deleteSubGroup does, at each broker of the group
-            assert (await at_slave.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+            answer = await at_slave.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+            assert (answer.code, answer.ext["role"]) == (0, "slave")
         assert "T" in two.topics.table, "its master has it: the slave's table comes from there"
 
 

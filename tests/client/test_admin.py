@@ -1,5 +1,7 @@
 """The promises of client.admin: it reads what real servers answer, in either dialect."""
 
+from typing import Any
+
 import pytest
 
 from client.admin import AdminClient
@@ -42,6 +44,30 @@ def test_a_topic_is_created_on_every_master() -> None:
         for broker in brokers:
             made = [r for r in broker.requests if r.code == Request.UPDATE_AND_CREATE_TOPIC]
             assert {r.ext["writeQueueNums"] for r in made} == {"3"}
+        await stop(nameserver, *brokers)
+
+    run(work)
+
+
+def test_a_topic_is_not_deleted_by_the_word_of_a_slave_or_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NameServer that was cut off goes on naming a former master: that one says OK and deletes nothing."""
+
+    async def work(env: Env) -> None:
+        nameserver, brokers = await cluster(env)
+        async with AdminClient(env, nameserver.address) as admin:
+            call = admin.session.call
+
+            async def as_a_slave(address: str, code: Request, *rest: Any, **more: Any) -> Command:
+                if code == Request.DELETE_TOPIC_IN_BROKER:
+                    return Command(0, {"role": "slave"})
+                return await call(address, code, *rest, **more)
+
+            monkeypatch.setattr(admin.session, "call", as_a_slave)
+            with pytest.raises(NoMaster, match="is a slave by now"):
+                await admin.delete_topic("New")
+            nameserver.masters["broker-a"] = {}
+            with pytest.raises(NoMaster, match="no group has a master now"):
+                await admin.delete_topic("New")
         await stop(nameserver, *brokers)
 
     run(work)

@@ -89,8 +89,9 @@ class TableProcessor:
         if self._context.role_state.role == "slave":
             # The tools send it to the slaves, too, and the original's slaves take it. Ours copy the master's
             # tables: what it deleted goes here as well, and what only a slave was told has no effect there.
+            # Who took it for the master, by an old route, is told by ``role``.
             need(request.ext, "topic")
-            return request.reply()
+            return request.reply(ext={"role": "slave"})
         self._need_change()
         name = need(request.ext, "topic")
         if name in self._context.topics.system:
