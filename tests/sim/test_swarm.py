@@ -79,6 +79,24 @@ def test_where_unclean_elections_are_allowed_and_none_was_needed_nothing_is_forg
         assert run_plan(SWARM, 1, plan, "reuse_offset", None).violations
 
 
+@pytest.mark.sim
+def test_where_nobody_could_make_the_topic_of_the_extras_nothing_is_read_back() -> None:
+    steps = [Step(0, Kill(name)) for name in ("b1", "b2", "b3")]
+    kept: list[Story] = []
+    result = run_plan(
+        SWARM, 1, Plan(steps, load_ms=500, broker=ALL, extras=True, swarm=True), None, kept.append
+    )
+    assert result.violations == []
+    assert kept[0].extras is not None
+    assert not kept[0].extras.done
+
+
+@pytest.mark.sim
+def test_a_deletion_that_an_old_route_sent_to_a_slave_is_not_answered_ok() -> None:
+    result = run_seed(SWARM, 291)
+    assert result.violations == [], result.replay
+
+
 def test_every_kind_of_fault_is_drawn() -> None:
     plans = [plan_of(seed) for seed in range(300)]
     drawn = {step.fault.name for plan in plans for step in plan.steps}
