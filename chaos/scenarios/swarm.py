@@ -52,7 +52,7 @@ DOWN_MS: Final[Sequence[Range]] = ((20, 300), (300, 1500), (1500, 4000))
 SIDE_DOWN_MS: Final[Sequence[Range]] = (*DOWN_MS, (3000, 5000))
 APART_MS: Final[Sequence[Range]] = ((300, 1500), (2000, 4000), (3000, 5000))
 """Some of them longer than a lease and an election."""
-BEFORE_MS: Final[Sequence[Range]] = ((-400, -60), (-60, 60), (60, 400), (400, 1500))
+BEFORE_MS: Final[Sequence[Range]] = ((-2500, -400), (-400, -60), (-60, 60), (60, 400), (400, 1500))
 LOAD_MS_MAX: Final = 9000
 
 
@@ -304,11 +304,12 @@ def _one_and_the_rest(draw: Draw, at: int, on: Sequence[str]) -> None:
     first = rng.choice([kind for kind in on if kind in _SIDES] or deaths)
     second = rng.choice([kind for kind in deaths if kind != first] or deaths)
     before, apart = draw.span(BEFORE_MS), rng.choice((0, 0, 60, 300))
+    at = max(at, 300 - before)
     KINDS[first][1](draw, at, lone, draw.span(SIDE_DOWN_MS))
     downs = rng.choice(SIDE_DOWN_MS)
     for other in draw.brokers:
         if other != lone:
-            dies = max(100, at + before + rng.randint(0, apart))
+            dies = at + before + rng.randint(0, apart)
             KINDS[second][1](draw, dies, other, rng.randint(*downs))
 
 
@@ -318,7 +319,7 @@ def _behind(draw: Draw, at: int, on: Sequence[str]) -> None:
     rng = draw.rng
     late = rng.choice(draw.brokers)
     deaths = [kind for kind in _DEATHS if kind in on] or ["kill"]
-    dies, down = at + draw.span(BEFORE_MS[2:]), draw.span(SIDE_DOWN_MS[1:])
+    dies, down = at + draw.span(BEFORE_MS[3:]), draw.span(SIDE_DOWN_MS[1:])
     draw.add(
         at, Partition(late, rng.choice(("peers", "peers", "slaves")), rng.choice(("both", "both", "in")))
     )
@@ -336,6 +337,20 @@ def _in_turn(draw: Draw, at: int, on: Sequence[str]) -> None:
         down = draw.span(DOWN_MS[:2])
         KINDS[rng.choice(deaths)][1](draw, at, broker, down)
         at += rng.choice((rng.randint(0, down), down + rng.randint(0, 800)))
+
+
+def _loop(draw: Draw, at: int, on: Sequence[str]) -> None:
+    """All brokers go at once, and some die again and again as soon as they are back: an election may find
+    one that does not hear of it any more."""
+    rng = draw.rng
+    deaths = [kind for kind in _DEATHS if kind in on] or ["kill"]
+    first, again = rng.choice(deaths), rng.randint(1, 3)
+    for broker in draw.brokers:
+        dies = at + rng.randint(0, 60)
+        for kind in (first, *("kill",) * rng.randint(0, again)):
+            down = rng.randint(20, 300)
+            KINDS[kind][1](draw, dies, broker, down)
+            dies += down + draw.span(((50, 300), (200, 900)))
 
 
 def _apart(draw: Draw, at: int, on: Sequence[str]) -> None:
@@ -356,7 +371,7 @@ def _apart(draw: Draw, at: int, on: Sequence[str]) -> None:
 
 
 _SIDES: Final = (*_DEATHS, "pause", "isolate", "slow_network", "cut", "partition", "slow_disk")
-_SHAPES: Final = {_burst: 8, _one_and_the_rest: 4, _behind: 3, _in_turn: 2, _apart: 4}
+_SHAPES: Final = {_burst: 8, _one_and_the_rest: 4, _behind: 3, _in_turn: 2, _loop: 2, _apart: 4}
 """How one part of a run is struck, and its weight."""
 
 

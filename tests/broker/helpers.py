@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import struct
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -25,30 +24,13 @@ from runtime.os_env import OsEnv
 from store.files.record import Record, records_in, walk
 from tests import GOLDEN
 from tests.plain import broker_ids
-
-
-def free_port() -> int:
-    """A port P with P - 2 and P + 1 free as well: a broker takes all three."""
-    for _ in range(200):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port > 65000:
-            continue
-        try:
-            for near in (port - 2, port + 1):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", near))
-        except OSError:
-            continue
-        return port
-    raise AssertionError("no three free ports in 200 tries")
+from tests.ports import free_port_of_broker
 
 
 def config_for(path: Path, **keys: object) -> BrokerConfig:
     values = {
         "storePathRootDir": str(path),
-        "listenPort": str(free_port()),
+        "listenPort": str(free_port_of_broker()),
         "mappedFileSizeCommitLog": str(1 << 20),
         "mappedFileSizeConsumeQueue": str(20 * 1000),
         "maxHashSlotNum": "1000",

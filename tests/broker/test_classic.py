@@ -12,13 +12,14 @@ from model.codes import Request
 from model.config import NamesrvConfig
 from namesrv.service import NameServer
 from runtime.os_env import OsEnv
-from tests.broker.helpers import client_of, commit, config_for, eventually, free_port, log_records, topic
+from tests.broker.helpers import client_of, commit, config_for, eventually, log_records, topic
+from tests.ports import free_port_of_broker
 
 
 @contextlib.asynccontextmanager
 async def name_server(env: OsEnv) -> AsyncIterator[tuple[NameServer, dict[str, str]]]:
     """A NameServer, and the keys of brokers that register there."""
-    port = free_port()
+    port = free_port_of_broker()
     server = NameServer(env, NamesrvConfig(listen_port=port))
     await server.start()
     try:
@@ -69,7 +70,7 @@ async def test_the_tables_of_an_empty_master_do_not_replace_those_of_a_slave_tha
 
     env = OsEnv(seed=1)
     async with name_server(env) as (_, keys):
-        port = free_port()
+        port = free_port_of_broker()
         master = Broker(env, config_for(tmp_path / "m", listenPort=port, inSyncReplicas=2, **keys))
         slave = Broker(
             env,
@@ -101,7 +102,7 @@ async def test_a_slave_stays_with_a_master_that_serves_it_when_another_name_serv
     tmp_path: Path,
 ) -> None:
     env = OsEnv(seed=1)
-    ports = free_port(), free_port()
+    ports = free_port_of_broker(), free_port_of_broker()
     servers = [NameServer(env, NamesrvConfig(listen_port=port)) for port in ports]
     for server in servers:
         await server.start()

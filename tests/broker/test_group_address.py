@@ -20,8 +20,8 @@ from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.broker.helpers import free_port
 from tests.fakes.broker.role import FakeControllers, broker_at, full
+from tests.ports import free_port_of_broker
 from tests.waiting import until
 
 
@@ -65,7 +65,7 @@ class Group:
 
 @contextlib.asynccontextmanager
 async def group(path: Path, lease_ms: int | None = None, **keys: object) -> AsyncIterator[Group]:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_port_of_broker()}"
     env = OsEnv()
     namesrv = NameServer(env, NamesrvConfig(listen_port=0))
     await namesrv.start()
@@ -191,7 +191,9 @@ async def test_a_stale_master_takes_no_write_on_the_group_address(tmp_path: Path
 
 
 async def test_a_port_that_is_taken_is_tried_again_and_the_master_serves_meanwhile(tmp_path: Path) -> None:
-    other = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", port := free_port())
+    other = await asyncio.start_server(
+        lambda reader, writer: None, "127.0.0.1", port := free_port_of_broker()
+    )
     async with group(tmp_path, groupAddress=f"127.0.0.1:{port}") as it:
         assert listening(it.brokers) == [False] * 3
         own = it.master.config.address

@@ -17,7 +17,8 @@ from namesrv.service import NameServer
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime.os_env import OsEnv
-from tests.broker.helpers import client_of, free_port, running
+from tests.broker.helpers import client_of, running
+from tests.ports import free_port_of_broker
 from tests.waiting import until
 
 MANY = 2000
@@ -44,7 +45,7 @@ def knows(server: NameServer, topic: str) -> bool:
 async def test_a_change_of_a_large_table_is_registered_alone(
     tmp_path: Path, heard: list[tuple[bool, int]]
 ) -> None:
-    config = NamesrvConfig(listen_port=free_port(), delete_topic_with_registration=True)
+    config = NamesrvConfig(listen_port=free_port_of_broker(), delete_topic_with_registration=True)
     server = NameServer(OsEnv(seed=1), config)
     await server.start()
     async with running(tmp_path, namesrvAddr=server.address) as broker, client_of(broker) as client:
@@ -77,7 +78,7 @@ async def test_a_change_of_a_large_table_is_registered_alone(
 
 
 async def test_a_small_table_is_registered_as_a_whole(tmp_path: Path, heard: list[tuple[bool, int]]) -> None:
-    server = NameServer(OsEnv(seed=1), NamesrvConfig(listen_port=free_port()))
+    server = NameServer(OsEnv(seed=1), NamesrvConfig(listen_port=free_port_of_broker()))
     await server.start()
     async with running(tmp_path, namesrvAddr=server.address) as broker:
         await until(lambda: heard)
@@ -120,7 +121,8 @@ async def test_a_nameserver_of_rocketmq_is_told_what_changed_alone_unless_it_for
     """As the original broker does it (registerIncrementBrokerData), and the whole table now and then."""
     original = Original(monkeypatch)
     server = NameServer(
-        OsEnv(seed=1), NamesrvConfig(listen_port=free_port(), delete_topic_with_registration=forgets)
+        OsEnv(seed=1),
+        NamesrvConfig(listen_port=free_port_of_broker(), delete_topic_with_registration=forgets),
     )
     await server.start()
     keys = {"registerNameServerPeriod": "1000", "enableSingleTopicRegister": str(forgets).lower()}
@@ -144,7 +146,7 @@ async def test_a_slave_registers_no_table_for_a_change_it_copied(
     tmp_path: Path, heard: list[tuple[bool, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three thousand topics of two slaves at three NameServers, for each change of one: nobody reads them."""
-    server = NameServer(OsEnv(seed=1), NamesrvConfig(listen_port=free_port()))
+    server = NameServer(OsEnv(seed=1), NamesrvConfig(listen_port=free_port_of_broker()))
     await server.start()
     async with running(tmp_path, namesrvAddr=server.address) as broker:
         await until(lambda: heard)

@@ -18,13 +18,13 @@ from remoting.bodies import loads
 from remoting.codec import Command
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
-from tests.broker.helpers import free_port
+from tests.ports import free_port_of_broker
 from tests.waiting import until
 
 
 class FakeNameServer:
     def __init__(self) -> None:
-        self.port = free_port()
+        self.port = free_port_of_broker()
         self.requests: list[Command] = []
         self.reply_ext: dict[str, str] = {}
         self.refuse = 0

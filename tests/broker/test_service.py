@@ -26,12 +26,12 @@ from tests.broker.helpers import (
     config_for,
     elected,
     eventually,
-    free_port,
     golden_exchanges,
     heartbeat,
     log_records,
     running,
 )
+from tests.ports import free_port
 
 
 async def test_what_is_sent_is_pulled_in_order(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from remoting.codec import Command
 from remoting.headers import SendHeader
 from remoting.service import RemotingClient
 from runtime.os_env import OsEnv
-from tests.broker.helpers import config_for, free_port, topic
+from tests.broker.helpers import config_for, topic
+from tests.ports import free_port_of_broker
 from tests.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("interop"), pytest.mark.timeout(300)]
@@ -50,11 +51,11 @@ async def test_a_real_broker_and_ours_replicate_the_classic_way(
     ours: str, real_rocketmq: Path, tmp_path: Path
 ) -> None:
     env = OsEnv(seed=1)
-    namesrv_port = free_port()
+    namesrv_port = free_port_of_broker()
     namesrv = NameServer(env, NamesrvConfig(listen_port=namesrv_port))
     names = f"127.0.0.1:{namesrv_port}"
     await namesrv.start()
-    real_port = free_port()
+    real_port = free_port_of_broker()
     real = rocketmq.broker_node(
         tmp_path / "real",
         real_port,

@@ -13,7 +13,8 @@ from client.admin import AdminClient
 from model.errors import MqError
 from model.topic import TopicConfig
 from runtime.os_env import OsEnv
-from tests.broker.helpers import free_port, running
+from tests.broker.helpers import running
+from tests.ports import free_port_of_broker
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -25,7 +26,7 @@ START_S = 60.0
 def test_a_real_nameserver_knows_every_topic_after_changes_told_alone(
     real_rocketmq: Path, tmp_path: Path, forgets: bool
 ) -> None:
-    port = free_port()
+    port = free_port_of_broker()
     flag = str(forgets).lower()
     node = rocketmq.namesrv_node(tmp_path / "namesrv", port, deleteTopicWithBrokerRegistration=flag)
     node.name, node.heap_mb = "namesrv", 256

@@ -29,8 +29,9 @@ from remoting.codec import Command
 from remoting.headers import flag
 from remoting.service import Connection, RemotingClient, RemotingServer
 from runtime.os_env import OsEnv
-from tests.broker.helpers import config_for, free_port
+from tests.broker.helpers import config_for
 from tests.fakes.ha.store import FakeStore
+from tests.ports import free_port_of_broker
 from tests.waiting import until
 
 GROUP = "broker-t"
@@ -45,7 +46,7 @@ class FakeControllers:
         self.lease_ms: int | None = None  # None: as the real RocketMQ, which knows no leases
         self.elects_outsiders = False
         self.term: int | None = None  # said with a lease
-        self.ports = [free_port() for _ in range(count)]
+        self.ports = [free_port_of_broker() for _ in range(count)]
         self.alive: dict[int, Connection] = {}
         self.beats: list[tuple[int, dict[str, str]]] = []  # (index of the Controller, ext)
         self.mute: int | None = None  # the one that reads and says nothing more
@@ -236,7 +237,7 @@ class Life:
         defaults: dict[str, Any] = {
             "store_path": str(path),
             "broker_name": GROUP,
-            "listen_port": free_port(),
+            "listen_port": free_port_of_broker(),
             "broker_heartbeat_ms": 30,
             "sync_broker_metadata_ms": 50,
         }
