@@ -15,7 +15,7 @@ from chaos.drills.sim_commands import sim
 from chaos.drills.sim_run import run_plan, run_seed, shrink
 from chaos.drills.swarm_report import SwarmReport
 from chaos.drills.swarm_report import main as write_page
-from chaos.faults import FAULTS, Kill, Restart, RollingChange, Step
+from chaos.faults import FAULTS, Kill, Restart, RollingChange, Step, SyncError
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import KINDS
 from chaos.sim.story import Story
@@ -65,6 +65,16 @@ def test_an_unclean_election_gives_up_what_its_master_lacks_and_the_operator_dec
     assert result.coverage["event.cut_refused"] > 0
     assert result.coverage["event.log_given_up"] == 1
     assert kept[0].evidence.forgiven.gone
+
+
+@pytest.mark.sim
+def test_a_broker_whose_sync_failed_is_restarted_by_the_operator() -> None:
+    plan = Plan(
+        [Step(400, SyncError("b2", count=3))], load_ms=900, broker=ALL, errors_expected=True, swarm=True
+    )
+    result = run_plan(SWARM, 1, plan, None, None)
+    assert result.violations == []
+    assert result.coverage["event.restarted"] == 1
 
 
 @pytest.mark.sim
