@@ -89,7 +89,7 @@ class SendProcessor:
                 puts = await self._put_batch(connection, header, queue_id, request.body)
                 transaction_id = property_of(header.properties, UNIQ_KEY) or ""
             else:
-                message = self._single(connection, header, queue_id, request)
+                message = self._single(connection, header, queue_id, request, extra=self._extra)
                 puts = self.put([message])
                 transaction_id = property_of(message.properties, UNIQ_KEY) or ""
             host = self._context.store_host
@@ -152,6 +152,15 @@ class SendProcessor:
         )
         puts = self.put([self.delayed(message)], stored_before=True)
         return self.answer(connection, request, request.reply(), puts, wait=True)
+
+    def of_reply(
+        self, connection: Connection, header: SendHeader, request: Command
+    ) -> tuple[NewMessage, int]:
+        """The record of a reply (324, 325) and its queue, by the rules of a send. Raises Refused."""
+        queue_id = self._queue(header, self._topic(connection, header))
+        message = self._single(connection, header, queue_id, request, extra="")
+        self._need_short(message)
+        return message, queue_id
 
     def put(self, messages: list[NewMessage], *, stored_before: bool = False) -> list[Put]:
         """Store messages, all of them or none. Raises Refused 13 or 14; then nothing was stored.
@@ -227,8 +236,9 @@ class SendProcessor:
         return self._context.env.random.randrange(max(1, topic.write_queues))
 
     def _single(
-        self, connection: Connection, header: SendHeader, queue_id: int, request: Command
+        self, connection: Connection, header: SendHeader, queue_id: int, request: Command, *, extra: str
     ) -> NewMessage:
+        """``extra``: properties of this broker behind those of the client."""
         text = closed(header.properties)
         if is_special(text):
             # Rewritten only when there is something to rewrite: others keep their text byte for byte.
@@ -241,9 +251,7 @@ class SendProcessor:
         name = header.topic
         if name.startswith(RETRY_PREFIX):
             name, queue_id, text = self._retried(header, request, queue_id, text)
-        message = self._message(
-            connection, header, name, queue_id, header.flag, request.body, text + self._extra
-        )
+        message = self._message(connection, header, name, queue_id, header.flag, request.body, text + extra)
         if property_of(text, TRANSACTION_PREPARED_PROPERTY) == "true" and name == header.topic:
             return self._half(message)
         return self.delayed(message)

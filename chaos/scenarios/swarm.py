@@ -194,8 +194,7 @@ def _disk_full(draw: Draw, at: int, target: str, down: int) -> None:
 def _sync_error(draw: Draw, at: int, target: str, down: int) -> None:
     """A broker whose sync failed takes no writes before a restart; what it wrote goes with the power."""
     name = draw.add(at, SyncError(target, draw.rng.choice((1, 1, 3))))
-    dies = min(at + down, draw.until_ms - 1)  # what comes later is left out, and nobody else restarts it
-    draw.add(max(at, dies), draw.rng.choice((Kill, PowerFail))(name), Restart, draw.span(DOWN_MS))
+    draw.add(at + down, draw.rng.choice((Kill, PowerFail))(name), Restart, draw.span(DOWN_MS))
 
 
 def _lying_sync(draw: Draw, at: int, target: str, down: int) -> None:

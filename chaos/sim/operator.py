@@ -83,28 +83,36 @@ class Operator:
         by_majority = any(values.get("majorityAck") == "true" for values in settings)
         return not state.in_sync or (by_majority and len(state.alive) * 2 <= len(brokers))
 
-    async def give_up_their_logs(self, allowed: Callable[[], bool]) -> None:
-        """Decide for the master's log where a slave holds confirmed messages that it lacks: after an unclean
-        election. Stop the slave, take its store away, start it with an empty one (docs/operations.md)."""
+    async def look_after_stores(self, may_give_up: Callable[[], bool]) -> None:
+        """What docs/operations.md leaves to the operator. A store that broke needs a restart. Where a slave
+        holds confirmed messages that the master lacks, after an unclean election, the master's log counts:
+        the slave starts with an empty one."""
         cluster = self._cluster
         while True:
             await asyncio.sleep(REFUSED_S)
             known = cluster.registered()
             for node in cluster.of("broker"):
-                if not allowed() or not node.running:
+                if not node.running:
+                    continue
+                broker = cast(Broker, node.server)
+                if broker.store.files.health.broken is not None:
+                    await self._restart(node)
+                if not may_give_up() or not node.running:
                     continue
                 broker = cast(Broker, node.server)
                 # One that the Controllers forgot was declared gone: it begins anew.
                 gone = bool(known) and broker.context.role_state.broker_id not in (-1, *known)
                 if gone or broker.ha.needs_reseed is not None:
-                    await self._give_up_log(node)
+                    await self._restart(node, empty=True)
 
-    async def _give_up_log(self, node: Node) -> None:
+    async def _restart(self, node: Node, *, empty: bool = False) -> None:
         cluster = self._cluster
         cluster.stop(node.name)
         if await cluster.until(lambda: None if node.state == "down" else "it stops", 5.0) is None:
-            node.machine.wipe()
-            cluster.history.add(Happened(cluster.clock(), node.name, "log_given_up"))
+            if empty:
+                node.machine.wipe()
+            what = "log_given_up" if empty else "restarted"
+            cluster.history.add(Happened(cluster.clock(), node.name, what))
             cluster.start(node.name)
 
     def change(self, values: Mapping[str, str]) -> bool:

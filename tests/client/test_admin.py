@@ -1,7 +1,5 @@
 """The promises of client.admin: it reads what real servers answer, in either dialect."""
 
-from typing import Any
-
 import pytest
 
 from client.admin import AdminClient
@@ -49,25 +47,35 @@ def test_a_topic_is_created_on_every_master() -> None:
     run(work)
 
 
-def test_a_topic_is_not_deleted_by_the_word_of_a_slave_or_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A NameServer that was cut off goes on naming a former master: that one says OK and deletes nothing."""
-
+def test_a_topic_is_deleted_on_every_master_or_nowhere() -> None:
     async def work(env: Env) -> None:
-        nameserver, brokers = await cluster(env)
+        nameserver, brokers = await cluster(env, groups=2)
+        masters = dict(nameserver.masters)
+        slave = False
+
+        async def delete(command: Command) -> Command | None:
+            assert command.ext["keelmqMasterOnly"] == "true"
+            if slave:
+                raise Refused("this broker is not the master", Response.SYSTEM_ERROR)
+            return command.reply()
+
+        for broker in brokers:
+            broker.before = delete
         async with AdminClient(env, nameserver.address) as admin:
-            call = admin.session.call
-
-            async def as_a_slave(address: str, code: Request, *rest: Any, **more: Any) -> Command:
-                if code == Request.DELETE_TOPIC_IN_BROKER:
-                    return Command(0, {"role": "slave"})
-                return await call(address, code, *rest, **more)
-
-            monkeypatch.setattr(admin.session, "call", as_a_slave)
-            with pytest.raises(NoMaster, match="is a slave by now"):
-                await admin.delete_topic("New")
-            nameserver.masters["broker-a"] = {}
-            with pytest.raises(NoMaster, match="no group has a master now"):
-                await admin.delete_topic("New")
+            for known in ({"broker-a": masters["broker-a"], "broker-b": {2: brokers[1].address}}, {}):
+                nameserver.masters = known
+                with pytest.raises(NoMaster):
+                    await admin.delete_topic("T")
+            assert not brokers[0].requests
+            nameserver.masters = masters
+            slave = True
+            with pytest.raises(Refused, match="not the master"):
+                await admin.delete_topic("T")
+            assert Request.DELETE_TOPIC_IN_NAMESRV not in nameserver.asked
+            slave = False
+            await admin.delete_topic("T")
+            assert nameserver.asked.count(Request.DELETE_TOPIC_IN_NAMESRV) == 1
+            assert [len(broker.requests) for broker in brokers] == [2, 1]
         await stop(nameserver, *brokers)
 
     run(work)

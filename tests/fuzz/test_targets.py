@@ -14,7 +14,7 @@ from tests.fuzz import corpus
 from tests.fuzz.targets.registry import TARGETS
 from tests.fuzz.targets.target import Target, execute
 
-SECONDS = 1.0
+SECONDS = 0.3
 EXECUTIONS_MAX = 20_000
 
 
@@ -30,7 +30,7 @@ def test_its_seeds_are_decoded_and_what_once_broke_it_is_not_forgotten(target: T
     assert True in done, "no seed is well"
 
 
-def test_a_second_of_changed_inputs_raises_declared_errors_only(target: Target) -> None:
+def test_changed_inputs_raise_declared_errors_only(target: Target) -> None:
     chance = random.Random(zlib.crc32(target.name.encode()))
     known = corpus.inputs(target)
     until = time.monotonic() + SECONDS
