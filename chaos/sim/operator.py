@@ -15,7 +15,7 @@ from broker.service import Broker
 from chaos.history import Happened
 from chaos.sim.cluster import GROUP, Node, SimCluster
 from chaos.sim.env import SimEnv
-from client.admin import AdminClient
+from client.admin import AdminClient, SyncState
 from model.codes import Request
 from model.errors import MqError
 from runtime.tasks import Tasks
@@ -70,12 +70,18 @@ class Operator:
             dead = [] if state is None else [number for number, alive in state.alive.items() if not alive]
             if dead:
                 await admin.forget(controllers, CLUSTER, GROUP, dead)
-            elif state is not None and not state.in_sync and state.master is None:
-                # All members are gone for good: any broker is better than none.
+            elif state is not None and state.master is None and self._nobody_may_lead(state):
+                # All members, or half of a majority's replicas, are gone for good: any is better than none.
                 self.gave_up = True
                 body = b"enableElectUncleanMaster=true"
                 for address in controllers:
                     await admin.session.call(address, Request.UPDATE_CONTROLLER_CONFIG, {}, body=body)
+
+    def _nobody_may_lead(self, state: SyncState) -> bool:
+        brokers = self._cluster.of("broker")
+        settings = [{**self._cluster.config.broker, **node.own} for node in brokers]
+        by_majority = any(values.get("majorityAck") == "true" for values in settings)
+        return not state.in_sync or (by_majority and len(state.alive) * 2 <= len(brokers))
 
     async def look_after_stores(self, may_give_up: Callable[[], bool]) -> None:
         """What docs/operations.md leaves to the operator. A store that broke needs a restart. Where a slave
