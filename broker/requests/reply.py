@@ -14,7 +14,7 @@ from typing import Final
 from broker.context import BrokerContext
 from broker.requests.properties import changed
 from broker.requests.send import SendProcessor
-from broker.requests.send_format import send_ext
+from broker.requests.send_format import region_properties, send_ext
 from model.codes import Request, Response
 from model.errors import Refused, Unknown
 from model.message import PUSH_REPLY_TIME, REPLY_TO_CLIENT, WAIT, message_id, property_of
@@ -96,7 +96,8 @@ class ReplyProcessor:
         ext = header.to_ext(full_names=True)
         for name in ("batch", "maxReconsumeTimes", "bname"):
             ext.pop(name, None)
-        ext["properties"] = changed(header.properties, {PUSH_REPLY_TIME: now_ms})
+        added = {**region_properties(self._context.config), PUSH_REPLY_TIME: now_ms}
+        ext["properties"] = changed(header.properties, added)
         ext["bornHost"] = connection.remote
         ext["storeHost"] = self._context.config.address
         ext["storeTimestamp"] = now_ms

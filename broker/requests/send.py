@@ -15,7 +15,7 @@ from broker.context import BrokerContext, not_available
 from broker.requests.batch import LONG_BYTES, in_order, inner_messages
 from broker.requests.fast_path import born_host
 from broker.requests.properties import changed, closed, has, int_property
-from broker.requests.send_format import BROKERS_OWN, extra_properties, is_special, send_ext
+from broker.requests.send_format import BROKERS_OWN, extra_properties, is_special, region_properties, send_ext
 from broker.tables.topics import HALF_TOPIC
 from model.codes import Response
 from model.errors import DiskError, Refused
@@ -40,6 +40,7 @@ from model.message import (
     UNIQ_KEY,
     WAIT,
     dlq_topic,
+    encode_properties,
     message_id,
     property_of,
     retry_topic,
@@ -76,6 +77,7 @@ class SendProcessor:
         self._context = context
         self._config = context.config
         self._extra = extra_properties(context.config)
+        self._reply_extra = encode_properties(region_properties(context.config))
         self._levels = len(context.config.delay_levels.split())
 
     async def send(self, connection: Connection, request: Command) -> Command | None:
@@ -158,7 +160,7 @@ class SendProcessor:
     ) -> tuple[NewMessage, int]:
         """The record of a reply (324, 325) and its queue, by the rules of a send. Raises Refused."""
         queue_id = self._queue(header, self._topic(connection, header))
-        message = self._single(connection, header, queue_id, request, extra="")
+        message = self._single(connection, header, queue_id, request, extra=self._reply_extra)
         self._need_short(message)
         return message, queue_id
 

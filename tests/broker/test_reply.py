@@ -98,7 +98,9 @@ async def test_a_reply_is_pushed_to_the_client_that_asked_and_kept(tmp_path: Pat
         assert pushed.ext["storeHost"] == broker.config.address
         [record] = kept(broker)
         assert (record.body, record.flag, record.queue_offset) == (b"pong", 7, 0)
-        assert "PUSH_REPLY_TIME" not in decode_properties(record.properties)
+        stored = decode_properties(record.properties)
+        assert stored["MSG_REGION"] == properties["MSG_REGION"] == "DefaultRegion"
+        assert not {"PUSH_REPLY_TIME", "CLUSTER"} & stored.keys()
         assert answer.ext["msgId"].endswith(f"{record.physical_offset:016X}")
         nothing_behind(broker)
 
