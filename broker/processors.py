@@ -14,6 +14,7 @@ from broker.requests.operators.inspection import InspectionProcessor
 from broker.requests.operators.maintenance import MaintenanceProcessor
 from broker.requests.operators.query import QueryProcessor
 from broker.requests.operators.tables import TableProcessor
+from broker.requests.reply import ReplyProcessor
 from broker.requests.send import SendProcessor
 from broker.requests.transactions import Transactions
 from broker.upkeep.delay import DelayOffsets, DelayService
@@ -26,6 +27,7 @@ class Processors:
 
     def __init__(self, context: BrokerContext, delays: DelayOffsets) -> None:
         self.sender = SendProcessor(context)
+        self.replies = ReplyProcessor(context, self.sender)
         self.pulls = PullProcessor(context)
         self.clients = ClientProcessor(context)
         self.admin = AdminProcessor(context, delays)
@@ -39,6 +41,7 @@ class Processors:
         context = self._context
         self.handlers = handlers(
             send=self.sender,
+            replies=self.replies,
             pull=self.pulls,
             offsets=OffsetProcessor(context),
             query=QueryProcessor(context),

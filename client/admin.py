@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from model.errors import MqError, PeerError, Refused
 from model.topic import PERM_READ, PERM_WRITE, TopicConfig, topic_name_error
 from remoting import bodies
 from remoting.codec import Command
+from remoting.headers import MASTER_ONLY, flag
 from remoting.keys import Signer
 from runtime.env import Env
 
@@ -138,10 +139,7 @@ class AdminClient(Lifecycle):
             raise ValueError(f"a topic has 1 to 65535 queues, not {queues}")
         config = TopicConfig(topic, read_queues=queues, write_queues=queues, perm=perm, order=order)
         info = await self.cluster_info()
-        names = list(brokers) or list(info.brokers)
-        if not names:
-            raise NoMaster("the NameServers know no broker yet")
-        for name in names:
+        for name in _some(brokers or info.brokers):
             await self.session.call(
                 self._master(info, name),
                 Request.UPDATE_AND_CREATE_TOPIC,
@@ -160,11 +158,16 @@ class AdminClient(Lifecycle):
         return config
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete it on every group that has a master, and at the NameServers that answer."""
+        """Delete it on every group, then at the NameServers.
+
+        Raises NoMaster, with nothing deleted, when a group has none: its slaves have the topic. Raises
+        Refused when the master that a NameServer names is a slave now: nothing was deleted there.
+        """
         info = await self.cluster_info()
-        for members in info.brokers.values():
-            if 0 in members:
-                await self.session.call(members[0], Request.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        masters = [self._master(info, name) for name in _some(info.brokers)]
+        ext = {"topic": topic, MASTER_ONLY: flag(True)}
+        for address in masters:
+            await self.session.call(address, Request.DELETE_TOPIC_IN_BROKER, ext)
         for address in self.session.routes.nameservers:
             await self.session.call(address, Request.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
         self.session.routes.forget(topic)
@@ -352,6 +355,14 @@ class AdminClient(Lifecycle):
             },
             {int(r["brokerId"]): int(r["electionPriority"]) for r in replicas if "electionPriority" in r},
         )
+
+
+def _some(groups: Iterable[str]) -> list[str]:
+    """Raises NoMaster where there is none."""
+    found = list(groups)
+    if not found:
+        raise NoMaster("the NameServers know no broker yet")
+    return found
 
 
 def queue_of(key: object) -> Queue:

@@ -8,10 +8,11 @@ is back or its time is over. It ends in one of three ways: a ``SendResult`` (the
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import tenacity
 
@@ -23,18 +24,20 @@ from client.message import (
     NoMaster,
     NoRoute,
     Queue,
+    Received,
     SendFailed,
     SendResult,
     SendUnknown,
     pack_batch,
     packed,
 )
+from client.request_reply import Reply, Requests, reply_to, ttl_s
 from client.routes import Route
 from client.sending import PER_BROKER_CODES, check, may_retry
 from client.session import POLL_MS, Session
 from model.codes import Request, Response
 from model.errors import MqError, PeerError, Refused, Unknown
-from model.message import DLQ_PREFIX, RETRY_PREFIX, java_hash
+from model.message import DLQ_PREFIX, MSG_TYPE, REPLY, RETRY_PREFIX, java_hash
 from model.topic import AUTO_CREATE_TOPIC, topic_name_error
 from remoting.codec import FLAG_ONEWAY, Command
 from remoting.headers import SendHeader
@@ -53,6 +56,10 @@ SLOW_MS: Final = 500.0
 """An answer this late makes the producer ask the NameServers whether the master is still the same."""
 WATCH_S: Final = 0.2
 DRAIN_S: Final = 3.0
+REQUEST_S: Final = 3.0
+REPLY_WAIT_MIN_S: Final = 0.1
+REPLY_WAIT_MAX_S: Final = 0.5
+"""Between two tries of a reply."""
 
 
 @dataclass(slots=True)
@@ -78,6 +85,7 @@ class _Sending:
 class SendOptions:
     """``timeout_s``: a send with all its retries; ``attempt_timeout_s``: one answer. ``unknown_retries``: how
     often an attempt whose outcome is unknown is repeated, which may store the message twice (0 = never).
+    ``in_flight_max`` sends of ``send_async``, ``requests_max`` requests without a reply yet.
     ``compress_over_bytes``: zlib for longer bodies, None = never. ``poll_ms``: routes are asked for so often.
     ``credentials``: every request is signed, as a cluster with ACL wants it.
     """
@@ -89,6 +97,7 @@ class SendOptions:
     compress_over_bytes: int | None = None
     message_bytes_max: int = 4_194_304
     in_flight_max: int = 10_000
+    requests_max: int = 10_000
     poll_ms: int = POLL_MS
     client_ip: str = "127.0.0.1"
     credentials: Signer | None = None
@@ -126,6 +135,7 @@ class Producer(Lifecycle):
         self._in_flight: dict[int, tuple[str, Queue, float]] = {}
         self._attempt_number = 0
         self._futures: dict[asyncio.Future[SendResult], None] = {}
+        self._requests = Requests(env, self.session, options.requests_max)
         self._running = False
 
     async def start(self) -> None:
@@ -133,14 +143,18 @@ class Producer(Lifecycle):
         self.session.add_producer(self.group)
         await self.session.start()
         self._tasks.spawn(every(WATCH_S, self._watch, what="watching slow sends"), name="watch")
+        self._requests.start()
 
     async def stop(self) -> None:
-        """Wait up to 3 s for sends begun by ``send_async``; those still out end as SendUnknown."""
+        """Wait up to 3 s for sends begun by ``send_async`` and for replies; those still out end as
+        SendUnknown and NoReply."""
         if not self._running:
             return
         self._running = False
-        if self._futures:
-            await asyncio.wait(list(self._futures), timeout=DRAIN_S)
+        out: list[asyncio.Future[Any]] = [*self._futures, *self._requests.waiting]
+        if out:
+            await asyncio.wait(out, timeout=DRAIN_S)
+        await self._requests.stop()
         await self._tasks.cancel()
         await self.session.remove_producer(self.group)
         await self.session.stop()
@@ -202,6 +216,61 @@ class Producer(Lifecycle):
                     raise self._gave_up(sending, error) from error
             await asyncio.sleep(wait_s)
 
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: Queue | None = None,
+        sharding_key: str | None = None,
+        timeout_s: float = REQUEST_S,
+    ) -> Reply:
+        """Send as ``send`` does and return what a consumer replies (``reply``, or that of another client).
+
+        Raises SendFailed (not stored: nobody can reply), NoReply (none came within ``timeout_s``; the message
+        is or may be stored, and a consumer may handle it yet), ValueError.
+        """
+        until_ms = self._env.monotonic_ms() + timeout_s * 1000
+        self._single(message, queue, sharding_key, timeout_s)  # a mistake of the caller shows at once
+        try:
+            async with asyncio.timeout(timeout_s):
+                route = await self._route(message.topic)
+        except (TimeoutError, MqError) as error:
+            text = f"no route of {message.topic}: {error or f'none within {timeout_s} s'}"
+            raise SendFailed(text, Response.TOPIC_NOT_EXIST, ()) from error
+
+        async def send(asking: Message) -> SendResult:
+            left_s = max(0.0, (until_ms - self._env.monotonic_ms()) / 1000)
+            return await self.send(asking, queue=queue, sharding_key=sharding_key, timeout_s=left_s)
+
+        clusters = list(dict.fromkeys(route.clusters.values()))
+        left_s = max(0.001, (until_ms - self._env.monotonic_ms()) / 1000)
+        return await self._requests.ask(message, clusters, send, left_s)
+
+    async def reply(self, request: Received, body: bytes, *, timeout_s: float | None = None) -> SendResult:
+        """Send ``body`` to the client whose ``request`` a consumer of ours got, until that client has it.
+
+        Tries as long as that client waits, ``timeout_s`` at most: while a new master takes over, it does not
+        know that client yet. Raises SendUnknown (that client may not have it), SendFailed (it has it not),
+        ValueError (it asks for no reply).
+        """
+        message = reply_to(request, body)
+        left_s = ttl_s(request, self._options.timeout_s if timeout_s is None else timeout_s)
+        until_ms = self._env.monotonic_ms() + left_s * 1000
+        # The client that asked is known where it sent its request; not every client beats elsewhere.
+        near = Queue(message.topic, request.queue.broker_name, 0)
+        for tries in itertools.count(1):
+            left_s = max(0.001, (until_ms - self._env.monotonic_ms()) / 1000)
+            sending = self._single(message, near, None, left_s)
+            sending.unknown_retries = 0  # each try is stored: not as fast as a send repeats
+            try:
+                return await self._deliver(sending)
+            except SendUnknown:
+                wait_s = backoff_s(tries, REPLY_WAIT_MIN_S, REPLY_WAIT_MAX_S, self._env.random)
+                if self._left_s(sending) <= wait_s:
+                    raise
+            await asyncio.sleep(wait_s)
+        raise AssertionError("count ends never")
+
     # --- what travels
 
     def _single(
@@ -213,9 +282,9 @@ class Producer(Lifecycle):
         if self._options.compress_over_bytes is not None and len(body) > self._options.compress_over_bytes:
             body, sys_flag = packed(body)
         ext = self._header(message, message.wire_properties(msg_id), sys_flag, batch=False)
-        return self._sending(
-            Request.SEND_MESSAGE_V2, ext, body, message.topic, msg_id, queue, sharding_key, timeout_s
-        )
+        is_reply = message.properties.get(MSG_TYPE) == REPLY
+        code = Request.SEND_REPLY_MESSAGE_V2 if is_reply else Request.SEND_MESSAGE_V2
+        return self._sending(code, ext, body, message.topic, msg_id, queue, sharding_key, timeout_s)
 
     def _batch(self, messages: Sequence[Message], queue: Queue | None, timeout_s: float | None) -> _Sending:
         if not messages:

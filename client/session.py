@@ -66,6 +66,7 @@ class Session:
         self._producers: dict[str, None] = {}
         self._consumers: dict[str, Callable[[], dict[str, Any]]] = {}
         self._handlers: dict[int, list[Handler]] = {}
+        self._known: dict[str, Connection] = {}  # over which connection an address heard the last heartbeat
         self._users = 0
         self.on_link_closed: list[Callable[[str], None]] = []
 
@@ -89,6 +90,7 @@ class Session:
         self._handlers.setdefault(code, []).append(handler)
 
     def add_producer(self, group: str) -> None:
+        self._known.clear()
         self._producers[group] = None
 
     def add_consumer(self, group: str, data: Callable[[], dict[str, Any]]) -> None:
@@ -128,9 +130,22 @@ class Session:
         for task in beats:
             await task
 
+    async def be_known(self, addresses: Sequence[str]) -> None:
+        """Beat at those of ``addresses`` that did not hear of this client over their connection of now."""
+        tasks = []
+        for address in addresses:
+            known = self._known.get(address)
+            if known is None or known is not self.remoting.open_to(address):
+                tasks.append(self._tasks.spawn(self._beat_one(address), name=f"beat.{address}"))
+        if tasks:
+            await asyncio.wait(tasks)  # who gives up waiting ends no heartbeat
+
     async def _beat_one(self, address: str) -> None:
         try:
+            connection = await self.remoting.connection(address, CALL_TIMEOUT_S)
             await self.call(address, Request.HEART_BEAT, body=self._heartbeat())
+            if connection is self.remoting.open_to(address):
+                self._known[address] = connection
         except (OSError, MqError) as error:
             log.info("heartbeat to %s: %s", address, error or type(error).__name__)
 
@@ -191,6 +206,8 @@ class Session:
 
     def _closed(self, connection: Connection) -> None:
         self.routes.link_closed(connection.address)
+        if self._known.get(connection.address) is connection:
+            del self._known[connection.address]
         for hook in self.on_link_closed:
             hook(connection.address)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from client.consumer import ConsumeOptions, PushConsumer
     from client.message import Message, Queue, Received, SendFailed, SendResult, SendStatus, SendUnknown
     from client.producer import Producer, SendOptions
+    from client.request_reply import NoReply, Reply
     from client.session import Session
     from model.errors import MqError
     from runtime.os_env import OsEnv
@@ -25,11 +26,13 @@ _HOMES: Final = {
     "ConsumeOptions": "client.consumer",
     "Message": "client.message",
     "MqError": "model.errors",
+    "NoReply": "client.request_reply",
     "OsEnv": "runtime.os_env",
     "Producer": "client.producer",
     "PushConsumer": "client.consumer",
     "Queue": "client.message",
     "Received": "client.message",
+    "Reply": "client.request_reply",
     "SendFailed": "client.message",
     "SendOptions": "client.producer",
     "SendResult": "client.message",
@@ -43,11 +46,13 @@ __all__ = [
     "ConsumeOptions",
     "Message",
     "MqError",
+    "NoReply",
     "OsEnv",
     "Producer",
     "PushConsumer",
     "Queue",
     "Received",
+    "Reply",
     "SendFailed",
     "SendOptions",
     "SendResult",

@@ -39,10 +39,18 @@ REAL_QID: Final = "REAL_QID"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 TRANSACTION_PREPARED_PROPERTY: Final = "TRAN_MSG"
 CLUSTER: Final = "CLUSTER"
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+TTL: Final = "TTL"
+MSG_TYPE: Final = "MSG_TYPE"
+REPLY: Final = "reply"  # the MSG_TYPE of a reply
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
+ARRIVE_TIME: Final = "ARRIVE_TIME"
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"  # behind the name of the cluster
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 PROPERTIES_BYTES_MAX: Final = 32767
 
@@ -122,6 +130,10 @@ def parse_message_id(text: str) -> tuple[str, int]:
 
 def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    return f"{cluster}{REPLY_TOPIC_SUFFIX}"
 
 
 def dlq_topic(group: str) -> str:

@@ -17,6 +17,9 @@ Ext = Mapping[str, str]
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
+MASTER_ONLY: Final = "keelmqMasterOnly"
+"""``true`` in a request of keelmq's tools that a slave answers OK without effect: it refuses it then."""
+
 # bits of a pull's sysFlag
 PULL_COMMIT_OFFSET: Final = 1
 PULL_SUSPEND: Final = 2

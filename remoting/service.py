@@ -176,6 +176,11 @@ class RemotingClient:
         """Send a request nobody answers. Raises ConnectionError when nothing was sent."""
         (await self.connection(address, timeout_s)).oneway(command)
 
+    def open_to(self, address: str) -> Connection | None:
+        """The connection that the next call to ``address`` goes over, if there is one."""
+        connection = self._open.get(address)
+        return None if connection is None or connection.closed else connection
+
     def drop(self, address: str) -> None:
         """Close the connection to ``address``, if any: the next call makes a new one."""
         connection = self._forget(address)

@@ -11,6 +11,7 @@ from broker.requests.operators.inspection import InspectionProcessor
 from broker.requests.operators.maintenance import MaintenanceProcessor
 from broker.requests.operators.query import QueryProcessor
 from broker.requests.operators.tables import TableProcessor
+from broker.requests.reply import ReplyProcessor
 from broker.requests.send import SendProcessor
 from broker.requests.transactions import Transactions
 from broker.tables.copies import Copies
@@ -23,6 +24,7 @@ from remoting.service import Handler
 def handlers(
     *,
     send: SendProcessor,
+    replies: ReplyProcessor,
     pull: PullProcessor,
     offsets: OffsetProcessor,
     query: QueryProcessor,
@@ -44,6 +46,8 @@ def handlers(
         Request.SEND_MESSAGE_V2: send.send,
         Request.SEND_BATCH_MESSAGE: send.send,
         Request.CONSUMER_SEND_MSG_BACK: send.send_back,
+        Request.SEND_REPLY_MESSAGE: replies.reply,
+        Request.SEND_REPLY_MESSAGE_V2: replies.reply,
         Request.END_TRANSACTION: transactions.end,
         Request.RESUME_CHECK_HALF_MESSAGE: transactions.resume,
         Request.PULL_MESSAGE: pull.pull,

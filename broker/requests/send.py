@@ -15,7 +15,7 @@ from broker.context import BrokerContext, not_available
 from broker.requests.batch import LONG_BYTES, in_order, inner_messages
 from broker.requests.fast_path import born_host
 from broker.requests.properties import changed, closed, has, int_property
-from broker.requests.send_format import BROKERS_OWN, extra_properties, is_special, send_ext
+from broker.requests.send_format import BROKERS_OWN, extra_properties, is_special, region_properties, send_ext
 from broker.tables.topics import HALF_TOPIC
 from model.codes import Response
 from model.errors import DiskError, Refused
@@ -40,6 +40,7 @@ from model.message import (
     UNIQ_KEY,
     WAIT,
     dlq_topic,
+    encode_properties,
     message_id,
     property_of,
     retry_topic,
@@ -76,6 +77,7 @@ class SendProcessor:
         self._context = context
         self._config = context.config
         self._extra = extra_properties(context.config)
+        self._reply_extra = encode_properties(region_properties(context.config))
         self._levels = len(context.config.delay_levels.split())
 
     async def send(self, connection: Connection, request: Command) -> Command | None:
@@ -89,7 +91,7 @@ class SendProcessor:
                 puts = await self._put_batch(connection, header, queue_id, request.body)
                 transaction_id = property_of(header.properties, UNIQ_KEY) or ""
             else:
-                message = self._single(connection, header, queue_id, request)
+                message = self._single(connection, header, queue_id, request, extra=self._extra)
                 puts = self.put([message])
                 transaction_id = property_of(message.properties, UNIQ_KEY) or ""
             host = self._context.store_host
@@ -152,6 +154,15 @@ class SendProcessor:
         )
         puts = self.put([self.delayed(message)], stored_before=True)
         return self.answer(connection, request, request.reply(), puts, wait=True)
+
+    def of_reply(
+        self, connection: Connection, header: SendHeader, request: Command
+    ) -> tuple[NewMessage, int]:
+        """The record of a reply (324, 325) and its queue, by the rules of a send. Raises Refused."""
+        queue_id = self._queue(header, self._topic(connection, header))
+        message = self._single(connection, header, queue_id, request, extra=self._reply_extra)
+        self._need_short(message)
+        return message, queue_id
 
     def put(self, messages: list[NewMessage], *, stored_before: bool = False) -> list[Put]:
         """Store messages, all of them or none. Raises Refused 13 or 14; then nothing was stored.
@@ -227,8 +238,9 @@ class SendProcessor:
         return self._context.env.random.randrange(max(1, topic.write_queues))
 
     def _single(
-        self, connection: Connection, header: SendHeader, queue_id: int, request: Command
+        self, connection: Connection, header: SendHeader, queue_id: int, request: Command, *, extra: str
     ) -> NewMessage:
+        """``extra``: properties of this broker behind those of the client."""
         text = closed(header.properties)
         if is_special(text):
             # Rewritten only when there is something to rewrite: others keep their text byte for byte.
@@ -241,9 +253,7 @@ class SendProcessor:
         name = header.topic
         if name.startswith(RETRY_PREFIX):
             name, queue_id, text = self._retried(header, request, queue_id, text)
-        message = self._message(
-            connection, header, name, queue_id, header.flag, request.body, text + self._extra
-        )
+        message = self._message(connection, header, name, queue_id, header.flag, request.body, text + extra)
         if property_of(text, TRANSACTION_PREPARED_PROPERTY) == "true" and name == header.topic:
             return self._half(message)
         return self.delayed(message)

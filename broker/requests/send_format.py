@@ -71,15 +71,14 @@ def holds_own(properties: str) -> bool:
     return any(mark in properties for mark in OWN_MARKS)
 
 
+def region_properties(config: BrokerConfig) -> dict[str, str]:
+    """Properties the broker adds to every single message and to every reply."""
+    return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+
+
 def extra_properties(config: BrokerConfig) -> str:
-    """Properties the broker adds to every single message, behind those of the client."""
-    return encode_properties(
-        {
-            "MSG_REGION": config.region_id,
-            "TRACE_ON": "true" if config.trace_on else "false",
-            "CLUSTER": config.cluster_name,
-        }
-    )
+    """What stands behind the client's properties of every single message."""
+    return encode_properties({**region_properties(config), "CLUSTER": config.cluster_name})
 
 
 def send_ext(

@@ -116,11 +116,18 @@ class Clients:
     def __init__(self) -> None:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, Client]] = {}
+        # Where a producer's id beats, the newest connection last, and for which groups.
+        self._ids: dict[str, dict[Connection, set[str]]] = {}
         # The groups that each connection is in: as a producer, as a consumer.
         self._in: dict[Connection, tuple[dict[str, None], dict[str, None]]] = {}
 
     def producer(self, group: str, client: Client) -> None:
-        self.producers.setdefault(group, {})[client.connection] = client
+        members = self.producers.setdefault(group, {})
+        former = members.get(client.connection)
+        if former is not None and former.client_id != client.client_id:
+            self._forget_id(group, former)
+        members[client.connection] = client
+        self._ids.setdefault(client.client_id, {}).setdefault(client.connection, set()).add(group)
         self._groups_of(client.connection)[0][group] = None
 
     def _groups_of(self, connection: Connection) -> tuple[dict[str, None], dict[str, None]]:
@@ -204,11 +211,28 @@ class Clients:
             return None
         return next((c for c in found.members.values() if c.client_id == client_id), None)
 
+    def producer_connection(self, client_id: str) -> Connection | None:
+        """Where the producer of this id beats; of several connections the newest, as in the original."""
+        found = self._ids.get(client_id, {})
+        return next((connection for connection in reversed(found) if not connection.closed), None)
+
     def _remove_producer(self, group: str, connection: Connection) -> None:
         self._left(connection, 0, group)
         members = self.producers.get(group)
-        if members is not None and members.pop(connection, None) is not None and not members:
-            del self.producers[group]
+        client = members.pop(connection, None) if members is not None else None
+        if client is not None:
+            self._forget_id(group, client)
+            if not members:
+                del self.producers[group]
+
+    def _forget_id(self, group: str, client: Client) -> None:
+        connections = self._ids[client.client_id]
+        groups = connections[client.connection]
+        groups.discard(group)
+        if not groups:
+            del connections[client.connection]
+        if not connections:
+            del self._ids[client.client_id]
 
     def _remove_consumer(self, name: str, connection: Connection) -> bool:
         self._left(connection, 1, name)
@@ -235,4 +259,8 @@ class Clients:
             for connection in group.members:
                 found.setdefault(connection, (set(), set()))[1].add(name)
         known = {connection: (set(groups[0]), set(groups[1])) for connection, groups in self._in.items()}
+        by_id = {(i, c, g) for i, links in self._ids.items() for c, names in links.items() for g in names}
+        beating = {(m.client_id, c, g) for g, members in self.producers.items() for c, m in members.items()}
+        assert by_id == beating, "each producer is found by its id, and no other"
+        assert all(self._ids.values()), "an id without a connection is not kept"
         assert found == known, "each connection is known to be in the groups it is in"

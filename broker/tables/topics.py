@@ -17,7 +17,7 @@ from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
 from model.config import BrokerConfig
 from model.errors import Refused
-from model.message import SCHEDULE_TOPIC
+from model.message import SCHEDULE_TOPIC, reply_topic
 from model.topic import (
     AUTO_CREATE_TOPIC,
     PERM_INHERIT,
@@ -49,7 +49,7 @@ def boot_topics(config: BrokerConfig) -> list[TopicConfig]:
         TopicConfig(config.broker_name, 1, 1, PERM_READ | PERM_WRITE | PERM_INHERIT),
         TopicConfig("OFFSET_MOVED_EVENT", 1, 1),
         TopicConfig(SCHEDULE_TOPIC, levels, levels),
-        TopicConfig(f"{config.cluster_name}_REPLY_TOPIC", 1, 1),
+        TopicConfig(reply_topic(config.cluster_name), 1, 1),
         TopicConfig(f"rmq_sys_REVIVE_LOG_{config.cluster_name}", 8, 8),
         TopicConfig(f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, 1, PERM_INHERIT),
         TopicConfig(HALF_TOPIC, 1, 1),

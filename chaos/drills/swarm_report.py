@@ -1,8 +1,10 @@
 """What have all parts of a long swarm run shown so far? One file that grows from part to part.
 
-    python -m chaos.drills.swarm_report 43ca2ab=a.json 31974dc=b.json --bugs found.json --out docs/results
+    python -m chaos.drills.swarm_report 43ca2ab=a.json 31974dc=b.json --bugs docs/results/swarm-bugs.json \
+        --out docs/results
 
-writes ``swarm.md`` and ``swarm.json`` of the parts, each with the commit it ran on.
+writes ``swarm.md`` and ``swarm.json`` of the parts, each with the commit it ran on. ``swarm-bugs.json``: the
+seed that found each planted bug, and how many schedules were run for it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from broker.service import Broker
 from chaos.history import Happened
 from chaos.sim.cluster import GROUP, Node, SimCluster
 from chaos.sim.env import SimEnv
-from client.admin import AdminClient
+from client.admin import AdminClient, SyncState
 from model.codes import Request
 from model.errors import MqError
 from runtime.tasks import Tasks
@@ -27,8 +27,8 @@ WAIT_S: Final = 4.0
 FORGET_S: Final = 2.5
 """Longer than a living broker takes to be heard of again."""
 FORGET_TRIES: Final = 4
-LOOK_S: Final = 0.5
-"""How often the operator looks for brokers that wait for it."""
+REFUSED_S: Final = 0.5
+"""How often the operator looks for slaves that keep a log of their own."""
 
 
 class Operator:
@@ -70,43 +70,51 @@ class Operator:
             dead = [] if state is None else [number for number, alive in state.alive.items() if not alive]
             if dead:
                 await admin.forget(controllers, CLUSTER, GROUP, dead)
-            elif state is not None and not state.in_sync and state.master is None:
-                # All members are gone for good: any broker is better than none.
+            elif state is not None and state.master is None and self._nobody_may_lead(state):
+                # All members, or half of a majority's replicas, are gone for good: any is better than none.
                 self.gave_up = True
                 body = b"enableElectUncleanMaster=true"
                 for address in controllers:
                     await admin.session.call(address, Request.UPDATE_CONTROLLER_CONFIG, {}, body=body)
 
-    async def mend_brokers(self, allowed: Callable[[], bool]) -> None:
-        """What docs/operations.md has an operator do with one broker. A write or a sync failed: restart it.
-        Its slave holds confirmed messages that the master lacks, after an unclean election (``allowed``), or
-        it was declared gone: stop it, take its store away, start it with an empty one."""
+    def _nobody_may_lead(self, state: SyncState) -> bool:
+        brokers = self._cluster.of("broker")
+        settings = [{**self._cluster.config.broker, **node.own} for node in brokers]
+        by_majority = any(values.get("majorityAck") == "true" for values in settings)
+        return not state.in_sync or (by_majority and len(state.alive) * 2 <= len(brokers))
+
+    async def look_after_stores(self, may_give_up: Callable[[], bool]) -> None:
+        """What docs/operations.md leaves to the operator. A store that broke needs a restart. Where a slave
+        holds confirmed messages that the master lacks, after an unclean election, the master's log counts:
+        the slave starts with an empty one."""
         cluster = self._cluster
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(REFUSED_S)
             known = cluster.registered()
             for node in cluster.of("broker"):
-                if not node.running or node.server is None:
+                if not node.running:
+                    continue
+                broker = cast(Broker, node.server)
+                if broker.store.files.health.broken is not None:
+                    await self._restart(node)
+                if not may_give_up() or not node.running:
                     continue
                 broker = cast(Broker, node.server)
                 # One that the Controllers forgot was declared gone: it begins anew. It may not know it, and
                 # without what it lost it has no role that tells its id.
                 gone = bool(known) and broker.role.broker_id not in (None, *known)
-                if allowed() and (gone or broker.ha.needs_reseed is not None):
-                    await self._give_up_log(node)
-                elif broker.store.files.health.broken is not None and await self._stopped(node):
-                    cluster.start(node.name)
+                if gone or broker.ha.needs_reseed is not None:
+                    await self._restart(node, empty=True)
 
-    async def _give_up_log(self, node: Node) -> None:
+    async def _restart(self, node: Node, *, empty: bool = False) -> None:
         cluster = self._cluster
-        if await self._stopped(node):
-            node.machine.wipe()
-            cluster.history.add(Happened(cluster.clock(), node.name, "log_given_up"))
+        cluster.stop(node.name)
+        if await cluster.until(lambda: None if node.state == "down" else "it stops", 5.0) is None:
+            if empty:
+                node.machine.wipe()
+            what = "log_given_up" if empty else "restarted"
+            cluster.history.add(Happened(cluster.clock(), node.name, what))
             cluster.start(node.name)
-
-    async def _stopped(self, node: Node) -> bool:
-        self._cluster.stop(node.name)
-        return await self._cluster.until(lambda: None if node.state == "down" else "it stops", 5.0) is None
 
     def change(self, values: Mapping[str, str]) -> bool:
         """Begin a rolling change; False while another one is under way."""

@@ -178,7 +178,7 @@ class Story:
         if self.nemesis.done.get("wipe") or self.losses.lied:
             own.spawn(self.nemesis.operator.forget_the_dead(), name="forget")
         if plan.swarm:
-            own.spawn(self.nemesis.operator.mend_brokers(lambda: self.losses.gave_up), name="mend")
+            own.spawn(self.nemesis.operator.look_after_stores(lambda: self.losses.gave_up), name="stores")
         for producer in producers:
             producer.stop()
         reader.stop()

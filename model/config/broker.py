@@ -195,6 +195,11 @@ class BrokerConfig(LimitsConfig):
         "consumers may choose messages by SQL92 expressions over their properties",
         was=False,
     )
+    store_reply_message: bool = key(
+        "storeReplyMessageEnable",
+        True,
+        "replies to requests are also kept, in <brokerClusterName>_REPLY_TOPIC",
+    )
     auto_create_topic: bool = key(
         "autoCreateTopicEnable", True, "the first send to an unknown topic makes it"
     )

@@ -6,7 +6,8 @@
 
 Beyond the original: what it lets every signed client do although it changes the cluster needs a right here,
 too (UPDATE_BROKER_CONFIG, subscription groups, lists of topics; ``GUARDED``), and LITE_PULL_MESSAGE what a
-pull needs.
+pull needs. A reply (324, 325) needs nothing where clients send it, to a reply topic; to another topic what a
+send needs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from model.acl.plain import Perm
 from model.acl.policies import Need, denied
 from model.codes import Request
 from model.errors import PeerError
-from model.message import DLQ_PREFIX, RETRY_PREFIX
+from model.message import DLQ_PREFIX, REPLY_TOPIC_SUFFIX, RETRY_PREFIX
 from remoting import bodies
 from remoting.acl.annotated import ANNOTATED
 from remoting.auth import PEER_CODES
@@ -63,6 +64,10 @@ def plain_needs(request: Command) -> Iterator[plain.Need]:
             # The original takes the group of the sender: that of any consumer's inner producer.
             yield from _plain_group(topic)
         else:
+            yield from _plain_topic(topic, Perm.PUB)
+    elif code in (Request.SEND_REPLY_MESSAGE, Request.SEND_REPLY_MESSAGE_V2):
+        topic = ext.get("topic" if code == Request.SEND_REPLY_MESSAGE else "b")
+        if not _of_replies(topic):
             yield from _plain_topic(topic, Perm.PUB)
     elif code == Request.CONSUMER_SEND_MSG_BACK:
         yield from _plain_group(ext.get("group"))
@@ -142,6 +147,14 @@ def _send(topic_field: str) -> Callable[[Command], Iterator[Need]]:
     return found
 
 
+def _reply(topic_field: str) -> Callable[[Command], Iterator[Need]]:
+    def found(request: Command) -> Iterator[Need]:
+        if not _of_replies(request.ext.get(topic_field)):
+            yield from _send(topic_field)(request)
+
+    return found
+
+
 def _end(request: Command) -> Iterator[Need]:
     if request.ext.get("topic", "").strip():
         yield _topic(request.ext["topic"], "Pub")
@@ -199,6 +212,8 @@ _OWN: Final[dict[int, Callable[[Command], Iterator[Need]]]] = {
     Request.SEND_MESSAGE: _send("topic"),
     Request.SEND_MESSAGE_V2: _send("b"),
     Request.SEND_BATCH_MESSAGE: _send("b"),
+    Request.SEND_REPLY_MESSAGE: _reply("topic"),
+    Request.SEND_REPLY_MESSAGE_V2: _reply("b"),
     Request.RECALL_MESSAGE: lambda request: iter([_topic(request.ext.get("topic"), "Pub")]),
     Request.END_TRANSACTION: _end,
     Request.CONSUMER_SEND_MSG_BACK: lambda request: iter([_group(request.ext.get("group"), "Sub")]),
@@ -220,6 +235,10 @@ _OWN: Final[dict[int, Callable[[Command], Iterator[Need]]]] = {
 
 def _of_retry(topic: str | None) -> bool:
     return topic is not None and topic.startswith(RETRY_PREFIX)
+
+
+def _of_replies(topic: str | None) -> bool:
+    return topic is not None and topic.endswith(REPLY_TOPIC_SUFFIX)
 
 
 def _topic(name: str | None, *actions: str) -> Need:

@@ -77,7 +77,16 @@ async def test_changes_and_deletions_of_topics_and_groups_are_on_the_slave_when_
         assert "readers" not in two.groups.table
         async with client_of(two) as at_slave:  # as mqadmin deleteSubGroup does, at each broker of the group
             assert (await at_slave.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+            only = await at_slave.call(
+                Request.DELETE_TOPIC_IN_BROKER, {"topic": "T", "keelmqMasterOnly": "true"}
+            )
+            assert only.code == Response.SYSTEM_ERROR
+            assert "not the master" in (only.remark or "")
         assert "T" in two.topics.table, "its master has it: the slave's table comes from there"
+        only = await client.call(Request.DELETE_TOPIC_IN_BROKER, {"topic": "T", "keelmqMasterOnly": "true"})
+        assert only.code == 0
+        assert "T" not in one.topics.table
+        assert "T" not in two.topics.table
 
 
 async def test_a_change_an_in_sync_slave_does_not_confirm_is_not_answered_ok(tmp_path: Path) -> None:

@@ -47,6 +47,40 @@ def test_a_topic_is_created_on_every_master() -> None:
     run(work)
 
 
+def test_a_topic_is_deleted_on_every_master_or_nowhere() -> None:
+    async def work(env: Env) -> None:
+        nameserver, brokers = await cluster(env, groups=2)
+        masters = dict(nameserver.masters)
+        slave = False
+
+        async def delete(command: Command) -> Command | None:
+            assert command.ext["keelmqMasterOnly"] == "true"
+            if slave:
+                raise Refused("this broker is not the master", Response.SYSTEM_ERROR)
+            return command.reply()
+
+        for broker in brokers:
+            broker.before = delete
+        async with AdminClient(env, nameserver.address) as admin:
+            for known in ({"broker-a": masters["broker-a"], "broker-b": {2: brokers[1].address}}, {}):
+                nameserver.masters = known
+                with pytest.raises(NoMaster):
+                    await admin.delete_topic("T")
+            assert not brokers[0].requests
+            nameserver.masters = masters
+            slave = True
+            with pytest.raises(Refused, match="not the master"):
+                await admin.delete_topic("T")
+            assert Request.DELETE_TOPIC_IN_NAMESRV not in nameserver.asked
+            slave = False
+            await admin.delete_topic("T")
+            assert nameserver.asked.count(Request.DELETE_TOPIC_IN_NAMESRV) == 1
+            assert [len(broker.requests) for broker in brokers] == [2, 1]
+        await stop(nameserver, *brokers)
+
+    run(work)
+
+
 def test_no_nameserver_at_all_is_said_so() -> None:
     async def work(env: Env) -> None:
         async with AdminClient(env, ["127.0.0.1:1"]) as admin:

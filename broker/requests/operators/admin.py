@@ -43,6 +43,7 @@ LIVE_KEYS: Final = frozenset(
         "diskMaxUsedSpaceRatio",
         "fileReservedTime",
         "longPollingEnable",
+        "storeReplyMessageEnable",
         "accessMessageInMemoryMaxRatio",
         "maxTransferBytesOnMessageInMemory",
         "maxTransferCountOnMessageInMemory",

@@ -18,7 +18,7 @@ from model.message import LMQ_PREFIX
 from model.topic import SubscriptionGroupConfig, TopicConfig, topic_name_error
 from remoting import bodies
 from remoting.codec import Command
-from remoting.headers import need, need_int, opt_bool, opt_int
+from remoting.headers import MASTER_ONLY, need, need_int, opt_bool, opt_int
 from remoting.service import Connection
 
 _EMPTY_VERSION: Final = {"counter": 0, "stateVersion": 0, "timestamp": 0}
@@ -86,9 +86,10 @@ class TableProcessor:
         return request.reply()
 
     async def delete_topic(self, connection: Connection, request: Command) -> Command:
-        if self._context.role_state.role == "slave":
-            # The tools send it to the slaves, too, and the original's slaves take it. Ours copy the master's
-            # tables: what it deleted goes here as well, and what only a slave was told has no effect there.
+        if self._context.role_state.role == "slave" and not opt_bool(request.ext, MASTER_ONLY):
+            # The original's tools send it to the slaves, too, and the original's slaves take it. Ours copy
+            # the master's tables: what it deleted goes here as well, and what only a slave was told has no
+            # effect. Ours ask masters only: one that an old route took for the master refuses.
             need(request.ext, "topic")
             return request.reply()
         self._need_change()

@@ -82,7 +82,7 @@ def _answered_changes(rules: Rules, world: World, broker_id: int, others: set[in
     return frozenset(change for change in mine if all(change in tables for tables in holders))
 
 
-def _lacking(setting: Setting, rules: Rules, world: World, broker_id: int, members: tuple[int, ...]) -> bool:
+def _lacking(setting: Setting, world: World, broker_id: int, members: tuple[int, ...]) -> bool:
     """Whether one of these lacks what was answered under the set there is. Where all answer, none does."""
     broker = world.broker(broker_id)
     mode, lead = setting.mode_of(broker), broker.lead
@@ -90,9 +90,9 @@ def _lacking(setting: Setting, rules: Rules, world: World, broker_id: int, membe
     needed = policy_of(setting, mode).copies(setting.brokers).to_ack
     if mode.all_ack or needed < 2:
         return False
-    ends = _votes(setting, rules, broker_id, lead, majority=mode.majority)
-    answered = sorted(ends, reverse=True)[needed - 2 :][:1]
-    return any(lead.acked[m - 1] < end for m in members if m != broker_id for end in answered)
+    # It remembers what it answered, also when the one that had it is connected anew.
+    answered = sum(place in world.acked for place in enumerate(broker.log))
+    return any(lead.acked[m - 1] < answered for m in members if m != broker_id)
 
 
 def proposals(setting: Setting, rules: Rules, world: World, broker_id: int) -> list[Open]:
@@ -124,7 +124,7 @@ def _with_or_without(
         return None
     if other in lead.members:
         left = tuple(m for m in lead.members if m != other)
-        holds = rules.laggards_hold_leavers and _lacking(setting, rules, world, broker_id, left)
+        holds = rules.laggards_hold_leavers and _lacking(setting, world, broker_id, left)
         return None if holds else left
     if lead.acked[other - 1] < max(broker.confirmed, broker.epochs[-1][1]):
         return None

@@ -323,7 +323,7 @@ DRAWS: Final[dict[Request, Draw]] = {
     Request.LOCK_BATCH_MQ: _lock,
     Request.UNLOCK_BATCH_MQ: _lock,
     Request.UPDATE_AND_CREATE_TOPIC: _topic_fields,
-    Request.DELETE_TOPIC_IN_BROKER: _fields("topic"),
+    Request.DELETE_TOPIC_IN_BROKER: _fields("topic", "keelmqMasterOnly"),
     Request.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _group_body,
     Request.DELETE_SUBSCRIPTIONGROUP: _fields("groupName", "cleanOffset"),
     Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _fields("#groupSeq", "#maxGroupNum", "dataVersion"),

@@ -53,6 +53,21 @@ def test_a_request_needs_what_the_real_builder_says() -> None:
     assert seen > 80
 
 
+@pytest.mark.parametrize(
+    ("code", "name"), [(Request.SEND_REPLY_MESSAGE, "topic"), (Request.SEND_REPLY_MESSAGE_V2, "b")]
+)
+def test_a_reply_needs_nothing_where_clients_send_it_and_elsewhere_what_a_send_needs(
+    code: Request, name: str
+) -> None:
+    """The original lets every signed client reply, to any topic: it would be a send without a right."""
+    replies = Command(code, {name: "C_REPLY_TOPIC"})
+    assert needs(replies, "C") == []
+    assert list(plain_needs(replies)) == []
+    elsewhere = Command(code, {name: "orders"})
+    assert [(str(need), need.actions) for need in needs(elsewhere, "C")] == [("Topic:orders", ("Pub",))]
+    assert [(need.name, need.perm) for need in plain_needs(elsewhere)] == [("orders", Perm.PUB)]
+
+
 def test_nothing_that_only_peers_and_operators_ask_for_is_open_to_every_user() -> None:
     group = b'{"groupName": "g"}'
     bodies = {

@@ -1,0 +1,128 @@
+"""How does a reply reach the client that asked, and what does the one that replies learn?
+
+SEND_REPLY_MESSAGE (324) and SEND_REPLY_MESSAGE_V2 (325). The broker pushes the reply over the connection on
+which the asking client beats (PUSH_REPLY_MESSAGE_TO_CLIENT, 326), waits for its answer, and stores the reply
+whatever came of that (``storeReplyMessageEnable``). Its own answer says how the push went, and nothing of the
+store, as in the original: a reply that could not be stored has arrived all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.requests.properties import changed
+from broker.requests.send import SendProcessor
+from broker.requests.send_format import region_properties, send_ext
+from model.codes import Request, Response
+from model.errors import Refused, Unknown
+from model.message import PUSH_REPLY_TIME, REPLY_TO_CLIENT, WAIT, message_id, property_of
+from remoting.codec import Command
+from remoting.headers import SendHeader
+from remoting.service import Connection
+from store.files.record import NewMessage
+from store.flow.writing import Put
+
+log = logging.getLogger(__name__)
+
+PUSH_S: Final = 10.0
+"""How long the asking client's answer is awaited, as in the original."""
+PUSHES_MAX: Final = 10_000
+"""Replies on their way at once; the bytes are bounded by what one client may leave unread."""
+NOT_STORED_ID: Final = "0"
+
+
+class ReplyProcessor:
+    """Answers 324 and 325."""
+
+    def __init__(self, context: BrokerContext, sender: SendProcessor) -> None:
+        self._context = context
+        self._sender = sender
+        self.pushing = 0
+
+    async def reply(self, connection: Connection, request: Command) -> Command | None:
+        """Push a reply to the client it is for, and keep it. Raises Refused before anything is pushed."""
+        await self._admit(connection, request)
+        header = SendHeader.parse(request.code, request.ext)
+        message, queue_id = self._sender.of_reply(connection, header, request)
+        failure = await self._push(connection, header, request.body)
+        put = self._stored(message)
+        ext = self._ext(queue_id, put)
+        if failure is not None:
+            return request.reply(Response.SYSTEM_ERROR, remark=failure, ext=ext)
+        answer = request.reply(ext=ext)
+        if put is None:
+            return answer
+        wait = (property_of(header.properties, WAIT) or "").lower() != "false"
+        return self._sender.answer(connection, request, answer, [put], wait=wait)
+
+    async def _admit(self, connection: Connection, request: Command) -> None:
+        """A broker that is no master takes no reply: the client that asked beats at the one that is. A full
+        disk, or too few copies, keep no reply from that client; they are asked about before it is stored."""
+        role = self._context.role_state
+        if await role.handed_over(len(request.body)) and connection.closed:
+            raise Refused("its sender left", Response.SERVICE_NOT_AVAILABLE)
+        refused = role.refuse()
+        if refused is not None:
+            raise refused
+
+    async def _push(self, connection: Connection, header: SendHeader, body: bytes) -> str | None:
+        """Why the client that asked did not get it, in the original's words, or None."""
+        client_id = property_of(header.properties, REPLY_TO_CLIENT)
+        if client_id is None:
+            return f"reply message properties[{REPLY_TO_CLIENT}] is null"
+        asking = self._context.clients.producer_connection(client_id)
+        if asking is None:
+            return f"push reply message fail, channel of <{client_id}> not found."
+        failed = f"push reply message to {client_id}fail."
+        if self.pushing >= PUSHES_MAX:
+            log.debug("reply to %s: %d replies are on their way", client_id, self.pushing)
+            return failed
+        push = Command(int(Request.PUSH_REPLY_MESSAGE_TO_CLIENT), self._pushed(connection, header), body)
+        self.pushing += 1
+        try:
+            answer = await asking.call(push, PUSH_S)
+        except (Unknown, ConnectionError) as error:
+            log.debug("reply to %s: %s", client_id, error)
+            return failed
+        finally:
+            self.pushing -= 1
+        return None if answer.code == Response.SUCCESS else failed
+
+    def _pushed(self, connection: Connection, header: SendHeader) -> dict[str, str]:
+        """The header of 326: that of the reply by its full names, where it came from and when it was here."""
+        now_ms = str(self._context.env.now_ms())
+        ext = header.to_ext(full_names=True)
+        for name in ("batch", "maxReconsumeTimes", "bname"):
+            ext.pop(name, None)
+        added = {**region_properties(self._context.config), PUSH_REPLY_TIME: now_ms}
+        ext["properties"] = changed(header.properties, added)
+        ext["bornHost"] = connection.remote
+        ext["storeHost"] = self._context.config.address
+        ext["storeTimestamp"] = now_ms
+        return ext
+
+    def _stored(self, message: NewMessage) -> Put | None:
+        """Where the reply lies; None when it is not kept: the original's answer does not tell that either."""
+        context = self._context
+        if not context.config.store_reply_message:
+            return None
+        try:
+            refused = context.refuse_write()  # the role may have ended while the client was waited for
+            if refused is not None:
+                raise refused
+            return self._sender.put([message])[0]
+        except Refused as error:
+            log.debug("a reply in %s is not stored: %s", message.topic, error)
+            return None
+
+    def _ext(self, queue_id: int, put: Put | None) -> dict[str, str]:
+        context = self._context
+        if put is None:
+            ext = send_ext(context.config, queue_id, "", NOT_STORED_ID, 0)
+        else:
+            place = message_id(context.store_host, put.physical_offset)
+            ext = send_ext(context.config, queue_id, "", place, put.queue_offset)
+        del ext["transactionId"]
+        return ext
