@@ -12,15 +12,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from client.allocate import average
 from client.consume import Limits, QueueWorker
 from client.lifecycle import Lifecycle
 from client.message import NoMaster, Queue, Received
+from client.producer import Producer, SendOptions
 from client.pull import PullConsumer, Pulled, PullStatus
 from client.routes import Route
 from client.session import POLL_MS, Session
+from client.trace import TRACE_GROUP, Tracer
 from model.codes import Request
 from model.errors import MqError
 from model.message import java_hash, retry_topic
@@ -48,8 +50,9 @@ class ConsumeOptions:
     """``orderly``: a queue is consumed by one consumer at a time, in order, under the broker's lock; a
     message not handled is tried again before the next one. Otherwise up to ``concurrency`` calls per queue
     run at once (1 keeps the order while nothing fails). ``from_first``: where a new group begins.
-    ``retry_max``: after so many returns a message goes to the dead letters. ``credentials``: every request is
-    signed, as a cluster with ACL wants it.
+    ``retry_max``: after so many returns a message goes to the dead letters. ``trace``: tell of each message
+    consumed in ``RMQ_SYS_TRACE_TOPIC``. ``credentials``: every request is signed, as a cluster with ACL wants
+    it.
     """
 
     orderly: bool = False
@@ -60,11 +63,27 @@ class ConsumeOptions:
     poll_ms: int = POLL_MS
     rebalance_s: float = REBALANCE_S
     commit_s: float = COMMIT_S
+    trace: bool = False
     credentials: Signer | None = None
 
     @property
     def limits(self) -> Limits:
         return Limits(1 if self.orderly else self.concurrency, self.batch_max, self.retry_max)
+
+
+class Tracing(NamedTuple):
+    """What a consumer traces with: its producer has no other use."""
+
+    producer: Producer
+    tracer: Tracer
+
+    async def start(self) -> None:
+        await self.producer.start()
+        self.tracer.start()
+
+    async def stop(self) -> None:
+        await self.tracer.stop()
+        await self.producer.stop()
 
 
 class PushConsumer(Lifecycle):
@@ -101,6 +120,12 @@ class PushConsumer(Lifecycle):
         self._locked: dict[Queue, None] = {}
         self._wake = asyncio.Event()
         self._running = False
+        self._tracing: Tracing | None = None
+        if options.trace:
+            sending = SendOptions(poll_ms=options.poll_ms, credentials=options.credentials)
+            producer = Producer(env, f"{TRACE_GROUP}-{group}", self._routes.nameservers, sending)
+            self._tracing = Tracing(producer, Tracer(env, group, producer.send))
+            self._listener = self._tracing.tracer.listening(listener)
         self.session.handle(Request.NOTIFY_CONSUMER_IDS_CHANGED, self._ids_changed)
 
     @property
@@ -110,6 +135,8 @@ class PushConsumer(Lifecycle):
 
     async def start(self) -> None:
         self._running = True
+        if self._tracing is not None:
+            await self._tracing.start()
         self.session.add_consumer(self.group, self._heartbeat)
         self._routes.on_change.append(self._route_changed)
         for topic in self._subscriptions:
@@ -137,6 +164,8 @@ class PushConsumer(Lifecycle):
         self._routes.on_change.remove(self._route_changed)
         await self.session.remove_consumer(self.group)
         await self.puller.stop()
+        if self._tracing is not None:
+            await self._tracing.stop()
 
     async def commit(self) -> None:
         """Tell the masters how far each queue was handled. A failure is logged; the next turn repairs it."""

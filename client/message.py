@@ -105,7 +105,7 @@ class SendResult:
     """The broker's answer. For a batch ``queue_offset`` is the first message's and ``msg_id`` lists all.
 
     ``msg_id`` is the producer's id (UNIQ_KEY), ``offset_msg_id`` the broker's (store host and CommitLog
-    offset).
+    offset). ``region`` and ``trace_on``: what the broker says for a trace.
     """
 
     status: SendStatus
@@ -114,6 +114,8 @@ class SendResult:
     msg_id: str
     offset_msg_id: str
     attempts: tuple[Attempt, ...] = ()
+    region: str = "DefaultRegion"
+    trace_on: bool = True
 
     @property
     def maybe_duplicate(self) -> bool:

@@ -32,9 +32,10 @@ from client.message import (
     packed,
 )
 from client.request_reply import Reply, Requests, reply_to, ttl_s
-from client.routes import Route
+from client.routes import Route, Routes
 from client.sending import PER_BROKER_CODES, check, may_retry
 from client.session import POLL_MS, Session
+from client.trace import Tracer
 from model.codes import Request, Response
 from model.errors import MqError, PeerError, Refused, Unknown
 from model.message import DLQ_PREFIX, MSG_TYPE, REPLY, RETRY_PREFIX, java_hash
@@ -87,7 +88,8 @@ class SendOptions:
     often an attempt whose outcome is unknown is repeated, which may store the message twice (0 = never).
     ``in_flight_max`` sends of ``send_async``, ``requests_max`` requests without a reply yet.
     ``compress_over_bytes``: zlib for longer bodies, None = never. ``poll_ms``: routes are asked for so often.
-    ``credentials``: every request is signed, as a cluster with ACL wants it.
+    ``trace``: tell of each message sent in ``RMQ_SYS_TRACE_TOPIC``. ``credentials``: every request is signed,
+    as a cluster with ACL wants it.
     """
 
     timeout_s: float = 10.0
@@ -100,6 +102,7 @@ class SendOptions:
     requests_max: int = 10_000
     poll_ms: int = POLL_MS
     client_ip: str = "127.0.0.1"
+    trace: bool = False
     credentials: Signer | None = None
 
 
@@ -126,7 +129,6 @@ class Producer(Lifecycle):
             client_ip=options.client_ip,
             credentials=options.credentials,
         )
-        self._routes = self.session.routes
         self._ids = UniqueIds(env.random, options.client_ip)
         self._tasks = Tasks(f"producer {group}")
         self._turn = env.random.randrange(1 << 16)
@@ -135,8 +137,13 @@ class Producer(Lifecycle):
         self._in_flight: dict[int, tuple[str, Queue, float]] = {}
         self._attempt_number = 0
         self._futures: dict[asyncio.Future[SendResult], None] = {}
+        self._tracer = Tracer(env, group, self.send) if options.trace else None
         self._requests = Requests(env, self.session, options.requests_max)
         self._running = False
+
+    @property
+    def _routes(self) -> Routes:
+        return self.session.routes
 
     async def start(self) -> None:
         self._running = True
@@ -144,6 +151,8 @@ class Producer(Lifecycle):
         await self.session.start()
         self._tasks.spawn(every(WATCH_S, self._watch, what="watching slow sends"), name="watch")
         self._requests.start()
+        if self._tracer is not None:
+            self._tracer.start()
 
     async def stop(self) -> None:
         """Wait up to 3 s for sends begun by ``send_async`` and for replies; those still out end as
@@ -155,6 +164,8 @@ class Producer(Lifecycle):
         if out:
             await asyncio.wait(out, timeout=DRAIN_S)
         await self._requests.stop()
+        if self._tracer is not None:
+            await self._tracer.stop()
         await self._tasks.cancel()
         await self.session.remove_producer(self.group)
         await self.session.stop()
@@ -493,7 +504,10 @@ class Producer(Lifecycle):
             took_ms = self._env.monotonic_ms() - started_ms
             self._routes.trust(address)
             attempts = (*sending.attempts, Attempt(address, "ok", "", took_ms))
-            return check(response, target, sending.msg_id, attempts)
+            result = check(response, target, sending.msg_id, attempts)
+            if self._tracer is not None:
+                self._tracer.on_sent(result, sending.ext["i"], len(sending.body))
+            return result
         except (OSError, MqError) as error:
             unknown = isinstance(error, Unknown | PeerError)
             took_ms = self._env.monotonic_ms() - started_ms

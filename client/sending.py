@@ -52,6 +52,8 @@ def check(response: Command, queue: Queue, msg_id: str, attempts: tuple[Attempt,
             msg_id,
             answer.message_id,
             attempts,
+            response.ext.get("MSG_REGION") or "DefaultRegion",
+            response.ext.get("TRACE_ON") != "false",
         )
     remark = response.remark or f"answer {int(response.code)}"
     if response.code == Response.SYSTEM_ERROR and not any(mark in remark for mark in NOT_WRITTEN_REMARKS):

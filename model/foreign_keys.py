@@ -94,7 +94,7 @@ _BROKER: Final = """
     metricLoggingExporterIntervalInMills metricsExportBatchMaxDataPoints metricsExporterType
     metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
     metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort minLiteTTl
-    msgTraceTopicName notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills
+    notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills
     persistConsumerOffsetIncrementally popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime
     popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
     popConsumerKVServiceLog popFromRetryProbability popFromRetryProbabilityForPriority
@@ -117,7 +117,7 @@ _BROKER: Final = """
     spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
     statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
-    storePathDLedgerCommitLog storeReplyMessageEnable subscriptionExpiredTimeout
+    storePathDLedgerCommitLog subscriptionExpiredTimeout
     syncBrokerMemberGroupPeriod syncControllerMetadataPeriod syncMasterFlushOffsetWhenStartup
     timerCheckMetricsWhen timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
     timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum
@@ -127,7 +127,7 @@ _BROKER: Final = """
     timerReputServiceQueueCapacity timerRocksDBPrecisionMs timerRocksDBRollIntervalHours
     timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps
     timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable
-    timerWheelSnapshotFlush timerWheelSnapshotIntervalMs topicQueueLockNum traceTopicEnable
+    timerWheelSnapshotFlush timerWheelSnapshotIntervalMs topicQueueLockNum
     transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
     transactionCheckRocksdbQueueCapacity transactionMetricFlushInterval transactionOpBatchInterval
     transactionOpMsgMaxSize transferMsgByHeap transientStorePoolEnable transientStorePoolSize

@@ -56,6 +56,8 @@ def boot_topics(config: BrokerConfig) -> list[TopicConfig]:
         TopicConfig(OP_HALF_TOPIC, 1, 1),
         TopicConfig("rmq_sys_wheel_timer", 1, 1),
     ]
+    if config.trace_topic_enable:
+        made.append(TopicConfig(config.trace_topic, 1, 1))
     if config.auto_create_topic:
         made.append(TopicConfig(AUTO_CREATE_TOPIC, queues, queues, PERM_READ | PERM_WRITE | PERM_INHERIT))
     return made

@@ -200,6 +200,10 @@ class BrokerConfig(LimitsConfig):
         True,
         "replies to requests are also kept, in <brokerClusterName>_REPLY_TOPIC",
     )
+    trace_topic_enable: bool = key(
+        "traceTopicEnable", False, "the topic that clients tell their traces to is there from the start"
+    )
+    trace_topic: str = key("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "its name; one queue a broker")
     auto_create_topic: bool = key(
         "autoCreateTopicEnable", True, "the first send to an unknown topic makes it"
     )

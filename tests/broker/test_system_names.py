@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from broker.requests.transactions import GROUP
-from model.codes import Request
+from model.codes import Request, Response
 from remoting.headers import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PullHeader
 from tests.broker.halves import COMMIT, HALVES, begin, end, of_topic
-from tests.broker.helpers import client_of, eventually, running
+from tests.broker.helpers import client_of, eventually, running, topic
 
 FORGED = "1000000"
 
@@ -73,3 +73,23 @@ async def test_the_first_op_behind_a_half_is_found(tmp_path: Path) -> None:
         for half in of_topic(broker, HALVES):
             assert await transactions._has_op(await client.connection(), half)
         assert broker.store.log.end == before
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"), [({}, "RMQ_SYS_TRACE_TOPIC"), ({"msgTraceTopicName": "Told"}, "Told")]
+)
+async def test_the_trace_topic_is_there_from_the_start_when_it_is_asked_for(
+    tmp_path: Path, keys: dict[str, str], name: str
+) -> None:
+    async with (
+        running(tmp_path, autoCreateTopicEnable="false", **keys) as broker,
+        client_of(broker) as client,
+    ):
+        assert (await client.send(name)).code == Response.TOPIC_NOT_EXIST
+    keys = {**keys, "autoCreateTopicEnable": "false", "traceTopicEnable": "true"}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
+        made = broker.context.topics.table[name]
+        assert (made.read_queues, made.write_queues) == (1, 1)
+        assert (await client.send(name)).code == Response.SUCCESS
+        answer = await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic(name))
+        assert answer.remark == f"The topic[{name}] is conflict with system topic."

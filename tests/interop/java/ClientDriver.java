@@ -45,6 +45,7 @@ public class ClientDriver {
             case "group": good = group(namesrv, topic, count, arguments[4], Integer.parseInt(arguments[5])); break;
             case "pull": good = pull(namesrv, topic, count); break;
             case "retry": good = retry(namesrv, topic, count, arguments[4]); break;
+            case "trace": good = trace(namesrv, topic, count, arguments[4]); break;
             case "sql": good = sql(namesrv, topic, count, arguments[4], String.join(" ", Arrays.copyOfRange(arguments, 5, arguments.length))); break;
             default: throw new IllegalArgumentException("unknown command " + command);
         }
@@ -63,6 +64,33 @@ public class ClientDriver {
         producer.setSendMsgTimeout(20_000);
         producer.start();
         return producer;
+    }
+
+    /** Sends and consumes with the message trace on. */
+    private static boolean trace(String namesrv, String topic, int count, String group) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("traced_java");
+        producer.setEnableTrace(true);
+        at(producer, namesrv);
+        producer.setSendMsgTimeout(20_000);
+        producer.start();
+        Set<String> keys = ConcurrentHashMap.newKeySet();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        consumer.setEnableTrace(true);
+        at(consumer, namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (batch, context) -> {
+            for (MessageExt message : batch) keys.add(message.getKeys());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        for (int i = 0; i < count; i++) told(producer.send(message(topic, "traced", i)), "traced-" + i);
+        long end = System.currentTimeMillis() + 90_000;
+        while (System.currentTimeMillis() < end && keys.size() < count) Thread.sleep(100);
+        Thread.sleep(6000); // what is told leaves every 5 s
+        consumer.shutdown();
+        producer.shutdown();
+        return keys.size() >= count;
     }
 
     private static Message message(String topic, String kind, int number) {
