@@ -100,8 +100,9 @@ class Operator:
                 if not may_give_up() or not node.running:
                     continue
                 broker = cast(Broker, node.server)
-                # One that the Controllers forgot was declared gone: it begins anew.
-                gone = bool(known) and broker.context.role_state.broker_id not in (-1, *known)
+                # One that the Controllers forgot was declared gone: it begins anew. It may not know it, and
+                # without what it lost it has no role that tells its id.
+                gone = bool(known) and broker.role.broker_id not in (None, *known)
                 if gone or broker.ha.needs_reseed is not None:
                     await self._restart(node, empty=True)
 

@@ -53,8 +53,9 @@ class Group(msgspec.Struct):
     ``renews``: a master was elected since one of them was forgotten.
     ``quorum_members``: the last SyncStateSet that was a majority, in majority mode; empty = none was yet.
     ``led``: the last master, if none leads now. ``needs_lease``: since its epoch began, or since it said so,
-    it acknowledges with a lease only, whatever its members say. ``unaware``: former masters that went by the
-    word of their members, and may still read what these said before they followed another one."""
+    it acknowledges with a lease only, whatever its members say; or its process is another one by now.
+    ``unaware``: former masters that went by the word of their members, and may still read what these said
+    before they followed another one."""
 
     cluster: str
     next_id: int = FIRST_ID
@@ -118,7 +119,8 @@ class Group(msgspec.Struct):
         """Masters that may acknowledge without a lease. One that waits for every member does, by their word,
         unless it knows that a broker from outside may be elected: cut off before it heard of that, together
         with a member, it would never stop. A former one may still read what its members said before they
-        followed another master; so it counts until it has followed that one, or an operator gave it up."""
+        followed another master; so it counts until it has followed that one, was started anew,
+        or an operator gave it up."""
         led = self.master if self.led is None else self.led
         waits_for_all = self.rule is not None and self.rule.all_ack is True
         if led in self.replicas and waits_for_all and not self.needs_lease:
@@ -223,6 +225,13 @@ class Group(msgspec.Struct):
         self._note_holders()
         if chosen in self.suspect:
             self.suspect.remove(chosen)  # from now on what it has is what the group has
+
+    def starts_anew(self, broker_id: int) -> None:
+        """Its process is another one than that which led, and leads in a newer epoch at best. What members
+        said to the old one ended with it."""
+        self.unaware = _without(self.unaware, {broker_id})
+        if broker_id == (self.master if self.led is None else self.led):
+            self.needs_lease = True
 
     def join(self, members: list[int]) -> None:
         """The SyncStateSet becomes ``members``; new ones were level with the master since they registered."""

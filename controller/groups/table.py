@@ -291,6 +291,8 @@ class ReplicaTable:
             )
         restarted = command.restarted and asks == group.master
         chosen = group.choice(command)
+        if restarted:
+            group.starts_anew(asks)
         if chosen is None:
             return self._elect_nobody(group, command, restarted=restarted)
         if chosen == group.master and not restarted:
@@ -367,6 +369,9 @@ class ReplicaTable:
         replica.ha_address = command.ha_address or replica.ha_address
         replica.majority_of, replica.learner = command.majority_of, command.learner
         replica.all_ack, replica.timeout_ms = command.all_ack, command.timeout_ms
+        if command.broker_id != group.master:
+            # The master may still lead this epoch, when it was elected while it was down.
+            group.starts_anew(command.broker_id)
         changed = False
         if command.suspect:
             changed = self._leaves_the_set(group, command)
@@ -457,7 +462,8 @@ def nobody(name: str, group: Group, command: ElectMaster) -> str:
     suspects = f", suspect {group.suspect}" if group.suspect else ""
     held = (
         f"; broker {', '.join(map(str, group.may_go_on))} may go on by its members' word, so"
-        " enableElectUncleanMaster elects nobody until it hears of it or is removed (keelmq group forget)"
+        " enableElectUncleanMaster elects nobody until it hears of it, is started anew or is removed"
+        " (keelmq group forget)"
     )
     return (
         f"no broker of {name} may become master: its SyncStateSet is {sorted(group.members)},"

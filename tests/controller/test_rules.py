@@ -317,7 +317,7 @@ def test_what_a_master_said_of_its_leases_is_over_with_its_epoch() -> None:
     assert outsider_for(table) is None
 
 
-@pytest.mark.parametrize("gone", ["not yet", "follows", "removed"])
+@pytest.mark.parametrize("gone", ["not yet", "follows", "removed", "started anew"])
 def test_no_outsider_is_elected_while_a_former_master_may_read_old_acknowledgements(gone: str) -> None:
     """Broker 2 acknowledged a record to master 1, was elected, and keeps to leases. Its word is still on its
     way: master 1 would answer OK for what an outsider lacks, as it never heard of one."""
@@ -330,10 +330,44 @@ def test_no_outsider_is_elected_while_a_former_master_may_read_old_acknowledgeme
         assert alter(table, (2,)) == 0
     elif gone == "removed":
         table.apply(CleanBrokers(group=G, broker_ids=(1,), living=True))
+    elif gone == "started anew":
+        registers(table, 1, **ALL)
     else:
         remark = elect(table, 3, alive=(3,), unclean=True)["remark"]
         assert "broker 1 may go on" in remark
     assert outsider_for(table) == (None if gone == "not yet" else 3)
+
+
+@pytest.mark.parametrize("when", ["before it asks", "before another was elected", "after that"])
+def test_a_master_that_was_started_anew_holds_no_outsider_back(when: str) -> None:
+    """Broker 1 led, and its process is a new one: nobody reads what members said to the old one. Registered
+    alone says nothing of it while it is master: it may have been elected while it was down."""
+    table = started(ALL)
+    alter(table, (1, 2))
+    if when == "after that":
+        elect(table, alive=(2,))
+    registers(table, 1, **ALL)
+    if when == "before it asks":
+        assert table.groups[G].may_go_on == [1]
+        elect(table, 1, alive=(1, 3), restarted=True, log_epoch=1, suspect=True)
+        assert table.groups[G].master is None, "the group waits for broker 2"
+    elif when == "before another was elected":
+        elect(table, 1, alive=(1, 2), restarted=True, log_epoch=1)
+    assert 1 not in table.groups[G].may_go_on
+    if table.groups[G].master == 2:
+        assert table.groups[G].may_go_on == [2]
+        table.apply(CleanBrokers(group=G, broker_ids=(2,), living=True))
+        assert table.groups[G].members == []
+    assert outsider_for(table) == 3
+
+
+def test_a_master_elected_while_it_was_down_goes_by_its_members_word() -> None:
+    """Its new process may lead the epoch, as the old one never did: it counts, and needs no lease for it."""
+    table = started(ALL)
+    elect(table, alive=(2, 3))
+    registers(table, 2, **ALL)
+    assert table.groups[G].may_go_on == [1, 2]
+    assert not table.groups[G].needs_lease
 
 
 def test_members_of_a_majority_lead_for_nobody_that_was_restarted_to_wait_for_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -18,7 +19,9 @@ from chaos.drills.swarm_report import main as write_page
 from chaos.faults import FAULTS, Kill, Restart, RollingChange, Step, SyncError
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import KINDS
+from chaos.sim.operator import Operator
 from chaos.sim.story import Story
+from tests.sim.world import World, simulated
 
 SWARM = "swarm"
 SEEDS = 6
@@ -41,6 +44,7 @@ def test_whatever_is_drawn_loses_nothing_that_was_promised(seed: int) -> None:
 
 UNCLEAN = {"enableElectUncleanMaster": "true"}
 ALL = {"allAckInSyncStateSet": "true", "flushDiskType": "SYNC_FLUSH"}
+MAJORITY = {"allAckInSyncStateSet": "false", "majorityAck": "true", "flushDiskType": "SYNC_FLUSH"}
 
 
 @pytest.mark.sim
@@ -80,6 +84,34 @@ def test_where_unclean_elections_are_allowed_and_none_was_needed_nothing_is_forg
     assert not kept[0].losses.any_allowed
     with planted("reuse_offset"):
         assert run_plan(SWARM, 1, plan, "reuse_offset", None).violations
+
+
+@pytest.mark.sim
+@simulated(lambda: World(633, MAJORITY, brokers=2))
+async def test_the_operator_gives_an_empty_store_to_a_broker_that_was_declared_gone_without_a_role(
+    world: World,
+) -> None:
+    """It must copy from a master what its disk lost, and is half of a majority of two: no view of the
+    Controllers tells it that they forgot it."""
+    cluster = world.cluster
+    name = cluster.master()
+    assert name is not None
+    node = cluster.nodes[name]
+    await asyncio.sleep(6.0)  # its tables are on the disk
+    cluster.power_fail(name)
+    tables = [path for path in node.machine.paths("/store/config/") if "/subscriptionGroup.json" in path]
+    assert len(tables) > 1, "both copies"
+    for path in tables:
+        for bit in range(8):
+            node.machine.flip(path, bit)
+    cluster.power_on(name)
+    cluster.start(name)
+    operator = Operator(cluster)
+    mending = asyncio.create_task(operator.look_after_stores(lambda: True))
+    await operator.forget_the_dead()
+    assert await cluster.until(cluster.converged, 10.0) is None
+    mending.cancel()
+    assert [event.node for event in cluster.history.happened() if event.name == "log_given_up"] == [name]
 
 
 @pytest.mark.sim

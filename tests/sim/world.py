@@ -44,9 +44,10 @@ class World:
         broker: dict[str, str] | None = None,
         network: NetProfile | None = None,
         controller: dict[str, str] | None = None,
+        brokers: int = 3,
     ) -> None:
         config = WorldConfig(
-            broker=broker or {}, network=network or NetProfile(), controller=controller or {}
+            brokers=brokers, broker=broker or {}, network=network or NetProfile(), controller=controller or {}
         )
         self.cluster = SimCluster(seed, config, History())
         self.answers: list[tuple[float, int | None]] = []  # when asked, code; None = no answer
