@@ -286,10 +286,19 @@ class AdminClient(Lifecycle):
             raise PeerError(f"answer of a transfer lacks its header: {response.ext}") from None
 
     async def replace_controller(
-        self, controllers: Sequence[str], old: str, address: str, raft_address: str | None = None
+        self,
+        controllers: Sequence[str],
+        old: str,
+        address: str,
+        raft_address: str | None = None,
+        *,
+        lost: bool = False,
     ) -> tuple[int, str]:
-        """Give the id ``old`` to the Controller at ``address``. Returns its incarnation and Raft address."""
+        """Give the id ``old`` to the Controller at ``address``. Returns its incarnation and Raft address.
+        Refused while ``old`` answers, unless ``lost`` says that it counts as lost."""
         ext = {"controllerId": old, "address": address}
+        if lost:
+            ext["lost"] = "true"
         if raft_address is not None:
             ext["raftAddress"] = raft_address
         response = await self._leader(controllers, Request.KEELMQ_REPLACE_CONTROLLER, ext, b"")

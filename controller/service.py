@@ -37,6 +37,7 @@ from controller.links.tls import TlsFiles
 from controller.links.transport import Security
 from controller.raft.calls import StateMachine
 from controller.raft.raft import Raft
+from controller.raft.seats import taken_port
 from controller.raft.timing import RaftConfig
 from model.codes import Request, Response
 from model.config import ControllerConfig
@@ -341,8 +342,15 @@ class Controller:
             raft_address = one_address(ext.get("raftAddress") or raft_port_of(address))
         except ConfigError as error:
             raise Refused(str(error), Response.INVALID_PARAMETER) from None
+        rafts, requests = self._raft.addresses, self._addresses()
+        why = taken_port(
+            old, (address, raft_address), {node: (requests[node], at) for node, at in rafts.items()}
+        )
+        if why is not None:
+            raise Refused(why, Response.INVALID_PARAMETER)
         try:
-            incarnation = await self._raft.replace(old, address, raft_address)
+            lost = opt_bool(ext, "lost")
+            incarnation = await self._raft.replace(old, address, raft_address, lost=lost)
         except Unknown as error:
             raise Refused(f"outcome not known: {error}", Response.SYSTEM_ERROR) from None
         return request.reply(

@@ -25,6 +25,7 @@ class CannotReplace(MqError):
 @click.option(
     "--raft", "raft_address", metavar="HOST:PORT", help="Its Raft port [10 above its request port]."
 )
+@click.option("--yes", is_flag=True, help="Also while OLD still answers.")
 @which_cluster("Any other cluster: its Controllers.")
 @credentials.option
 @tls.option
@@ -33,6 +34,7 @@ def replace(
     old: str,
     new: str,
     raft_address: str | None,
+    yes: bool,
     directory: Path,
     controllers: str | None,
     credentials_file: str | None,
@@ -41,13 +43,14 @@ def replace(
     """Give the id OLD to the Controller at NEW (host:port of its request port).
 
     The machine that had the id counts for nothing from then on, also when it comes back. Needs a majority of
-    all Controllers without OLD. Exit code 3 when nothing was changed.
+    all Controllers without OLD, and that OLD does not answer any more (--yes: also while it does). Exit code
+    3 when nothing was changed.
 
     Example: keelmq controller replace n2 10.0.0.9:9878
     """
     at = controllers_of(directory, controllers)
     key = credentials.read(credentials_file)
-    incarnation, raft = asyncio.run(_replace(at, old, new, raft_address, key))
+    incarnation, raft = asyncio.run(_replace(at, old, new, raft_address, key, lost=yes))
     if as_json:
         found = {"id": old, "address": new, "raftAddress": raft, "incarnation": incarnation}
         click.echo(json.dumps(found))
@@ -63,10 +66,16 @@ def replace(
 
 
 async def _replace(
-    controllers: list[str], old: str, new: str, raft_address: str | None, key: Signer | None
+    controllers: list[str],
+    old: str,
+    new: str,
+    raft_address: str | None,
+    key: Signer | None,
+    *,
+    lost: bool = False,
 ) -> tuple[int, str]:
     async with AdminClient(tls.client_env(), controllers, credentials=key) as admin:
         try:
-            return await admin.replace_controller(controllers, old, new, raft_address)
+            return await admin.replace_controller(controllers, old, new, raft_address, lost=lost)
         except Refused as error:
             raise CannotReplace(f"the Controllers refuse: {error}") from None

@@ -57,9 +57,11 @@ class Membership:
         """Whether another incarnation of ``member`` counts than the one that was admitted."""
         return incarnation is not None and incarnation < self.seats.incarnation(member)
 
-    def why_not_replace(self, old: str, others: set[str], answering: set[str], commit: int) -> str | None:
+    def why_not_replace(
+        self, old: str, others: set[str], answering: set[str], commit: int, *, lost: bool
+    ) -> str | None:
         """Why the leader may not replace ``old`` now, and what to do; None = it may. ``answering``: other
-        members that answered lately."""
+        members that answered lately. ``lost``: ``old`` counts as lost, also when it answers."""
         open_change = self.seats.open_change(commit)
         if open_change is not None:
             return f"the replacement of {open_change.node_id} is not committed yet; try again"
@@ -75,5 +77,10 @@ class Membership:
             return (
                 f"without {old} only {len(without) + 1} of {count} Controllers vote and answer "
                 f"({', '.join(['this one', *without])}); a majority must. Bring another one back first"
+            )
+        if not lost and old in self.voting & answering:
+            return (
+                f"{old} answers, and would have no vote any more: end it first, or say --yes to replace it"
+                " all the same"
             )
         return None

@@ -164,8 +164,9 @@ class Node(Voting):
         # What former leaders committed lies before the entry this term began with.
         self._reads.ask(self.term, max(self.commit_index, self.noop_index), done)
 
-    def replace(self, old: str, address: str, raft_address: str, done: Done) -> None:
+    def replace(self, old: str, address: str, raft_address: str, done: Done, *, lost: bool = True) -> None:
         """Give the seat of ``old`` to a new machine. ``done`` gets its incarnation once that is committed.
+        ``lost``: the caller knows that ``old`` is lost.
 
         Raises Refused with the reason: nothing was changed. docs/raft.md has the safety argument.
         """
@@ -175,7 +176,8 @@ class Node(Voting):
         if self.commit_index < self.noop_index:
             # Ongaro's bug of single-server changes: a change needs an entry of the own term before it.
             raise Refused("this leader has not committed an entry of its own term yet; try again")
-        why = self._membership.why_not_replace(old, set(self.peers), answering, self.commit_index)
+        others, commit = set(self.peers), self.commit_index
+        why = self._membership.why_not_replace(old, others, answering, commit, lost=lost)
         if why is not None:
             raise Refused(why)
         seat = self.seats.next_of(old, address, raft_address)

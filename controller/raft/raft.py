@@ -341,12 +341,20 @@ class Raft:
             self._transport.drop(peer)
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """id -> Raft address of each member: as configured, or where its replacement is."""
+        return self._transport.addresses
+
+    @property
     def seats(self) -> dict[str, Seat]:
         """The members that were replaced, as this member's log says."""
         return {} if self._node is None else self._node.seats.current
 
-    async def replace(self, old: str, address: str, raft_address: str, timeout_s: float = 3.0) -> int:
+    async def replace(
+        self, old: str, address: str, raft_address: str, timeout_s: float = 3.0, *, lost: bool = True
+    ) -> int:
         """Give the seat of member ``old`` to a new machine: the incarnation that counts from now on.
+        ``lost``: the caller knows that ``old`` is lost; else one that answers is refused.
 
         Raises NotLeader; Refused with the reason, nothing was changed then; Unknown.
         """
@@ -356,13 +364,10 @@ class Raft:
             raise Refused(f"{old} leads: make another one leader first (keelmq controller transfer)")
         if old not in others:
             raise Refused(f"{old} is not another member: {', '.join(others) or 'there is none'}")
-        taken = [peer for peer, at in self._transport.addresses.items() if at == raft_address and peer != old]
-        if taken:
-            raise Refused(f"{raft_address} is the Raft port of {taken[0]}")
         if self._transport.loopback_only and not is_loopback(split_address(raft_address)[0]):
             raise Refused(f"raftSecretFile is needed: {raft_address} is not on loopback")
         future, done = self._callers.expect(lambda: NotLeader(self.leader_id))
-        node.replace(old, address, raft_address, done)
+        node.replace(old, address, raft_address, done, lost=lost)
         self._follow_seats()
         self._wake.set()
         return int(await self._callers.wait(future, timeout_s))

@@ -10,7 +10,7 @@ Pure. A journal knows its own incarnation (``raft.disk.journal``); 0 is a seat t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from controller.packing import Limits, pack, unpack
@@ -27,6 +27,18 @@ def pack_seat(seat: Seat) -> bytes:
 def read_seat(command: bytes) -> Seat | None:
     """The seat this entry is about; None for any other entry. Raises Malformed."""
     return unpack(command[1:], Seat, _LIMITS) if command[:1] == SEAT else None
+
+
+def taken_port(old: str, wanted: Collection[str], ports: Mapping[str, tuple[str, str]]) -> str | None:
+    """Why a new machine in the seat of ``old`` cannot have the addresses ``wanted``; None = it can.
+    ``ports``: id -> (request port, Raft port)."""
+    if len(set(wanted)) < len(wanted):
+        return f"{' and '.join(wanted)} are one port: requests and Raft need one each"
+    for node_id, own in sorted(ports.items()):
+        for kind, at in zip(("request", "Raft"), own, strict=True):
+            if node_id != old and at in wanted:
+                return f"{at} is the {kind} port of {node_id}"
+    return None
 
 
 class Seats:

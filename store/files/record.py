@@ -63,7 +63,7 @@ _FIXED: Final = (
     struct.Struct(">iIIiiqqiq8sq20siqi"),
     struct.Struct(">iIIiiqqiq20sq20siqi"),
 )
-_BODY_LENGTH_AT: Final = tuple(fixed.size - 4 for fixed in _FIXED)
+BODY_LENGTH_AT: Final = tuple(fixed.size - 4 for fixed in _FIXED)
 _STORE_TIME_AT: Final = (56, 68, 56, 68)
 _SIZE_MAGIC: Final = struct.Struct(">iI")
 _INT: Final = struct.Struct(">i")
@@ -265,7 +265,7 @@ def _ends_in_zeros(record: Buffer, at: int, size: int) -> bool:
 
 def _properties_at(record: Buffer, at: int) -> int:
     """Where the properties of the measured record at ``at`` begin in ``record``."""
-    body_at = at + _BODY_LENGTH_AT[record[at + 39] >> 4 & 3]
+    body_at = at + BODY_LENGTH_AT[record[at + 39] >> 4 & 3]
     topic_at = body_at + 4 + _INT.unpack_from(record, body_at)[0]
     if _SIZE_MAGIC.unpack_from(record, at)[1] == MAGIC_V1:
         return int(topic_at + 1 + record[topic_at] + 2)
@@ -308,7 +308,7 @@ def measure(buffer: Buffer, at: int, offset: int, check_crc: bool = True) -> int
     if at + size > end:
         return 0
     hosts = buffer[at + 39] >> 4 & 3
-    body_at = at + _BODY_LENGTH_AT[hosts]
+    body_at = at + BODY_LENGTH_AT[hosts]
     stop = at + size
     length_bytes = 1 if magic == MAGIC_V1 else 2
     if body_at + 7 + length_bytes > stop:
@@ -520,7 +520,7 @@ class DispatchParser:
         _, magic, _, queue_id, _, queue_offset, physical_offset, sys_flag, _ = HEAD.unpack_from(buffer, at)
         hosts = sys_flag >> 4 & 3
         (stored,) = _LONG.unpack_from(buffer, at + _STORE_TIME_AT[hosts])
-        body_at = at + _BODY_LENGTH_AT[hosts]
+        body_at = at + BODY_LENGTH_AT[hosts]
         topic_at = body_at + 4 + _INT.unpack_from(buffer, body_at)[0]
         if magic == MAGIC_V1:
             name_at = topic_at + 1

@@ -51,13 +51,14 @@ LOOK_BACK_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery did. Offsets in bytes."""
+    """What recovery did. Offsets in bytes. ``torn_until``: as ``Scan`` has it."""
 
     clean: bool
     start: int
     end: int
     confirmed: int
     records: int
+    torn_until: int = 0
 
 
 def recover(
@@ -119,7 +120,7 @@ class _Recovery:
             confirmed,
             scan.reason,
         )
-        return Recovered(self.clean, self.start, scan.end, confirmed, scan.records)
+        return Recovered(self.clean, self.start, scan.end, confirmed, scan.records, scan.torn_until)
 
     def _empty(self) -> Recovered:
         """There is no log: what other files say is of a former one."""
@@ -169,10 +170,12 @@ class _Recovery:
             is_stale=(lambda offset, last: False) if checkpoint.trusted else StaleRest(files, parser),
         )
         scan.run()
-        if self.clean:
-            scan.doubt_last(lambda offset, size: entry_disagrees(files, parser, offset, size))
-        elif not scan.damaged and scan.last_is_torn():
+        # A real broker's checkpoint does not say what was safe when it stopped.
+        may_be_torn = not scan.damaged and (checkpoint.trusted or not self.clean)
+        if may_be_torn and scan.last_is_torn():
             scan.drop_last()
+        elif self.clean:
+            scan.doubt_last(lambda offset, size: entry_disagrees(files, parser, offset, size))
         return scan
 
     def _safe_end(self) -> int:
@@ -290,9 +293,8 @@ def _forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
         at = item.begin
         try:
             while at < item.until:
-                head = commit_log.read(at, HEAD.size)
-                says = int.from_bytes(head[:4], "big", signed=True)
-                if not 0 < says <= item.until - at:
+                says = int.from_bytes(commit_log.read(at, 4), "big", signed=True)
+                if not 0 < says <= RECORD_BYTES_MAX:
                     break
                 size = commit_log.whole(commit_log.read(at, says), 0, at)
                 if not size:
@@ -300,7 +302,7 @@ def _forget_mended(commit_log: CommitLog, damage: DamageLedger) -> None:
                 at += abs(size)
         except (BadRecord, DiskError):  # or unreadable still
             continue
-        if at == item.until:
+        if at >= item.until:  # or the rest of a record that had come in part came since
             damage.clear(item)
 
 

@@ -29,6 +29,7 @@ from store.files.record import (
 )
 from store.files.segment import Segment
 from store.files.store_files import StoreFiles
+from store.recover.torn import said_end
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ class StaleRest:
 class Scan:
     """Walks whole records from ``start`` to where the log ends; damage on the way goes into ``damaged``.
 
-    Bytes below ``safe_end``, and records older than ``safe_ms``, were safe on the disk once.
+    Bytes below ``safe_end``, and records older than ``safe_ms``, were safe on the disk once. On a slave
+    ``safe_end`` may lie in a record: that one was not. ``torn_until``: where it says that it ends; 0 = none.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Scan:
         self.reason = "the log's files end"
         self.damaged: list[DamagedRange] = []
         self.end = start
+        self.torn_until = 0
         self._log = commit_log
         self._safe_end = safe_end
         self._safe_ms = safe_ms
@@ -153,7 +156,7 @@ class Scan:
             says = int.from_bytes(block[at : at + 4], "big")
             if says > min(left, RECORD_BYTES_MAX):
                 raise BadRecord("unreadable_region", f"the record at {offset} says it has {says} bytes")
-        unsafe = size > 0 and not self._clean and offset >= self._safe_end
+        unsafe = size > 0 and not self._clean and offset + size > self._safe_end
         if unsafe and is_torn(block[at : at + size], offset) and self._next_good(offset + size) is not None:
             raise BadRecord("unreadable_region", f"the record at {offset} is torn in its properties")
         return size
@@ -216,8 +219,14 @@ class Scan:
     def _end_of_last(self, segment: Segment, at: int) -> int | None:
         """The end of a damaged record nothing follows, when its parts fit or all is known to be safe."""
         offset = segment.start + at
-        size = int.from_bytes(segment.read(4, at), "big", signed=True)
         left = self._log.segment_bytes - at
+        came = self._safe_end - offset
+        torn_until = said_end(segment.read, at, offset, came) if came < left else None
+        if torn_until is not None:
+            self.torn_until = torn_until
+            self.reason = f"the record at {offset} came in part, {came} bytes of it"
+            return None
+        size = int.from_bytes(segment.read(4, at), "big", signed=True)
         if RECORD_BYTES_MIN <= size <= min(left, RECORD_BYTES_MAX):
             try:
                 if measure(segment.read(size, at), 0, offset, False) == size:
@@ -230,7 +239,7 @@ class Scan:
     def last_is_torn(self) -> bool:
         """Is the last record torn, and was it never safe on disk? A crash may leave it so: the body, and so
         its CRC, came, the last bytes of the properties did not."""
-        if self._last_at < self._safe_end or self._last_at < 0:
+        if self.end <= self._safe_end or self._last_at < 0:
             return False
         size = HEAD.unpack(self._log.read(self._last_at, HEAD.size))[0]
         return is_torn(self._log.read(self._last_at, size), self._last_at)
@@ -245,6 +254,8 @@ class Scan:
             self.reason = f"the last record, at {self._last_at}, is not the one its queue entry was made of"
 
     def drop_last(self) -> None:
+        if self._last_at < self._safe_end:
+            self.torn_until = self.end
         self.end, self.records = self._last_at, self.records - 1
         self.reason = f"the last record, at {self.end}, is torn"
 

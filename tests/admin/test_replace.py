@@ -90,12 +90,35 @@ def test_what_cannot_be_replaced_is_said_and_changes_nothing(tmp_path: Path) -> 
     run(tmp_path, main, count=3)
 
 
+def test_no_port_of_another_member_is_taken_and_a_member_that_answers_keeps_its_seat(tmp_path: Path) -> None:
+    async def main(world: World) -> None:
+        old = await follower(world)
+        leader = world.leader()
+        assert leader is not None
+        at, raft = [world.leader_address()], leader.raft.addresses
+        address, free = (f"127.0.0.1:{port}" for port in free_ports(2))
+        for name in set(world.addresses) - {old}:
+            for kind, taken in (("request", world.addresses[name]), ("Raft", raft[name])):
+                for wanted in ((taken, free), (address, taken)):
+                    with pytest.raises(replace.CannotReplace, match=f"{taken} is the {kind} port of {name}"):
+                        await replace._replace(at, old, *wanted, None, lost=True)
+        with pytest.raises(replace.CannotReplace, match="are one port"):
+            await replace._replace(at, old, address, address, None, lost=True)
+        with pytest.raises(replace.CannotReplace, match=f"{old} answers, .*--yes"):
+            await replace._replace(at, old, address, free, None)
+        assert leader.status()["replaced"] == {}
+        assert await replace._replace(at, old, address, free, None, lost=True) == (1, free)
+
+    run(tmp_path, main, count=3)
+
+
 def test_it_says_what_it_did_and_what_to_do_next(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def done(
-        controllers: list[str], old: str, new: str, raft: str | None, key: Credentials | None
+        controllers: list[str], old: str, new: str, raft: str | None, key: Credentials | None, *, lost: bool
     ) -> tuple[int, str]:
+        assert not lost
         assert (controllers, old, new, raft, key) == (["127.0.0.1:1"], "n2", "h:9878", None, None)
         return 1, "h:9888"
 

@@ -1,86 +1,19 @@
 """The promises of the client against the project's own servers, in one process on loopback."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from admin.local.layout import free_base_port
-from broker.service import Broker
 from client.admin import AdminClient
 from client.consumer import ConsumeOptions, PushConsumer
-from client.message import Message, NoRoute, Queue, Received, SendFailed
+from client.message import Message, Queue, Received, SendFailed
 from client.producer import Producer, SendOptions
 from client.pull import PullConsumer, PullStatus
 from model.codes import Request
-from model.config import BrokerConfig, NamesrvConfig
 from model.errors import Refused
-from namesrv.service import NameServer
 from remoting import bodies
-from runtime.os_env import OsEnv
+from tests.client.servers import Pair, routed, run
 from tests.waiting import until
-
-
-@dataclass
-class Pair:
-    """One NameServer and one broker that is master without a Controller."""
-
-    env: OsEnv
-    broker: Broker
-    namesrv: str
-
-
-@asynccontextmanager
-async def pair(directory: Path) -> AsyncIterator[Pair]:
-    base = free_base_port(10)
-    env = OsEnv(seed=3)
-    nameserver = NameServer(env, NamesrvConfig(listen_port=base))
-    config = BrokerConfig(
-        listen_port=base + 3,
-        ha_listen_port=base + 4,
-        namesrv_addr=f"127.0.0.1:{base}",
-        store_path=str(directory),
-        segment_bytes=1 << 20,
-        queue_file_bytes=20 * 1000,
-        index_slots=100,
-        index_entries=1000,
-        broker_id=0,
-    )
-    broker = Broker(env, config)
-    await nameserver.start()
-    try:
-        await broker.start()
-        try:
-            servers = Pair(env, broker, f"127.0.0.1:{base}")
-            await routed(servers, "TBW102")
-            yield servers
-        finally:
-            await broker.stop()
-    finally:
-        await nameserver.stop()
-
-
-def run(directory: Path, work: Callable[[Pair], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(40), pair(directory) as servers:
-            await work(servers)
-
-    asyncio.run(whole())
-
-
-async def routed(servers: Pair, topic: str) -> list[Queue]:
-    """Wait until the NameServer has ``topic``."""
-    async with AdminClient(servers.env, servers.namesrv) as admin:
-        for _ in range(200):
-            try:
-                return list((await admin.route(topic)).writable)
-            except NoRoute:
-                await asyncio.sleep(0.05)
-    raise AssertionError(f"no route of {topic}")
 
 
 def test_a_created_topic_takes_singles_batches_and_long_bodies_and_gives_them_back(tmp_path: Path) -> None:

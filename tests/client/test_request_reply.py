@@ -12,7 +12,7 @@ import pytest
 
 from broker.requests.reply import ReplyProcessor
 from client.consumer import ConsumeOptions, PushConsumer
-from client.message import Message, Queue, Received, SendFailed, SendUnknown
+from client.message import Message, Received, SendFailed, SendUnknown
 from client.producer import Producer, SendOptions
 from client.request_reply import NoReply, reply_to, ttl_s
 from model.codes import Request, Response
@@ -20,7 +20,7 @@ from model.message import encode_properties
 from remoting.codec import Command
 from remoting.service import Connection
 from runtime.env import Env
-from tests.client.test_real_servers import Pair, run
+from tests.client.servers import Pair, received, run
 from tests.fakes.client import cluster, stop
 from tests.fakes.client import run as run_fake
 from tests.waiting import until
@@ -234,25 +234,3 @@ def test_a_reply_needs_what_the_request_says() -> None:
         assert ttl_s(received({"TTL": text}), 10.0) == 10.0
     with pytest.raises(ValueError, match="lacks CLUSTER, CORRELATION_ID"):
         reply_to(received({"REPLY_TO_CLIENT": "c"}), b"pong")
-
-
-def received(properties: dict[str, str]) -> Received:
-    return Received(
-        queue=Queue("T", "broker-a", 0),
-        queue_offset=0,
-        physical_offset=0,
-        msg_id="ID",
-        offset_msg_id="",
-        body=b"ping",
-        properties=properties,
-        born_timestamp_ms=0,
-        store_timestamp_ms=0,
-        born_host="",
-        store_host="",
-        reconsume_times=0,
-        flag=0,
-        sys_flag=0,
-        body_crc=0,
-        size_bytes=0,
-        stored_topic="T",
-    )

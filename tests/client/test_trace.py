@@ -13,8 +13,7 @@ from client.trace import EVENT_BYTES_MAX, TRACE_TOPIC, WAITING_MAX, Tracer, pub,
 from model.errors import Unknown
 from model.message import encode_properties
 from runtime.env import Env
-from tests.client.test_real_servers import Pair, run
-from tests.client.test_request_reply import received
+from tests.client.servers import Pair, received, run
 from tests.fakes.client import run as run_fake
 from tests.waiting import until
 

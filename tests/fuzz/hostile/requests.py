@@ -50,6 +50,15 @@ def _send(chance: random.Random, *, full_names: bool = False, batch: bool = Fals
     return header.to_ext(full_names=full_names), body
 
 
+def _reply(chance: random.Random, *, full_names: bool = False) -> Drawn:
+    """Mostly to one of the clients that a heartbeat of this kind made up."""
+    ext, body = _send(chance, full_names=full_names)
+    field = "properties" if full_names else "i"
+    if chance.random() < 0.8:
+        ext[field] += f"REPLY_TO_CLIENT\x01hostile@{chance.randrange(200)}\x02"
+    return ext, body
+
+
 def batch_body(chance: random.Random) -> bytes:
     """Messages of a batch: whole, empty, cut off, of a wrong size, or with properties of their own."""
     out = bytearray()
@@ -300,6 +309,8 @@ DRAWS: Final[dict[Request, Draw]] = {
     Request.SEND_MESSAGE: lambda chance: _send(chance, full_names=True),
     Request.SEND_MESSAGE_V2: _send,
     Request.SEND_BATCH_MESSAGE: lambda chance: _send(chance, batch=True),
+    Request.SEND_REPLY_MESSAGE: lambda chance: _reply(chance, full_names=True),
+    Request.SEND_REPLY_MESSAGE_V2: _reply,
     Request.CONSUMER_SEND_MSG_BACK: _send_back,
     Request.END_TRANSACTION: _end_transaction,
     Request.PULL_MESSAGE: _pull,

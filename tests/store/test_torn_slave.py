@@ -1,0 +1,90 @@
+"""The promise to a slave that ends in the middle of a record, as frames of the HA link are cut anywhere: what
+is there of it counts as not yet written, however much of it was flushed, and nothing of it as damage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from store.files.damage import DamagedRange
+from store.files.record import walk
+from store.message_store import MessageStore
+from tests.fakes.disk.memory import FaultyDisk, FaultyEnv
+from tests.store.support import abandoned, fill, message, opened, records_of
+
+KEYS: dict[str, Any] = {"segment_bytes": 1 << 14}
+
+
+async def log_of_a_master() -> tuple[bytes, int]:
+    """A log, and where its last record begins; its properties are long."""
+    async with opened(FaultyEnv(), **KEYS) as store:
+        await fill(store, 5, queues=1)
+        store.put(message(b"last".ljust(900, b"x"), keys="k" * 300))
+        data = bytes(store.log.read(0, store.log.end))
+        return data, list(walk(data, 0))[-1].physical_offset
+
+
+async def slave_that_ended_at(cut: int, log: bytes, *, clean: bool) -> FaultyDisk:
+    """The disk of a slave that had flushed so much of ``log``, and had noted that, when it stopped."""
+    env = FaultyEnv()
+
+    async def copy(store: MessageStore) -> None:
+        await follow(store, log, cut)
+        store.log.sync()
+        await store.background.housekeeping.write_checkpoint()
+
+    if clean:
+        async with opened(env, controller_mode=True, **KEYS) as store:
+            await copy(store)
+        return env.disk
+    await abandoned(env, copy, controller_mode=True, **KEYS)
+    return env.disk.killed()
+
+
+async def follow(store: MessageStore, log: bytes, until: int) -> None:
+    store.append_raw(store.log.end, log[store.log.end : until])
+    store.confirm(store.log.end)
+    await store.caught_up()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stop", "kill"])
+@pytest.mark.parametrize("share", [0.01, 0.04, 0.08, 0.3, 0.72, 0.76, 0.9, 0.999])
+async def test_a_slave_that_ended_in_a_record_ends_before_it_and_copies_it_again(
+    share: float, clean: bool
+) -> None:
+    log, last = await log_of_a_master()
+    cut = last + int((len(log) - last) * share)
+    disk = await slave_that_ended_at(cut, log, clean=clean)
+    async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
+        assert store.log.end == last
+        assert store.damage.ranges == []
+        assert store.was_longer.end is None or cut - last < 40, "all that counted is there"
+        await follow(store, log, len(log))
+        assert store.writable is None
+        assert [r.queue_offset for r in records_of(store)] == list(range(6))
+    async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
+        assert (store.log.end, store.damage.ranges) == (len(log), [])
+
+
+@pytest.mark.parametrize("byte", [0, 2, 3, 5, 30, 87, 200])
+async def test_rot_in_a_last_record_that_was_safe_is_damage_as_ever(byte: int) -> None:
+    """Also in its lengths: a record that was whole fits into what was flushed."""
+    log, last = await log_of_a_master()
+    disk = await slave_that_ended_at(len(log), log, clean=False)
+    (segment,) = disk.listdir("/store/commitlog")
+    disk.nodes[f"/store/commitlog/{segment}"].cache[last + byte] ^= 4
+    async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
+        assert [(one.begin, one.until) for one in store.damage.ranges] == [(last, len(log))]
+        assert store.log.end == len(log)
+
+
+async def test_a_range_that_was_noted_for_a_torn_record_is_forgotten_once_the_record_is_whole() -> None:
+    """As stores have it that were opened before this was known: the rest of the record came behind it."""
+    log, last = await log_of_a_master()
+    disk = await slave_that_ended_at(len(log), log, clean=True)
+    async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
+        store.damage.note([DamagedRange(last, last + 500, "unreadable_region")])
+    async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
+        assert store.damage.ranges == []
+        assert [r.queue_offset for r in records_of(store)] == list(range(6))
