@@ -2,7 +2,9 @@
 
 At every moment after which bytes may be missing (a power failure, a disk that was wiped, an election) all
 logs are noted as they lie on the disks. Nothing is read of them unless something is missing in the end: then
-a message is promised away when it had been sent by such a moment, and no whole log had it then.
+a message is promised away when it had been answered or read by such a moment, and no whole log had it then.
+What was stored after a moment, it cannot have cost. An answer may be on its way at that moment: then its
+broker lost its bytes in it, or another log has them that the elected one lacks.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chaos.checks.all import Promised
-from chaos.faults import Fault, PowerFail, Wipe
+from chaos.faults import FAULTS, Fault, PowerFail, Wipe
 from chaos.history import Happened, History, Invoke, Ok, Read
 from chaos.sim.cluster import SimCluster
 from model.errors import DiskError
@@ -20,28 +22,49 @@ from model.message import decode_properties
 from store.files.record import is_torn, walk
 
 LOGS: Final = "/store/commitlog/"
+Log = tuple[int, bytes]
+FLIGHT_MS: Final = 500.0
+"""What a consumer read may have been on its way to it for so long."""
+
+COSTS_NO_COPY: Final = frozenset(
+    {"look", "hand_over", "reset_links", "resume", "restart", "clock_jump", "reconfigure", "heal"}
+)
+COSTS_A_COPY: Final = frozenset(FAULTS) - COSTS_NO_COPY
+"""After these a broker may be without its bytes, or out of reach: a broker hit by faults."""
 
 
 @dataclass(slots=True)
 class _Moment:
-    """``logs``: of each broker that counts, its segments (first offset, content) in order."""
+    """``logs``: of each broker that counts, its segments (first offset, content) in order; ``others``: of
+    those that do not."""
 
     at_ms: float
     left_behind: bool
-    logs: Mapping[str, Sequence[tuple[int, bytes]]]
+    logs: Mapping[str, Sequence[Log]]
+    others: Mapping[str, Sequence[Log]]
     _keys: set[str] | None = field(default=None)
+    _elsewhere: set[str] | None = field(default=None)
+
+    def cost(self, key: str, sent_ms: float, told_ms: float) -> bool:
+        """Whether it may have cost a message that was sent and told of by then."""
+        if self.at_ms < sent_ms or self.has(key):
+            return False
+        if self._elsewhere is None:
+            self._elsewhere = _keys_of_all(self.others)
+        return self.at_ms >= told_ms or key in self._elsewhere
 
     def has(self, key: str) -> bool:
         if self._keys is None:
-            self._keys = {found for log in self.logs.values() for found in _keys_of(log)}
+            self._keys = _keys_of_all(self.logs)
         return key in self._keys
 
 
 class Losses:
-    """Watches a run. ``tolerates``: so many brokers hit by faults may cost what was acknowledged (None: no
-    number does, only disks that lose bytes). ``unclean``: whether Controllers may elect one that the rules
-    would not; the first one promoted after such an election leaves behind what it lacks, read or not.
-    ``synced``: what is answered or read is on the master's disk, and no loss of power takes it."""
+    """Watches a run. ``tolerates``: so many brokers hit by faults that cost a copy may cost what was
+    acknowledged (None: no number does, only disks that lose bytes). ``unclean``: whether Controllers may
+    elect one that the rules would not; the first one promoted after such an election leaves behind what it
+    lacks, read or not. ``synced``: what is answered or read is on the master's disk, and no loss of power
+    takes it."""
 
     def __init__(
         self, cluster: SimCluster, *, tolerates: int | None, synced: bool, unclean: Callable[[], bool]
@@ -54,6 +77,8 @@ class Losses:
         self._unclean_seen = 0
         self._unclean_due = False
         self._hit: set[str] = set()
+        self._bytes_gone: list[tuple[float, str]] = []
+        """When a broker's disk lost bytes, and its host."""
         self._moments: list[_Moment] = []
 
     def struck(self, fault: Fault, name: str) -> None:
@@ -61,10 +86,12 @@ class Losses:
         cluster = self._cluster
         if fault.name in _HITS_ALL:
             self._hit |= {node.name for node in cluster.of("broker")}
-        elif name in cluster.nodes and cluster.nodes[name].kind == "broker":
+        elif fault.name in COSTS_A_COPY and name in cluster.nodes and cluster.nodes[name].kind == "broker":
             self._hit.add(name)
         if isinstance(fault, PowerFail):
             self._powerless = True
+        if isinstance(fault, Wipe | PowerFail):
+            self._bytes_gone.append((cluster.clock(), cluster.nodes[name].host))
         if isinstance(fault, Wipe) or (isinstance(fault, PowerFail) and not self._synced):
             self._note(cluster.of_group(), left_behind=False)
 
@@ -86,9 +113,10 @@ class Losses:
 
     def _note(self, names: Iterable[str], *, left_behind: bool) -> None:
         logs = {name: self._log(name) for name in names}
-        self._moments.append(_Moment(self._cluster.clock(), left_behind, logs))
+        others = {name: self._log(name) for name in self._cluster.of_group() if name not in logs}
+        self._moments.append(_Moment(self._cluster.clock(), left_behind, logs, others))
 
-    def _log(self, name: str) -> list[tuple[int, bytes]]:
+    def _log(self, name: str) -> list[Log]:
         machine = self._cluster.nodes[name].machine
         return [(int(path.rpartition("/")[2]), machine.content(path)) for path in machine.paths(LOGS)]
 
@@ -120,12 +148,28 @@ class Losses:
         sent = {event.key: event.at_ms for event in history.events if isinstance(event, Invoke)}
         gone: set[str] = set()
         left: set[str] = set()
-        for key in _missing(history, sources):
-            at_ms = sent.get(key)
-            for moment in self._moments if at_ms is not None else ():
-                if moment.at_ms >= (at_ms or 0.0) and not moment.has(key):
+        told = self._told(history, sent)
+        for key in _missing(history, sources) & sent.keys():
+            for moment in self._moments:
+                if moment.cost(key, sent[key], told[key]):
                     (left if moment.left_behind else gone).add(key)
         return Promised(frozenset(gone), frozenset(left - gone), lied)
+
+    def _told(self, history: History, sent: Mapping[str, float]) -> dict[str, float]:
+        """By when each message was stored that was answered or read: before its broker's disk lost bytes, if
+        the answer came after that, for it was on its way then."""
+        told: dict[str, float] = {}
+        for event in history.events:
+            if not isinstance(event, Ok | Read) or event.key not in sent:
+                continue
+            after_ms = sent[event.key]
+            host = event.address.rpartition(":")[0] if isinstance(event, Ok) else None
+            if host is None:
+                after_ms = max(after_ms, event.at_ms - FLIGHT_MS)
+            gone = [at for at, where in self._bytes_gone if where == (host or where)]
+            by_ms = min((at for at in gone if after_ms <= at <= event.at_ms), default=event.at_ms)
+            told[event.key] = min(told.get(event.key, by_ms), by_ms)
+        return told
 
 
 _HITS_ALL: Final = frozenset({"partition", "rolling_change"})
@@ -148,7 +192,11 @@ def _missing(history: History, sources: Sequence[str]) -> set[str]:
     return told - set[str].intersection(*final.values())
 
 
-def _keys_of(log: Sequence[tuple[int, bytes]]) -> Iterable[str]:
+def _keys_of_all(logs: Mapping[str, Sequence[Log]]) -> set[str]:
+    return {key for log in logs.values() for key in _keys_of(log)}
+
+
+def _keys_of(log: Sequence[Log]) -> Iterable[str]:
     """Keys of the records up to the first that is not whole: what lies behind it, recovery cuts off."""
     for start, content in log:
         at = 0

@@ -1,0 +1,155 @@
+"""The promise of the accounts: a loss is forgiven only where a fault cost the copies that there were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from chaos.bugs import planted
+from chaos.drills.sim_run import run_plan
+from chaos.faults import FAULTS, Cut, Fault, HandOver, Heal, Look, PowerFail, ResetLinks, Restart, Step
+from chaos.history import Happened, History, Invoke, Ok, Read
+from chaos.scenarios import Plan
+from chaos.scenarios.swarm import MODES
+from chaos.sim.cluster import SimCluster
+from chaos.sim.losses import COSTS_A_COPY, COSTS_NO_COPY, Losses
+from chaos.workload import Load
+from client.message import Queue
+from store.files.record import encode
+from tests.store.support import message
+
+QUEUE = Queue("chaos", "broker-a", 0)
+
+
+@dataclass
+class Machine:
+    log: bytes = b""
+    lied: int = 0
+
+    @property
+    def counts(self) -> Machine:
+        return self
+
+    def paths(self, prefix: str) -> list[str]:
+        return [f"{prefix}{0:020d}"]
+
+    def content(self, path: str) -> bytes:
+        return self.log
+
+
+@dataclass
+class Node:
+    name: str
+    host: str
+    kind: str = "broker"
+    machine: Machine = field(default_factory=Machine)
+
+
+class Brokers:
+    """What the accounts ask of a cluster: three brokers, their disks, a clock."""
+
+    def __init__(self) -> None:
+        self.nodes = {f"b{number}": Node(f"b{number}", f"127.0.2.{number}") for number in (1, 2, 3)}
+        self.now_ms = 0.0
+
+    def of(self, kind: str) -> list[Node]:
+        return list(self.nodes.values())
+
+    def of_group(self) -> list[str]:
+        return list(self.nodes)
+
+    def clock(self) -> float:
+        return self.now_ms
+
+    def unclean_elections(self) -> int:
+        return 0
+
+
+def losses(brokers: Brokers, tolerates: int | None = None) -> Losses:
+    cluster = cast(SimCluster, brokers)
+    return Losses(cluster, tolerates=tolerates, synced=False, unclean=lambda: False)
+
+
+def sent(ended_ms: float, address: str = "127.0.2.1:10911") -> History:
+    """Sent at 100 ms, acknowledged later, and not there in the end."""
+    return History([Invoke(100.0, "p", "k", QUEUE, 1), Ok(ended_ms, "p", "k", QUEUE, 0, 0, address)])
+
+
+@pytest.mark.parametrize(
+    ("who", "ended_ms", "gone"),
+    [("b3", 200.0, False), ("b3", 140.0, True), ("b1", 151.0, True)],
+    ids=["stored after it", "stored before it", "its answer was on its way"],
+)
+def test_a_power_failure_costs_what_was_answered_before_it(who: str, ended_ms: float, gone: bool) -> None:
+    brokers = Brokers()
+    accounts = losses(brokers)
+    brokers.now_ms = 150.0
+    accounts.struck(PowerFail(who), who)
+    assert accounts.promised_away(sent(ended_ms), ["consumer"]).gone == ({"k"} if gone else set())
+
+
+@pytest.mark.parametrize(("read_ms", "gone"), [(900.0, False), (160.0, True)])
+def test_what_was_read_long_after_a_power_failure_was_stored_after_it(read_ms: float, gone: bool) -> None:
+    brokers = Brokers()
+    accounts = losses(brokers)
+    brokers.now_ms = 150.0
+    accounts.struck(PowerFail("b3"), "b3")
+    history = History([Invoke(100.0, "p", "k", QUEUE, 1), Read(read_ms, "consumer", "k", QUEUE, 0, 1)])
+    assert accounts.promised_away(history, ["consumer"]).gone == ({"k"} if gone else set())
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["no log had it", "the former master had it"])
+def test_an_election_leaves_behind_what_another_log_had_then(kept: bool) -> None:
+    brokers = Brokers()
+    accounts = losses(brokers, tolerates=1)
+    accounts.struck(FAULTS["kill"]("b1"), "b1")
+    if kept:
+        brokers.nodes["b1"].machine.log = encode(message(uniq="k"), 0, 0, 1)
+    brokers.now_ms = 150.0
+    accounts.happened(Happened(150.0, "b2", "promoted", {"epoch": 2}))
+    assert accounts.promised_away(sent(200.0), ["consumer"]).left == ({"k"} if kept else set())
+
+
+@pytest.mark.parametrize("kind", sorted(FAULTS.keys() - {"heal"}))
+def test_only_a_fault_that_costs_a_copy_excuses_what_an_election_leaves_behind(kind: str) -> None:
+    brokers = Brokers()
+    accounts = losses(brokers, tolerates=1)
+    fault: Fault = cast(Any, FAULTS[kind])("b1")
+    accounts.struck(fault, "b1")
+    accounts.happened(Happened(0.0, "b2", "promoted", {"epoch": 2}))
+    assert (kind in COSTS_A_COPY) != (kind in COSTS_NO_COPY)
+    moments = [moment for moment in accounts._moments if moment.left_behind]
+    assert bool(moments) == (kind in COSTS_A_COPY)
+
+
+KILL = [
+    Step(900, Cut("master", "brokers"), "k"),
+    Step(1060, PowerFail("=k")),
+    Step(1100, Heal()),
+    Step(2400, Restart("=k")),
+]
+HARMLESS: dict[str, list[Step]] = {
+    "look": [Step(0, Look("slave"))],
+    "reset": [Step(300, ResetLinks(name)) for name in ("b1", "b2", "b3")],
+    "hand over": [Step(300, HandOver("b1"))],
+}
+
+
+@pytest.mark.sim
+@pytest.mark.parametrize("harmless", HARMLESS)
+def test_what_costs_no_copy_beside_one_death_hides_no_answer_before_replication(harmless: str) -> None:
+    """Counted by two, one death is survived: what is answered too early is lost, whatever else was done."""
+    mode = next(mode for mode in MODES if mode.name == "counted 2")
+    values = {**mode.values, "flushDiskType": "SYNC_FLUSH"}
+    load = Load(producers=3, per_second=40.0, queues=2)
+
+    def run(seed: int, bug: str | None) -> set[str]:
+        steps = [*HARMLESS[harmless], *KILL]
+        plan = Plan(steps, load_ms=3000, load=load, broker=values, tolerates=mode.tolerates, swarm=True)
+        with planted(bug):
+            return {violation.checker for violation in run_plan("swarm", seed, plan, bug, None).violations}
+
+    assert any("lost" in run(seed, "ack_before_replication") for seed in range(8))
+    assert run(0, None) == set()
