@@ -30,13 +30,16 @@ def _serving(world: World) -> int:
 
 def _nothing_lost(setting: Setting, world: World, serving: int) -> str | None:
     """The serving master has what was acknowledged or read, unless no disk has it any more: that no protocol
-    can help. Where fewer than all acknowledge, docs/replication-modes.md says what may go."""
-    if setting.unclean or any(mode.wait == "count" for mode in setting.modes):
+    can help. Where fewer than all acknowledge, an election may leave behind what was not read yet
+    (docs/replication-modes.md); one that had to be unclean, all that its master lacked."""
+    if group_of(world.table).unclean_elections:
         return None
+    counted = any(mode.wait == "count" for mode in setting.modes)
+    acked: frozenset[tuple[int, Record]] = frozenset() if counted else world.acked
     log = world.broker(serving).log
     registered = group_of(world.table).replicas
     disks = [b.log for i, b in enumerate(world.brokers, 1) if i in registered]
-    for what, places in (("acknowledged", world.acked), ("read", world.read)):
+    for what, places in (("acknowledged", acked), ("read", world.read)):
         for at, record in sorted(places):
             if at < len(log) and log[at] == record:
                 continue

@@ -247,6 +247,21 @@ PLANTS: Final[Mapping[str, Plant]] = {
         Setting(budget=Budget(1, 1)),
         Rules(confirmed_bounds_reads=False),
     ),
+    "counted_read_at_once": Plant(
+        "the same where one of the members answers",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
+        Rules(confirmed_bounds_reads=False),
+    ),
+    "counted_by_two_read_at_once": Plant(
+        "the same where two answer",
+        Setting(wait="count", budget=Budget(1, 1, kills=1, leases=1)),
+        Rules(confirmed_bounds_reads=False),
+    ),
+    "unclean_read_at_once": Plant(
+        "the same where outsiders may be elected, and none was",
+        Setting(unclean=True, start="two", budget=Budget(1, 1, leases=1)),
+        Rules(confirmed_bounds_reads=False),
+    ),
     "suspect_among_members": Plant(
         "a suspect leads when the other members are gone, though a replica outside of the set has more",
         Setting(start="alone", budget=Budget(1, 2, powers=1, leases=1)),

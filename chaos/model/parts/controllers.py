@@ -94,8 +94,9 @@ def _ids_of(group: Group) -> tuple[list[int], ...]:
 
 
 def encoded(group: Group) -> bytes:
-    """The group as bytes; what decides nothing would only part equal states."""
-    group.unclean_elections = 0
+    """The group as bytes; what decides nothing would only part equal states. Of unclean elections it counts
+    whether there was one: from then on messages may be lost."""
+    group.unclean_elections = min(1, group.unclean_elections)
     if group.cluster != UNCLEAN:
         group.unaware = []
     group.replicas = dict(sorted(group.replicas.items()))
