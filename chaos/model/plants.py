@@ -16,6 +16,8 @@ from chaos.model.world import Budget, Mode, Setting
 from controller.groups import elect
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
+from controller.groups.lease import Leases
+from controller.groups.prospects import Prospects
 from controller.groups.table import ReplicaTable
 from ha.master.ack_policy import AckPolicy, Copies
 
@@ -52,11 +54,26 @@ def forget() -> None:
         controllers._applied,
         controllers._outcomes,
         controllers._elections,
+        controllers._waits,
         handovers._handed_over,
         handovers._successors,
         slaves.agreed,
     ):
         remembered.cache_clear()
+
+
+def _over(original: Any) -> Any:
+    def lease_left_ms(self: Prospects, *asked: Any) -> float:
+        return 0.0
+
+    return lease_left_ms
+
+
+def _granted_to_nobody(original: Any) -> Any:
+    def granted_to(self: Leases, group: str) -> list[int]:
+        return []
+
+    return granted_to
 
 
 def _members_alone(original: Any) -> Any:
@@ -211,6 +228,27 @@ PLANTS: Final[Mapping[str, Plant]] = {
         "the Controllers elect while the former master's lease runs",
         Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
         Rules(lease_is_waited_for=False),
+    ),
+    "no_lease_is_left": Plant(
+        "the Controllers' own word on how long a lease runs is always: it is over",
+        Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
+        owner=Prospects,
+        name="lease_left_ms",
+        replacement=_over,
+    ),
+    "no_lease_is_left_in_a_majority": Plant(
+        "the same in majority mode",
+        Setting(wait="majority", budget=Budget(1, 0, leases=1, strands=1)),
+        owner=Prospects,
+        name="lease_left_ms",
+        replacement=_over,
+    ),
+    "only_the_last_master_holds_a_lease": Plant(
+        "one that may have forgotten leads while a lease of an earlier epoch runs",
+        Setting(brokers=2, unclean=True, budget=Budget(1, 2, powers=1, proposals=1, leases=1)),
+        owner=Leases,
+        name="granted_to",
+        replacement=_granted_to_nobody,
     ),
     "power_loss_unsaid": Plant(
         "a broker whose machine lost power registers as if it had all it wrote",

@@ -24,9 +24,11 @@ from controller.groups.commands import (
 )
 from controller.groups.elect import End
 from controller.groups.group import Group, Replica, Rule
-from controller.groups.lease import matters
-from controller.groups.liveness import Heartbeat
+from controller.groups.lease import Leases
+from controller.groups.liveness import Heartbeat, Liveness
+from controller.groups.prospects import Prospects
 from controller.groups.table import ReplicaTable
+from model.config import ControllerConfig
 
 GROUP = "g"
 CLUSTER = "c"
@@ -239,19 +241,33 @@ def _elections(table: bytes, command: bytes) -> tuple[tuple[str, int | None, byt
 
 def must_wait(setting: Setting, rules: Rules, world: World, chosen: int, suspect: int | None = None) -> bool:
     """Whether a lease may let another broker acknowledge what ``chosen`` lacks: the election has to wait.
-    ``suspect``: the one that asks and may have forgotten. As ``Prospects.lease_left_ms``."""
+    ``suspect``: the one that asks and may have forgotten."""
     if not rules.lease_is_waited_for:
         return False
     group = group_of(world.table)
-    granted = {i for i in setting.ids if world.granted[i - 1]}
-    sound = [member for member in group.sound_members if member != suspect]
-    holders = {*group.members, *group.removed, *granted, group.master} - {None}
-    if group.master is not None and (chosen in sound or not rules.forgetful_waits_for_all):
-        holders = {group.master}
-    if not rules.forgotten_is_waited_for:
-        holders = set() if group.master is None else holders
-    beat = Heartbeat(session=1, at_ms=0, leases=True, all_ack=False)  # the rule says it
-    return any(h != chosen and h in granted and matters(beat, sound, chosen, group.rule) for h in holders)
+    granted = frozenset(i for i in setting.ids if world.granted[i - 1])
+    if group.master is not None and not rules.forgetful_waits_for_all:
+        granted &= {group.master}
+    if group.master is None and not rules.forgotten_is_waited_for:
+        granted = frozenset()
+    return _waits(world.table, granted, chosen, suspect)
+
+
+@lru_cache(_REMEMBERED)
+def _waits(table: bytes, granted: frozenset[int], chosen: int, suspect: int | None) -> bool:
+    """What the real ``Prospects`` says while these leases run and all others are over."""
+    group = group_of(table)
+    live, leases = Liveness(), Leases()
+    for broker_id in sorted({*group.replicas, *group.removed, *granted}):
+        # The rule of the epoch says what counts for answers, and how long a lease is.
+        beat = Heartbeat(session=1, at_ms=0.0, timeout_ms=TIMEOUT_MS, leases=True)
+        live.heartbeat(GROUP, broker_id, beat)
+        if broker_id in granted:
+            leases.grant((GROUP, broker_id), TIMEOUT_MS, followed_ms=0.0, now_ms=0.0)
+        else:
+            leases.release((GROUP, broker_id))
+    prospects = Prospects(ControllerConfig(), ReplicaTable(groups={GROUP: group}), live, leases)
+    return prospects.lease_left_ms(GROUP, chosen, 0.0, suspect) > 0
 
 
 def registration(
