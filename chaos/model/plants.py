@@ -13,7 +13,7 @@ import msgspec
 from chaos.model.parts import controllers, handovers, slaves
 from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Budget, Mode, Setting
-from controller.groups import elect
+from controller.groups import elect, prospects
 from controller.groups.elect import Ballot
 from controller.groups.group import Group
 from controller.groups.lease import Leases
@@ -317,7 +317,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "old_heartbeat_believed": Plant(
         "a lease is waited for by a heartbeat from before the master was restarted in another mode",
         Setting(wait="count", acks=1, budget=Budget(1, 1, leases=1)),
-        owner=controllers,
+        owner=prospects,
         name="matters",
         replacement=_by_an_old_heartbeat,
     ),
