@@ -26,6 +26,8 @@ class Promised:
 class Evidence:
     """All that one run left: its history and, where the world can read them, the replicas' logs.
 
+    ``sources``: what was read back in the end; one that gave nothing has lost all. ``begins``: where their
+    queues begin, when that is not 0.
     ``complete``: the cluster was healed and given time, so all must be there and converged. ``members``:
     names of the replicas in the SyncStateSet then. ``power_failures``: bytes not synced may have been lost.
     """
@@ -35,6 +37,8 @@ class Evidence:
     members: Sequence[str] = ()
     complete: bool = True
     power_failures: bool = False
+    sources: Sequence[str] = ()
+    begins: messages.Begins = field(default_factory=dict)
     set_kept: bool = False
     """Until the first node died no master had a reason to drop a member of its SyncStateSet."""
     errors: Sequence[str] = field(default_factory=list)
@@ -47,7 +51,8 @@ Checker = Callable[[Evidence], Iterable[Violation]]
 
 
 def _lost(evidence: Evidence) -> Iterable[Violation]:
-    return messages.lost(evidence.history.sends(), evidence.history.reads(final=True))
+    final = evidence.history.reads(final=True)
+    return messages.lost(evidence.history.sends(), final, evidence.sources)
 
 
 def _phantom(evidence: Evidence) -> Iterable[Violation]:
@@ -60,7 +65,8 @@ def _duplicates(evidence: Evidence) -> Iterable[Violation]:
 
 def _read_then_gone(evidence: Evidence) -> Iterable[Violation]:
     history = evidence.history
-    return messages.read_then_gone(history.reads(final=False), history.reads(final=True))
+    early, final = history.reads(final=False), history.reads(final=True)
+    return messages.read_then_gone(early, final, evidence.sources, evidence.begins)
 
 
 def _producer_order(evidence: Evidence) -> Iterable[Violation]:
@@ -80,7 +86,7 @@ def _acknowledged_twice(evidence: Evidence) -> Iterable[Violation]:
 
 
 def _dense_offsets(evidence: Evidence) -> Iterable[Violation]:
-    return order.dense_offsets(evidence.history.reads(final=True))
+    return order.dense_offsets(evidence.history.reads(final=True), evidence.begins)
 
 
 def _one_master_per_epoch(evidence: Evidence) -> Iterable[Violation]:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from chaos.checks.violation import Violation
 from chaos.history import Read, Send
 from client.message import Queue
 
+Begins = Mapping[tuple[str, Queue], int]
+"""Where a queue of a source begins, when that is not 0: what lay before was deleted with its time."""
 
-def by_source(reads: Iterable[Read]) -> dict[str, list[Read]]:
-    """Final reads of each source (a consumer, a replica's log), in their order."""
-    found: dict[str, list[Read]] = defaultdict(list)
+ANY: Final = "any final reading"
+"""Stands for the sources of a run in which nothing was read, and nobody said what should have been."""
+
+
+def by_source(reads: Iterable[Read], sources: Sequence[str] = ()) -> dict[str, list[Read]]:
+    """Final reads of each source (a consumer, a replica's log), in their order; none of one of ``sources``
+    that gave nothing."""
+    found: dict[str, list[Read]] = defaultdict(list, {source: [] for source in sources})
     for read in reads:
         found[read.source].append(read)
     return dict(found)
 
 
-def lost(sends: Sequence[Send], final: Sequence[Read]) -> Iterator[Violation]:
+def lost(sends: Sequence[Send], final: Sequence[Read], sources: Sequence[str] = ()) -> Iterator[Violation]:
     """Every acknowledged message is in every full reading, at the offset the answer named."""
-    for source, reads in by_source(final).items():
+    for source, reads in (by_source(final, sources) or {ANY: []}).items():
         places: dict[str, list[Read]] = defaultdict(list)
         for read in reads:
             places[read.key].append(read)
@@ -71,14 +79,16 @@ def duplicates(sends: Sequence[Send], final: Sequence[Read]) -> Iterator[Violati
                 yield Violation("duplicates", f"{key} is {count} times in {source}")
 
 
-def read_then_gone(reads: Sequence[Read], final: Sequence[Read]) -> Iterator[Violation]:
-    """What a consumer was given while the cluster ran stays: it was confirmed."""
+def read_then_gone(
+    reads: Sequence[Read], final: Sequence[Read], sources: Sequence[str] = (), begins: Begins | None = None
+) -> Iterator[Violation]:
+    """What a consumer was given while the cluster ran stays from where its queue begins: it was confirmed."""
     given = _by_queue(read for read in reads if not read.final)
-    for source, kept in by_source(final).items():
+    for source, kept in (by_source(final, sources) or {ANY: []}).items():
         found = _by_queue(kept)
         for queue, of_queue in given.items():
             places = {read.queue_offset: read.key for read in found.get(queue, ())}
-            start = min(places, default=0)
+            start = (begins or {}).get((source, queue), 0)
             for read in of_queue:
                 now = places.get(read.queue_offset)
                 if now != read.key and read.queue_offset >= start:

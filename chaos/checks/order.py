@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from chaos.checks.messages import by_source
+from chaos.checks.messages import Begins, by_source
 from chaos.checks.violation import Violation
 from chaos.history import Read, Send
 from client.message import Queue
@@ -96,13 +96,14 @@ def acknowledged_twice(sends: Sequence[Send]) -> Iterator[Violation]:
             )
 
 
-def dense_offsets(final: Sequence[Read]) -> Iterator[Violation]:
-    """Each queue is read back without a hole, and in order."""
+def dense_offsets(final: Sequence[Read], begins: Begins | None = None) -> Iterator[Violation]:
+    """Each queue is read back from its begin, without a hole, and in order."""
     for source, reads in by_source(final).items():
         last: dict[Queue, int] = {}
         for read in reads:
-            before = last.get(read.queue)
-            if before is not None and read.queue_offset != before + 1:
+            begin = (begins or {}).get((source, read.queue), 0)
+            before = last.get(read.queue, begin - 1)
+            if read.queue_offset != before + 1:
                 yield Violation(
                     "dense_offsets", f"{source}: {read.queue} goes from {before} to {read.queue_offset}"
                 )

@@ -176,8 +176,10 @@ def judge(drill: Drill, history: History) -> None:
             drill.unknown += 1
     final, early = history.reads(final=True), history.reads(final=False)
     drill.read_back = len(final)
+    read_back = bool(final) or drill.unfinished is None
     found: dict[str, list[Violation]] = {
-        "lost": list(messages.lost(sends, final)) if final else _all_lost(drill),
+        # A reading that failed is said elsewhere; an empty one that did not has lost all.
+        "lost": list(messages.lost(sends, final)) if read_back else [],
         "phantom": list(messages.phantom(sends, history.reads())),
         "duplicates": list(messages.duplicates(sends, final)),
         "order_violations": [
@@ -187,19 +189,12 @@ def judge(drill: Drill, history: History) -> None:
         ],
         "offset_reuse": list(order.offset_reuse(sends, history.reads())),
         "acknowledged_twice": list(order.acknowledged_twice(sends)),
-        "read_then_gone": list(messages.read_then_gone(early, final)),
+        "read_then_gone": list(messages.read_then_gone(early, final)) if read_back else [],
     }
     for name, violations in found.items():
         setattr(drill, name, len(violations))
     everything = [violation.to_json() for violations in found.values() for violation in violations]
     drill.violations = everything[:VIOLATIONS_SHOWN]
-
-
-def _all_lost(drill: Drill) -> list[Violation]:
-    """Nothing could be read: either the reading failed, which is said elsewhere, or all of it is gone."""
-    if drill.unfinished is not None or not drill.acked:
-        return []
-    return [Violation("lost", f"none of {drill.acked} acknowledged messages can be read")] * drill.acked
 
 
 def percentile(ordered: Sequence[float], percent: int) -> float | None:

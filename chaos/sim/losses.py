@@ -112,15 +112,15 @@ class Losses:
     def bytes_may_be_missing(self) -> bool:
         return self._powerless or bool(self._moments)
 
-    def promised_away(self, history: History) -> Promised:
-        """What may be missing at the end of ``history``."""
+    def promised_away(self, history: History, sources: Sequence[str] = ()) -> Promised:
+        """What may be missing at the end of ``history``, which ends with readings of ``sources``."""
         lied = self.lied
         if not self._moments:
             return Promised(lied=lied)
         sent = {event.key: event.at_ms for event in history.events if isinstance(event, Invoke)}
         gone: set[str] = set()
         left: set[str] = set()
-        for key in _missing(history):
+        for key in _missing(history, sources):
             at_ms = sent.get(key)
             for moment in self._moments if at_ms is not None else ():
                 if moment.at_ms >= (at_ms or 0.0) and not moment.has(key):
@@ -131,10 +131,10 @@ class Losses:
 _HITS_ALL: Final = frozenset({"partition", "rolling_change"})
 
 
-def _missing(history: History) -> set[str]:
+def _missing(history: History, sources: Sequence[str]) -> set[str]:
     """Acknowledged or read, and not in each final reading."""
     told: set[str] = set()
-    final: dict[str, set[str]] = {}
+    final: dict[str, set[str]] = {source: set() for source in sources}
     for event in history.events:
         if isinstance(event, Ok):
             told.add(event.key)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final, cast
 
 from broker.service import Broker
-from chaos.checks import Evidence, Violation
+from chaos.checks import Evidence, Violation, replicas
 from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
 from chaos.history import Asked, History, Observed, Ok, Read, Send
@@ -45,6 +45,7 @@ ENDS_S: Final = 15.0
 TRIES_MAX: Final = 100
 LAST_TRIES: Final = 3
 INDEX_SAMPLES: Final = 20
+READER: Final = "consumer"
 SILENT_MS: Final = 300.0
 """While a master that lacks nothing answers no send for so long there is something to wait for."""
 STILL_MS_MIN: Final = 600.0
@@ -282,7 +283,7 @@ class Story:
             tasks.append(cluster.inside(node, produce(), name=name))
         node, env = cluster.client("c0")
         consumer = ClientReader(env, "c0", namesrvs)
-        reader = ReaderLoad("consumer", consumer, self.queues, load, self.history, cluster.clock)
+        reader = ReaderLoad(READER, consumer, self.queues, load, self.history, cluster.clock)
 
         async def consume() -> None:
             await consumer.start()
@@ -354,13 +355,29 @@ class Story:
         # What was read back moved consumers' offsets, a delayed message may have come due, and a set that was
         # whole may have shrunk for a moment: a slave that had lost power registers, and its old link ends.
         await self.cluster.until(self.cluster.converged, 5.0)
-        self.evidence.logs = list(self._logs())
+        self.evidence.sources = [READER]
+        await self.cluster.until(self._learners_behind, 5.0)
+        self.evidence.logs = list(self._logs("broker"))
+        for log in self._logs("learner"):
+            for other in () if self.losses.lied else self.evidence.logs:
+                self.found += replicas.replicas_identical([other, log])
         self.evidence.members = self.cluster.members()
 
-    def _logs(self) -> Iterator[ReplicaLog]:
-        """Each serving broker's CommitLog, through its own store, and noted in the history."""
+    def _learners_behind(self) -> str | None:
+        """None when each running learner has all of the master's log; it is a member of nothing."""
+        name = self.cluster.master()
+        if name is None:
+            return "no master"
+        end = cast(Broker, self.cluster.nodes[name].server).store.log.end
+        running = [node for node in self.cluster.of("learner") if node.running]
+        behind = [node.name for node in running if cast(Broker, node.server).store.log.end != end]
+        return f"{behind} lack some of {end} bytes" if behind else None
+
+    def _logs(self, kind: str) -> Iterator[ReplicaLog]:
+        """Each serving broker's CommitLog, through its own store, and noted in the history: all of it. No
+        file of a run is old enough to be deleted, so each queue begins at 0."""
         sends = self.history.sends()
-        for node in self.cluster.of("broker"):
+        for node in self.cluster.of(kind):
             if not node.running:
                 continue
             store: MessageStore = cast(Broker, node.server).store
@@ -377,6 +394,7 @@ class Story:
                 parts.append(data)
                 at += len(data)
             self._note_queues(node.name, store, sends)
+            self.evidence.sources = [*self.evidence.sources, f"log of {node.name}", f"queues of {node.name}"]
             epochs = tuple((int(epoch), int(start)) for epoch, start in store.epochs.entries)
             yield ReplicaLog(node.name, begin, b"".join(parts), store.confirmed, epochs)
 
@@ -410,7 +428,7 @@ class Story:
 
     def account(self) -> None:
         """Find out which losses nobody promised to prevent."""
-        self.evidence.forgiven = self.losses.promised_away(self.history)
+        self.evidence.forgiven = self.losses.promised_away(self.history, self.evidence.sources)
         self.evidence.power_failures = self.losses.bytes_may_be_missing
 
     def coverage(self) -> dict[str, int]:

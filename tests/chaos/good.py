@@ -57,4 +57,9 @@ def good_logs() -> list[ReplicaLog]:
 
 def good_evidence() -> Evidence:
     logs = good_logs()
-    return Evidence(History(good_events()), logs, [log.name for log in logs])
+    return Evidence(
+        History(good_events()),
+        logs,
+        [log.name for log in logs],
+        sources=("consumer", "log of broker-2"),
+    )

@@ -10,7 +10,7 @@ from chaos.checks import CHECKERS, Evidence, check_all
 from chaos.checks.replicas import first_difference
 from chaos.history import Asked, Fail, Happened, History, HistoryEvent, Invoke, Observed, Ok, Read, Unknown
 from client.message import Queue
-from tests.chaos.good import QUEUES, good_events, good_evidence, good_logs
+from tests.chaos.good import QUEUES, SENDS, good_events, good_evidence, good_logs
 
 
 def names(evidence: Evidence) -> set[str]:
@@ -86,6 +86,28 @@ def consume_and_lose(events: list[HistoryEvent]) -> None:
     events.append(Read(50.0, "consumer", "fleeting", QUEUES[0], 77, 5))
 
 
+def forget_the_end_of_the_reading(events: list[HistoryEvent]) -> None:
+    """A consumer's reading back finds no queue at all, as if they were empty."""
+    events[:] = [
+        event
+        for event in events
+        if not (isinstance(event, Read) and event.final and event.source == "consumer")
+    ]
+
+
+def read_what_nobody_acknowledged_and_forget_it(events: list[HistoryEvent]) -> None:
+    """A consumer read 0 to 5 of a queue that begins at 4 in the end; no answer of its sends arrived."""
+    late = Queue("t", "broker-a", 7)
+    for number in range(6):
+        events.insert(2 * number, Invoke(1.0 + number, "p9", f"early{number}", late, 5))
+        events.insert(2 * number + 1, Unknown(2.0 + number, "p9", f"early{number}", "timeout"))
+        events.append(Read(50.0, "consumer", f"early{number}", late, number, 5))
+    for source in ("consumer", "log of broker-2"):
+        events += [
+            Read(999.0, source, f"early{number}", late, number, 5, final=True) for number in range(4, 6)
+        ]
+
+
 def overtake(events: list[HistoryEvent]) -> None:
     """Another producer begins after an acknowledgement and gets a lower offset."""
     at = first(events, Ok, key="k17")
@@ -127,6 +149,10 @@ def answer_differently(events: list[HistoryEvent]) -> None:
 SPOILED: list[tuple[str, Callable[[list[HistoryEvent]], None]]] = [
     ("lost", drop_final),
     ("lost", move_final),
+    ("lost", forget_the_end_of_the_reading),
+    ("read_then_gone", forget_the_end_of_the_reading),
+    ("read_then_gone", read_what_nobody_acknowledged_and_forget_it),
+    ("dense_offsets", read_what_nobody_acknowledged_and_forget_it),
     ("phantom", invent),
     ("phantom", change_bytes),
     ("phantom", refuse_a_stored_one),
@@ -155,6 +181,22 @@ def test_each_spoiled_history_is_named_by_its_checker(
     evidence = good_evidence()
     evidence.history.events = events
     assert checker in names(evidence)
+
+
+def test_a_history_without_any_final_reading_has_lost_what_was_answered_and_read() -> None:
+    history = History(event for event in good_events() if not (isinstance(event, Read) and event.final))
+    found = [violation.checker for violation in check_all(Evidence(history))]
+    assert (found.count("lost"), found.count("read_then_gone")) == (SENDS, SENDS // 2)
+
+
+def test_what_lies_before_the_begin_of_a_queue_was_deleted_with_its_time() -> None:
+    evidence = good_evidence()
+    read_what_nobody_acknowledged_and_forget_it(evidence.history.events)
+    late = Queue("t", "broker-a", 7)
+    evidence.begins = {(source, late): 4 for source in evidence.sources}
+    assert check_all(evidence) == []
+    evidence.begins = {(source, late): 3 for source in evidence.sources}
+    assert names(evidence) == {"read_then_gone", "dense_offsets"}
 
 
 def test_replicas_that_differ_in_one_byte_below_confirmed_are_found() -> None:

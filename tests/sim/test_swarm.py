@@ -21,6 +21,8 @@ from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import KINDS
 from chaos.sim.operator import Operator
 from chaos.sim.story import Story
+from client.pull import PullConsumer
+from ha.slave.follower import Follower
 from tests.sim.world import World, simulated
 
 SWARM = "swarm"
@@ -130,6 +132,37 @@ def test_where_nobody_could_make_the_topic_of_the_extras_nothing_is_read_back() 
 def test_a_deletion_that_an_old_route_sent_to_a_slave_is_not_answered_ok() -> None:
     result = run_seed(SWARM, 291)
     assert result.violations == [], result.replay
+
+
+async def _no_queue(self: object, queue: object) -> list[object]:
+    return []
+
+
+@pytest.mark.sim
+def test_a_final_reading_that_finds_nothing_has_lost_what_was_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PullConsumer, "read_all", _no_queue)
+    result = run_plan(SWARM, 1, Plan([], load_ms=800, broker=ALL, swarm=True), None, None)
+    assert {violation.checker for violation in result.violations} >= {"lost", "read_then_gone"}
+
+
+@pytest.mark.sim
+def test_a_learner_that_copies_nothing_has_lost_what_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = Follower._link_to
+
+    async def no_learner(self: Follower, address: str) -> None:
+        if self._parts[2].async_learner:
+            await asyncio.sleep(3600)
+        await copy(self, address)
+
+    monkeypatch.setattr(Follower, "_link_to", no_learner)
+    plan = Plan([], load_ms=800, learners=1, broker=ALL, swarm=True)
+    result = run_plan(SWARM, 1, plan, None, None)
+    assert {(v.checker, "l1" in v.text) for v in result.violations} == {
+        ("lost", True),
+        ("read_then_gone", True),
+    }
 
 
 def test_every_kind_of_fault_is_drawn() -> None:
