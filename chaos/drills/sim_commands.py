@@ -6,7 +6,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +84,7 @@ def sim(
         return
     if swarm and scenarios:
         _wrong("--swarm is a scenario of its own: leave out --scenario")
-    for option, given_ in (("--shrink", smaller), ("--history", history), ("--schedule", schedule)):
-        if given_ and replay is None:
-            _wrong(f"{option} needs --replay")
-    if smaller and history is not None:
-        _wrong("--shrink writes no --history: replay the schedule that it leaves")
+    _for_a_replay(replay, {"--shrink": smaller, "--history": history, "--schedule": schedule})
     grows = swarm and plant is None and replay is None
     _keeps_reports([schedule, history, *([] if grows else [out])])
     if swarm:
@@ -155,6 +151,15 @@ def _end(broken: bool, bug: str | None, *results: tuple[dict[str, Any] | str, Pa
 def _wrong(text: str) -> Never:
     click.echo(f"keelmq drill sim: {text}", err=True)
     sys.exit(WRONG_USAGE)
+
+
+def _for_a_replay(replay: str | None, options: Mapping[str, object]) -> None:
+    """``options`` have an effect with --replay only."""
+    for option, value in options.items():
+        if value and replay is None:
+            _wrong(f"{option} needs --replay")
+    if options["--shrink"] and options["--history"]:
+        _wrong("--shrink writes no --history: replay the schedule that it leaves")
 
 
 def _keeps_reports(outs: list[Path | None]) -> None:

@@ -119,6 +119,11 @@ def model(
                     written = _write(found, out, page)
         finally:
             signal.signal(signal.SIGTERM, before)
+    _end(rows, plant, written)
+
+
+def _end(rows: list[dict[str, Any]], plant: str | None, written: bool) -> None:
+    """Leave with the verdict."""
     if any(row["violation"] for row in rows):
         sys.exit(VIOLATED)
     if plant is not None:
