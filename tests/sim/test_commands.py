@@ -174,3 +174,11 @@ def test_a_planted_bug_that_is_not_found_is_no_success(monkeypatch: pytest.Monke
     done = CliRunner().invoke(sim, ["--plant", "skip_sync", "--seeds", "1"])
     assert done.exit_code == 3
     assert "the planted bug skip_sync was NOT found" in done.output
+
+
+def test_a_schedule_with_a_text_for_a_count_is_refused(tmp_path: Path) -> None:
+    schedule = tmp_path / "small.json"
+    schedule.write_text('{"scenario": "swarm", "seed": 1, "plan": {"steps": [], "load_ms": "long"}}')
+    done = CliRunner().invoke(sim, ["--replay", str(schedule)])
+    assert done.exit_code == 64
+    assert "load_ms is 'long'" in done.output
