@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
 import click
+
+from model.errors import MqError
 
 
 class OutFile(click.Path):
@@ -20,3 +23,26 @@ class OutFile(click.Path):
         if str(found) != "-" and not found.parent.is_dir():
             self.fail(f"there is no folder {str(found.parent)!r} to write {str(found)!r} in", param, ctx)
         return found
+
+
+class CannotWrite(MqError):
+    """A result is not in its file; the text names the file and the reason."""
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write all of ``text`` to ``path``, or leave what is there. Raises CannotWrite."""
+    where = Path(os.path.realpath(path))  # a link goes on to lead to the file
+    draft = where.with_name(where.name + ".new")
+    try:
+        if where.exists() and not where.is_file():
+            where.write_text(text, encoding="utf-8")  # a pipe or a device has no former content
+            return
+        try:
+            draft.write_text(text, encoding="utf-8")
+            os.replace(draft, where)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
+    except OSError as error:
+        raise CannotWrite(f"{path} was not written: {error.strerror or error}") from None

@@ -234,6 +234,13 @@ class MessageStore:
         return self.flow.dispatcher.confirmed
 
     @property
+    def confirmed_records_end(self) -> PhysicalOffset:
+        """Where the last confirmed record ends; at most ``confirmed``, which a piece of the HA stream may
+        leave in the middle of one. It is ``confirmed`` while some are not dispatched."""
+        dispatcher = self.flow.dispatcher
+        return dispatcher.dispatched if dispatcher.is_level else dispatcher.confirmed
+
+    @property
     def dispatched(self) -> PhysicalOffset:
         """Records below this offset are in their queues."""
         return self.flow.dispatcher.dispatched

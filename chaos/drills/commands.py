@@ -21,7 +21,7 @@ from admin.exits import DONE, FAILED, UNFINISHED
 from admin.group import LazyGroup
 from admin.host.serve import loop_factory
 from admin.local.cluster import LocalCluster
-from admin.outfile import OutFile
+from admin.outfile import CannotWrite, OutFile, write_whole
 from admin.tls import client_env
 from chaos.drills.campaign import CampaignPlan, campaign_line, run_campaign
 from chaos.drills.drill import Show, run_drill, summary
@@ -222,12 +222,16 @@ def _drill(scenario: str, **options: Any) -> int:
     console = Console(stderr=asked.to_stdout)
     with ending.in_order():
         result, drills = ending.run(asked.carry_out(console), loop_factory())
-    text = json.dumps(result)
+    text, code = json.dumps(result), exit_code(drills, asked.repeat)
     if asked.to_stdout:
         click.echo(text)
     elif asked.out is not None:
-        asked.out.write_text(text + "\n", encoding="utf-8")
-    return exit_code(drills, asked.repeat)
+        try:
+            write_whole(asked.out, text + "\n")
+        except CannotWrite as error:
+            click.echo(f"keelmq drill {scenario}: {error}", err=True)
+            return code or UNFINISHED
+    return code
 
 
 def _help(scenario: str) -> str:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import click
 
 from admin import ending
-from admin.outfile import OutFile
+from admin.outfile import CannotWrite, OutFile, write_whole
 from chaos.bugs import BUGS, planted
 from chaos.drills.sim_run import Result, quietly, run_plan, run_seed, run_seeds, shrink, summary
 from chaos.drills.sim_shrink import readable
-from chaos.drills.swarm_report import SwarmReport
+from chaos.drills.swarm_report import KIND, SwarmReport
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import SWARM
 from chaos.sim.story import Story
@@ -33,7 +34,13 @@ WRITE_EVERY_S = 20
 @click.option("--scenario", "scenarios", multiple=True, help="Run this scenario only; may be repeated.")
 @click.option("--seeds", type=click.IntRange(min=1), default=20, show_default=True, help="How many seeds.")
 @click.option(
-    "--from", "--seed-from", "first", type=int, default=0, show_default=True, help="The first seed."
+    "--from",
+    "--seed-from",
+    "first",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The first seed.",
 )
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes at once.")
 @click.option("--json", "out", type=OutFile(), help="Write the result to this file (- = stdout).")
@@ -62,7 +69,8 @@ def sim(
 ) -> None:
     """Break a simulated cluster, of the real code, in as many ways as there are seeds.
 
-    Exit code 0: every promise was kept. 2: one was broken; each line names the command that replays it.
+    Exit code 0: every promise was kept. 2: one was broken; each line names the command that replays it. 3: a
+    planted bug was not found, or a result was not written.
 
     \b
     Example:
@@ -74,6 +82,11 @@ def sim(
     if list_bugs or list_scenarios:
         _list(list_bugs)
         return
+    if swarm and scenarios:
+        _wrong("--swarm is a scenario of its own: leave out --scenario")
+    _for_a_replay(replay, {"--shrink": smaller, "--history": history, "--schedule": schedule})
+    grows = swarm and plant is None and replay is None
+    _keeps_reports([schedule, history, *([] if grows else [out])])
     if swarm:
         scenarios = (SWARM.name,)
     _known(scenarios, plant)
@@ -86,7 +99,7 @@ def sim(
             _shrink(given, schedule)
         else:
             _replay(given, schedule, history, out)
-    elif swarm and plant is None:
+    elif grows:
         _swarm(numbers, jobs, out)
     else:
         _run(scenarios or tuple(SCENARIOS), numbers, jobs, plant, out)
@@ -111,14 +124,55 @@ def _run(scenarios: tuple[str, ...], numbers: range, jobs: int, plant: str | Non
         click.echo(f"keelmq drill sim: a process died after {len(results)} schedules: {error}", err=True)
         sys.exit(UNFINISHED)
     found = summary(results, time.perf_counter() - begun_s)
-    _write(found, out)
     broken = len({(v["scenario"], v["seed"]) for v in found["violations"]})
     click.echo(
         f"{found['seeds']} schedules, {broken} with violations, {found['schedules_per_second']:.2f} a second",
         err=True,
     )
-    if broken:
-        sys.exit(VIOLATED)
+    _end(broken > 0, plant, (found, out))
+
+
+def _end(broken: bool, bug: str | None, *results: tuple[dict[str, Any] | str, Path | None]) -> None:
+    """Write the results and leave with the verdict, which a file that cannot be written does not hide."""
+    code = VIOLATED if broken else 0
+    if bug is not None and not broken:
+        click.echo(f"keelmq drill sim: the planted bug {bug} was NOT found", err=True)
+        code = UNFINISHED
+    for found, path in results:
+        try:
+            _write(found, path)
+        except CannotWrite as error:
+            click.echo(f"keelmq drill sim: {error}", err=True)
+            code = code or UNFINISHED
+    if code:
+        sys.exit(code)
+
+
+def _wrong(text: str) -> Never:
+    click.echo(f"keelmq drill sim: {text}", err=True)
+    sys.exit(WRONG_USAGE)
+
+
+def _for_a_replay(replay: str | None, options: Mapping[str, object]) -> None:
+    """``options`` have an effect with --replay only."""
+    for option, value in options.items():
+        if value and replay is None:
+            _wrong(f"{option} needs --replay")
+    if options["--shrink"] and options["--history"]:
+        _wrong("--shrink writes no --history: replay the schedule that it leaves")
+
+
+def _keeps_reports(outs: list[Path | None]) -> None:
+    """A file that a swarm grew in many hours is not replaced by another result."""
+    for path in outs:
+        if path is None or not path.is_file():
+            continue
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(data, dict) and data.get("kind") == KIND:
+            _wrong(f"{path} is the report of a swarm and would be replaced: name another file")
 
 
 def _known(scenarios: tuple[str, ...], plant: str | None) -> None:
@@ -128,8 +182,7 @@ def _known(scenarios: tuple[str, ...], plant: str | None) -> None:
         if plant is not None and plant not in BUGS:
             raise KeyError(f"no bug {plant}; there are {', '.join(BUGS)}")
     except KeyError as error:
-        click.echo(f"keelmq drill sim: {error.args[0]}", err=True)
-        sys.exit(WRONG_USAGE)
+        _wrong(error.args[0])
 
 
 def _swarm(numbers: range, jobs: int, out: Path | None) -> None:
@@ -137,31 +190,48 @@ def _swarm(numbers: range, jobs: int, out: Path | None) -> None:
     path = None if out is None or str(out) == "-" else out
     try:
         report = SwarmReport() if path is None else SwarmReport.load(path)
-    except ValueError as error:
-        click.echo(f"keelmq drill sim: {error}", err=True)
-        sys.exit(WRONG_USAGE)
-    last_s = begun_s = time.perf_counter()
-    with ending.in_order():
-        for result in run_seeds((SWARM.name,), report.missing(numbers), jobs=jobs):
-            report.add(result)
-            _tell(result)
-            now_s = time.perf_counter()
-            if path is not None and now_s - begun_s > WRITE_EVERY_S:
-                report.wall_s += now_s - last_s
-                begun_s = last_s = now_s
-                report.write(path)
-    report.wall_s += time.perf_counter() - last_s
-    if path is not None:
-        report.write(path)
-    else:
-        _write(report.to_json(), out)
-    found = report.to_json()
+    except (OSError, ValueError) as error:
+        _wrong(str(error))
+    last_s = time.perf_counter()
+    whole = False
+    try:
+        with ending.in_order():
+            for result in run_seeds((SWARM.name,), report.missing(numbers), jobs=jobs):
+                with ending.uncut():
+                    report.add(result)
+                _tell(result)
+                now_s = time.perf_counter()
+                if path is not None and now_s - last_s > WRITE_EVERY_S:
+                    report.wall_s += now_s - last_s
+                    last_s = now_s
+                    report.write(path)
+        whole = True
+    except BrokenProcessPool as error:
+        click.echo(f"keelmq drill sim: a process died: {error}", err=True)
+    except CannotWrite:
+        pass  # said below, if it still cannot
+    finally:
+        report.wall_s += time.perf_counter() - last_s
+        found = report.to_json()
+        written = _ends_swarm(found, out)
+    if found["violations"]:
+        sys.exit(VIOLATED)
+    if not (whole and written):
+        sys.exit(UNFINISHED)
+
+
+def _ends_swarm(found: dict[str, Any], out: Path | None) -> bool:
+    """Say what was found, and whether it is in its file: also where the run was cut off."""
     broken = len({violation["seed"] for violation in found["violations"]})
     speed, cpu = found["schedules_per_second"], found["schedules_per_cpu_second"]
     text = f"{found['seeds']} schedules, {broken} with violations, {speed:.2f} a second, {cpu:.2f} a CPU s"
     click.echo(f"{text}; not met: {', '.join(found['not_met']) or 'nothing'}", err=True)
-    if broken:
-        sys.exit(VIOLATED)
+    try:
+        _write(found, out)
+    except CannotWrite as error:
+        click.echo(f"keelmq drill sim: {error}", err=True)
+        return False
+    return True
 
 
 def _tell(result: Result) -> None:
@@ -191,16 +261,14 @@ def _given(scenarios: tuple[str, ...], replay: str, plant: str | None) -> _Given
     """A seed, or the schedule in a file."""
     if replay.isdecimal():
         if len(scenarios) != 1:
-            click.echo("keelmq drill sim: --replay needs one --scenario", err=True)
-            sys.exit(WRONG_USAGE)
+            _wrong("--replay needs one --scenario")
         return _Given(scenarios[0], int(replay), plant)
     try:
         data = json.loads(Path(replay).read_text())
         plan = Plan.from_json(data["plan"])
         return _Given(str(data["scenario"]), int(data["seed"]), plant or data.get("bug"), plan)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        click.echo(f"keelmq drill sim: {replay} is neither a seed nor a schedule: {error}", err=True)
-        sys.exit(WRONG_USAGE)
+        _wrong(f"{replay} is neither a seed nor a schedule: {error}")
 
 
 def _shrink(given: _Given, schedule: Path | None) -> None:
@@ -216,41 +284,36 @@ def _shrink(given: _Given, schedule: Path | None) -> None:
         click.echo(line)
     for violation in result.violations:
         click.echo(f"{violation.checker}: {violation.text}")
-    _save(result, schedule)
-    if result.violations:
-        sys.exit(VIOLATED)
+    _end(bool(result.violations), given.bug, (_schedule(result), schedule))
 
 
-def _save(result: Result, schedule: Path | None) -> None:
-    found = {"scenario": result.scenario, "seed": result.seed, "bug": result.bug, "plan": result.plan}
-    _write(found, schedule)
+def _schedule(result: Result) -> dict[str, Any]:
+    return {"scenario": result.scenario, "seed": result.seed, "bug": result.bug, "plan": result.plan}
 
 
 def _replay(given: _Given, schedule: Path | None, history: Path | None, out: Path | None) -> None:
+    lines = io.StringIO()
+
     def keep(run: Story) -> None:
         for event in run.history.happened():
             click.echo(event.line())
-        if history is not None:
-            with history.open("w") as lines:
-                run.history.write(lines)
+        run.history.write(lines)
 
     with quietly():
         result = given.run(keep)
     for violation in result.violations:
         click.echo(f"{violation.checker}: {violation.text}")
     click.echo(f"trace {result.trace}, {result.virtual_s:.1f} virtual s in {result.wall_s:.2f} s")
-    _save(result, schedule)
-    if out is not None:
-        _write(summary([result], result.wall_s), out)
-    if result.violations:
-        sys.exit(VIOLATED)
+    found = summary([result], result.wall_s)
+    results = (_schedule(result), schedule), (found, out), (lines.getvalue(), history)
+    _end(bool(result.violations), given.bug, *results)
 
 
-def _write(found: dict[str, Any], out: Path | None) -> None:
+def _write(found: dict[str, Any] | str, out: Path | None) -> None:
     if out is None:
         return
-    text = json.dumps(found, indent=2) + "\n"
+    text = found if isinstance(found, str) else json.dumps(found, indent=2) + "\n"
     if str(out) == "-":
         click.echo(text, nl=False)
     else:
-        out.write_text(text)
+        write_whole(out, text)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from admin.outfile import write_whole
 from chaos.drills.sim_run import Result
 from chaos.faults import FAULTS
 
@@ -59,11 +59,13 @@ class SwarmReport:
             if data["kind"] != KIND:
                 raise ValueError(f"its kind is {data['kind']!r}")
             report.ranges = [(int(begin), int(end)) for begin, end in data["ranges"]]
-            report.violations = list(data["violations"])
-            report.coverage = Counter(data["coverage"])
+            report.violations = [dict(violation) for violation in data["violations"]]
+            for violation in report.violations:
+                int(violation["seed"])
+            report.coverage = Counter({str(name): int(count) for name, count in data["coverage"].items()})
             report.wall_s, report.cpu_s = float(data["wall_s"]), float(data["cpu_s"])
             report.virtual_s = float(data["virtual_s"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is no report of the swarm: {error}") from None
         return report
 
@@ -111,10 +113,8 @@ class SwarmReport:
         }
 
     def write(self, path: Path) -> None:
-        """Replace the file at once: a part that is cut off leaves the former state."""
-        draft = path.with_name(path.name + ".new")
-        draft.write_text(json.dumps(self.to_json(), indent=2) + "\n")
-        os.replace(draft, path)
+        """Replace the file at once: a part that is cut off leaves the former state. Raises CannotWrite."""
+        write_whole(path, json.dumps(self.to_json(), indent=2) + "\n")
 
 
 Part = tuple[str, SwarmReport]

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from admin.outfile import OutFile
+from admin.outfile import CannotWrite, OutFile, write_whole
 from chaos.model.explore import Explored, explore
 from chaos.model.plants import PLANTS
 from chaos.model.report import bound, markdown
@@ -25,6 +25,7 @@ from chaos.model.rules import AS_KEELMQ, Rules
 from chaos.model.world import Setting
 
 VIOLATED: Final = 2
+UNFINISHED: Final = 3
 
 
 class Limits(NamedTuple):
@@ -84,7 +85,8 @@ def model(
 ) -> None:
     """Explore every state a small broker group can reach, by the real rules of elections, sets and leases.
 
-    Exit code 0: every promise held in every state visited. 2: one was broken; the steps to it are shown.
+    Exit code 0: every promise held in every state visited. 2: one was broken; the steps to it are shown. 3: a
+    planted bug was not found, or a result was not written.
 
     \b
     Example: keelmq drill model --set large --seconds 600 --json model.json
@@ -93,17 +95,20 @@ def model(
         for name, bug in PLANTS.items():
             click.echo(f"{name:32} {bug.text}")
         return
+    if plant is not None and only:
+        raise click.UsageError("--plant has a group of its own: leave out --only")
     unknown = set(only) - set(SETS[chosen])
     if unknown:
         raise click.UsageError(f"the {chosen} set has no row {sorted(unknown)}")
     limits, ended = Limits(seconds, states, memory_mib), threading.Event()
     found: dict[str, Any] = {"name": "model", "set": plant or chosen, **_circumstances(), **limits._asdict()}
     rows = found["rows"] = []
+    written = True
     if plant is not None:
         bug = PLANTS[plant]
         with bug.planted() as rules:
             rows.append(_row(plant, bug.setting, rules, limits, ended))
-        _write(found, out, page)
+        written = _write(found, out, page)
     else:
         # A row takes minutes: what was seen until then is written.
         before = signal.signal(signal.SIGTERM, lambda number, frame: ended.set())
@@ -111,11 +116,20 @@ def model(
             for name, setting in SETS[chosen].items():
                 if (not only or name in only) and not ended.is_set():
                     rows.append(_row(name, setting, AS_KEELMQ, limits, ended))
-                    _write(found, out, page)
+                    written = _write(found, out, page)
         finally:
             signal.signal(signal.SIGTERM, before)
+    _end(rows, plant, written)
+
+
+def _end(rows: list[dict[str, Any]], plant: str | None, written: bool) -> None:
+    """Leave with the verdict."""
     if any(row["violation"] for row in rows):
         sys.exit(VIOLATED)
+    if plant is not None:
+        click.echo(f"keelmq drill model: the planted bug {plant} was NOT found", err=True)
+    if plant is not None or not written:
+        sys.exit(UNFINISHED)
 
 
 def _circumstances() -> dict[str, Any]:
@@ -128,13 +142,19 @@ def _circumstances() -> dict[str, Any]:
     return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit}
 
 
-def _write(found: dict[str, Any], out: Path | None, page: Path | None) -> None:
-    """After every row: a run that is cut off keeps what it found."""
+def _write(found: dict[str, Any], out: Path | None, page: Path | None) -> bool:
+    """After every row: a run that is cut off keeps what it found. Whether all is in its files."""
+    written = True
     for path, text in ((out, json.dumps(found, indent=2) + "\n"), (page, markdown(found))):
         if path is not None and str(path) != "-":
-            path.write_text(text, encoding="utf-8")
+            try:
+                write_whole(path, text)
+            except CannotWrite as error:
+                click.echo(f"keelmq drill model: {error}", err=True)
+                written = False
         elif path is not None and len(found["rows"]):
             click.echo(text, nl=False)
+    return written
 
 
 def _row(name: str, setting: Setting, rules: Rules, limits: Limits, ended: threading.Event) -> dict[str, Any]:

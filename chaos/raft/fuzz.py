@@ -18,12 +18,13 @@ import logging
 import random
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
+from admin.exits import DONE, FAILED, UNFINISHED, USAGE
 from chaos.raft.bugs import BUGS
 from chaos.sim.disk import Machine, SimDisk
 from chaos.sim.loop import Life, SimLoop
@@ -41,6 +42,7 @@ TIMING: Final = Timing(
 )
 SNAPSHOT: Final = "/raft/raft.snapshot"
 JOURNAL: Final = "/raft/raft.journal"
+NAMES: Final = "abcdefg"
 QUIET_ROUNDS: Final = 400
 WAITS_S: Final = (0.0, 0.0, 0.0005, 0.003, 0.02, 0.06)
 BURSTS: Final = (1, 1, 3, 10)
@@ -151,7 +153,7 @@ class World:
     def __init__(self, seed: int, count: int) -> None:
         self.rng = random.Random(f"raft:{seed}")
         self.seed = seed
-        self.members = {name: self._member(name) for name in "abcdefg"[:count]}
+        self.members = {name: self._member(name) for name in NAMES[:count]}
         self.links: dict[tuple[str, str], dict[str, deque[bytes]]] = {}
         self.seen = Onlooker()
         self.counts: Counter[str] = Counter()
@@ -447,17 +449,41 @@ def planted(bug: str | None) -> Iterator[None]:
         setattr(owner, name, original)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--members", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=4000)
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage ends with 64 like all of keelmq: 2 is a broken promise."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message}\n")
+
+
+def _count(least: int, most: int = 1 << 62) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            wanted = f"at least {least}" if most > 1 << 60 else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{value} is not {wanted}")
+        return value
+
+    return count
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0: no promise was broken. 2: one was; a line repeats it. 3: a planted bug was not found."""
+    parser = _Parser(
+        prog="chaos.raft.fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seeds", type=_count(1), default=100)
+    parser.add_argument("--first", type=_count(0), default=0)
+    parser.add_argument("--members", type=_count(1, len(NAMES)), default=3)
+    parser.add_argument("--steps", type=_count(1), default=4000)
     parser.add_argument("--bug", choices=sorted(BUGS))
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     total: Counter[str] = Counter()
     broken = 0
+    options = f"--members {given.members} --steps {given.steps}" + (
+        f" --bug {given.bug}" if given.bug else ""
+    )
     with planted(given.bug):
         for seed in range(given.first, given.first + given.seeds):
             try:
@@ -465,8 +491,12 @@ def main() -> int:
             except Broken as error:
                 broken += 1
                 print(f"seed {seed}: {error}")
+                print(f"    python -m chaos.raft.fuzz --first {seed} --seeds 1 {options}")
     print(f"{given.seeds} seeds, {broken} broken; {dict(sorted(total.items()))}")
-    return min(broken, 1)
+    if given.bug and not broken:
+        print(f"the planted bug {given.bug} was NOT found")
+        return UNFINISHED
+    return FAILED if broken else DONE
 
 
 if __name__ == "__main__":

@@ -73,6 +73,10 @@ class Plan:
             if "body_bytes" in load:
                 load["body_bytes"] = tuple(load["body_bytes"])
             steps = [Step.from_json(step) for step in values.pop("steps")]
+            for spec in fields(cls):
+                value = values.get(spec.name)
+                if str(spec.type).startswith(("int", "bool")) and not isinstance(value, int | None):
+                    raise TypeError(f"{spec.name} is {value!r}")
             return cls(steps, Load(**load), offload_ms=(low, high), **values)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a plan: {error}") from None

@@ -20,7 +20,7 @@ from controller.groups.elect import PRIORITY_LAST, End, longer_than
 from controller.groups.group import Group
 from controller.groups.lease import Leases, matters
 from controller.groups.liveness import Liveness
-from controller.groups.table import ReplicaTable, nobody
+from controller.groups.table import ReplicaTable, held_back, nobody
 from model.config import ControllerConfig
 
 
@@ -133,7 +133,8 @@ class Prospects:
     def why_nobody(self, command: ElectMaster) -> str:
         group = self.group(command.group)
         assert group is not None, "an election of an unknown group is not in vain: the table refuses it"
-        return nobody(command.group, group, command)
+        text = nobody(command.group, group, command)
+        return text + held_back(group) if self._config.elect_unclean_master else text
 
     def to_ask(self, name: str, group: Group, wish: Wish, now_ms: float) -> list[int]:
         """The brokers whose logs an election would compare. A master that restarts or hands over confirms

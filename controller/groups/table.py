@@ -317,7 +317,7 @@ class ReplicaTable:
     def _elect_nobody(self, group: Group, command: ElectMaster, *, restarted: bool) -> Answer:
         if restarted:
             return self._without_restarted(group, command)
-        text = nobody(command.group, group, command)
+        text = nobody(command.group, group, command) + (held_back(group) if command.unclean else "")
         if command.broker_id != NOBODY:
             return Answer(ELECT_MASTER_FAILED, text)
         lost = group.master is not None
@@ -460,15 +460,24 @@ def nobody(name: str, group: Group, command: ElectMaster) -> str:
     """Why an election found nobody, for the operator who has to bring one back."""
     alive = sorted({*command.alive, command.broker_id} & set(group.replicas))
     suspects = f", suspect {group.suspect}" if group.suspect else ""
-    held = (
-        f"; broker {', '.join(map(str, group.may_go_on))} may go on by its members' word, so"
-        " enableElectUncleanMaster elects nobody until it hears of it, is started anew or is removed"
-        " (keelmq group forget)"
-    )
     return (
         f"no broker of {name} may become master: its SyncStateSet is {sorted(group.members)},"
         f" registered {sorted(group.replicas)}, alive {alive}{suspects}"
-        f"{'' if group.outsiders_may_lead else held}"
+    )
+
+
+def held_back(group: Group) -> str:
+    """Why no outsider is elected though the operator allows it: "" when nothing holds it back."""
+    if group.outsiders_may_lead:
+        return ""
+    *others, last = map(str, group.may_go_on)
+    brokers, each, their = ("broker", "it", "its")
+    if others:
+        brokers, each, their = "brokers", "each of them", "their"
+        last = f"{', '.join(others)} and {last}"
+    return (
+        f"; {brokers} {last} may go on by {their} members' word, so enableElectUncleanMaster elects nobody"
+        f" until {each} hears of it, is started anew or is removed (keelmq group forget)"
     )
 
 

@@ -49,7 +49,7 @@ def own_log(store: MessageStore) -> OwnLog:
         store.log.min_offset,
         store.log.end,
         store.log.flushed,
-        store.confirmed,
+        store.confirmed_records_end,
         store.dispatched,
         epochs.entries,
         epochs.unreadable is not None,
@@ -111,12 +111,12 @@ class LogKeeper:
         store, to = self._store, cut.to
         if to >= store.log.end:
             return
-        if to < store.confirmed and not cut.harmless:
+        if to < store.confirmed_records_end and not cut.harmless:
             log.error(
                 "log cut from %d to %d, below %d that a master confirmed: %s",
                 store.log.end,
                 to,
-                store.confirmed,
+                store.confirmed_records_end,
                 cut.why,
             )
         else:

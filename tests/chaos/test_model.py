@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from admin.exits import USAGE
+from admin.exits import run as run_command
 from chaos.model.begin import STARTS, begin
 from chaos.model.commands import model
 from chaos.model.explore import explore, walk
@@ -96,3 +99,29 @@ def test_a_row_that_is_not_there_is_wrong_usage_and_one_alone_is_run_alone(tmp_p
     assert done.exit_code == 0, done.output
     found = json.loads(out.read_text())
     assert [(row["work"], row["complete"]) for row in found["rows"]] == [("unclean elections, a lease", True)]
+
+
+def test_a_planted_bug_that_is_not_found_is_no_success() -> None:
+    done = CliRunner().invoke(model, ["--plant", "elects_anyone", "--states", "2"])
+    assert done.exit_code == 3
+    assert "the planted bug elects_anyone was NOT found" in done.output
+
+
+def test_a_planted_bug_has_a_group_of_its_own() -> None:
+    asked = ["--plant", "elects_anyone", "--only", next(iter(SMALL))]
+    assert run_command(model, asked) == USAGE
+
+
+def test_a_result_that_cannot_be_written_is_said_and_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    out = tmp_path / "model.json"
+    asked = ["--only", next(iter(SMALL)), "--states", "2", "--json", str(out)]
+    done = CliRunner().invoke(model, asked)
+    assert done.exit_code == 3
+    assert f"{out} was not written: No space left on device" in done.output
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from chaos.raft.bugs import BUGS
-from chaos.raft.fuzz import RATES, Broken, fuzz, planted
+from chaos.raft.fuzz import RATES, Broken, fuzz, main, planted
 
 SEEDS = int(os.environ.get("KEELMQ_RAFT_FUZZ_SEEDS", "12"))
 PLANTED_SEEDS = 40
@@ -55,3 +55,32 @@ def breaks(seed: int) -> bool:
 
 def test_a_seed_is_one_schedule() -> None:
     assert fuzz(3) == fuzz(3)
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--members", "-3"], ["--members", "0"], ["--members", "30"], ["--seeds", "-4"]], ids=" ".join
+)
+def test_a_run_that_would_look_at_nothing_is_refused(
+    wrong: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*wrong, "--steps", "1"])
+    assert ended.value.code == 64
+    assert f"{wrong[1]} is not " in capsys.readouterr().err
+
+
+def test_a_broken_run_ends_with_2_and_the_line_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(seed: int, **options: int) -> Counter[str]:
+        if seed == 5:
+            raise Broken("two leaders")
+        return Counter()
+
+    monkeypatch.setattr("chaos.raft.fuzz.fuzz", broken)
+    assert main(["--first", "4", "--seeds", "3", "--steps", "9"]) == 2
+    said = capsys.readouterr().out
+    assert "    python -m chaos.raft.fuzz --first 5 --seeds 1 --members 3 --steps 9\n" in said
+    bug = sorted(BUGS)[0]
+    assert main(["--seeds", "2", "--bug", bug]) == 3
+    assert f"the planted bug {bug} was NOT found" in capsys.readouterr().out

@@ -19,8 +19,10 @@ from controller.groups.commands import (
 from controller.groups.elect import Ballot, End, choose
 from controller.groups.group import Group, Replica, Rule
 from controller.groups.lease import DRIFT, DURATION_MAX_MS, Leases, duration_ms, matters
-from controller.groups.liveness import Heartbeat
+from controller.groups.liveness import Heartbeat, Liveness
+from controller.groups.prospects import Prospects
 from controller.groups.table import ReplicaTable
+from model.config import ControllerConfig
 
 G = "broker-a"
 ALL = {"all_ack": True, "timeout_ms": 1500}
@@ -368,6 +370,23 @@ def test_a_master_elected_while_it_was_down_goes_by_its_members_word() -> None:
     registers(table, 2, **ALL)
     assert table.groups[G].may_go_on == [1, 2]
     assert not table.groups[G].needs_lease
+
+
+def test_the_key_of_unclean_elections_is_named_only_where_it_is_set() -> None:
+    table, command = started(ALL), ElectMaster(group=G, alive=(3,))
+
+    def why(*, unclean: bool) -> str:
+        config = ControllerConfig(elect_unclean_master=unclean)
+        return Prospects(config, table, Liveness(), Leases()).why_nobody(command)
+
+    assert "broker 1 may go on by its members' word" in why(unclean=True)
+    assert "until it hears of it" in why(unclean=True)
+    assert "may go on" not in why(unclean=False)
+    elect(table, alive=(2, 3))
+    registers(table, 2, **ALL)
+    assert "brokers 1 and 2 may go on by their members' word" in why(unclean=True)
+    assert "until each of them hears of it" in why(unclean=True)
+    assert "may go on" not in why(unclean=False)
 
 
 def test_members_of_a_majority_lead_for_nobody_that_was_restarted_to_wait_for_all() -> None:

@@ -1,13 +1,22 @@
 """The promise of ``keelmq drill sim``: exit codes and JSON that scripts can rely on."""
 
 import json
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from admin.exits import INTERRUPTED, USAGE
+from admin.exits import run as run_command
 from chaos.bugs import BUGS
+from chaos.checks import Violation
+from chaos.drills import sim_commands
 from chaos.drills.sim_commands import sim
+from chaos.drills.sim_run import Result
+from chaos.drills.swarm_report import SwarmReport
 from chaos.scenarios import SCENARIOS
 
 KILL = "kill_the_master_under_load"
@@ -49,8 +58,17 @@ def test_bugs_and_scenarios_are_listed() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--scenario", "kill_the_masster"], ["--plant", "no-bug"], ["--replay", "3"]],
-    ids=["scenario", "bug", "replay"],
+    [
+        ["--scenario", "kill_the_masster"],
+        ["--plant", "no-bug"],
+        ["--replay", "3"],
+        ["--swarm", "--scenario", KILL],
+        ["--shrink"],
+        ["--history", "-"],
+        ["--schedule", "-"],
+        ["--shrink", "--history", "-", "--replay", "1", "--scenario", KILL],
+    ],
+    ids=["scenario", "bug", "replay", "swarm", "shrink", "history", "schedule", "no history"],
 )
 def test_wrong_usage_ends_with_64_and_says_what_to_do(arguments: list[str]) -> None:
     done = CliRunner().invoke(sim, arguments)
@@ -74,3 +92,93 @@ def test_a_schedule_with_many_violations_is_told_once_how_to_be_run_again(tmp_pa
     told = CliRunner().invoke(sim, [*options, "--json", str(tmp_path / "out.json")]).output
     assert told.count("--replay") == 1
     assert told.count("\n") > 3
+
+
+def one(seed: int, *violations: Violation) -> Result:
+    return Result("swarm", seed, None, "0", list(violations), {"send.ok": 1}, 1.0, 1.0)
+
+
+def these(monkeypatch: pytest.MonkeyPatch, *results: Result, interrupted: bool = False) -> None:
+    """The schedules end so, without a run."""
+
+    def run_seeds(*given: object, **named: object) -> Iterator[Result]:
+        yield from results
+        if interrupted:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(sim_commands, "run_seeds", run_seeds)
+
+
+def test_seeds_begin_at_0() -> None:
+    assert run_command(sim, ["--from", "-3"]) == USAGE
+
+
+@pytest.mark.parametrize("others", [["--scenario", KILL], ["--swarm", "--plant", "skip_sync"]])
+def test_the_report_of_a_swarm_is_replaced_by_no_other_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    these(monkeypatch, one(0))
+    report = tmp_path / "swarm.json"
+    SwarmReport().write(report)
+    before = report.read_bytes()
+    done = CliRunner().invoke(sim, [*others, "--json", str(report)])
+    assert (done.exit_code, report.read_bytes()) == (64, before)
+    assert "is the report of a swarm" in done.output
+
+
+def test_a_swarm_that_is_told_to_end_keeps_what_it_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    these(monkeypatch, one(0), one(1), interrupted=True)
+    report = tmp_path / "swarm.json"
+    assert run_command(sim, ["--swarm", "--seeds", "5", "--json", str(report)]) == INTERRUPTED
+    assert json.loads(report.read_text())["ranges"] == [[0, 2]]
+    assert "2 schedules, 0 with violations" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--swarm"], ["--scenario", KILL]])
+@pytest.mark.parametrize(("broken", "code"), [(True, 2), (False, 3)])
+def test_a_result_that_cannot_be_written_hides_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], broken: bool, code: int
+) -> None:
+    these(monkeypatch, one(0, *([Violation("lost", "gone")] if broken else [])))
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    out = tmp_path / "out.json"
+    done = CliRunner().invoke(sim, [*options, "--json", str(out)])
+    assert done.exit_code == code
+    assert f"{out} was not written: No space left on device" in done.output
+    assert f"1 schedules, {int(broken)} with violations" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changed", [{"coverage": {"send.ok": "many"}}, {"coverage": 3}, {"violations": [{"seed": "x"}]}]
+)
+def test_a_report_with_a_text_for_a_count_is_refused_in_one_line(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    report = tmp_path / "swarm.json"
+    report.write_text(json.dumps({**SwarmReport().to_json(), **changed}))
+    done = CliRunner().invoke(sim, ["--swarm", "--seeds", "1", "--json", str(report)])
+    assert done.exit_code == 64
+    assert "is no report of the swarm" in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_a_planted_bug_that_is_not_found_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    these(monkeypatch, one(0))
+    done = CliRunner().invoke(sim, ["--plant", "skip_sync", "--seeds", "1"])
+    assert done.exit_code == 3
+    assert "the planted bug skip_sync was NOT found" in done.output
+
+
+def test_a_schedule_with_a_text_for_a_count_is_refused(tmp_path: Path) -> None:
+    schedule = tmp_path / "small.json"
+    schedule.write_text('{"scenario": "swarm", "seed": 1, "plan": {"steps": [], "load_ms": "long"}}')
+    done = CliRunner().invoke(sim, ["--replay", str(schedule)])
+    assert done.exit_code == 64
+    assert "load_ms is 'long'" in done.output

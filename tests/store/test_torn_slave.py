@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from model.ids import PhysicalOffset
 from store.files.damage import DamagedRange
 from store.files.record import walk
 from store.message_store import MessageStore
@@ -88,3 +89,17 @@ async def test_a_range_that_was_noted_for_a_torn_record_is_forgotten_once_the_re
     async with opened(FaultyEnv(disk), controller_mode=True, **KEYS) as store:
         assert store.damage.ranges == []
         assert [r.queue_offset for r in records_of(store)] == list(range(6))
+
+
+async def test_what_is_confirmed_in_the_middle_of_a_record_confirms_nothing_of_it() -> None:
+    """A slave may not keep a successor from cutting it: no record that counted would go."""
+    log, last = await log_of_a_master()
+    async with opened(FaultyEnv(), controller_mode=True, **KEYS) as store:
+        store.append_raw(store.log.end, log)
+        store.confirm(PhysicalOffset(last + 500))
+        assert store.confirmed_records_end == store.confirmed, "it may be the end of one not looked at yet"
+        await store.caught_up()
+        assert (store.confirmed, store.confirmed_records_end) == (last + 500, last)
+        store.confirm(PhysicalOffset(len(log)))
+        await store.caught_up()
+        assert store.confirmed_records_end == len(log)

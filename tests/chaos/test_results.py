@@ -1,0 +1,48 @@
+"""The promise of a drill's result: it is in its file whole or not at all, and hides no verdict."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from admin.exits import FAILED, UNFINISHED
+from admin.exits import run as run_command
+from admin.outfile import write_whole
+from chaos.drills import commands
+from chaos.drills.measure import Drill
+
+
+@pytest.mark.parametrize(
+    ("drill", "code"), [(Drill(offset_reuse=1), FAILED), (Drill(), UNFINISHED)], ids=["broken", "kept"]
+)
+def test_a_full_disk_names_the_file_and_hides_no_verdict(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    drill: Drill,
+    code: int,
+) -> None:
+    async def carry_out(self: commands.Asked, console: object) -> tuple[dict[str, Any], list[Drill]]:
+        return {"drills": 1}, [drill]
+
+    def full(*given: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(commands.Asked, "carry_out", carry_out)
+    monkeypatch.setattr(os, "replace", full)
+    out = tmp_path / "drill.json"
+    out.write_text("former")
+    assert run_command(commands.drill, ["kill-master", "--repeat", "1", "--json", str(out)]) == code
+    assert f"{out} was not written: No space left on device" in capfd.readouterr().err
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["former"]
+
+
+def test_a_link_goes_on_to_lead_to_the_result(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    link.symlink_to(real)
+    write_whole(link, "text")
+    assert link.is_symlink()
+    assert real.read_text() == "text"
