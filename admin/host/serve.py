@@ -344,6 +344,7 @@ async def _run(chosen: Plan, tls: TlsState | None = None) -> int:
             await server.stop()
             await watching.cancel()
         finally:
+            SPARE.keep(0)
             if endpoint is not None:
                 await endpoint.stop()
             elif link is not None:

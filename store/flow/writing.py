@@ -91,6 +91,8 @@ class Writer:
         self.before_append()
         commit_log = self._log
         start = commit_log.end
+        if dispatches and dispatches[0].offset != start:
+            raise AssertionError(f"a record made for {dispatches[0].offset}, and the log ends at {start}")
         commit_log.append(chunks, size)
         self.offsets.appended(dispatches)
         end = commit_log.end
@@ -202,6 +204,7 @@ class Writer:
 
     def put_prepared(self, messages: Sequence[Prepared]) -> list[Put]:
         """``put`` of messages of one queue, neither prepared nor delayed. Raises as ``put``."""
+        self.before_append()
         size = sum(len(item.record) for item in messages)
         if size > self._log.room:
             if size > self._log.segment_bytes - BLANK_BYTES:

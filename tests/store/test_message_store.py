@@ -16,7 +16,7 @@ from model.errors import DiskError, Refused
 from model.ids import Epoch, PhysicalOffset, QueueOffset
 from model.message import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, java_hash
 from runtime.os_env import OsEnv
-from store.files.record import MAGIC_BLANK, decode, encode
+from store.files.record import MAGIC_BLANK, decode, encode, walk
 from store.flow.reading import GetStatus
 from store.flow.writing import Put
 from store.message_store import MessageStore
@@ -513,3 +513,34 @@ async def test_a_start_says_whether_the_log_ends_in_zeros_or_with_its_files(
         async with opened(env) as store:
             assert store.log.end == SEGMENT
     assert f"; {says}" in caplog.text
+
+
+@pytest.mark.parametrize("way", ["put", "put_prepared"])
+async def test_records_are_made_for_where_the_log_ends_once_those_on_their_way_are_in_it(way: str) -> None:
+    """Whatever waits for the end of its turn is appended first, and moves the log's end."""
+    async with opened(FaultyEnv()) as store:
+        writer = store.writer
+        on_their_way = [message("waited")]
+
+        def append_what_waits() -> None:
+            if on_their_way:
+                writer.put([on_their_way.pop()], stored_before=False)
+
+        writer.before_append = append_what_waits
+        if way == "put":
+            store.put([message("one"), message("two")])
+        else:
+            store.put_prepared([writer.prepare(message(body)) for body in ("one", "two")])
+        records = list(walk(store.log.read(0, store.log.end), 0))
+        assert [record.body for record in records] == [b"waited", b"one", b"two"]
+        assert [record.queue_offset for record in records] == [0, 1, 2]
+
+
+async def test_a_record_made_for_another_place_is_not_appended() -> None:
+    async with opened(FaultyEnv()) as store:
+        store.put(message("first"))
+        records, dispatches, size = store.writer._encode_all([message("late")], 1)
+        end = store.put(message("came between")) and store.log.end
+        with pytest.raises(AssertionError, match="the log ends at"):
+            store.append(records, size, dispatches)
+        assert store.log.end == end
