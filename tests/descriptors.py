@@ -11,8 +11,6 @@ from typing import Final
 
 import pytest
 
-from runtime import descriptors
-
 SPARE: Final = 16  # descriptors the process may take before it has none left
 
 
@@ -30,4 +28,3 @@ def no_descriptors() -> Iterator[None]:
         for descriptor in held:
             os.close(descriptor)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        descriptors.SPARE.refill()  # else servers of later tests go on refusing clients
