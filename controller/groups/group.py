@@ -115,13 +115,18 @@ class Group(msgspec.Struct):
         return not self.may_go_on
 
     @property
+    def last_master(self) -> int | None:
+        """The master, or, while none leads, the one that led last."""
+        return self.master if self.led is None else self.led
+
+    @property
     def may_go_on(self) -> list[int]:
         """Masters that may acknowledge without a lease. One that waits for every member does, by their word,
         unless it knows that a broker from outside may be elected: cut off before it heard of that, together
         with a member, it would never stop. A former one may still read what its members said before they
         followed another master; so it counts until it has followed that one, was started anew,
         or an operator gave it up."""
-        led = self.master if self.led is None else self.led
+        led = self.last_master
         waits_for_all = self.rule is not None and self.rule.all_ack is True
         if led in self.replicas and waits_for_all and not self.needs_lease:
             return sorted({*self.unaware, led})
@@ -230,7 +235,7 @@ class Group(msgspec.Struct):
         """Its process is another one than that which led, and leads in a newer epoch at best. What members
         said to the old one ended with it."""
         self.unaware = _without(self.unaware, {broker_id})
-        if broker_id == (self.master if self.led is None else self.led):
+        if broker_id == self.last_master:
             self.needs_lease = True
 
     def join(self, members: list[int]) -> None:
