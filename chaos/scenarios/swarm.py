@@ -405,6 +405,37 @@ def _bursts(draw: Draw) -> None:
         draw.add(at, Kill("=first"), Restart, draw.span(DOWN_MS))
 
 
+NEIGHBOURS: Final = ("c1", "c2")
+NEIGHBOUR_SHARE: Final = 0.15
+_AT_NEIGHBOURS: Final = (
+    *_DEATHS,
+    "pause",
+    "isolate",
+    "partition",
+    "cut",
+    "slow_network",
+    "slow_disk",
+    "reset_links",
+)
+
+
+def _with_a_neighbour(plan: Plan, draw: Draw, rng: random.Random) -> None:
+    """A second group, struck as well, mostly about when the first one is. All is drawn after the rest."""
+    plan.neighbour = True
+    if plan.set_kept:
+        return  # what parts rooms or ends a life would be a reason to drop a member
+    draw.rng, draw.brokers, others = rng, list(NEIGHBOURS), list(plan.steps)
+    draw.steps = []
+    on = rng.sample(_AT_NEIGHBOURS, rng.randint(1, 4))
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        at = max(300, rng.choice(others).at_ms + rng.randint(-400, 1500))
+        downs = rng.choice(SIDE_DOWN_MS)
+        for target in rng.sample(NEIGHBOURS, rng.randint(1, 2)):
+            KINDS[rng.choice(on)][1](draw, at + rng.randint(0, 400), target, rng.randint(*downs))
+    plan.steps = ordered([*others, *(step for step in draw.steps if step.at_ms < draw.until_ms)])
+    plan.load_ms = max(plan.load_ms, max(step.at_ms for step in plan.steps) + 200)
+
+
 def _swarm(rng: random.Random) -> Plan:
     draw = Draw(rng)
     _bursts(draw)
@@ -414,7 +445,7 @@ def _swarm(rng: random.Random) -> Plan:
     tolerates = [mode.tolerates for mode in draw.modes if mode.tolerates is not None]
     broker = {**first.values, "flushDiskType": rng.choice(("ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"))}
     unclean = rng.random() < 0.07
-    return Plan(
+    plan = Plan(
         steps,
         load=Load(producers=3, per_second=rng.choice((10.0, 20.0, 40.0)), queues=rng.choice((1, 2, 4))),
         load_ms=max(step.at_ms for step in steps) + rng.randint(200, 900),
@@ -433,6 +464,12 @@ def _swarm(rng: random.Random) -> Plan:
         one_client=rng.random() < 0.7,
         **ground(rng),
     )
+    # A source of its own, as the last draw: whatever a neighbour draws, nothing else changes. An unclean
+    # election is allowed for all groups or none: where it is, none promises to keep what was answered.
+    lot = random.Random(rng.random())
+    if lot.random() < NEIGHBOUR_SHARE and not unclean:
+        _with_a_neighbour(plan, draw, lot)
+    return plan
 
 
 SWARM: Final = Scenario(
