@@ -111,7 +111,7 @@ async def test_the_operator_gives_an_empty_store_to_a_broker_that_was_declared_g
     cluster.power_on(name)
     cluster.start(name)
     operator = Operator(cluster)
-    mending = asyncio.create_task(operator.look_after_stores(lambda: True))
+    mending = asyncio.create_task(operator.look_after_stores(lambda: True, lambda: False))
     await operator.forget_the_dead()
     assert await cluster.until(cluster.converged, 10.0) is None
     mending.cancel()
