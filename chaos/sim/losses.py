@@ -141,7 +141,8 @@ class Losses:
     @property
     def any_allowed(self) -> bool:
         """Whether something may have been lost that was answered."""
-        return self.bytes_may_be_missing or self._tolerates is not None or self.gave_up
+        beyond = self._tolerates is not None and len(self._hit) >= self._tolerates
+        return bool(self._moments) or beyond or self.gave_up
 
     @property
     def bytes_may_be_missing(self) -> bool:

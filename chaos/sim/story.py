@@ -189,7 +189,10 @@ class Story:
         if self.nemesis.done.get("wipe") or self.losses.lied:
             own.spawn(self.nemesis.operator.forget_the_dead(), name="forget")
         if plan.swarm:
-            own.spawn(self.nemesis.operator.look_after_stores(lambda: self.losses.gave_up), name="stores")
+            losses, operator = self.losses, self.nemesis.operator
+            own.spawn(
+                operator.look_after_stores(lambda: losses.gave_up, lambda: losses.any_allowed), name="stores"
+            )
         for producer in producers:
             producer.stop()
         reader.stop()
@@ -379,7 +382,9 @@ class Story:
         # whole may have shrunk for a moment: a slave that had lost power registers, and its old link ends.
         await self.cluster.until(self.cluster.converged, 5.0)
         self.evidence.sources = [READER]
-        await self.cluster.until(self._learners_behind, 5.0)
+        reason = await self.cluster.until(self._learners_behind, ENDS_S)
+        if reason is not None:
+            self._not_live("a learner does not catch up", reason)
         self.evidence.logs = list(self._logs("broker"))
         for log in self._logs("learner"):
             for other in () if self.losses.lied else self.evidence.logs:
@@ -387,13 +392,17 @@ class Story:
         self.evidence.members = self.cluster.members()
 
     def _learners_behind(self) -> str | None:
-        """None when each running learner has all of the master's log; it is a member of nothing."""
+        """None when each learner runs and has all of the master's log; it is a member of nothing."""
         name = self.cluster.master()
         if name is None:
             return "no master"
         end = cast(Broker, self.cluster.nodes[name].server).store.log.end
-        running = [node for node in self.cluster.of("learner") if node.running]
-        behind = [node.name for node in running if cast(Broker, node.server).store.log.end != end]
+        learners = self.cluster.of("learner")
+        behind = [
+            node.name
+            for node in learners
+            if not node.running or cast(Broker, node.server).store.log.end != end
+        ]
         return f"{behind} lack some of {end} bytes" if behind else None
 
     def _logs(self, kind: str) -> Iterator[ReplicaLog]:
