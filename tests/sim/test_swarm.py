@@ -195,6 +195,7 @@ def test_a_learner_that_copies_nothing_has_lost_what_was_answered(monkeypatch: p
     plan = Plan([], load_ms=800, learners=1, broker=ALL, swarm=True)
     result = run_plan(SWARM, 1, plan, None, None)
     assert {(v.checker, "l1" in v.text) for v in result.violations} == {
+        ("liveness", True),
         ("lost", True),
         ("read_then_gone", True),
     }
