@@ -166,7 +166,11 @@ def _run_plan(
         try:
             loop.run_until_complete(run.main())
         except BrokenInvariant as error:
-            run.found.append(Violation("invariant", "\n".join([str(error), *_last_events(run.history)])))
+            run.found.append(
+                Violation(
+                    "invariant", "\n".join([str(error), *_last_events(run.history, run.cluster.beside)])
+                )
+            )
             run.evidence.complete = False
         except SimulationError as error:
             run.found.append(Violation("simulation", str(error)))
@@ -184,6 +188,8 @@ def _run_plan(
             run.evidence.errors = [*run.evidence.errors, *errors.lines]
         if plan.swarm:
             run.account()
+        if run.neighbour is not None:
+            run.found += run.neighbour.broken()
         violations = _few([*run.found, *check_all(run.evidence)])
         if keep is not None:
             keep(run)
@@ -209,10 +215,10 @@ def _by_its_disk(error: str) -> bool:
     return "sync failed" in error or "no space left" in error
 
 
-def _last_events(history: History) -> list[str]:
+def _last_events(*histories: History) -> list[str]:
     """What each node told last, oldest first."""
     last: dict[str, list[Happened]] = {}
-    for event in history.happened():
+    for event in (event for history in histories for event in history.happened()):
         last.setdefault(event.node, []).append(event)
     told = sorted(
         (event for events in last.values() for event in events[-EVENTS_TOLD:]), key=lambda e: e.at_ms

@@ -79,6 +79,7 @@ class Shrinking:
         changes: tuple[dict[str, Any], ...] = (
             {"learners": 0},
             {"extras": False},
+            {"neighbour": False},
             {"shuffle_tasks": False},
             {"network": {}},
             {"offload_ms": plain.offload_ms},

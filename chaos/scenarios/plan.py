@@ -45,6 +45,8 @@ class Plan:
     """So many brokers hit by faults may cost acknowledged messages, by the mode: None for none."""
     extras: bool = False
     """Delayed messages, transactions, messages given back, offsets, topics and groups are asked for, too."""
+    neighbour: bool = False
+    """A second group of two brokers, ``c1`` and ``c2``, lives with the same NameServers and Controllers."""
     controllers_first: bool = False
     """The brokers are started once a Controller leads; else all at once."""
     calm_ms: int | None = None

@@ -93,6 +93,8 @@ class Draw:
         self.until_ms = LOAD_MS_MAX
         self.standing: list[Step] = []
         """Steps of standing still: nobody is to be taken for dead by them."""
+        self.slow_syncs = False
+        """Syncs take long and bodies are large: one sync covers much, and later ones touch other pages."""
         self._bound = 0
 
     def bind(self) -> str:
@@ -254,8 +256,8 @@ KINDS: Final[Mapping[str, tuple[int, Kind]]] = {
     "slow_network": (2, _slow_network),
     "reset_links": (2, _reset),
     "slow_disk": (2, _slow_disk),
-    "disk_full": (2, _disk_full),
-    "sync_error": (2, _sync_error),
+    "disk_full": (4, _disk_full),
+    "sync_error": (4, _sync_error),
     "lying_sync": (1, _lying_sync),
     "flip_bit": (1, _flip_bit),
     "clock_jump": (1, _clock_jump),
@@ -288,7 +290,7 @@ def _targets(draw: Draw) -> list[str]:
 def _burst(draw: Draw, at: int, on: Sequence[str]) -> None:
     rng = draw.rng
     width = rng.choice(WIDTHS_MS)
-    kinds = rng.sample(on, min(len(on), rng.choice((1, 2, 2, 3))))
+    kinds = rng.sample(on, min(len(on), rng.choice((1, 2, 2, 3, 4))))
     downs = {kind: rng.choice(SIDE_DOWN_MS) for kind in kinds}
     for target in _targets(draw):
         kind = rng.choice(kinds)
@@ -370,8 +372,26 @@ def _apart(draw: Draw, at: int, on: Sequence[str]) -> None:
         KINDS[rng.choice(deaths)][1](draw, at + rng.randint(0, 1000), "master", draw.span(DOWN_MS))
 
 
+def _disks(draw: Draw, at: int, on: Sequence[str]) -> None:
+    """All brokers' disks have the same trouble within a moment, as disks of one make have; later the machines
+    lose power or are killed. No replica makes up for what another one lost."""
+    rng = draw.rng
+    troubles = [kind for kind in _DISK_TROUBLES if kind in on] or list(_DISK_TROUBLES)
+    trouble, death = rng.choice(troubles), rng.choice((PowerFail, PowerFail, Kill))
+    dies, apart = at + rng.randint(200, 2500), rng.choice((10, 10, 300))
+    draw.slow_syncs = rng.random() < 0.6
+    for broker in draw.brokers:
+        strikes, down = at + rng.randint(0, apart), draw.span(DOWN_MS)
+        if trouble == "sync_error":
+            draw.add(strikes, SyncError(broker, rng.choice((1, 1, 3))))
+        else:
+            KINDS[trouble][1](draw, strikes, broker, dies - strikes + rng.randint(0, down))
+        draw.add(dies + rng.randint(0, apart), death(broker), Restart, down)
+
+
+_DISK_TROUBLES: Final = ("sync_error", "disk_full", "slow_disk")
 _SIDES: Final = (*_DEATHS, "pause", "isolate", "slow_network", "cut", "partition", "slow_disk")
-_SHAPES: Final = {_burst: 8, _one_and_the_rest: 4, _behind: 3, _in_turn: 2, _loop: 2, _apart: 4}
+_SHAPES: Final = {_burst: 8, _one_and_the_rest: 4, _behind: 3, _in_turn: 2, _loop: 2, _apart: 4, _disks: 2}
 """How one part of a run is struck, and its weight."""
 
 
@@ -405,6 +425,37 @@ def _bursts(draw: Draw) -> None:
         draw.add(at, Kill("=first"), Restart, draw.span(DOWN_MS))
 
 
+NEIGHBOURS: Final = ("c1", "c2")
+NEIGHBOUR_SHARE: Final = 0.15
+_AT_NEIGHBOURS: Final = (
+    *_DEATHS,
+    "pause",
+    "isolate",
+    "partition",
+    "cut",
+    "slow_network",
+    "slow_disk",
+    "reset_links",
+)
+
+
+def _with_a_neighbour(plan: Plan, draw: Draw, rng: random.Random) -> None:
+    """A second group, struck as well, mostly about when the first one is. All is drawn after the rest."""
+    plan.neighbour = True
+    if plan.set_kept:
+        return  # what parts rooms or ends a life would be a reason to drop a member
+    draw.rng, draw.brokers, others = rng, list(NEIGHBOURS), list(plan.steps)
+    draw.steps = []
+    on = rng.sample(_AT_NEIGHBOURS, rng.randint(1, 4))
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        at = max(300, rng.choice(others).at_ms + rng.randint(-400, 1500))
+        downs = rng.choice(SIDE_DOWN_MS)
+        for target in rng.sample(NEIGHBOURS, rng.randint(1, 2)):
+            KINDS[rng.choice(on)][1](draw, at + rng.randint(0, 400), target, rng.randint(*downs))
+    plan.steps = ordered([*others, *(step for step in draw.steps if step.at_ms < draw.until_ms)])
+    plan.load_ms = max(plan.load_ms, max(step.at_ms for step in plan.steps) + 200)
+
+
 def _swarm(rng: random.Random) -> Plan:
     draw = Draw(rng)
     _bursts(draw)
@@ -412,11 +463,20 @@ def _swarm(rng: random.Random) -> Plan:
     calm_ms = rng.choice((50, 100, 100, 100, 200, 200, 400, 1000, None))
     first = draw.modes[0]
     tolerates = [mode.tolerates for mode in draw.modes if mode.tolerates is not None]
-    broker = {**first.values, "flushDiskType": rng.choice(("ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH"))}
+    flushes = ("ASYNC_FLUSH", "ASYNC_FLUSH", "SYNC_FLUSH")
+    broker = {**first.values, "flushDiskType": rng.choice(flushes[draw.slow_syncs :])}
     unclean = rng.random() < 0.07
-    return Plan(
+    drawn = ground(rng)
+    if draw.slow_syncs:
+        drawn["offload_ms"] = (20.0, 60.0)
+    plan = Plan(
         steps,
-        load=Load(producers=3, per_second=rng.choice((10.0, 20.0, 40.0)), queues=rng.choice((1, 2, 4))),
+        load=Load(
+            producers=3,
+            per_second=rng.choice((10.0, 20.0, 40.0)),
+            queues=rng.choice((1, 2, 4)),
+            body_bytes=(2000, 6000) if draw.slow_syncs else (16, 256),
+        ),
         load_ms=max(step.at_ms for step in steps) + rng.randint(200, 900),
         broker=broker,
         controller={"enableElectUncleanMaster": "true"} if unclean else {},
@@ -431,8 +491,14 @@ def _swarm(rng: random.Random) -> Plan:
         set_kept=_set_kept(draw, steps),
         swarm=True,
         one_client=rng.random() < 0.7,
-        **ground(rng),
+        **drawn,
     )
+    # A source of its own, as the last draw: whatever a neighbour draws, nothing else changes. An unclean
+    # election is allowed for all groups or none: where it is, none promises to keep what was answered.
+    lot = random.Random(rng.random())
+    if lot.random() < NEIGHBOUR_SHARE and not unclean:
+        _with_a_neighbour(plan, draw, lot)
+    return plan
 
 
 SWARM: Final = Scenario(

@@ -1,8 +1,8 @@
 """How does a whole cluster, of the real classes, live in one simulated world?
 
 ``SimCluster`` holds machines, their processes (``Life``) and their servers: NameServers with an embedded
-Controller each, brokers of one group, clients. It starts, kills, pauses, cuts and unplugs them, and looks at
-them from outside for the checks. Everything random comes from the seed.
+Controller each, brokers of one group, perhaps of a second one, clients. It starts, kills, pauses, cuts and
+unplugs them, and looks at them from outside for the checks. Everything random comes from the seed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ from runtime.events import Event
 T = TypeVar("T")
 
 GROUP: Final = "broker-a"
+NEIGHBOUR: Final = "neighbour"
+"""Kind of the brokers of the second group."""
+NEIGHBOUR_GROUP: Final = "broker-b"
+NEIGHBOURS: Final = 2
 NAMESRV_PORT: Final = 9876
 CONTROLLER_PORT: Final = 9878
 BROKER_PORT: Final = 10911
@@ -48,6 +52,12 @@ BROKER_SETTINGS: Final = {
     "maxHashSlotNum": "256",
     "maxIndexNum": "256",
     "registerNameServerPeriod": "2000",
+}
+NEIGHBOUR_SETTINGS: Final = {
+    # Whatever mode the first group has: what this one answers OK is on each member's disk.
+    "brokerName": NEIGHBOUR_GROUP,
+    "flushDiskType": "SYNC_FLUSH",
+    "totalReplicas": str(NEIGHBOURS),
 }
 
 
@@ -120,18 +130,22 @@ class WorldConfig:
     shuffle: Shuffle = "nodes"
     broker: Mapping[str, str] = field(default_factory=dict)
     learners: int = 0
+    neighbour: bool = False
+    """A second group, of the same NameServers and Controllers."""
     namesrv: Mapping[str, str] = field(default_factory=dict)
     controller: Mapping[str, str] = field(default_factory=dict)
 
 
 class SimCluster:
-    """NameServers ``n0``.., brokers ``b1``.., and clients, each on a machine of its own."""
+    """NameServers ``n0``.., brokers ``b1``.., neighbours ``c1``.., clients, each on a machine of its own."""
 
     def __init__(self, seed: int, config: WorldConfig, history: History) -> None:
         watch_servers()
         self.seed = seed
         self.config = config
         self.history = history
+        self.beside = History()
+        """What befalls the neighbours and what they say: a check looks at one group."""
         self.loop = SimLoop(seed, shuffle=config.shuffle)
         self.fabric = Fabric(self.loop, seed, config.network)
         self.nodes: dict[str, Node] = {}
@@ -143,6 +157,8 @@ class SimCluster:
             self._add(f"b{number}", "broker", f"127.0.2.{number}")
         for number in range(1, config.learners + 1):
             self._add(f"l{number}", "learner", f"127.0.4.{number}", {"asyncLearner": "true"})
+        for number in range(1, NEIGHBOURS * config.neighbour + 1):
+            self._add(f"c{number}", NEIGHBOUR, f"127.0.5.{number}")
 
     def _add(self, name: str, kind: str, host: str, own: Mapping[str, str] | None = None) -> Node:
         machine = Machine(name, self.seed, self._wall_ms)
@@ -192,8 +208,10 @@ class SimCluster:
         self.loop.spawn(node.life, self._boot(node, node.life), name="boot")
 
     def _env(self, node: Node) -> SimEnv:
+        history = self.beside if node.kind == NEIGHBOUR else self.history
+
         def watch(event: Event) -> None:
-            self.history.add(Happened(self.clock(), node.name, event.name, dict(event.fields)))
+            history.add(Happened(self.clock(), node.name, event.name, dict(event.fields)))
 
         env = SimEnv(
             self.loop,
@@ -232,7 +250,7 @@ class SimCluster:
             "namesrvAddr": ";".join(self.namesrv_addresses),
             "controllerAddr": ";".join(self.controller_addresses),
             "totalReplicas": str(self.config.brokers),
-            **self.config.broker,
+            **(NEIGHBOUR_SETTINGS if node.kind == NEIGHBOUR else self.config.broker),
             **node.own,
         }
         _hand_out_secret(env, values.get("haSecretFile", ""))
@@ -367,11 +385,11 @@ class SimCluster:
         node = self.nodes[name]
         return node.server.status() if node.running and node.server is not None else None
 
-    def brokers(self) -> dict[str, dict[str, Any]]:
+    def brokers(self, kind: str = "broker") -> dict[str, dict[str, Any]]:
         """The part of its status that tells where it stands, of every broker that can be asked."""
         return {
             node.name: _standing(cast(Broker, node.server))
-            for node in self.of("broker")
+            for node in self.of(kind)
             if node.running and node.server is not None
         }
 
@@ -402,11 +420,16 @@ class SimCluster:
         return _members_of(self.brokers())
 
     def observe(self) -> Mapping[str, dict[str, Any]]:
-        """Note what every broker says of itself, and return it."""
-        now = self.clock()
+        """Note what every broker says of itself, and return it for the first group."""
+        self._note_standing(self.beside, self.brokers(NEIGHBOUR))
         statuses = self.brokers()
+        self._note_standing(self.history, statuses)
+        return statuses
+
+    def _note_standing(self, history: History, statuses: Mapping[str, dict[str, Any]]) -> None:
+        now = self.clock()
         for name, status in statuses.items():
-            self.history.add(
+            history.add(
                 Observed(
                     now,
                     name,
@@ -417,7 +440,6 @@ class SimCluster:
                     status["maxOffset"],
                 )
             )
-        return statuses
 
     def well(self, statuses: Mapping[str, dict[str, Any]]) -> bool:
         """Whether nothing is broken, and all brokers are members again."""
@@ -461,12 +483,12 @@ class SimCluster:
             self.leader(),
         )
 
-    def complete(self) -> str | None:
+    def complete(self, kind: str = "broker") -> str | None:
         """None when all brokers are members; else what is missing."""
-        return self._incomplete(self.brokers())
+        return self._incomplete(self.brokers(kind), kind)
 
-    def _incomplete(self, statuses: Mapping[str, dict[str, Any]]) -> str | None:
-        missing = [node.name for node in self.of("broker") if node.name not in statuses]
+    def _incomplete(self, statuses: Mapping[str, dict[str, Any]], kind: str = "broker") -> str | None:
+        missing = [node.name for node in self.of(kind) if node.name not in statuses]
         if missing:
             return f"{', '.join(missing)} not serving"
         if _master_of(statuses) is None:

@@ -10,10 +10,11 @@ from typing import Final
 from chaos import faults
 from chaos.faults import FAULTS, Fault, Step
 from chaos.history import Happened
-from chaos.sim.cluster import SimCluster
+from chaos.sim.cluster import NEIGHBOUR, SimCluster
 from chaos.sim.operator import Operator
 
 BROKERS: Final = ("broker", "learner")
+ALL_BROKERS: Final = (*BROKERS, NEIGHBOUR)
 LOOK_S: Final = 0.05
 """How often it is asked whether the next step may come at once."""
 
@@ -201,7 +202,7 @@ class Nemesis:
         kinds = _kinds_cut_off(shape, cluster.nodes[name].kind)
         if kinds is not None:
             return [(name, node.name) for kind in kinds for node in cluster.of(kind) if node.name != name]
-        servers = [node.name for kind in ("namesrv", *BROKERS) for node in cluster.of(kind)]
+        servers = [node.name for kind in ("namesrv", *ALL_BROKERS) for node in cluster.of(kind)]
         self._chance.shuffle(servers)
         pairs = [(one, other) for at, one in enumerate(servers) for other in servers[at + 1 :]]
         if shape == "ring":
@@ -221,7 +222,7 @@ class Nemesis:
     def _minority(self, name: str) -> set[str]:
         """A node, some brokers, not all, and fewer than half of the Controllers."""
         cluster, chance = self._cluster, self._chance
-        brokers = [node.name for kind in BROKERS for node in cluster.of(kind) if node.name != name]
+        brokers = [node.name for kind in ALL_BROKERS for node in cluster.of(kind) if node.name != name]
         controllers = [node.name for node in cluster.of("namesrv")]
         few = chance.randint(0, (len(controllers) - 1) // 2)
         near = chance.sample(brokers, chance.randint(0, max(0, len(brokers) - 1)))
@@ -255,8 +256,7 @@ class Nemesis:
 _KINDS_CUT_OFF: Final = {
     "clients": ("client",),
     "controllers": ("namesrv",),
-    "servers": ("namesrv", *BROKERS),
-    "slaves": BROKERS,
+    "servers": ("namesrv", *ALL_BROKERS),
 }
 
 
@@ -264,6 +264,8 @@ def _kinds_cut_off(shape: str, kind: str) -> tuple[str, ...] | None:
     """Which nodes a node of ``kind`` no longer hears; None: the shape is another than that."""
     if shape == "peers":
         return BROKERS if kind in BROKERS else (kind,)
+    if shape == "slaves":
+        return {NEIGHBOUR: (NEIGHBOUR,), "namesrv": ALL_BROKERS}.get(kind, BROKERS)
     return _KINDS_CUT_OFF.get(shape)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from chaos.checks.all import Promised
 from chaos.faults import FAULTS, Fault, PowerFail, Wipe
 from chaos.history import Happened, History, Invoke, Ok, Read
-from chaos.sim.cluster import SimCluster
+from chaos.sim.cluster import NEIGHBOUR, SimCluster
 from model.errors import DiskError
 from model.message import decode_properties
 from store.files.record import is_torn, walk
@@ -31,6 +31,10 @@ COSTS_NO_COPY: Final = frozenset(
 )
 COSTS_A_COPY: Final = frozenset(FAULTS) - COSTS_NO_COPY
 """After these a broker may be without its bytes, or out of reach: a broker hit by faults."""
+
+
+ROOMS: Final = frozenset({"halves", "minority", "bridge", "ring"})
+"""Shapes of a partition that part others than its target."""
 
 
 @dataclass(slots=True)
@@ -82,8 +86,11 @@ class Losses:
         self._moments: list[_Moment] = []
 
     def struck(self, fault: Fault, name: str) -> None:
-        """A fault was carried out."""
+        """A fault was carried out. What befalls a neighbour alone costs this group nothing."""
         cluster = self._cluster
+        node = cluster.nodes.get(name)
+        if node is not None and node.kind == NEIGHBOUR and getattr(fault, "shape", "") not in ROOMS:
+            return
         if fault.name in _HITS_ALL:
             self._hit |= {node.name for node in cluster.of("broker")}
         elif fault.name in COSTS_A_COPY and name in cluster.nodes and cluster.nodes[name].kind == "broker":
@@ -134,7 +141,8 @@ class Losses:
     @property
     def any_allowed(self) -> bool:
         """Whether something may have been lost that was answered."""
-        return self.bytes_may_be_missing or self._tolerates is not None or self.gave_up
+        beyond = self._tolerates is not None and len(self._hit) >= self._tolerates
+        return bool(self._moments) or beyond or self.gave_up
 
     @property
     def bytes_may_be_missing(self) -> bool:

@@ -83,26 +83,28 @@ class Operator:
         by_majority = any(values.get("majorityAck") == "true" for values in settings)
         return not state.in_sync or (by_majority and len(state.alive) * 2 <= len(brokers))
 
-    async def look_after_stores(self, may_give_up: Callable[[], bool]) -> None:
+    async def look_after_stores(self, may_give_up: Callable[[], bool], lost: Callable[[], bool]) -> None:
         """What docs/operations.md leaves to the operator. A store that broke needs a restart. Where a slave
         holds confirmed messages that the master lacks, after an unclean election, the master's log counts:
-        the slave starts with an empty one."""
+        the slave starts with an empty one. So does a learner where all brokers ``lost`` what it holds:
+        nobody elects it."""
         cluster = self._cluster
         while True:
             await asyncio.sleep(REFUSED_S)
             known = cluster.registered()
-            for node in cluster.of("broker"):
+            for node in [*cluster.of("broker"), *cluster.of("learner")]:
                 if not node.running:
                     continue
                 broker = cast(Broker, node.server)
                 if broker.store.files.health.broken is not None:
                     await self._restart(node)
-                if not may_give_up() or not node.running:
+                may = may_give_up() or (node.kind == "learner" and lost())
+                if not may or not node.running:
                     continue
                 broker = cast(Broker, node.server)
                 # One that the Controllers forgot was declared gone: it begins anew. It may not know it, and
                 # without what it lost it has no role that tells its id.
-                gone = bool(known) and broker.role.broker_id not in (None, *known)
+                gone = node.kind == "broker" and bool(known) and broker.role.broker_id not in (None, *known)
                 if gone or broker.ha.needs_reseed is not None:
                     await self._restart(node, empty=True)
 

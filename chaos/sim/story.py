@@ -19,12 +19,14 @@ from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
 from chaos.history import Asked, History, Observed, Ok, Read, Send
 from chaos.scenarios import Plan
-from chaos.sim.cluster import GROUP, Node, SimCluster, WorldConfig
+from chaos.sim.cluster import GROUP, NEIGHBOUR, NEIGHBOUR_GROUP, Node, SimCluster, WorldConfig
 from chaos.sim.extras import Extras
 from chaos.sim.faults import Nemesis
 from chaos.sim.losses import Losses
+from chaos.sim.neighbour import LOAD as NEIGHBOUR_LOAD
+from chaos.sim.neighbour import Neighbour
 from chaos.sim.net import NetProfile
-from chaos.workload import ProducerLoad, ReaderLoad, queues_of
+from chaos.workload import Load, ProducerLoad, ReaderLoad, queues_of
 from client.admin import AdminClient
 from client.message import Queue
 from model.codes import Request, Response
@@ -90,6 +92,8 @@ class _Serving:
         self._looked = 0
         self._who: object = None
         self._since_ms = math.inf
+        self.told = False
+        """One violation is enough."""
 
     def look(self, now_ms: float, who: object) -> float:
         """Milliseconds since it answered, or since it is all right; 0 when it is not."""
@@ -114,6 +118,7 @@ class Story:
             shuffle="all" if plan.shuffle_tasks else "nodes",
             brokers=plan.brokers,
             learners=plan.learners,
+            neighbour=plan.neighbour,
             broker=plan.broker,
             controller=plan.controller,
         )
@@ -130,11 +135,11 @@ class Story:
             self.nemesis.after.append(self.losses.struck)
             self.history.watch(self.losses.happened)
         self.extras: Extras | None = None
+        self.neighbour: Neighbour | None = None
         self._calm = _Calm()
         self._serving = _Serving(self.history)
         self._nodes: dict[str, Node] = {}  # where each producer's client runs
         self._loading = False
-        self._told_silence = False
         self.found: list[Violation] = []
         self.evidence = Evidence(self.history, power_failures=plan.power_failures, set_kept=plan.set_kept)
         self.queues = queues_of(plan.load, GROUP)
@@ -153,6 +158,9 @@ class Story:
         if plan.extras:
             self.extras = Extras(cluster)
             tasks.append(self.extras.begin())
+        if plan.neighbour:
+            self.neighbour = Neighbour(cluster, plan.quiet_ms)
+            tasks.append(self.neighbour.begin())
         begun_ms = cluster.clock()
         self._loading = True
         await self.nemesis.run(self._quiet)
@@ -165,6 +173,8 @@ class Story:
         if self.extras is not None and not self.losses.any_allowed:
             await self.extras.settle()
             self.found += self.extras.broken()
+        if self.neighbour is not None:
+            await self.neighbour.settle()
         await cluster.until(cluster.converged, 5.0)
         observer.cancel()
         cluster.observe()
@@ -179,12 +189,17 @@ class Story:
         if self.nemesis.done.get("wipe") or self.losses.lied:
             own.spawn(self.nemesis.operator.forget_the_dead(), name="forget")
         if plan.swarm:
-            own.spawn(self.nemesis.operator.look_after_stores(lambda: self.losses.gave_up), name="stores")
+            losses, operator = self.losses, self.nemesis.operator
+            own.spawn(
+                operator.look_after_stores(lambda: losses.gave_up, lambda: losses.any_allowed), name="stores"
+            )
         for producer in producers:
             producer.stop()
         reader.stop()
         if self.extras is not None:
             self.extras.stop()
+        if self.neighbour is not None:
+            self.neighbour.stop()
         _, late = await asyncio.wait(tasks, timeout=ENDS_S)
         if late:
             names = ", ".join(sorted(task.get_name() for task in late))
@@ -201,9 +216,12 @@ class Story:
             cluster.start(node.name)
         if self.plan.controllers_first:
             await cluster.until(lambda: None if cluster.leader() else "no leader", READY_S)
-        for node in [*cluster.of("broker"), *cluster.of("learner")]:
+        for node in [*cluster.of("broker"), *cluster.of("learner"), *cluster.of(NEIGHBOUR)]:
             cluster.start(node.name)
-        return await cluster.until(cluster.converged, READY_S)
+        reason = await cluster.until(cluster.converged, READY_S)
+        if reason is None and self.plan.neighbour:
+            reason = await cluster.until(lambda: cluster.complete(NEIGHBOUR), READY_S)
+        return reason
 
     def _not_live(self, what: str, why: str) -> None:
         self.found.append(Violation("liveness", f"{what}: {why}"))
@@ -230,8 +248,8 @@ class Story:
         if self.plan.serves_ms is None or not self._loading:
             return 0.0
         silent_ms = self._serving.look(now_ms, who)
-        if silent_ms > self.plan.serves_ms and not self._told_silence:
-            self._told_silence = True
+        if silent_ms > self.plan.serves_ms and not self._serving.told:
+            self._serving.told = True
             self._not_live("a master answers nothing", f"{who} for {silent_ms:.0f} ms, at {now_ms:.0f} ms")
         return silent_ms
 
@@ -244,11 +262,16 @@ class Story:
         admin = AdminClient(env, self.cluster.namesrv_addresses)
 
         async def create() -> None:
-            load = self.plan.load
             await admin.start()
+            await make(self.plan.load, GROUP)
+            if self.plan.neighbour:
+                await make(NEIGHBOUR_LOAD, NEIGHBOUR_GROUP)
+            await admin.stop()
+
+        async def make(load: Load, group: str) -> None:
             for attempt in range(TRIES_MAX):
                 try:
-                    await admin.create_topic(load.topic, load.queues, brokers=[GROUP])
+                    await admin.create_topic(load.topic, load.queues, brokers=[group])
                     await admin.route(load.topic)
                     break
                 except (MqError, OSError):
@@ -256,7 +279,6 @@ class Story:
                     if attempt == TRIES_MAX - 1:
                         raise
                     await asyncio.sleep(0.1)
-            await admin.stop()
 
         await self.cluster.inside(node, create(), name="create-topic")
 
@@ -293,42 +315,46 @@ class Story:
         return producers, reader, tasks
 
     def _begin_probe(self) -> None:
-        """A client that asks one Controller after another about the group, for as long as the world lasts."""
+        """A client that asks one Controller after another about all groups, as long as the world lasts."""
         node, env = self.cluster.client("probe")
         client = RemotingClient(env, "probe")
         chance = self.cluster.chance("probe")
         addresses = self.cluster.controller_addresses
+        histories = {GROUP: self.history}
+        if self.plan.neighbour:
+            histories[NEIGHBOUR_GROUP] = self.cluster.beside
 
         async def ask() -> None:
             while True:
                 await asyncio.sleep(PROBE_S)
                 begun_ms = self.cluster.clock()
-                body = bodies.dumps([GROUP])
+                body = bodies.dumps([*histories])
                 command = Command(Request.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
                 try:
                     answer = await client.call(chance.choice(addresses), command, 1.0)
                 except (MqError, OSError):
                     continue
                 if answer.code == Response.SUCCESS:
-                    self._note_answer(begun_ms, bodies.loads_object(answer.body))
+                    for group, history in histories.items():
+                        self._note_answer(begun_ms, bodies.loads_object(answer.body), group, history)
 
         self.cluster.inside(node, ask(), name="probe")
 
-    def _note_answer(self, begun_ms: float, answer: Mapping[str, Any]) -> None:
-        group = (answer.get("replicasInfoTable") or {}).get(GROUP)
-        if group is None:
+    def _note_answer(self, begun_ms: float, answer: Mapping[str, Any], group: str, history: History) -> None:
+        found = (answer.get("replicasInfoTable") or {}).get(group)
+        if found is None:
             return
-        master = group.get("masterBrokerId")
-        members = tuple(sorted(int(replica["brokerId"]) for replica in group.get("inSyncReplicas") or []))
-        self.history.add(
+        master = found.get("masterBrokerId")
+        members = tuple(sorted(int(replica["brokerId"]) for replica in found.get("inSyncReplicas") or []))
+        history.add(
             Asked(
                 self.cluster.clock(),
                 begun_ms,
                 "probe",
-                GROUP,
+                group,
                 int(master) if master is not None and int(master) >= 0 else None,
-                int(group.get("masterEpoch", 0)),
-                int(group.get("syncStateSetEpoch", 0)),
+                int(found.get("masterEpoch", 0)),
+                int(found.get("syncStateSetEpoch", 0)),
                 members,
             )
         )
@@ -356,7 +382,9 @@ class Story:
         # whole may have shrunk for a moment: a slave that had lost power registers, and its old link ends.
         await self.cluster.until(self.cluster.converged, 5.0)
         self.evidence.sources = [READER]
-        await self.cluster.until(self._learners_behind, 5.0)
+        reason = await self.cluster.until(self._learners_behind, ENDS_S)
+        if reason is not None:
+            self._not_live("a learner does not catch up", reason)
         self.evidence.logs = list(self._logs("broker"))
         for log in self._logs("learner"):
             for other in () if self.losses.lied else self.evidence.logs:
@@ -364,13 +392,17 @@ class Story:
         self.evidence.members = self.cluster.members()
 
     def _learners_behind(self) -> str | None:
-        """None when each running learner has all of the master's log; it is a member of nothing."""
+        """None when each learner runs and has all of the master's log; it is a member of nothing."""
         name = self.cluster.master()
         if name is None:
             return "no master"
         end = cast(Broker, self.cluster.nodes[name].server).store.log.end
-        running = [node for node in self.cluster.of("learner") if node.running]
-        behind = [node.name for node in running if cast(Broker, node.server).store.log.end != end]
+        learners = self.cluster.of("learner")
+        behind = [
+            node.name
+            for node in learners
+            if not node.running or cast(Broker, node.server).store.log.end != end
+        ]
         return f"{behind} lack some of {end} bytes" if behind else None
 
     def _logs(self, kind: str) -> Iterator[ReplicaLog]:
@@ -443,6 +475,10 @@ class Story:
             found[f"role.{change}"] = count
         if self.extras is not None:
             found.update(self.extras.done)
+        for send in self.cluster.beside.sends():
+            found[f"neighbour.{send.outcome}"] += 1
+        for change, count in role_changes(self.cluster.beside.observed()).items():
+            found[f"neighbour.{change}"] = count
         for send in self.history.sends():
             found[f"send.{send.outcome}"] += 1
         found["read"] = len(self.history.reads(final=False))

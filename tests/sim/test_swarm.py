@@ -19,6 +19,8 @@ from chaos.drills.swarm_report import main as write_page
 from chaos.faults import FAULTS, Kill, Restart, RollingChange, Step, SyncError
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import KINDS
+from chaos.sim import extras
+from chaos.sim.extras import Promise, not_kept
 from chaos.sim.operator import Operator
 from chaos.sim.story import Story
 from client.pull import PullConsumer
@@ -109,7 +111,7 @@ async def test_the_operator_gives_an_empty_store_to_a_broker_that_was_declared_g
     cluster.power_on(name)
     cluster.start(name)
     operator = Operator(cluster)
-    mending = asyncio.create_task(operator.look_after_stores(lambda: True))
+    mending = asyncio.create_task(operator.look_after_stores(lambda: True, lambda: False))
     await operator.forget_the_dead()
     assert await cluster.until(cluster.converged, 10.0) is None
     mending.cancel()
@@ -126,6 +128,39 @@ def test_where_nobody_could_make_the_topic_of_the_extras_nothing_is_read_back() 
     assert result.violations == []
     assert kept[0].extras is not None
     assert not kept[0].extras.done
+
+
+def test_an_extra_must_be_there_no_more_than_once_and_not_before_its_time() -> None:
+    promised = {
+        "kept": Promise(1, 1000),
+        "gone": Promise(),
+        "doubled": Promise(),
+        "early": Promise(1, 1000),
+        "sent_twice": Promise(2),
+    }
+    stored = {
+        "kept": [1000],
+        "doubled": [5, 7],
+        "early": [990],
+        "sent_twice": [5, 7],
+    }
+    assert list(not_kept(promised, stored, "T", clocks_true=True)) == [
+        "doubled is 2 times in T, not 1",
+        "early came into T 10 ms before its time",
+        "gone was answered OK, not in T",
+    ]
+    assert "early" not in " ".join(not_kept(promised, stored, "T", clocks_true=False))
+
+
+@pytest.mark.sim
+def test_a_run_says_which_delayed_message_came_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan([], load_ms=2500, broker=ALL, extras=True, swarm=True)
+    assert run_plan(SWARM, 1, plan, None, None).violations == []
+    monkeypatch.setattr(extras, "DELAY_MS", 5000)
+    found = run_plan(SWARM, 1, plan, None, None).violations
+    assert found
+    assert {violation.checker for violation in found} == {"extras"}
+    assert any("before its time" in violation.text for violation in found)
 
 
 @pytest.mark.sim
@@ -160,6 +195,7 @@ def test_a_learner_that_copies_nothing_has_lost_what_was_answered(monkeypatch: p
     plan = Plan([], load_ms=800, learners=1, broker=ALL, swarm=True)
     result = run_plan(SWARM, 1, plan, None, None)
     assert {(v.checker, "l1" in v.text) for v in result.violations} == {
+        ("liveness", True),
         ("lost", True),
         ("read_then_gone", True),
     }
