@@ -74,6 +74,7 @@ class MessageStore:
             after=self._follow_log_end,
         )
         self._opened = False
+        self._start_failed = False
         self.reader.on_rot.append(self._rotten)
         flow.dispatcher.on_bad = self.repairer.note_ahead
         flow.indexer.on_bad = self.repairer.note
@@ -145,6 +146,15 @@ class MessageStore:
         self.rebuild_queue_offsets()
         self.check_invariants()
 
+    def start_failed(self) -> None:
+        """The server whose store this is did not come to serve. It may not have noted what an unclean stop
+        before tells of the log: the next start is to find that again."""
+        self._start_failed = True
+
+    @property
+    def _evidence_owed(self) -> bool:
+        return self._start_failed and self.recovered is not None and not self.recovered.clean
+
     async def close(self) -> None:
         """Stop and flush everything; without an error the next start is a clean one. Idempotent."""
         if not self._opened:
@@ -156,7 +166,8 @@ class MessageStore:
             if health.broken is None:
                 await self.caught_up()
                 await self.background.flush_all()
-                if health.writable is None and self.flow.dispatcher.is_level and self._queues_are_safe():
+                whole = self.flow.dispatcher.is_level and self._queues_are_safe()
+                if health.writable is None and whole and not self._evidence_owed:
                     self._opening.stopped_cleanly()
         except (OSError, DiskError) as error:
             log.error("closing %s: %s; the next start will recover", self.root, error)
