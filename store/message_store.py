@@ -74,7 +74,6 @@ class MessageStore:
             after=self._follow_log_end,
         )
         self._opened = False
-        self._start_failed = False
         self.reader.on_rot.append(self._rotten)
         flow.dispatcher.on_bad = self.repairer.note_ahead
         flow.indexer.on_bad = self.repairer.note
@@ -147,13 +146,8 @@ class MessageStore:
         self.check_invariants()
 
     def start_failed(self) -> None:
-        """The server whose store this is did not come to serve. It may not have noted what an unclean stop
-        before tells of the log: the next start is to find that again."""
-        self._start_failed = True
-
-    @property
-    def _evidence_owed(self) -> bool:
-        return self._start_failed and self.recovered is not None and not self.recovered.clean
+        """The server whose store this is did not come to serve: see ``Opening.start_failed``."""
+        self._opening.start_failed()
 
     async def close(self) -> None:
         """Stop and flush everything; without an error the next start is a clean one. Idempotent."""
@@ -167,7 +161,7 @@ class MessageStore:
                 await self.caught_up()
                 await self.background.flush_all()
                 whole = self.flow.dispatcher.is_level and self._queues_are_safe()
-                if health.writable is None and whole and not self._evidence_owed:
+                if health.writable is None and whole:
                     self._opening.stopped_cleanly()
         except (OSError, DiskError) as error:
             log.error("closing %s: %s; the next start will recover", self.root, error)
