@@ -160,6 +160,7 @@ class Broker:
         try:
             await self._start()
         except BaseException:
+            self.store.start_failed()
             await self.stop()
             raise
 

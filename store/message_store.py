@@ -145,6 +145,10 @@ class MessageStore:
         self.rebuild_queue_offsets()
         self.check_invariants()
 
+    def start_failed(self) -> None:
+        """The server whose store this is did not come to serve: see ``Opening.start_failed``."""
+        self._opening.start_failed()
+
     async def close(self) -> None:
         """Stop and flush everything; without an error the next start is a clean one. Idempotent."""
         if not self._opened:
@@ -156,7 +160,8 @@ class MessageStore:
             if health.broken is None:
                 await self.caught_up()
                 await self.background.flush_all()
-                if health.writable is None and self.flow.dispatcher.is_level and self._queues_are_safe():
+                whole = self.flow.dispatcher.is_level and self._queues_are_safe()
+                if health.writable is None and whole:
                     self._opening.stopped_cleanly()
         except (OSError, DiskError) as error:
             log.error("closing %s: %s; the next start will recover", self.root, error)

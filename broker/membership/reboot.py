@@ -84,7 +84,8 @@ class UncleanRebootDetector:
     def begin(self, found: Found) -> None:
         """Decide from the evidence, and note it with the boot this process runs on. Blocks on syncs.
 
-        Raises DiskError when the file cannot be read, or a suspicion cannot be noted.
+        Raises DiskError when the file cannot be read, and when it cannot be written and what it says would
+        make the next start suspect less: a suspicion, or that this run acknowledges before its sync.
         """
         boot_id = self._env.boot_id()
         noted = self._read()
@@ -93,15 +94,15 @@ class UncleanRebootDetector:
         if reason is not None:
             log.warning("this broker is suspect, its log may lack its end: %s", reason)
         written = found.end > 0 or bool(noted and noted.written) or self.suspect
+        note = Noted(boot_id=boot_id, suspect=self.suspect, synced=found.synced, written=written or None)
         try:
-            self._write(
-                Noted(boot_id=boot_id, suspect=self.suspect, synced=found.synced, written=written or None)
-            )
+            self._write(note)
         except OSError as error:
-            # The old content can only make the next start more suspicious.
-            if self.suspect:
+            says_synced = noted is None or noted.synced is not False
+            if self.suspect or (says_synced and not found.synced):
                 raise DiskError(f"{self._path} cannot be written: {error}") from error
             log.warning("%s cannot be written: %s", self._path, error)
+            self._noted = msgspec.structs.replace(note, written=None)  # written with the next note
 
     @property
     def owes_bytes(self) -> bool:

@@ -86,16 +86,28 @@ def _one_acknowledger(after: World, leads: int, serving: int, new: list[tuple[in
 
 
 def _copies(setting: Setting, after: World, leads: int, new: list[tuple[int, Record]]) -> str | None:
-    """OK means so many copies at the moment it is said, but for those that a disk lost since."""
-    mode = setting.mode_of(after.broker(leads))
-    by_mode = {"all": 1, "count": mode.acks, "majority": setting.brokers // 2 + 1}
-    needed = max(mode.copies_min, by_mode[mode.wait])
-    forgot = _forgot(setting, after)
+    """What OK means at the moment it is said, but for what a disk lost since: in mode ``all`` every member of
+    the SyncStateSet has the record, in the others so many members, and never fewer than ``copies_min``."""
+    master = after.broker(leads)
+    mode, members, forgot = setting.mode_of(master), _members(after, leads), _forgot(setting, after)
+    wanted = {"all": len(members), "count": mode.acks, "majority": setting.brokers // 2 + 1}
+    needed = max(mode.copies_min, wanted[mode.wait])
     for at, record in new:
-        copies = sum(at < len(b.log) and b.log[at] == record for b in after.brokers)
+        copies = sum(after.broker(i).log[at : at + 1] == (record,) for i in members)
         if copies + forgot < needed:
-            return f"copies: record {record} at {at} is acknowledged with {copies} of {needed}"
+            return (
+                f"copies: record {record} at {at} is acknowledged with {copies} of {needed} among {members}"
+            )
     return None
+
+
+def _members(world: World, leads: int) -> tuple[int, ...]:
+    """The SyncStateSet of this master's epoch: the Controllers' own, or, once they elected anew, the last one
+    the master knows."""
+    group, broker = group_of(world.table), world.broker(leads)
+    if group.master == leads and group.epoch == broker.epoch:
+        return tuple(sorted(group.members))
+    return () if broker.lead is None else broker.lead.members
 
 
 def _offset_twice(setting: Setting, before: World, after: World, new: list[tuple[int, Record]]) -> str | None:

@@ -99,6 +99,14 @@ def _one_copy(original: Any) -> Any:
     return copies
 
 
+def _first_of_all(original: Any) -> Any:
+    def watermarks(self: AckPolicy, own: Any, slowest: Any, ends: Any, copies: Copies) -> Any:
+        readable, replicated = original(self, own, slowest, ends, copies)
+        return readable, max(replicated, *ends) if ends else replicated
+
+    return watermarks
+
+
 def _any_set_epoch(original: Any) -> Any:
     def alter(self: ReplicaTable, command: Any) -> Any:
         now = self.groups[command.group].members_epoch
@@ -327,6 +335,13 @@ PLANTS: Final[Mapping[str, Plant]] = {
         owner=AckPolicy,
         name="copies",
         replacement=_one_copy,
+    ),
+    "one_member_answers_for_all": Plant(
+        "in mode all an answer waits for one member, not for every one",
+        Setting(budget=Budget(1, 0)),
+        owner=AckPolicy,
+        name="watermarks",
+        replacement=_first_of_all,
     ),
     "stale_set_applied": Plant(
         "a proposal is applied whatever set it was made for",

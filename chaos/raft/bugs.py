@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
+from controller.links.roster import Roster
+from controller.raft.calls import Done
 from controller.raft.disk.journal import Journal
+from controller.raft.node import Node
+from controller.raft.reads import Reads
 from controller.raft.voting import Voting
 
 
@@ -58,11 +63,43 @@ def _counts_every_vote(_original: Any) -> Any:
     return lambda self, votes: self._majority(len(votes) + 1)
 
 
+def _asks_nobody(_original: Any) -> Any:
+    return lambda self: self.round
+
+
+def _reads_from_where_it_was(_original: Any) -> Any:
+    def read(self: Node, done: Done) -> None:
+        self._reads.ask(self.term, self.commit_index, done)
+
+    return read
+
+
+def _any_incarnation(_original: Any) -> Any:
+    return lambda self, label, address: label.partition("\n")[0]
+
+
 BUGS: Final[dict[str, tuple[Any, str, Callable[[Any], Any]]]] = {
     "no_prefix_check": (Voting, "_reaches_as_far", _votes_for_any_log),
     "no_sync": (Journal, "sync", _never_syncs),
     "vote_forgotten": (Journal, "_open", _forgets_its_vote),
     "admission_kept": (Journal, "_open", _keeps_its_admission),
     "every_vote_counts": (Voting, "_elects", _counts_every_vote),
+    "read_not_confirmed": (Reads, "_confirmed", _asks_nobody),
+    "read_without_own_term": (Node, "read", _reads_from_where_it_was),
+    "old_journal_accepted": (Roster, "check_claim", _any_incarnation),
 }
 """Name -> (class, its method, the method instead, made from the original)."""
+
+
+@contextmanager
+def planted(bug: str | None) -> Iterator[None]:
+    if bug is None:
+        yield
+        return
+    owner, name, replacement = BUGS[bug]
+    original = getattr(owner, name)
+    setattr(owner, name, replacement(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

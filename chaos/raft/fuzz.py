@@ -1,11 +1,13 @@
 """Does any schedule break Raft's promises? Random ones over the real ``controller.raft.node.Node``.
 
-    seed --rates--> steps: deliver, tick, propose, link, cut, pause, hand over, kill, power loss, damage, wipe
+    seed --rates--> steps: deliver, tick, propose, read, link, cut, part, pause, hand over, kill,
+                        │  power loss, damage, wipe, replace a machine
                         └──► after each step: Node.check_invariants, and what only an onlooker sees
 
 An onlooker sees: one leader a term; one vote a term, also over restarts; what members applied are pieces of
-one sequence; what was answered is applied and in the log of every later leader. Each seed draws its own
-rates, so some have many elections and some have many entries.
+one sequence; what was answered is applied and in the log of every later leader; a read holds all that was
+answered, or read, before it was asked. Each seed draws its own rates, so some have many elections and some
+have many entries.
 
     python -m chaos.raft.fuzz --seeds 200 --members 5 [--steps 4000] [--bug no_sync]
 """
@@ -19,22 +21,23 @@ import random
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NoReturn
 
 from admin.exits import DONE, FAILED, UNFINISHED, USAGE
-from chaos.raft.bugs import BUGS
+from chaos.raft.bugs import BUGS, planted
+from chaos.raft.members import Broken, Member, open_to
+from chaos.raft.onlooker import Onlooker
 from chaos.sim.disk import Machine, SimDisk
 from chaos.sim.loop import Life, SimLoop
 from controller.raft.calls import StateMachine
-from controller.raft.codec import RequestVote, Vote, decode_message, decode_snapshot
+from controller.raft.codec import decode_message, decode_snapshot
 from controller.raft.disk.journal import Journal
 from controller.raft.disk.snapshots import Storage
 from controller.raft.node import REGULAR, Diverged, Node
 from controller.raft.timing import Timing
-from model.errors import DiskError, PeerError
+from model.errors import DiskError, PeerError, Refused
 from runtime.env import read_file, write_file
 
 TIMING: Final = Timing(
@@ -44,6 +47,8 @@ SNAPSHOT: Final = "/raft/raft.snapshot"
 JOURNAL: Final = "/raft/raft.journal"
 NAMES: Final = "abcdefg"
 QUIET_ROUNDS: Final = 400
+QUIETS: Final = (0, 0, 100, 200)
+CALM: Final = ("deliver", "deliver", "tick", "tick", "propose")
 WAITS_S: Final = (0.0, 0.0, 0.0005, 0.003, 0.02, 0.06)
 BURSTS: Final = (1, 1, 3, 10)
 COMPACTIONS: Final = (8, 40, 1000)
@@ -52,99 +57,32 @@ RATES: Final = {
     "deliver": (30.0, 60.0),
     "tick": (20.0, 40.0),
     "propose": (1.0, 12.0),
+    "read": (1.0, 6.0),
     "link": (3.0, 10.0),
     "cut": (0.5, 5.0),
+    "part": (0.0, 1.0),
+    "comes_back": (0.0, 2.0),
     "pause": (0.0, 3.0),
     "hand_over": (0.0, 2.0),
     "rivals": (0.0, 3.0),
+    "overtaken": (0.0, 2.0),
     "kill": (0.2, 2.0),
     "lose_power": (0.2, 2.0),
     "start": (0.5, 4.0),
     "damage": (0.0, 0.5),
-    "wipe": (0.0, 0.3),
+    "wipe": (0.0, 0.5),
+    "replace": (0.0, 3.0),
 }
 """Of a hundred steps about so many are of this kind: each seed draws between the two."""
 
 
-class Broken(Exception):
-    """A promise does not hold any more."""
-
-
 @dataclass(slots=True)
-class Member:
-    """One Raft member over its lives."""
+class Change:
+    """A replacement the operator has no good answer for yet: only that to the last of ``tries`` counts."""
 
-    name: str
-    machine: Machine
-    life: Life
-    node: Node | None = None
-    journal: Journal | None = None
-    applied: list[bytes] = field(default_factory=list)
-    paused: bool = False
-    suspect: bool = False  # wiped or damaged, and not admitted since
-
-    @property
-    def runs(self) -> bool:
-        return self.node is not None and not self.paused
-
-
-class Onlooker:
-    """Sees all members at once, and raises Broken."""
-
-    def __init__(self) -> None:
-        self.leaders: dict[int, str] = {}
-        self.votes: dict[tuple[str, int], str] = {}
-        self.longest: list[bytes] = []
-        self.answered: list[bytes] = []
-
-    def heard(self, sender: Member, to: str, message: object) -> None:
-        """``sender`` says this."""
-        assert sender.journal is not None, "it runs"
-        if isinstance(message, RequestVote) and sender.journal.admitted:
-            self._voted(sender.name, message.term, sender.name)
-        elif isinstance(message, Vote) and message.granted and message.admitted:
-            self._voted(sender.name, message.term, to)
-
-    def _voted(self, voter: str, term: int, candidate: str) -> None:
-        given = self.votes.setdefault((voter, term), candidate)
-        if given != candidate:
-            raise Broken(f"{voter} votes for {given} and for {candidate} in term {term}")
-
-    def forget_votes(self, voter: str) -> None:
-        """It lost its directory: what counts is that it has no vote until it is admitted."""
-        self.votes = {key: vote for key, vote in self.votes.items() if key[0] != voter}
-
-    def look(self, members: list[Member]) -> None:
-        for member in members:
-            self._look_at(member)
-        known = set(self.longest)
-        for command in self.answered[-5:]:
-            if command not in known:
-                raise Broken(f"{command!r} was answered, and nobody applied it")
-        self._leader_completeness(members)
-
-    def _look_at(self, member: Member) -> None:
-        node, applied = member.node, member.applied
-        if node is None:
-            return
-        if node.leads() and self.leaders.setdefault(node.term, member.name) != member.name:
-            raise Broken(f"term {node.term} is led by {self.leaders[node.term]} and {member.name}")
-        both = min(len(applied), len(self.longest))
-        if applied[:both] != self.longest[:both]:
-            raise Broken(f"{member.name} applied another sequence: {applied[max(0, both - 3) : both]!r}")
-        if len(applied) > len(self.longest):
-            self.longest = list(applied)
-
-    def _leader_completeness(self, members: list[Member]) -> None:
-        newest = max(self.leaders, default=0)
-        for member in members:
-            node, journal = member.node, member.journal
-            if node is None or journal is None or not node.leads() or node.term != newest:
-                continue
-            held = {*member.applied, *(command[1:] for command, _, _ in journal[:])}
-            lacks = [command for command in self.answered if command not in held]
-            if lacks:
-                raise Broken(f"{member.name} leads term {newest} and lacks the answered {lacks[:3]!r}")
+    seat: str
+    address: str
+    tries: int = 0
 
 
 class World:
@@ -153,15 +91,21 @@ class World:
     def __init__(self, seed: int, count: int) -> None:
         self.rng = random.Random(f"raft:{seed}")
         self.seed = seed
-        self.members = {name: self._member(name) for name in NAMES[:count]}
+        first = {name: f"{name}:0" for name in NAMES[:count]}
+        self.seats = {name: self._member(name, name, first) for name in first}
+        self.members = dict(self.seats)
+        self.change: Change | None = None
         self.links: dict[tuple[str, str], dict[str, deque[bytes]]] = {}
+        self.sides: dict[str, bool] = {}  # those of the other side are not reached; empty: all are
+        self.ends: dict[tuple[str, str], str] = {}  # machine, seat -> the machine there is a link to
+        self.quiet = 0  # so many steps nothing fails
         self.seen = Onlooker()
         self.counts: Counter[str] = Counter()
         drawn = {kind: self.rng.uniform(least, most) for kind, (least, most) in RATES.items()}
         self._kinds, self._weights = list(drawn), list(drawn.values())
 
-    def _member(self, name: str) -> Member:
-        return Member(name, Machine(name, self.seed, lambda: 0), Life(name, 0))
+    def _member(self, name: str, seat: str, configured: dict[str, str]) -> Member:
+        return Member(name, seat, configured, Machine(name, self.seed, lambda: 0), Life(name, 0))
 
     # members
 
@@ -176,6 +120,7 @@ class World:
             journal = member.journal = Journal(disk, JOURNAL, member.name)
         except DiskError as error:
             raise Broken(f"{member.name} cannot start: {error}") from None
+        member.new_roster()
 
         def apply(command: bytes) -> bytes:
             applied.append(command)
@@ -185,8 +130,8 @@ class World:
             applied[:] = state.split(b"\n") if state else []
 
         member.node = Node(
-            member.name,
-            [name for name in self.members if name != member.name],
+            member.seat,
+            [seat for seat in self.seats if seat != member.seat],
             timing=TIMING,
             storage=Storage(
                 journal,
@@ -198,6 +143,7 @@ class World:
             chance=random.Random(self.rng.random()),
             send=partial(self._send, member),
         )
+        member.follow_seats()
         journal.sync()
 
     def stop(self, member: Member, *, power: bool) -> None:
@@ -219,7 +165,13 @@ class World:
             return False
         except (DiskError, Diverged, AssertionError) as error:
             raise Broken(f"{member.name}: {type(error).__name__}: {error}") from error
+        self._follow_seats(member)
         return True
+
+    def _follow_seats(self, member: Member) -> None:
+        for seat in member.follow_seats():
+            if (other := self._linked(member, seat)) is not None:
+                self.cut(member.name, other)
 
     # links
 
@@ -227,9 +179,14 @@ class World:
         """What is under way on it, by receiver."""
         return self.links.get((min(one, other), max(one, other)))
 
-    def _send(self, sender: Member, to: str, data: bytes) -> bool:
-        link = self.link(sender.name, to)
-        if link is None:
+    def _linked(self, member: Member, seat: str) -> str | None:
+        """The machine it has a link to, of those that have or had ``seat``."""
+        return self.ends.get((member.name, seat))
+
+    def _send(self, sender: Member, seat: str, data: bytes) -> bool:
+        to = self._linked(sender, seat)
+        link = None if to is None else self.link(sender.name, to)
+        if to is None or link is None:
             return False
         self.seen.heard(sender, to, decode_message(data))
         link[to].append(data)
@@ -237,27 +194,33 @@ class World:
 
     def connect(self, one: str, other: str) -> None:
         a, b = self.members[one], self.members[other]
-        if one == other or a.node is None or b.node is None or self.link(one, other) is not None:
+        if a.node is None or b.node is None or not open_to(a, b):
+            return
+        if self.sides.get(one, True) != self.sides.get(other, True):
+            return
+        if self._linked(a, b.seat) is not None or self._linked(b, a.seat) is not None:
             return
         self.links[min(one, other), max(one, other)] = {one: deque(), other: deque()}
-        a.node.up(other)
-        b.node.up(one)
+        self.ends[one, b.seat], self.ends[other, a.seat] = other, one
+        a.node.up(b.seat)
+        b.node.up(a.seat)
 
     def cut(self, one: str, other: str) -> None:
         if self.links.pop((min(one, other), max(one, other)), None) is None:
             return
         for here, there in ((one, other), (other, one)):
+            del self.ends[here, self.members[there].seat]
             node = self.members[here].node
             if node is not None:
-                node.down(there)
+                node.down(self.members[there].seat)
 
     def deliver(self, sender: str, to: str) -> None:
         """The first message on its way, if it still is."""
-        link, receiver = self.link(sender, to), self.members[to]
+        link, receiver, seat = self.link(sender, to), self.members[to], self.members[sender].seat
         if link is None or not link[to] or receiver.node is None:
             return
         message = decode_message(link[to].popleft())
-        if not self.guarded(receiver, lambda: receiver.node and receiver.node.received(sender, message)):
+        if not self.guarded(receiver, lambda: receiver.node and receiver.node.received(seat, message)):
             self.cut(sender, to)
 
     def under_way(self) -> Iterator[tuple[str, str]]:
@@ -269,7 +232,9 @@ class World:
     # one step
 
     def step(self) -> None:
-        kind = self.rng.choices(self._kinds, self._weights)[0]
+        self.quiet = max(0, self.quiet - 1)
+        kind = "" if self.quiet else self.rng.choices(self._kinds, self._weights)[0]
+        kind = kind or self.rng.choice(CALM)
         self.counts[kind] += 1
         getattr(self, f"_{kind}")(self.rng.choice(list(self.members.values())))
         for member in self.members.values():
@@ -287,20 +252,28 @@ class World:
         if member.node is not None and member.runs:
             self.guarded(member, member.node.tick)
 
+    def _a_leader(self) -> Member | None:
+        """One that leads, or believes so."""
+        leading = [member for member in self.members.values() if member.leads]
+        return self.rng.choice(leading) if leading else None
+
     def _propose(self, _member: Member) -> None:
-        leading = [m for m in self.members.values() if m.runs and m.node is not None and m.node.leads()]
-        if not leading:
-            return
-        node = self.rng.choice(leading).node
-        assert node is not None, "it leads"
+        if (leader := self._a_leader()) is not None:
+            self._propose_to(leader)
+
+    def _propose_to(self, leader: Member) -> None:
+        assert leader.node is not None, "it leads"
         self.counts["proposed"] += 1
         command = b"c%d" % self.counts["proposed"]
+        leader.node.propose(REGULAR + command, self.seen.proposed(leader, command))
 
-        def done(_result: Any, why: str | None) -> None:
-            if why is None:
-                self.seen.answered.append(command)
+    def _read(self, _member: Member) -> None:
+        if (leader := self._a_leader()) is not None:
+            self._read_from(leader)
 
-        node.propose(REGULAR + command, done)
+    def _read_from(self, leader: Member) -> None:
+        assert leader.node is not None, "it leads"
+        leader.node.read(self.seen.asked(leader))
 
     def _link(self, member: Member) -> None:
         for other in self.members:
@@ -308,6 +281,51 @@ class World:
 
     def _cut(self, member: Member) -> None:
         self.cut(member.name, self.rng.choice(list(self.members)))
+
+    def _part(self, _member: Member) -> None:
+        """Two sides do not reach each other, until they are drawn anew or all reach all again."""
+        if self.sides and self.rng.random() < 0.6:
+            self.sides = {}
+        else:
+            self._divide({name for name in self.members if self.rng.random() < 0.5})
+
+    def _comes_back(self, member: Member) -> None:
+        """What had a seat before is there again, and reaches a minority, while the others go on without."""
+        self.sides = {}
+        self._start(member)
+        if not self._former():
+            # The smaller id of two dials: only that one comes back by itself.
+            followers = [m for m in self.seats.values() if not m.leads]
+            self._replace(min(followers, key=lambda m: m.seat, default=member))
+        former, leader = self._former(), self._a_leader()
+        if not former or leader is None:
+            return
+        self._start(member)
+        self._link(leader)
+        self._exchange(leader)
+        few = self._beside(leader, {m.seat for m in former})
+        self._divide({m.name for m in few + former})
+        if leader.leads:
+            self._propose_to(leader)
+            self._exchange(leader)
+        for one in few:
+            self._link(one)
+        self.quiet = self.rng.choice(QUIETS)
+
+    def _former(self) -> list[Member]:
+        """Machines that were replaced and are not ended for good."""
+        return [member for member in self.members.values() if member.replaced]
+
+    def _beside(self, leader: Member, seats: set[str]) -> list[Member]:
+        """Members, without ``leader`` and those of ``seats``, that are a minority."""
+        others = [m for m in self.seats.values() if m is not leader and m.seat not in seats]
+        return self.rng.sample(others, min(len(others), (len(self.seats) - 1) // 2))
+
+    def _divide(self, few: set[str]) -> None:
+        self.sides = {name: name in few for name in self.members}
+        for one, other in list(self.links):
+            if self.sides[one] != self.sides[other]:
+                self.cut(one, other)
 
     def _pause(self, member: Member) -> None:
         """Its clock goes on, and it does nothing; a paused one goes on."""
@@ -320,21 +338,9 @@ class World:
     def _rivals(self, _member: Member) -> None:
         """A leader asks two members to lead, votes for the first, is restarted, and is asked by the second:
         two candidates of one term, which pre-votes, and links that end with a member, hardly allow."""
-        leading = [m for m in self.members.values() if m.runs and m.node is not None and m.node.leads()]
-        if not leading:
+        if (leader := self._a_leader()) is None:
             return
-        leader = self.rng.choice(leading)
-        assert leader.node is not None, "it leads"
-        for _ in range(3):  # only members that hold all and answered lately are asked
-            leader.node.speak_now()
-            self._tick(leader)
-            for other in self.members.values():
-                self._deliver_all(leader, other)
-                self._deliver_all(other, leader)
-        asked: list[Member] = []
-        for other in self.rng.sample(list(self.members.values()), len(self.members)):
-            if len(asked) < 2 and other.runs and leader.node.transfer_leadership(other.name):
-                asked.append(other)
+        asked = self._ask_to_lead(leader, 2)
         if len(asked) < 2:
             return
         first, second = asked
@@ -347,6 +353,48 @@ class World:
         self.connect(leader.name, second.name)
         self._tick(second)
         self._deliver_all(second, leader)
+
+    def _overtaken(self, _member: Member) -> None:
+        """A leader hears nothing more once its successor is asked to lead, and is read from while that one
+        answers commands."""
+        if (leader := self._a_leader()) is None:
+            return
+        asked = self._ask_to_lead(leader, 1)
+        if not asked:
+            return
+        (successor,) = asked
+        self._deliver_all(leader, successor)
+        for other in list(self.members):
+            self.cut(leader.name, other)
+        self._exchange(successor)
+        if successor.leads:
+            self._propose_to(successor)
+            self._exchange(successor)
+        if leader.leads:
+            self._read_from(leader)
+            self._tick(leader)
+
+    def _ask_to_lead(self, leader: Member, count: int) -> list[Member]:
+        """So many, or fewer: only members that hold all and answered lately are asked."""
+        self._exchange(leader)
+        asked: list[Member] = []
+        for other in self.rng.sample(list(self.members.values()), len(self.members)):
+            if len(asked) == count or not other.runs or self.link(leader.name, other.name) is None:
+                continue
+            if leader.node is not None and leader.node.transfer_leadership(other.seat):
+                asked.append(other)
+        return asked
+
+    def _exchange(self, leader: Member) -> None:
+        """It and the members it has links to are undisturbed for a moment."""
+        for _ in range(3):
+            if leader.node is None:
+                return
+            leader.node.speak_now()
+            self._tick(leader)
+            for other in list(self.members.values()):
+                self._deliver_all(leader, other)
+                self._deliver_all(other, leader)
 
     def _deliver_all(self, sender: Member, to: Member) -> None:
         """What is under way to ``to`` now, if it still is."""
@@ -366,8 +414,11 @@ class World:
                 self.start(member)
 
     def _minority(self, member: Member) -> bool:
-        suspect = {m.name for m in self.members.values() if m.suspect} | {member.name}
-        return len(suspect) * 2 < len(self.members)
+        """Whether, with this one, fewer than half of the seats lost what they knew or will lose it."""
+        suspect = {m.seat for m in self.seats.values() if m.suspect} | {member.seat}
+        if self.change is not None:
+            suspect.add(self.change.seat)
+        return not member.replaced and len(suspect) * 2 < len(self.seats)
 
     def _damage(self, member: Member) -> None:
         """One bit of the last batch of its journal is another one, after its power was lost."""
@@ -395,6 +446,59 @@ class World:
         member.suspect = True
         self.seen.forget_votes(member.name)
 
+    def _replace(self, member: Member) -> None:
+        """Give its seat to a new machine, or ask again where no answer came (docs/raft.md)."""
+        if (leader := self._a_leader()) is None:
+            return
+        if self.change is None and member is not leader and self._minority(member):
+            moves = self.rng.random() < 0.8
+            self.counts["machines"] += moves
+            address = f"{member.seat}:{self.counts['machines']}" if moves else member.address
+            self.change = Change(member.seat, address)
+        if self.change is None or leader.seat == self.change.seat:
+            return
+        calm = self.rng.random() < 0.5
+        if calm:
+            self._link(leader)
+            self._exchange(leader)
+        if not leader.leads or self.change is None:
+            return
+        assert leader.node is not None, "it leads"
+        change = self.change
+        change.tries += 1
+        mine = change.tries
+
+        def done(_result: Any, why: str | None) -> None:
+            if why is None and mine == change.tries and change is self.change:
+                self._put_in(change)
+
+        try:
+            leader.node.replace(change.seat, change.address, change.address, done)
+        except Refused:
+            self.counts["replace refused"] += 1
+        self._follow_seats(leader)
+        if calm:
+            self._exchange(leader)
+
+    def _put_in(self, change: Change) -> None:
+        """The replacement is committed: a new machine with an empty directory begins; of those before it only
+        the last one, at another address, may come back with its directory."""
+        seat, address = change.seat, change.address
+        before = self.seats[seat]
+        for former in [m for m in self.members.values() if m.seat == seat]:
+            if former is not before or former.address == address or self.rng.random() < 0.2:
+                self.stop(former, power=True)
+                del self.members[former.name]
+        before.replaced = True
+        self.counts["replaced"] += 1
+        configured = {other: m.address for other, m in self.seats.items()}
+        if self.rng.random() < 0.5:  # it knows where the others were when the group began
+            configured = {other: f"{other}:0" for other in self.seats}
+        new = self._member(f"{seat}{self.counts['replaced']}", seat, {**configured, seat: address})
+        new.suspect = True
+        self.seats[seat] = self.members[new.name] = new
+        self.change = None
+
     # the whole
 
     async def begin(self) -> None:
@@ -419,7 +523,7 @@ class World:
         await self.begin()
         for _ in range(steps):
             self.step()
-            self.seen.look(list(self.members.values()))
+            self.seen.look(self.members.values())
             await asyncio.sleep(self.rng.choice(WAITS_S))
 
 
@@ -431,22 +535,11 @@ def fuzz(seed: int, *, members: int = 3, steps: int = 2000) -> Counter[str]:
         loop.run_until_complete(world.run(steps))
     finally:
         loop.close()
-    world.counts.update(answered=len(world.seen.answered), elections=len(world.seen.leaders))
+    seen = world.seen
+    world.counts.update(
+        answered=len(seen.answered), elections=len(seen.leaders), **{"reads answered": seen.reads}
+    )
     return world.counts
-
-
-@contextmanager
-def planted(bug: str | None) -> Iterator[None]:
-    if bug is None:
-        yield
-        return
-    owner, name, replacement = BUGS[bug]
-    original = getattr(owner, name)
-    setattr(owner, name, replacement(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -74,7 +74,7 @@ def _mode(name: str, weight: int, tolerates: int | None, **values: str) -> Mode:
 MODES: Final = (
     _mode("all", 8, None, allAckInSyncStateSet="true"),
     _mode("all of two", 2, None, allAckInSyncStateSet="true", minInSyncReplicas="2"),
-    _mode("majority", 4, None, majorityAck="true"),
+    _mode("majority", 5, None, majorityAck="true"),
     _mode("counted 2", 2, 2, inSyncReplicas="2"),
     _mode("counted 1", 3, 1),
     _mode("async", 3, 1, brokerRole="ASYNC_MASTER"),
@@ -389,9 +389,24 @@ def _disks(draw: Draw, at: int, on: Sequence[str]) -> None:
         draw.add(dies + rng.randint(0, apart), death(broker), Restart, down)
 
 
+def _one_gone(draw: Draw, at: int, on: Sequence[str]) -> None:
+    """One process is gone for longer than the others may need to go on without it."""
+    target = draw.rng.choice(("slave", "slave", "slave", "master"))
+    _kill(draw, at, target, draw.rng.randint(3500, 5500))
+
+
 _DISK_TROUBLES: Final = ("sync_error", "disk_full", "slow_disk")
 _SIDES: Final = (*_DEATHS, "pause", "isolate", "slow_network", "cut", "partition", "slow_disk")
-_SHAPES: Final = {_burst: 8, _one_and_the_rest: 4, _behind: 3, _in_turn: 2, _loop: 2, _apart: 4, _disks: 2}
+_SHAPES: Final = {
+    _burst: 8,
+    _one_and_the_rest: 4,
+    _behind: 4,
+    _in_turn: 2,
+    _loop: 2,
+    _apart: 4,
+    _disks: 2,
+    _one_gone: 2,
+}
 """How one part of a run is struck, and its weight."""
 
 

@@ -3,10 +3,10 @@
 Reads at most ``scrubMegabytesPerSecond`` (0 = off), oldest first, up to where dispatch was when the pass
 began, and begins again. What is written meanwhile is for the next pass: a log that grows faster than it is
 read has no end. The first pass after a start, at ``checkOnStartMegabytesPerSecond``, is made even when the
-scrub is off: recovery reads the end of the log only. Each record is checked by its own CRCs, its queue entry
-and its index entries against it. Damage goes to the ledger, whose hooks ask the replicas; a wrong queue entry
-is made right at once, and a missing index entry made. What is read comes from the page cache while it is
-there: rot below it shows once the page was dropped.
+scrub is off, of what was there at the start: recovery reads the end of the log only. Each record is checked
+by its own CRCs, its queue entry and its index entries against it. Damage goes to the ledger, whose hooks
+ask the replicas; a wrong queue entry is made right at once, and a missing index entry made. What is read
+comes from the page cache while it is there: rot below it shows once the page was dropped.
 
 A page the disk does not give (EIO) is taken for zeros, so that the records it is in are noted as damaged,
 from the first one's start to the next whole one, and the pass goes on behind them. A pass asks for it once,
@@ -80,11 +80,14 @@ class Scrub:
 
     async def run(self, pause: Callable[[float], Awaitable[bool]]) -> None:
         """Until ``pause`` (seconds) says that the store closes."""
+        end_at_start = self._log.end
         while await pause(IDLE_S):
             bytes_per_s = self.rate()
             if bytes_per_s <= 0:
                 return
             until = self._flow.dispatcher.dispatched
+            if not self.passes:
+                until = min(until, end_at_start)
             try:
                 while self.at < min(until, self._flow.dispatcher.dispatched):  # less when a cut comes
                     begin = self.at

@@ -43,6 +43,7 @@ class Opening:
     ) -> None:
         self.lock: Lock | None = None
         self.was_longer = LogWasLonger(env.disk, root)
+        self._was_unclean = self._keeps_abort = False
         self._env = env
         self._config = config
         self._root = root
@@ -91,6 +92,7 @@ class Opening:
         """Mark the store as in use; was the last stop a clean one?"""
         disk = self._env.disk
         clean = not disk.exists(f"{self._root}/abort")
+        self._was_unclean = not clean
         abort = disk.open(f"{self._root}/abort", create=True)
         try:
             abort.pwrite(b"1", 0)
@@ -122,8 +124,15 @@ class Opening:
         self._after()
         return recovered
 
+    def start_failed(self) -> None:
+        """The server may not have noted what an unclean stop before tells of the log: the next start is to
+        find that again, however orderly this one ends."""
+        self._keeps_abort = self._was_unclean
+
     def stopped_cleanly(self) -> None:
         """The next start may believe the files. Raises OSError."""
+        if self._keeps_abort:
+            return
         self._env.disk.remove(f"{self._root}/abort")
         self._env.disk.sync_dir(self._root)
 

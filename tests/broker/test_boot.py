@@ -150,20 +150,56 @@ def test_a_damaged_file_is_a_suspicion() -> None:
     assert started(env, "one").suspect
 
 
-def test_a_suspicion_that_cannot_be_noted_ends_the_start_and_anything_else_does_not() -> None:
+class Full(FaultyDisk):
+    full = True
+
+    def replace(self, source: str, target: str) -> None:
+        if self.full:
+            raise OSError(28, "no space")
+        super().replace(source, target)
+
+
+def full(disk: FaultyDisk | None = None) -> FaultyEnv:
+    """A full disk; with all that ``disk`` has."""
+    made = Full()
+    made.makedirs("/store")
+    if disk is not None:
+        made.nodes["/store/bootId.json"] = disk.nodes["/store/bootId.json"]
+    return FaultyEnv(made)
+
+
+def test_a_suspicion_that_cannot_be_noted_ends_the_start() -> None:
     env = store()
     before = read_file(env.disk, PATH)
-
-    class Full(FaultyDisk):
-        def replace(self, source: str, target: str) -> None:
-            raise OSError(28, "no space")
-
-    full = FaultyEnv(Full())
-    full.disk.makedirs("/store")
-    assert not started(full, "two", clean=True).suspect
     with pytest.raises(DiskError, match="cannot be written"):
-        started(full, "two")
+        started(full(env.disk), "two")
     assert read_file(env.disk, PATH) == before
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["synced before", "a new store"])
+def test_a_run_that_acknowledges_before_its_sync_does_not_begin_while_the_file_says_otherwise(
+    known: bool,
+) -> None:
+    """The machine may lose power: the next start would take the log for whole."""
+    env = FaultyEnv(FaultyDisk())
+    env.disk.makedirs("/store")
+    if known:
+        started(env, "one", clean=True, synced=True)
+    with pytest.raises(DiskError, match="cannot be written"):
+        started(full(env.disk if known else None), "one", clean=True, synced=False)
+
+
+def test_what_could_not_be_written_and_makes_nobody_less_suspect_goes_with_the_next_note() -> None:
+    env = full()
+    disk = env.disk
+    assert isinstance(disk, Full)
+    made = started(env, "two", clean=True, synced=True)
+    assert not made.suspect
+    assert made.owes_bytes
+    disk.full = False
+    made.on_bytes()
+    assert not started(env, "two", synced=True).suspect
+    assert started(env, "two", end=0, synced=True).suspect, "the log had bytes"
 
 
 def test_the_machine_tells_the_same_boot_twice() -> None:

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaos.raft.bugs import BUGS
-from chaos.raft.fuzz import RATES, Broken, fuzz, main, planted
+from chaos.raft.bugs import BUGS, planted
+from chaos.raft.fuzz import RATES, fuzz, main
+from chaos.raft.members import Broken
 
-SEEDS = int(os.environ.get("KEELMQ_RAFT_FUZZ_SEEDS", "12"))
+SEEDS = int(os.environ.get("KEELMQ_RAFT_FUZZ_SEEDS", "8"))
 PLANTED_SEEDS = 40
+FIRST = {"read_without_own_term": 9, "old_journal_accepted": 16}
+"""The first seed that finds it, where those before would only take time (docs/results/raft-fuzz.md)."""
 
 pytestmark = pytest.mark.sim
 
@@ -37,12 +40,14 @@ def test_no_schedule_breaks_a_promise(members: int) -> None:
     assert {kind for kind in RATES if not total[kind]} == set(), "every kind of step happened"
     assert total["answered"] > 5 * SEEDS
     assert total["elections"] > 2 * SEEDS
+    assert total["reads answered"] > SEEDS
+    assert total["replaced"] >= SEEDS // 3
 
 
 @pytest.mark.parametrize("bug", sorted(BUGS))
 def test_a_planted_bug_is_found(bug: str) -> None:
     with planted(bug):
-        assert any(breaks(seed) for seed in range(PLANTED_SEEDS))
+        assert any(breaks(seed) for seed in range(FIRST.get(bug, 0), PLANTED_SEEDS))
 
 
 def breaks(seed: int) -> bool:

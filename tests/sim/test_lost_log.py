@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from broker.membership import reboot
 from chaos.sim.cluster import SimCluster
 from tests.sim.world import World, simulated
 
@@ -107,3 +108,40 @@ async def test_an_empty_broker_is_not_half_of_a_majority(world: World) -> None:
     cluster.start(other)
     assert await cluster.until(cluster.converged, 20.0) is None
     assert min(status(cluster, name)["maxOffset"] for name in brokers) >= end
+
+
+@pytest.mark.sim
+@simulated(lambda: World(7))
+async def test_a_start_that_fails_leaves_the_evidence_of_a_power_loss(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine lost power, and its disk has no room to note that its broker is suspect: it does not start.
+    Its stop is an orderly one, and the next start finds it suspect all the same."""
+    cluster = world.cluster
+    master = cluster.master()
+    assert master is not None
+    world.send_to(master)
+    await asyncio.sleep(1.0)
+    slave = next(node.name for node in cluster.of("broker") if node.name != master)
+    cluster.power_fail(slave)
+    cluster.power_on(slave)
+
+    def no_room(disk: object, path: str, content: bytes) -> None:
+        raise OSError(28, "no space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(reboot, "write_file", no_room)
+        cluster.start(slave)
+        assert await cluster.until(lambda: None if cluster.errors else "it starts", 5.0) is None
+    assert "bootId.json cannot be written" in cluster.errors.pop()
+    suspects: list[str | None] = []
+    decide = reboot.suspicion
+
+    def decided(noted: reboot.Noted | None, found: reboot.Found, boot_id: str) -> str | None:
+        suspects.append(decide(noted, found, boot_id))
+        return suspects[-1]
+
+    monkeypatch.setattr(reboot, "suspicion", decided)
+    cluster.start(slave)
+    assert await cluster.until(cluster.converged, 20.0) is None
+    assert suspects == ["the machine was reset since the log was written, and not all of it was synced"]

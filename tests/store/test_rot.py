@@ -317,6 +317,28 @@ async def test_a_pass_ends_though_the_log_grows_faster_than_it_reads() -> None:
         assert max(reached) >= found_there
 
 
+async def test_the_check_on_start_reads_what_was_there_and_nothing_this_process_wrote() -> None:
+    async with opened(FaultyEnv()) as store:
+        await fill(store, 20)
+        found_there = store.log.end
+        reached: list[int] = []
+        step = store.scrub.step
+
+        def stepped() -> None:
+            reached.append(store.scrub.at)
+            step()
+
+        async def pause(seconds: float) -> bool:
+            await fill(store, 20)
+            return store.scrub.passes == 0
+
+        store.scrub.step = stepped  # type: ignore[method-assign]
+        store.scrub._first_bytes_per_s = 1 << 30
+        await store.scrub.run(pause)
+        assert reached[0] == 0
+        assert max(reached) < found_there
+
+
 async def test_a_scrub_finds_rot_at_its_rate_and_says_so_once() -> None:
     env = FaultyEnv()
     async with opened(env, scrub_megabytes_per_s=1000) as store:
