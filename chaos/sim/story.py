@@ -100,7 +100,7 @@ class _Serving:
         self._excused_until_ms = 0.0
 
     def on_power_failure(self, now_ms: float) -> None:
-        """Clients do not hear that a connection ended with its machine: they wait for their answers in vain."""
+        """Clients do not hear that a connection ended with its machine: they wait in vain."""
         self._excused_until_ms = now_ms + HALF_OPEN_MS
 
     def look(self, now_ms: float, who: object) -> float:
