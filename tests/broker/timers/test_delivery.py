@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from broker.service import Broker
-from broker.timers.codec import RecallHandle, decode_told
+from broker.timers.codec import decode_told
 from broker.upkeep.delay import DELAYED_AS
 from model.codes import Request, Response
 from model.message import TIMER_TOPIC, property_of
+from model.recall import RecallHandle
 from remoting import bodies
 from store.files.record import Record
 from tests.broker.halves import COMMIT
