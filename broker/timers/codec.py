@@ -46,12 +46,10 @@ class Check:
     foreign: bool = False
 
 
-def encode_check(note: Note, version: DataVersion, log_bytes: int | None = None) -> bytes:
-    """``log_bytes`` of timerlog hold all that waits; None: nothing does, and RocketMQ has to read the topic
-    anew from the first message that waits."""
-    at = note.first if log_bytes is None else note.queue_offset
-    head = HEAD.pack(note.read_ms, log_bytes or 0, at, at, *_version(version))
-    ours = _OURS.pack(note.read_ms, at, note.queue_offset, note.first, note.read_ms)
+def encode_check(note: Note, version: DataVersion) -> bytes:
+    """There is no wheel on disk: RocketMQ has to read the topic anew from the first message that waits."""
+    head = HEAD.pack(note.read_ms, 0, note.first, note.first, *_version(version))
+    ours = _OURS.pack(note.read_ms, note.first, note.queue_offset, note.first, note.read_ms)
     return head.ljust(_AT, b"\0") + _SEAL.pack(_MARK, crc32(ours)) + ours
 
 
