@@ -8,6 +8,7 @@ from broker.requests.codes import handlers
 from broker.requests.consumers.heartbeats import ClientProcessor
 from broker.requests.consumers.locks import LockProcessor
 from broker.requests.consumers.offsets import OffsetProcessor
+from broker.requests.consumers.pop.pops import Pops
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.operators.admin import AdminProcessor
 from broker.requests.operators.inspection import InspectionProcessor
@@ -23,12 +24,14 @@ from remoting.service import Handler
 
 
 class Processors:
-    """``handlers``: request code -> what answers it. ``delay`` and ``transactions`` also run on a master."""
+    """``handlers``: request code -> what answers it. ``delay``, ``transactions`` and ``pops.revive`` also
+    run on a master."""
 
     def __init__(self, context: BrokerContext, delays: DelayOffsets) -> None:
         self.sender = SendProcessor(context)
         self.replies = ReplyProcessor(context, self.sender)
         self.pulls = PullProcessor(context)
+        self.pops = Pops(context, self.sender)
         self.clients = ClientProcessor(context)
         self.admin = AdminProcessor(context, delays)
         self.delay = DelayService(context, delays, self.sender)
@@ -57,4 +60,5 @@ class Processors:
             compare=upkeep.compare,
             role_changed=role_changed,
         )
+        self.handlers |= self.pops.handlers()
         self.handlers |= acl.handlers()
