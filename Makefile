@@ -35,9 +35,9 @@ $(VENV)/.compiled: $(VENV)/.ready $(wildcard runtime/native/*)
 demo: setup
 	$(BIN)/keelmq demo
 
-# Two workers more than compute at once: those two wait for real processes meanwhile.
+# Two workers wait for real processes. One more than there are cores computes: many of these tests wait, too.
 test: setup
-	$(BIN)/pytest -n $$(($(JOBS) + 2)) --at-once $(JOBS)
+	$(BIN)/pytest -n $$(($(JOBS) + 3)) --at-once $$(($(JOBS) + 1))
 
 quick: setup
 	$(BIN)/pytest -n $(JOBS) -m quick

@@ -29,7 +29,10 @@ settings.load_profile("keelmq")
 
 STAND_STILL: Final = "stand-still"
 FOLDERS: Final = {"tests/live/": "live", "tests/interop/": "interop", "tests/sim/": "sim"}
-ELSEWHERE: Final = {"live": ("tests/cli/test_demo.py",), "spark": ("tests/audit/", "tests/cli/test_demo.py")}
+ELSEWHERE: Final = {
+    "live": ("tests/cli/test_demo.py", "tests/packaging/test_wheel.py"),
+    "spark": ("tests/audit/", "tests/cli/test_demo.py"),
+}
 """``sim`` is free: Raft groups and elections under virtual time are tested beside what they test."""
 QUICK: Final = (
     "tests/model/",
@@ -63,8 +66,19 @@ QUICK: Final = (
 WAITING: Final = ("live", "interop")
 """Tests that mostly wait for processes of their own: they run beside those that compute."""
 WAITING_FOLDERS: Final = ("tests/interop/", "tests/live/")
-ONE_WORKER: Final = ("tests/audit/test_spark", "tests/cli/test_demo")
-"""Their tests share a Spark session, as those of a file in WAITING_FOLDERS share a cluster."""
+ONE_WORKER: Final = ("tests/audit/test_spark", "tests/cli/test_demo", "tests/packaging/test_wheel")
+"""Their tests share a Spark session, or a wheel, as those of a file in WAITING_FOLDERS share a cluster."""
+LONG_FIRST: Final = (
+    "tests/interop/test_acl",
+    "tests/interop/test_tls.py",
+    "tests/interop/test_store_exchange",
+    "tests/interop/test_mixed",
+    "tests/interop/test_java_client",
+    "tests/interop/test_round_trip",
+    "tests/interop/test_signed_peers",
+    "tests/live/test_drills",
+)
+"""Files of a minute and more, with few tests: no worker shall be alone with one at the end."""
 LANES: Final = 2
 """So many workers at most run files that wait; the others compute meanwhile."""
 
@@ -110,8 +124,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
         def _assign_work_unit(self, node: Any) -> None:
             busy = [n for n, units in self.assigned_work.items() if n is not node and self._waits(units)]
             waits = len(busy) < LANES
-            following = (one for one in self.workqueue if one.startswith(WAITING_FOLDERS) is waits)
-            chosen = next(following, None)
+            able = [one for one in self.workqueue if one.startswith(WAITING_FOLDERS) is waits]
+            chosen = next((one for one in able if one.startswith(LONG_FIRST)), able[0] if able else None)
             if chosen is not None:
                 self.workqueue.move_to_end(chosen, last=False)
             super()._assign_work_unit(node)

@@ -30,9 +30,6 @@ _JAVA_OPENS: Final = (
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
 )
 JAVA_OPTIONS: Final = "KEELMQ_ROCKETMQ_JAVA_OPTIONS"
-# For JVMs that live for seconds, in tests and never in a comparison: the costly compiler does not pay off,
-# and a certificate for TLS that nobody speaks takes a server 3 s of CPU at every start.
-QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -Dtls.server.mode=disabled"
 # For a broker of that kind: no table of timers to look through at the start (1 s), and a thread that spins
 # for this long before it sleeps for as long, at the end too, spins for half a second instead of ten.
 QUICK_BROKER: Final[dict[str, Any]] = {"timerWheelEnable": "false", "transactionMetricFlushInterval": 500}
@@ -103,7 +100,7 @@ def java(
 ) -> list[str]:
     """The command line of a JVM with the jars on its class path and its logs under ``user_home``.
 
-    ``KEELMQ_ROCKETMQ_JAVA_OPTIONS`` in the environment adds options (see ``QUICK_JAVA``).
+    ``KEELMQ_ROCKETMQ_JAVA_OPTIONS`` in the environment adds options: tests have their own.
     """
     path = f"{fetch()}/*" + (f"{os.pathsep}{classes}" if classes else "")
     return [

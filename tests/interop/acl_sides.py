@@ -8,8 +8,7 @@ import shutil
 import signal
 import subprocess
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from admin.local.layout import free_base_port
 from chaos.worlds import rocketmq
+from tests.interop import shared_classes
 from tests.interop.mixed import KeelmqNode, Server
 
 T = TypeVar("T")
@@ -29,6 +29,7 @@ PROVIDERS: Final = {
     f"{kind}MetadataProvider": f"org.apache.rocketmq.auth.{kind}.provider.Local{kind.title()}MetadataProvider"
     for kind in ("authentication", "authorization")
 }
+ALICE: Final = "alice alice-secret"
 ROOT_KEY: Final = ("rootroot", "root-secret")
 INNER: Final = ("inner-servers", "inner-secret-of-servers")
 ACL_2: Final = {
@@ -82,8 +83,10 @@ def compiled(source: str, library: Path) -> Path:
 def java(library: Path, main: str, *words: str, home: Path, heap_mb: int = 256) -> list[str]:
     """A JVM of ``library`` with its ROCKETMQ_HOME in ``home``."""
     classes = compiled(main, library) if (HERE / "java" / f"{main}.java").exists() else None
+    # The archive holds classes of the other version's jars alone.
+    options = shared_classes.quick() if library == rocketmq.fetch() else shared_classes.PLAIN
     return [
-        *("java", f"-Xmx{heap_mb}m", "-XX:TieredStopAtLevel=1", "-XX:-UseLargePages"),
+        *("java", f"-Xmx{heap_mb}m", "-XX:-UseLargePages", *options.split()),
         *(
             "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
             "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -288,12 +291,6 @@ def _running(side: Side) -> Iterator[Side]:
     finally:
         for server in reversed(side.servers):
             server.stop(signal.SIGKILL)
-
-
-def beside(*works: Callable[[], T]) -> list[T]:
-    """What each of ``works`` returned; all at once, as they mostly wait."""
-    with ThreadPoolExecutor(len(works)) as pool:
-        return [begun.result() for begun in [pool.submit(work) for work in works]]
 
 
 def all_of(seen: Sequence[dict[str, str]], *keys: str) -> list[tuple[str, ...]]:

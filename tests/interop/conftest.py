@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from chaos.worlds import rocketmq
 from tests import ROOT
+from tests.interop import shared_classes
+
+T = TypeVar("T")
 
 
 def keelmq(*arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
@@ -34,8 +41,9 @@ def real_rocketmq() -> Iterator[Path]:
     if reason:
         pytest.skip(reason)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(rocketmq.JAVA_OPTIONS, rocketmq.QUICK_JAVA)
-        yield rocketmq.fetch()
+        library = rocketmq.fetch()
+        patch.setenv(rocketmq.JAVA_OPTIONS, shared_classes.quick())
+        yield library
 
 
 @dataclass(frozen=True)
@@ -65,21 +73,40 @@ class Cluster:
         return done.stdout
 
 
-def mqadmin_all(namesrv: str, scratch: Path, *commands: str) -> list[str]:
-    """What each of the mqadmin ``commands`` printed, run in one JVM."""
+def begin_mqadmin(namesrv: str, scratch: Path, *commands: str) -> subprocess.Popen[str]:
+    """The mqadmin ``commands``, one after the other, in one JVM."""
     words: list[str] = []
     for command in commands:
         words += [*(["--"] if words else []), *command.split()]
     classes = rocketmq.compile_java(Path(__file__).parent / "java" / "AdminDriver.java")
     line = rocketmq.java("AdminDriver", *words, classes=classes, user_home=scratch, heap_mb=256)
     environment = {**os.environ, "NAMESRV_ADDR": namesrv}
-    done = subprocess.run(
-        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=180, env=environment
+    return subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
-    assert done.returncode == 0, done.stdout[-3000:]
-    said = ("\n" + done.stdout).split("\nADMIN ")[1:]
-    assert len(said) == len(commands), done.stdout[-3000:]
+
+
+def end_mqadmin(begun: subprocess.Popen[str], count: int) -> list[str]:
+    """What each of its ``count`` commands printed."""
+    try:
+        output, _ = begun.communicate(timeout=180)
+    finally:
+        begun.kill()
+    assert begun.returncode == 0, output[-3000:]
+    said = ("\n" + output).split("\nADMIN ")[1:]
+    assert len(said) == count, output[-3000:]
     return said
+
+
+def mqadmin_all(namesrv: str, scratch: Path, *commands: str) -> list[str]:
+    """What each of the mqadmin ``commands`` printed, run in one JVM."""
+    return end_mqadmin(begin_mqadmin(namesrv, scratch, *commands), len(commands))
+
+
+def beside(*works: Callable[[], T]) -> list[T]:
+    """What each of ``works`` returned; all at once, as they mostly wait."""
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [begun.result() for begun in [pool.submit(work) for work in works]]
 
 
 def facts(output: str, event: str) -> list[dict[str, str]]:
@@ -105,3 +132,22 @@ def cluster(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     finally:
         down = keelmq("cluster", "down", "--dir", str(directory))
         assert down.returncode == 0, down.stdout + down.stderr
+
+
+@pytest.fixture(scope="session")
+def go_driver() -> Path:
+    """The Go client's driver, built once for this source; skips with the reason."""
+    if shutil.which("go") is None:
+        pytest.skip("needs Go on PATH")
+    source = Path(__file__).parent / "go"
+    text = b"".join(path.read_bytes() for path in sorted(source.iterdir()))
+    driver = rocketmq.home().with_name("go-driver") / hashlib.sha256(text).hexdigest()[:12]
+    if driver.exists():
+        return driver
+    new = driver.with_suffix(f".{os.getpid()}")
+    done = subprocess.run(
+        ["go", "build", "-o", str(new), "."], cwd=source, capture_output=True, text=True, timeout=600
+    )
+    if done.returncode != 0:
+        pytest.skip(f"Go could not build the client: {done.stderr[-500:]}")
+    return new.rename(driver)

@@ -1,14 +1,10 @@
 """The promise of ACL to official clients: Java 5.5 and 4.9 and Go v2 are allowed and denied as the real
-broker allows and denies them, in its words, and a failover changes nothing of that."""
+broker allows and denies them, in its words (test_acl_failover.py: also while a master dies)."""
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,21 +14,18 @@ import pytest
 from chaos.worlds import rocketmq
 from tests.interop.acl_sides import (
     ACL_2,
-    HERE,
-    INNER,
+    ALICE,
     Side,
     all_of,
-    beside,
     keelmq_side,
     old_library,
     old_side,
     real_side,
 )
-from tests.interop.mixed import KeelmqNode, MixedCluster, running
+from tests.interop.conftest import beside
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
 
-ALICE = "alice alice-secret"
 SETUP_2 = [
     "updateTopic -b BROKER -t Allowed -r 4 -w 4",
     "updateTopic -b BROKER -t Denied -r 4 -w 4",
@@ -56,6 +49,7 @@ SETUP_2 = [
     "copyUser -f BROKER -t BROKER -u alice",
     "copyAcl -f BROKER -t BROKER -s User:alice",
 ]
+# A client of 4.9 that misses its first rebalance, on a busy machine, takes its queues 20 s later.
 CASES_2 = [
     f"send {ALICE} Allowed 3",
     f"batch {ALICE} Allowed 4",
@@ -69,7 +63,7 @@ CASES_2 = [
     f"pull {ALICE} Allowed g-allowed",
     f"pull {ALICE} Denied g-allowed",
     f"pull {ALICE} Allowed g-denied",
-    f"consume {ALICE} Allowed g-allowed 7 20000",
+    f"consume {ALICE} Allowed g-allowed 7 60000",
     f"consume {ALICE} Allowed g-denied 1 4000",
 ]
 AS_ALICE_2 = [
@@ -93,20 +87,6 @@ def plain(said: str) -> str:
 @pytest.fixture(scope="module")
 def new_library(real_rocketmq: Path) -> Path:
     return real_rocketmq
-
-
-@pytest.fixture(scope="module")
-def go_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Go client's driver, built; skips with the reason."""
-    if shutil.which("go") is None:
-        pytest.skip("needs Go on PATH")
-    target = tmp_path_factory.mktemp("go") / "driver"
-    done = subprocess.run(
-        ["go", "build", "-o", str(target), "."], cwd=HERE / "go", capture_output=True, text=True, timeout=600
-    )
-    if done.returncode != 0:
-        pytest.skip(f"Go could not build the client: {done.stderr[-500:]}")
-    return target
 
 
 Made = tuple[Side, list[str]]
@@ -227,7 +207,7 @@ CASES_1 = [
     f"pull {KEY_1} Allowed g-allowed",
     f"pull {KEY_1} PubOnly g-allowed",
     f"pull {KEY_1} Allowed g-denied",
-    f"consume {KEY_1} Allowed g-allowed 7 20000",
+    f"consume {KEY_1} Allowed g-allowed 7 60000",
     f"consume {KEY_1} Allowed g-denied 1 4000",
 ]
 
@@ -264,59 +244,3 @@ def test_acl_1_as_of_a_real_broker_of_4_9(new_library: Path, tmp_path: Path) -> 
             assert {k: without_frame(v) for k, v in row.items()} == {
                 k: without_frame(v) for k, v in their_row.items()
             }
-
-
-def test_rights_stand_during_a_failover(
-    new_library: Path, go_driver: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The master is killed while allowed and denied clients, of Java and Go, send."""
-    cluster = MixedCluster(tmp_path_factory.mktemp("failover"))
-    cluster.add_keelmq_controllers(1)
-    inner = {
-        "innerClientAuthenticationCredentials": json.dumps({"accessKey": INNER[0], "secretKey": INNER[1]})
-    }
-    for server in cluster.servers:
-        assert isinstance(server, KeelmqNode)
-        server.config.update(inner)
-    for _ in range(3):
-        cluster.add_broker("keelmq", **ACL_2)
-    with running(cluster):
-        cluster.start_brokers()
-        cluster.wait("a full SyncStateSet", cluster.is_full)
-        master = cluster.master()
-        assert master is not None
-        side = Side("group", cluster.directory, ";".join(cluster.namesrvs), cluster.address(master), [])
-        done = side.mqadmin(
-            new_library,
-            "updateTopic -b BROKER -t Allowed -r 4 -w 4",
-            "updateTopic -b BROKER -t Denied -r 4 -w 4",
-            # Every broker of the cluster is asked, slaves too, in any order.
-            "createUser -c DefaultCluster -u alice -p alice-secret",
-            "createAcl -c DefaultCluster -s User:alice -r Topic:Allowed -a Pub,Sub -d Allow",
-        )
-        assert not any("command failed" in one for one in done), done
-        flows = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            for command in (
-                side.driver(new_library, f"flow {ALICE} Allowed 15000"),
-                side.driver(new_library, f"flow {ALICE} Denied 15000"),
-                # The Go client looks for a new master every 30 s.
-                [str(go_driver), side.namesrv, *f"flow {ALICE} Allowed 45000".split()],
-                [str(go_driver), side.namesrv, *f"flow {ALICE} Denied 45000".split()],
-            )
-        ]
-        time.sleep(6)
-        master.send_signal(signal.SIGKILL)
-        outputs = [flow.communicate(timeout=120)[0] for flow in flows]
-        seen = [side.seen(output) for output in outputs]
-        for facts, output in zip(seen, outputs, strict=True):
-            flowed, last = facts[-2:]
-            if last["topic"] == "Allowed":
-                assert int(last["done"]) > 0, output[-2000:]
-                assert int(flowed["silent"]) < 5_000, f"it sends to the new master: {output[-2000:]}"
-            else:
-                assert last["done"] == "0", output[-2000:]
-                assert "has no permission to access Topic:Denied" in flowed["why"], output[-2000:]
-        new = cluster.master()
-        assert new is not None
-        assert new is not master

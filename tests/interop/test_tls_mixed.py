@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from chaos.worlds import rocketmq
+from tests.interop import shared_classes
 from tests.interop.mixed import KeelmqNode, MixedCluster, Server, running
 from tests.interop.story import elect, put_load
 from tests.live.commands import keelmq
@@ -50,7 +51,7 @@ def mixed(real_rocketmq: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     cluster.add_broker("real")
     cluster.add_broker("keelmq", adminPort=cluster.base_port + 6, **ours)
     with pytest.MonkeyPatch.context() as patch, running(cluster):
-        patch.setenv(rocketmq.JAVA_OPTIONS, f"-XX:TieredStopAtLevel=1 {options}")
+        patch.setenv(rocketmq.JAVA_OPTIONS, shared_classes.quick(options))
         cluster.start_brokers()
         cluster.wait("a full SyncStateSet", cluster.is_full)
         yield cluster

@@ -183,7 +183,7 @@ def test_servers_simulation_and_their_invariants_run(application: Application) -
     assert application.run("-c", "import keelmq.ha.master.sync_set; " + program) == "True\n"
 
 
-@pytest.mark.slow
+@pytest.mark.live
 def test_a_cluster_of_real_processes_starts_and_the_audit_calls_it_clean(application: Application) -> None:
     told = application.run(
         "-m", "keelmq", "demo", "--seconds", "6", "--rate", "200", "--out", "out", timeout_s=150

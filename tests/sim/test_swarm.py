@@ -290,17 +290,17 @@ def test_what_is_neither_a_seed_nor_a_schedule_is_wrong_usage(tmp_path: Path) ->
 @pytest.mark.sim
 def test_a_schedule_is_shrunk_to_the_steps_and_the_time_it_needs() -> None:
     steps = [
-        Step(400, RollingChange("b1", {})),
-        Step(900, Kill("slave"), "one"),
-        Step(1500, Restart("=one")),
-        Step(2500, Kill("master"), "two"),
-        Step(3500, Restart("=two")),
+        Step(300, RollingChange("b1", {})),
+        Step(500, Kill("slave"), "one"),
+        Step(800, Restart("=one")),
+        Step(1000, Kill("master"), "two"),
+        Step(1500, Restart("=two")),
     ]
-    plan, result = shrink(SWARM, 1, "reuse_offset", plan=Plan(steps, load_ms=5000), tell=lambda line: None)
+    plan, result = shrink(SWARM, 1, "reuse_offset", plan=Plan(steps, load_ms=2000), tell=lambda line: None)
     assert result.violations
     assert {step.fault.name for step in plan.steps} <= {"kill", "restart"}
     assert len(plan.steps) < len(steps)
-    assert plan.load_ms < 5000
+    assert plan.load_ms < 2000
 
 
 def test_the_page_knows_of_every_planted_bug_whether_it_was_found() -> None:

@@ -80,7 +80,7 @@ func flow(namesrv []string, w []string) (int, error) {
 			last = time.Now()
 		}
 		cancel()
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 	}
 	fmt.Printf("DRIVER flowed who=%s topic=%s failed=%d silent=%d why=%s\n", w[1], w[3], failed, time.Since(last).Milliseconds(), url.QueryEscape(why))
 	return sent, nil

@@ -133,7 +133,7 @@ public class AclDriver {
                 if (told instanceof MQBrokerException) why = ((MQBrokerException) told).getErrorMessage();
                 else if (why.isEmpty()) why = e.toString();
             }
-            Thread.sleep(10);
+            Thread.sleep(50);
         }
         System.out.println("DRIVER flowed who=" + w[1] + " topic=" + w[3] + " failed=" + failed + " gap=" + gap
             + " silent=" + (System.currentTimeMillis() - last)
