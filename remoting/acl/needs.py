@@ -58,6 +58,7 @@ _OF_POPPED: Final = frozenset(
         Request.POLLING_INFO,
     }
 )
+_PLAIN_POPS: Final = _OF_POPPED | {Request.BATCH_ACK_MESSAGE, Request.QUERY_ASSIGNMENT}
 
 
 def admin_code(request: Command) -> int | None:
@@ -86,19 +87,8 @@ def plain_needs(request: Command) -> Iterator[plain.Need]:
     elif code in (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE, Request.UPDATE_CONSUMER_OFFSET):
         yield from _plain_topic(ext.get("topic"), Perm.SUB)
         yield from _plain_group(ext.get("consumerGroup"))
-    elif code in _OF_POPPED:
-        # Of a pop retry topic, %RETRY%group_topic, the group says all.
-        if not _of_retry(ext.get("topic")):
-            yield from _plain_topic(ext.get("topic"), Perm.SUB)
-        yield from _plain_group(ext.get("consumerGroup"))
-    elif code == Request.BATCH_ACK_MESSAGE:
-        for group, topic in _batch_acks(request):
-            yield from _plain_topic(topic, Perm.SUB)
-            yield from _plain_group(group)
-    elif code == Request.QUERY_ASSIGNMENT:
-        data = _body(request)
-        yield from _plain_topic(_text(data.get("topic")), Perm.SUB)
-        yield from _plain_group(_text(data.get("consumerGroup")))
+    elif code in _PLAIN_POPS:
+        yield from _plain_pop(request)
     elif code == Request.QUERY_MESSAGE:
         yield from _plain_topic(ext.get("topic"), Perm.SUB)
     elif code in (Request.UNREGISTER_CLIENT, Request.GET_CONSUMER_LIST_BY_GROUP):
@@ -108,6 +98,24 @@ def plain_needs(request: Command) -> Iterator[plain.Need]:
             yield from _plain_group(group)
             for topic in topics:
                 yield from _plain_topic(topic, Perm.SUB)
+
+
+def _plain_pop(request: Command) -> Iterator[plain.Need]:
+    """Of those that pop."""
+    ext = request.ext
+    if request.code == Request.BATCH_ACK_MESSAGE:
+        for group, topic in _batch_acks(request):
+            yield from _plain_topic(topic, Perm.SUB)
+            yield from _plain_group(group)
+    elif request.code == Request.QUERY_ASSIGNMENT:
+        data = _body(request)
+        yield from _plain_topic(_text(data.get("topic")), Perm.SUB)
+        yield from _plain_group(_text(data.get("consumerGroup")))
+    else:
+        # Of a pop retry topic, %RETRY%group_topic, the group says all.
+        if not _of_retry(ext.get("topic")):
+            yield from _plain_topic(ext.get("topic"), Perm.SUB)
+        yield from _plain_group(ext.get("consumerGroup"))
 
 
 def _plain_topic(topic: str | None, perm: Perm) -> Iterator[plain.Need]:
