@@ -108,7 +108,8 @@ def measure(root: Path, packages: tuple[str, ...] = PACKAGES) -> Facts:
         _classes(tree, _module(where), facts)
     facts.folders = [Counted(name, files) for name, files in folders.items()]
     facts.circles = circles({_module(path.relative_to(root)): tree for path, (tree, _) in trees.items()})
-    facts.duplicates = duplicates({str(path.relative_to(root)): path.read_text() for path in trees})
+    texts = {str(path.relative_to(root)): (tree, path.read_text()) for path, (tree, _) in trees.items()}
+    facts.duplicates = duplicates(texts)
     for counted in (facts.folders, facts.files, facts.objects, facts.records, facts.constructors):
         counted.sort(key=lambda one: (-one.number, one.name))
     facts.functions.sort(key=lambda one: (-one.lines, one.name))
@@ -225,11 +226,11 @@ def _imports(name: str, tree: ast.Module, known: dict[str, ast.Module]) -> set[s
     return (to & known.keys()) - {name}
 
 
-def duplicates(texts: dict[str, str]) -> list[list[str]]:
+def duplicates(texts: dict[str, tuple[ast.Module, str]]) -> list[list[str]]:
     """Places with ``DUPLICATE_LINES`` or more equal lines of code in a row; a longer run counts once."""
     seen: dict[tuple[str, ...], list[tuple[str, int, int]]] = defaultdict(list)
-    for name, text in texts.items():
-        code = list(_code(text))
+    for name, (tree, text) in texts.items():
+        code = list(_code(tree, text))
         for at in range(len(code) - DUPLICATE_LINES + 1):
             rows = code[at : at + DUPLICATE_LINES]
             seen[tuple(line for _, line in rows)].append((name, at, rows[0][0]))
@@ -246,8 +247,7 @@ def duplicates(texts: dict[str, str]) -> list[list[str]]:
     return sorted(blocks)
 
 
-def _code(text: str) -> Iterator[tuple[int, str]]:
-    tree = ast.parse(text)
+def _code(tree: ast.Module, text: str) -> Iterator[tuple[int, str]]:
     left_out: set[int] = set()
     for node in ast.walk(tree):
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)

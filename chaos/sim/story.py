@@ -17,6 +17,7 @@ from broker.service import Broker
 from chaos.checks import Evidence, Violation, replicas
 from chaos.checks.replicas import ReplicaLog
 from chaos.clients import ClientReader, ClientSender, body_crc
+from chaos.faults import Fault, PowerFail
 from chaos.history import Asked, History, Observed, Ok, Read, Send
 from chaos.scenarios import Plan
 from chaos.sim.cluster import GROUP, NEIGHBOUR, NEIGHBOUR_GROUP, Node, SimCluster, WorldConfig
@@ -48,6 +49,8 @@ TRIES_MAX: Final = 100
 LAST_TRIES: Final = 3
 INDEX_SAMPLES: Final = 20
 READER: Final = "consumer"
+HALF_OPEN_MS: Final = 4500.0
+"""A client waits 3 s for its answer, and its next request 1 s for the reset that tells of the new machine."""
 SILENT_MS: Final = 300.0
 """While a master that lacks nothing answers no send for so long there is something to wait for."""
 STILL_MS_MIN: Final = 600.0
@@ -94,9 +97,16 @@ class _Serving:
         self._since_ms = math.inf
         self.told = False
         """One violation is enough."""
+        self._excused_until_ms = 0.0
+
+    def on_power_failure(self, now_ms: float) -> None:
+        """Clients do not hear that a connection ended with its machine: they wait in vain."""
+        self._excused_until_ms = now_ms + HALF_OPEN_MS
 
     def look(self, now_ms: float, who: object) -> float:
         """Milliseconds since it answered, or since it is all right; 0 when it is not."""
+        if now_ms < self._excused_until_ms:
+            who = None
         events, self._looked = self._history.events[self._looked :], len(self._history)
         acked = any(isinstance(event, Ok) for event in events)
         if who is None or who != self._who or acked:
@@ -131,6 +141,7 @@ class Story:
             synced=plan.broker.get("flushDiskType") == "SYNC_FLUSH",
             unclean=lambda: unclean or self.nemesis.operator.gave_up,
         )
+        self.nemesis.after.append(self._struck)
         if plan.swarm:
             self.nemesis.after.append(self.losses.struck)
             self.history.watch(self.losses.happened)
@@ -243,6 +254,10 @@ class Story:
             if self.plan.calm_ms is not None:
                 self._calm.look(now_ms, self.cluster, statuses, busy or silent_ms > SILENT_MS)
             await asyncio.sleep(OBSERVE_S)
+
+    def _struck(self, fault: Fault, name: str) -> None:
+        if isinstance(fault, PowerFail):
+            self._serving.on_power_failure(self.cluster.clock())
 
     def _look_for_silence(self, now_ms: float, who: tuple[str, int] | None) -> float:
         if self.plan.serves_ms is None or not self._loading:
