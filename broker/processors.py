@@ -17,21 +17,28 @@ from broker.requests.operators.tables import TableProcessor
 from broker.requests.reply import ReplyProcessor
 from broker.requests.send import SendProcessor
 from broker.requests.transactions import Transactions
+from broker.timers.delivery import TimerService
+from broker.timers.progress import TimerProgress
+from broker.timers.requests import TimerProcessor
 from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.services import Upkeep
 from remoting.service import Handler
 
 
 class Processors:
-    """``handlers``: request code -> what answers it. ``delay`` and ``transactions`` also run on a master."""
+    """``handlers``: request code -> what answers it. ``delay``, ``timers`` and ``transactions`` also run on a
+    master."""
 
-    def __init__(self, context: BrokerContext, delays: DelayOffsets) -> None:
+    def __init__(self, context: BrokerContext, delays: DelayOffsets, timed: TimerProgress) -> None:
         self.sender = SendProcessor(context)
         self.replies = ReplyProcessor(context, self.sender)
         self.pulls = PullProcessor(context)
         self.clients = ClientProcessor(context)
-        self.admin = AdminProcessor(context, delays)
+        self.timers = TimerService(context, timed, self.sender)
+        self.sender.timers.waiting = self.timers.waiting
+        self.admin = AdminProcessor(context, delays, self.timers)
         self.delay = DelayService(context, delays, self.sender)
+        self._timed = timed
         self.transactions = Transactions(context, self.sender)
         self.handlers: dict[int, Handler] = {}
         self._context = context
@@ -52,6 +59,7 @@ class Processors:
             inspection=InspectionProcessor(context),
             maintenance=MaintenanceProcessor(context),
             transactions=self.transactions,
+            timers=TimerProcessor(context, self._timed, self.timers, self.sender),
             copies=context.copies,
             repair=upkeep.repair,
             compare=upkeep.compare,

@@ -29,6 +29,7 @@ from broker.tables.groups import Groups
 from broker.tables.offsets import OffsetTable
 from broker.tables.table_files import TableFiles
 from broker.tables.topics import Topics
+from broker.timers.progress import TimerProgress
 from broker.upkeep.delay import DelayOffsets
 from broker.upkeep.services import Upkeep
 from ha.service import HaService
@@ -78,8 +79,9 @@ class Broker:
             changes=changes_of(self.topics),
         )
         delays = DelayOffsets(env.now_ms)
-        self.processors = Processors(self.context, delays)
-        self.tables = TableFiles(self.context, delays)
+        timed = TimerProgress(env.now_ms)
+        self.processors = Processors(self.context, delays, timed)
+        self.tables = TableFiles(self.context, delays, timed)
         self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
         acl = AclProcessor(self.context, self.acl, self.client)
         self.processors.answer(self.upkeep, self._role_changed, acl)

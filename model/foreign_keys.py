@@ -33,7 +33,7 @@ _BROKER: Final = """
     accessMessageInMemoryHotRatio accountStatsEnable
     accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond
     aclCacheMaxNum aclCacheRefreshSecond adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
-    allowRecallWhenBrokerNotWriteable appendAckAsync appendCkAsync appendTopicForTimerDeleteKey
+    appendAckAsync appendCkAsync appendTopicForTimerDeleteKey
     asyncSendEnable authenticationMetadataProvider authenticationProvider
     authenticationStrategy authorizationMetadataProvider authorizationProvider
     authorizationStrategy autoDeleteUnusedStats autoMessageVersionOnTopicLen
@@ -83,7 +83,7 @@ _BROKER: Final = """
     loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
     loadBalanceThreadPoolQueueCapacity logicalDiskSpaceCleanForciblyThreshold
     logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
-    mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
+    mappedFileSizeConsumeQueueExt mappedFileSwapEnable
     mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
     maxClientEventCount maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize
     maxLiteSubscriptionCount maxLmqConsumeQueueNum maxMessageFilterNumForNotification maxMsgsNumBatch
@@ -119,14 +119,14 @@ _BROKER: Final = """
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
     storePathDLedgerCommitLog subscriptionExpiredTimeout
     syncBrokerMemberGroupPeriod syncControllerMetadataPeriod syncMasterFlushOffsetWhenStartup
-    timerCheckMetricsWhen timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
-    timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum
-    timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs
+    timerCheckMetricsWhen timerColdDataCheckIntervalMs timerEnableCheckMetrics
+    timerEnableDisruptor timerEnableRetryUntilSuccess timerGetMessageThreadNum
+    timerInterceptDelayLevel timerMetricSmallThreshold
     timerProgressLogIntervalMs timerPutMessageThreadNum timerRecallToTimelineEnable
     timerRecallToTimeWheelEnable timerReputServiceCorePoolSize timerReputServiceMaxPoolSize
     timerReputServiceQueueCapacity timerRocksDBPrecisionMs timerRocksDBRollIntervalHours
     timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps
-    timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable
+    timerSkipUnknownError timerWarmEnable
     timerWheelSnapshotFlush timerWheelSnapshotIntervalMs topicQueueLockNum
     transactionCheckRocksdbCoreThreads transactionCheckRocksdbMaxThreads
     transactionCheckRocksdbQueueCapacity transactionMetricFlushInterval transactionOpBatchInterval
@@ -164,10 +164,8 @@ _LIST: Final = "list the addresses"
 REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "migrateAuthFromV1Enabled": (_OFF, "accounts of ACL 1.0 are not made users of ACL 2.0"),
     "enableConsumeQueueExt": (_OFF, "a ConsumeQueue holds tag codes only"),
-    "timerWheelEnable": (_OFF, "messages are delayed by level only"),
-    "timerRocksDBEnable": (_OFF, "messages are delayed by level only"),
+    "timerRocksDBEnable": (_OFF, "timer messages wait in their topic and a wheel, not in RocksDB"),
     "enableCompaction": (_OFF, "topics are not compacted"),
-    "recallMessageEnable": (_OFF, "messages cannot be recalled"),
     "defaultMessageRequestMode": (("pull",), "there is no POP"),
     "rejectPullConsumerEnable": (_OFF, "consumers that pull are served"),
     "disableConsumeIfConsumerReadSlowly": (_OFF, "a consumer that falls behind is served on"),

@@ -20,12 +20,18 @@ NOT_FOR_CLIENT_SENDS: Final = frozenset(
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
+        "rmq_sys_wheel_timer",
     }
 )
 """Topics only the broker itself writes to; a client's send is answered NO_PERMISSION (16)."""
 
 INTERNAL_TOPICS: Final = frozenset(
-    {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "rmq_sys_wheel_timer",
+    }
 )
 """Topics that hold messages no consumer may see yet, or ever."""
 

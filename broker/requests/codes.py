@@ -15,6 +15,7 @@ from broker.requests.reply import ReplyProcessor
 from broker.requests.send import SendProcessor
 from broker.requests.transactions import Transactions
 from broker.tables.copies import Copies
+from broker.timers.requests import TimerProcessor
 from broker.upkeep.log_compare import LogCompare
 from broker.upkeep.log_repair import LogRepair
 from model.codes import Request
@@ -35,6 +36,7 @@ def handlers(
     inspection: InspectionProcessor,
     maintenance: MaintenanceProcessor,
     transactions: Transactions,
+    timers: TimerProcessor,
     copies: Copies,
     repair: LogRepair,
     compare: LogCompare,
@@ -50,6 +52,9 @@ def handlers(
         Request.SEND_REPLY_MESSAGE_V2: replies.reply,
         Request.END_TRANSACTION: transactions.end,
         Request.RESUME_CHECK_HALF_MESSAGE: transactions.resume,
+        Request.RECALL_MESSAGE: timers.recall,
+        Request.GET_TIMER_CHECK_POINT: timers.check_point,
+        Request.GET_TIMER_METRICS: timers.metrics,
         Request.PULL_MESSAGE: pull.pull,
         Request.LITE_PULL_MESSAGE: pull.pull,
         Request.QUERY_CONSUMER_OFFSET: offsets.query,

@@ -17,6 +17,8 @@ from broker.requests.fast_path import born_host
 from broker.requests.properties import changed, closed, has, int_property
 from broker.requests.send_format import BROKERS_OWN, extra_properties, is_special, region_properties, send_ext
 from broker.tables.topics import HALF_TOPIC
+from broker.timers.core import is_timer
+from broker.timers.placing import TIMERS, TimerPlacing
 from model.codes import Response
 from model.errors import DiskError, Refused
 from model.message import (
@@ -63,7 +65,6 @@ from store.flow.writing import Put
 MAX_RECONSUME_VERSION: Final = 121  # clients from 3.4.9 on may set maxReconsumeTimes
 FIRST_RETRY_LEVEL: Final = 3
 TRANSACTION_ID: Final = "__transactionId__"
-TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 TOO_LONG: Final = (
     "the message is illegal, maybe msg body or properties length not matched."
     " msg body length limit {body} B, msg properties length limit 32 KiB."
@@ -79,6 +80,7 @@ class SendProcessor:
         self._extra = extra_properties(context.config)
         self._reply_extra = encode_properties(region_properties(context.config))
         self._levels = len(context.config.delay_levels.split())
+        self.timers = TimerPlacing(context.config, context.env.now_ms, context.env.random.randrange)
 
     async def send(self, connection: Connection, request: Command) -> Command | None:
         """One message or one batch. Its answer waits in PendingAcks, hence None."""
@@ -87,18 +89,22 @@ class SendProcessor:
             header = SendHeader.parse(request.code, request.ext)
             topic = self._topic(connection, header)
             queue_id = self._queue(header, topic)
+            recall_handle: str | None = None
             if header.batch:
                 puts = await self._put_batch(connection, header, queue_id, request.body)
                 transaction_id = property_of(header.properties, UNIQ_KEY) or ""
             else:
                 message = self._single(connection, header, queue_id, request, extra=self._extra)
                 puts = self.put([message])
+                recall_handle = self.timers.recall_handle(message)
                 transaction_id = property_of(message.properties, UNIQ_KEY) or ""
             host = self._context.store_host
             ids = ",".join([message_id(host, put.physical_offset) for put in puts])
             answer = request.reply(
                 ext=send_ext(self._config, queue_id, transaction_id, ids, puts[0].queue_offset)
             )
+            if recall_handle is not None:
+                answer.ext["recallHandle"] = recall_handle
             wait = property_of(header.properties, WAIT)
             safe = wait is None or wait.lower() != "false"
             return self.answer(connection, request, answer, puts, wait=safe)
@@ -295,7 +301,8 @@ class SendProcessor:
         """Store the messages of a packed batch."""
         if header.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             raise Refused("batch request does not support retry group", Response.MESSAGE_ILLEGAL)
-        if header.sys_flag & TRANSACTION_MASK or (int_property(header.properties, DELAY) or 0) > 0:
+        late = (int_property(header.properties, DELAY) or 0) > 0 or is_timer(header.properties)
+        if header.sys_flag & TRANSACTION_MASK or late:
             raise Refused("a batch can be neither delayed nor transactional", Response.MESSAGE_ILLEGAL)
         if len(body) > self._config.message_bytes_max:
             raise Refused(TOO_LONG.format(body=self._config.message_bytes_max), Response.MESSAGE_ILLEGAL)
@@ -348,10 +355,14 @@ class SendProcessor:
         )
 
     def delayed(self, message: NewMessage) -> NewMessage:
-        """A message with a delay level goes to the schedule topic; where it belongs is kept in properties."""
+        """A message with a delay level goes to the schedule topic, one for a time of its own to the timer
+        topic; where it belongs is kept in properties. Raises Refused."""
         level = int_property(message.properties, DELAY) or 0
         if level <= 0:
-            return message
+            later = self.timers.place(message)
+            if later is not message:
+                _need_place(message)
+            return later
         _need_place(message)
         level = min(level, self._levels)
         return dataclasses.replace(
@@ -361,6 +372,7 @@ class SendProcessor:
             properties=changed(
                 message.properties,
                 {DELAY: str(level), REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id)},
+                TIMERS,
             ),
         )
 
@@ -377,12 +389,8 @@ class SendProcessor:
                 f"the broker[{self._config.broker_ip1}] sending transaction message is forbidden",
                 Response.NO_PERMISSION,
             )
-        for name in TIMER_PROPERTIES:
-            if has(text, name):
-                raise Refused(
-                    f"accurate timer message is not enabled ({name}): use a delay level",
-                    Response.SYSTEM_ERROR,
-                )
+        if (int_property(text, DELAY) or 0) <= 0:
+            self.timers.need_enabled(text)
 
     def _need_broker_writable(self) -> None:
         if not self._config.broker_permission & PERM_WRITE:

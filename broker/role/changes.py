@@ -79,6 +79,7 @@ class RoleChanges:
         if not again:
             self._processors.pulls.release_all()
             self._tasks.spawn(self._processors.delay.run(), name="delay")
+            self._tasks.spawn(self._processors.timers.run(), name="timers")
             self._tasks.spawn(self._processors.transactions.run(), name="transactions")
             self._context.env.events.add("promoted", epoch=epoch)
             log.info("broker %s is master of epoch %d", self._context.config.broker_name, epoch)

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from broker.context import BrokerContext
 from broker.tables.files import ConfigFile, Source
+from broker.timers.files import TimerCheckFile
+from broker.timers.progress import TimerProgress
 from broker.upkeep.delay import DelayOffsets
 from model.errors import DiskError
 from runtime.tasks import Tasks
@@ -22,14 +24,16 @@ DELAY_OFFSETS_WRITE_S: Final = 5.0
 
 
 class TableFiles:
-    """The files of all tables, by name. ``delays``: how far delayed messages were delivered."""
+    """The files of all tables, by name. ``delays`` and ``timed``: how far delayed and timer messages were
+    delivered."""
 
-    def __init__(self, context: BrokerContext, delays: DelayOffsets) -> None:
-        self.delays = delays
+    def __init__(self, context: BrokerContext, delays: DelayOffsets, timed: TimerProgress) -> None:
+        self.delays, self.timed = delays, timed
         self._context = context
         self._tasks = Tasks(f"broker {context.config.broker_name} files")
         self._loaded = False
         env, config = context.env, context.config
+        self.timercheck = TimerCheckFile(env, config, timed, self._tasks)
         topics, groups, offsets = context.topics, context.groups, context.offsets
         users = context.trust.directory
         directory = f"{config.store_path}/config"
@@ -94,6 +98,7 @@ class TableFiles:
             fresh_groups = groups.boot(files["groups"].load())
             offsets.load(files["offsets"].load())
             delays.load(files["delays"].load())
+            self.timercheck.load()
             context.trust.directory.load(files["auth"].load() or {})
             for name, apply in (
                 ("topics", topics.apply),
@@ -145,6 +150,8 @@ class TableFiles:
         copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
         copies.add("auth", lambda known: (context.trust.directory.to_json(), 0))
         copies.add("delays", lambda known: (delays.to_json(), 0), gathered=True)
+        copies.add("timers", lambda known: (self.timed.to_json(), 0), gathered=True)
+        self.timed.on_change.append(lambda: copies.changed("timers"))
         context.topics.on_change.append(lambda names: copies.changed("topics"))
         context.groups.on_change.append(lambda: copies.changed("groups"))
         offsets.on_change.append(lambda: copies.changed("offsets"))
@@ -173,6 +180,10 @@ class TableFiles:
                 await file.merge()
             except OSError as error:
                 log.error("cannot write %s at the stop: %s", file.path, error)
+        try:
+            await self.timercheck.flush()
+        except OSError as error:
+            log.error("cannot write %s at the stop: %s", self.timercheck.path, error)
         await self._tasks.cancel()
 
 

@@ -17,7 +17,7 @@ from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
 from model.config import BrokerConfig
 from model.errors import Refused
-from model.message import SCHEDULE_TOPIC, reply_topic
+from model.message import SCHEDULE_TOPIC, TIMER_TOPIC, reply_topic
 from model.topic import (
     AUTO_CREATE_TOPIC,
     PERM_INHERIT,
@@ -54,7 +54,7 @@ def boot_topics(config: BrokerConfig) -> list[TopicConfig]:
         TopicConfig(f"rmq_sys_SYNC_BROKER_MEMBER_{config.broker_name}", 1, 1, PERM_INHERIT),
         TopicConfig(HALF_TOPIC, 1, 1),
         TopicConfig(OP_HALF_TOPIC, 1, 1),
-        TopicConfig("rmq_sys_wheel_timer", 1, 1),
+        TopicConfig(TIMER_TOPIC, 1, 1),
     ]
     if config.trace_topic_enable:
         made.append(TopicConfig(config.trace_topic, 1, 1))

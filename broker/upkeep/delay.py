@@ -19,25 +19,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from broker.context import BrokerContext
+from broker.requests.moving import destination_of, fits, moved, records_of
 from broker.requests.properties import changed
 from broker.requests.send import SendProcessor
+from broker.timers.placing import TIMERS
 from model.errors import MqError
 from model.message import (
     DELAY,
-    PROPERTIES_BYTES_MAX,
-    REAL_QID,
-    REAL_TOPIC,
     SCHEDULE_TOPIC,
-    STORE_HOST_V6,
     WAIT,
     property_of,
 )
 from model.topic import DataVersion
-from remoting.headers import INT_MAX
 from runtime.backoff import Backoff
 from runtime.loops import level_triggered
-from store.files.consume_queue import is_queue_name
-from store.files.record import NewMessage, Record, delay_levels_ms, records_in
+from store.files.record import Record, delay_levels_ms
 from store.flow.reading import GetStatus
 from store.flow.writing import CLOCK_BACK_MAX_MS
 
@@ -52,7 +48,6 @@ UNCONFIRMED_MAX: Final = 1024  # deliveries of one level waiting for confirmatio
 DELAYED_AS: Final = "DELAYED_AS"
 """Property of a delivered copy: ``level:queue offset`` of the delayed message."""
 _ELSEWHERE: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.NO_MATCHED)
-_TIMERS: Final = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 
 
 class DelayOffsets:
@@ -163,7 +158,7 @@ class DelayService:
                 else:
                     self._remember(level, got.next_offset)
             return False
-        for record in _records(got.chunks):
+        for record in records_of(got.chunks):
             if not self._due(record, level):
                 return False
             end = self._deliver(record, level)
@@ -184,8 +179,8 @@ class DelayService:
             got = self._context.store.get(SCHEDULE_TOPIC, level - 1, offset, BATCH, BATCH_BYTES, None)
             if got.status is not GetStatus.FOUND:
                 return
-            for record in _records(got.chunks):
-                queue = _destination(record)
+            for record in records_of(got.chunks):
+                queue = destination_of(record)
                 if queue is not None and queue not in copies:
                     due_ms = record.store_timestamp_ms + self._levels_ms[level]
                     copies[queue] = set(self._copies_since(*queue, due_ms))
@@ -201,7 +196,7 @@ class DelayService:
         while True:
             got = store.get(topic, queue_id, offset, BATCH, BATCH_BYTES, None)
             if got.status is GetStatus.FOUND:
-                for record in _records(got.chunks):
+                for record in records_of(got.chunks):
                     found = property_of(record.properties, DELAYED_AS)
                     if found is not None:
                         yield found
@@ -232,50 +227,19 @@ class DelayService:
     def _deliver(self, record: Record, level: int) -> int:
         """Put a due message into its topic; returns the end of the record it became."""
         properties = record.properties
-        queue = _destination(record)
+        queue = destination_of(record)
         if queue is None:
             log.error("delayed message at %d names no queue: dropped", record.physical_offset)
             return record.physical_offset + record.size
-        host = self._context.store_host
-        message = NewMessage(
-            topic=queue[0],
-            queue_id=queue[1],
-            flag=record.flag,
-            sys_flag=record.sys_flag & ~STORE_HOST_V6 | (STORE_HOST_V6 if len(host) == 20 else 0),
-            born_timestamp_ms=record.born_timestamp_ms,
-            born_host=record.born_host,
-            store_host=host,
-            reconsume_times=record.reconsume_times,
-            prepared_transaction_offset=0,
-            body=record.body,
-            properties=_of_copy(properties, f"{level}:{record.queue_offset}"),
-        )
+        text = _of_copy(properties, f"{level}:{record.queue_offset}")
+        message = moved(record, queue, text, self._context.store_host)
         put = self._sender.put([message], stored_before=True)[0]
         return put.physical_offset + put.size
 
 
 def _of_copy(properties: str, source: str) -> str:
-    own = changed(properties, {WAIT: "false"}, (DELAY, *_TIMERS))
+    own = changed(properties, {WAIT: "false"}, (DELAY, *TIMERS))
     # Without room for its source a copy may come twice. That is better than never, for it and for all that
     # wait behind it. Without its level it always fits: it is shorter than what the log holds.
-    fitting = (text for text in (changed(own, {DELAYED_AS: source}), own) if _fits(text))
-    return next(fitting, changed(properties, {}, (DELAY, *_TIMERS)))
-
-
-def _fits(properties: str) -> bool:
-    return len(properties.encode()) <= PROPERTIES_BYTES_MAX
-
-
-def _destination(record: Record) -> tuple[str, int] | None:
-    """The topic and queue a delayed message is for; None when it names none, or an impossible one."""
-    topic = property_of(record.properties, REAL_TOPIC)
-    queue = property_of(record.properties, REAL_QID)
-    if topic is None or queue is None or not (queue.isascii() and queue.isdigit()):
-        return None
-    return (topic, int(queue)) if is_queue_name(topic, int(queue)) and int(queue) <= INT_MAX else None
-
-
-def _records(chunks: list[bytes]) -> Iterator[Record]:
-    """The records of a ``Got``; a chunk may hold several that lie back to back."""
-    for chunk in chunks:
-        yield from records_in(chunk)
+    fitting = (text for text in (changed(own, {DELAYED_AS: source}), own) if fits(text))
+    return next(fitting, changed(properties, {}, (DELAY, *TIMERS)))

@@ -3,7 +3,7 @@
 A slave asks its master for what changed; the master answers when something did (``broker/tables/copies``).
 A real master does not know that request: of it the slave copies whole tables every
 ``slaveSyncMetadataPeriod``, and at once after a change of role: topics (21), groups (201), consumer offsets
-(43), delay offsets (45).
+(43), delay offsets (45), how far timer messages are (60).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from broker.tables.copies import HOLD_MS_MAX
 from broker.tables.groups import parse_group
 from broker.tables.table_files import TableFiles
 from broker.tables.topics import parse_topic
+from broker.timers.codec import decode_told
 from model.codes import Request, Response
 from model.errors import MqError, PeerError
 from remoting import bodies
@@ -168,6 +169,8 @@ class MetadataSync:
                 _adopt(name, adopt, table)
         if "auth" in body:  # a keelmq of an older version has none, a RocketMQ broker never gives its own
             _adopt("auth", self._context.trust.directory.load, body["auth"])
+        if "timers" in body:  # as above
+            _adopt("timers", self._files.timed.adopt, body["timers"])
         if all(name in body for name, _, _ in self._tables):
             self._files.on_copied()
 
@@ -181,7 +184,18 @@ class MetadataSync:
             if not self._follows(master):
                 return
             _adopt(name, adopt, table)
+        await self._copy_timers(master)
         self._files.on_copied()
+
+    async def _copy_timers(self, master: str) -> None:
+        """How far a RocketMQ master's timer messages are. One without them says nothing."""
+        answer = await self._client.call(master, Command(int(Request.GET_TIMER_CHECK_POINT)), CALL_S)
+        if answer.code == Response.SUCCESS and self._follows(master):
+            try:
+                note, version = decode_told(answer.body)
+            except ValueError as error:
+                raise PeerError(f"the master at {master}: {error}") from None
+            self._files.timed.adopt_rocketmq(note, version)
 
     def _follows(self, master: str) -> bool:
         """Whether to copy from ``master``. Not while its log is not known to go on where ours ends: it may

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from model.config.store import StoreConfig
+from model.config.timers import TimerConfig
 from model.settings import key
 
 
 @dataclass(kw_only=True)
-class LimitsConfig(StoreConfig):
+class LimitsConfig(TimerConfig):
     """Bounds. Beyond one a request is refused; the connection and all others go on."""
 
     stats_queues_max: int = key(

@@ -14,6 +14,7 @@ from typing import Any, Final
 from broker.context import BrokerContext
 from broker.requests.answers import dialect, strict
 from broker.requests.consumers.offsets import need_own_group, stored_ms
+from broker.timers.delivery import TimerService
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
 from model.config import BrokerConfig
@@ -70,9 +71,10 @@ LIVE_KEYS: Final = frozenset(
 class AdminProcessor:
     """Answers the administration requests. ``on_config`` hears that live keys changed."""
 
-    def __init__(self, context: BrokerContext, delays: DelayOffsets) -> None:
+    def __init__(self, context: BrokerContext, delays: DelayOffsets, timers: TimerService) -> None:
         self._context = context
         self._delays = delays
+        self._timers = timers
         self._config = context.config
         self._started_ms = context.env.now_ms()
         self.on_config: list[Callable[[], None]] = []
@@ -167,9 +169,9 @@ class AdminProcessor:
             "queryThreadPoolQueueHeadWaitTimeMills": 0,
             "EndTransactionQueueSize": 0,
             "EndTransactionThreadPoolQueueCapacity": 0,
-            "timerReadBehind": 0,
-            "timerOffsetBehind": 0,
-            "timerCongestNum": 0,
+            "timerReadBehind": self._timers.behind_ms() // 1000,
+            "timerOffsetBehind": self._timers.behind_messages(),
+            "timerCongestNum": self._timers.wheel.count,
             "timerEnqueueTps": 0.0,
             "timerDequeueTps": 0.0,
             "consumersConnected": len(context.clients.consumers),

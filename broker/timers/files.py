@@ -1,0 +1,93 @@
+"""How does the note of timer messages get to ``config/timercheck`` and back?
+
+The file is RocketMQ's, written in place: all that is read lies in one sector. Soon after each change, one
+that fails is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from broker.timers.codec import FILE_BYTES, READ_BYTES, decode_check, encode_check
+from broker.timers.progress import TimerProgress
+from model.config import BrokerConfig
+from runtime.env import Env
+from runtime.tasks import Tasks
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+
+
+class TimerCheckFile:
+    """One store's file. ``load`` once, then every change of the progress is written."""
+
+    def __init__(self, env: Env, config: BrokerConfig, progress: TimerProgress, tasks: Tasks) -> None:
+        self._env = env
+        self._root = config.store_path.rstrip("/") or "/"
+        self.path = f"{self._root}/config/timercheck"
+        self._progress = progress
+        self._tasks = tasks
+        self._delay_s = config.timer_flush_interval_ms / 1000
+        self._dirty = False
+        self._writer: asyncio.Task[None] | None = None
+
+    def load(self) -> None:
+        """Raises OSError."""
+        if self._env.disk.exists(self.path):
+            file = self._env.disk.open(self.path)
+            try:
+                found = decode_check(file.pread(READ_BYTES, 0))
+            finally:
+                file.close()
+            if found is None:
+                log.error("%s is damaged: all of the timer topic is looked at anew", self.path)
+            else:
+                self._progress.take(found.note, found.version)
+        self._progress.on_change.append(self.changed)
+
+    def changed(self) -> None:
+        """Write the note soon."""
+        self._dirty = True
+        if self._writer is None or self._writer.done():
+            self._writer = self._tasks.spawn(self._write_soon(), name="write timercheck")
+
+    async def _write_soon(self) -> None:
+        while self._dirty:
+            await asyncio.sleep(self._delay_s)
+            try:
+                await self.flush()
+            except OSError as error:
+                log.error("cannot write %s, trying again: %s", self.path, error)
+                await asyncio.sleep(RETRY_S)
+
+    async def flush(self, log_bytes: int | None = None) -> None:
+        """Write now what changed. Raises OSError; the change stays noted then. ``log_bytes``: as of
+        ``encode_check``, and then it is written in any case."""
+        if not self._dirty and log_bytes is None:
+            return
+        self._dirty = False
+        data = encode_check(self._progress.note, self._progress.version, log_bytes)
+        try:
+            await self._env.offload(lambda: self._write(data))
+        except OSError:
+            self._dirty = True
+            raise
+
+    def _write(self, data: bytes) -> None:
+        disk = self._env.disk
+        fresh = not disk.exists(self.path)
+        if fresh:
+            disk.makedirs(f"{self._root}/config")
+        file = disk.open(self.path, create=True)
+        try:
+            if file.size() < FILE_BYTES:
+                file.truncate(FILE_BYTES)
+            file.pwrite(data, 0)
+            file.sync()
+        finally:
+            file.close()
+        if fresh:
+            disk.sync_dir(f"{self._root}/config")

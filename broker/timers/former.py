@@ -1,0 +1,66 @@
+"""Which timer messages did former masters deliver without a note of it? Their copies are in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from broker.requests.moving import records_of
+from broker.timers.core import Entry, Note
+from broker.upkeep.delay import DELAYED_AS
+from model.message import property_of
+from store.flow.reading import GetStatus
+from store.flow.writing import CLOCK_BACK_MAX_MS
+from store.message_store import MessageStore
+
+COUNT: Final = 32
+BYTES: Final = 1 << 20
+
+
+def mark_of(entry: Entry) -> str:
+    """What a copy says it is of, in its property ``DELAYED_AS``."""
+    return f"timer:{entry.queue_offset}"
+
+
+class FormerCopies:
+    """``noted``: how far the former master said it was. ``queue_end``: where the timer topic ended when this
+    one took over, and ``log_end`` the log.
+
+    A queue is read once, from when the first of its messages that may be there was due: later ones are due
+    later, and a copy was never stored before its message was due.
+    """
+
+    def __init__(self, store: MessageStore, noted: Note, queue_end: int, log_end: int) -> None:
+        self.queue_end = queue_end
+        self._store = store
+        self._noted = noted
+        self._log_end = log_end
+        # Store times go on from those of the former master: what is due behind this it cannot have delivered.
+        self._due_before_ms = store.stamp_ms() + CLOCK_BACK_MAX_MS
+        self._marks: dict[tuple[str, int], set[str]] = {}
+
+    async def has(self, entry: Entry, queue: tuple[str, int]) -> bool:
+        """Whether the message of ``entry``, which is for ``queue``, is there."""
+        if entry.queue_offset >= self.queue_end or entry.due_ms >= self._due_before_ms:
+            return False
+        marks = self._marks.get(queue)
+        if marks is None:
+            marks = self._marks[queue] = await self._read(queue, max(entry.due_ms, self._noted.read_ms))
+        return mark_of(entry) in marks
+
+    async def _read(self, queue: tuple[str, int], since_ms: int) -> set[str]:
+        marks: set[str] = set()
+        offset = self._store.offset_by_time(*queue, since_ms)
+        while True:
+            got = self._store.get(*queue, offset, COUNT, BYTES, None)
+            if got.status is GetStatus.FOUND:
+                for record in records_of(got.chunks):
+                    if record.physical_offset >= self._log_end:
+                        return marks
+                    mark = property_of(record.properties, DELAYED_AS)
+                    if mark is not None:
+                        marks.add(mark)
+            elif got.status not in (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
+                return marks
+            offset = got.next_offset
+            await asyncio.sleep(0)
