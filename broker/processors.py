@@ -8,6 +8,7 @@ from broker.requests.codes import handlers
 from broker.requests.consumers.heartbeats import ClientProcessor
 from broker.requests.consumers.locks import LockProcessor
 from broker.requests.consumers.offsets import OffsetProcessor
+from broker.requests.consumers.pop.pops import Pops
 from broker.requests.consumers.pull import PullProcessor
 from broker.requests.operators.admin import AdminProcessor
 from broker.requests.operators.inspection import InspectionProcessor
@@ -26,13 +27,14 @@ from remoting.service import Handler
 
 
 class Processors:
-    """``handlers``: request code -> what answers it. ``delay``, ``timers`` and ``transactions`` also run on a
-    master."""
+    """``handlers``: request code -> what answers it. ``delay``, ``timers``, ``transactions`` and
+    ``pops.revive`` also run on a master."""
 
     def __init__(self, context: BrokerContext, delays: DelayOffsets, timed: TimerProgress) -> None:
         self.sender = SendProcessor(context)
         self.replies = ReplyProcessor(context, self.sender)
         self.pulls = PullProcessor(context)
+        self.pops = Pops(context, self.sender)
         self.clients = ClientProcessor(context)
         self.timers = TimerService(context, timed, self.sender)
         self.sender.timers.waiting = self.timers.waiting
@@ -65,4 +67,5 @@ class Processors:
             compare=upkeep.compare,
             role_changed=role_changed,
         )
+        self.handlers |= self.pops.handlers()
         self.handlers |= acl.handlers()

@@ -287,6 +287,7 @@ class Broker:
 
     async def _tick(self) -> None:
         await self.processors.pulls.check()
+        self.processors.pops.polling.look_again()
         self.context.stats.tick(self.env.monotonic_ms())
 
     # What is shown

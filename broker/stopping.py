@@ -26,6 +26,7 @@ async def stop(broker: BrokerParts) -> None:
     broker.context.pending_acks.give_up()
     await broker.registration.stop()
     await broker.processors.pulls.release_all()
+    broker.processors.pops.role_ended()
     await broker.roles.stop()
     await broker.tasks.cancel()
     if broker.started:

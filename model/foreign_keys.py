@@ -52,7 +52,7 @@ _BROKER: Final = """
     compactionScheduleInternal compactionThreadNum compatibleWithOldNameSrv compressedRegister
     consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
     consumerOffsetUpdateVersionStep correctLogicMinOffsetForceInterval correctLogicMinOffsetSleepInterval
-    dataReadAheadEnable debugLockEnable defaultPopShareQueueNum defaultQueryMaxNum
+    dataReadAheadEnable debugLockEnable defaultQueryMaxNum
     delayOffsetUpdateVersionStep deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
     deleteFileBatchMax destroyMapedFileIntervalForcibly disappearTimeAfterStart diskFallRecorded
     dispatchCqCacheNum dispatchCqThreads dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId
@@ -63,7 +63,7 @@ _BROKER: Final = """
     enableLogConsumeQueueRepeatedlyBuildWhenRecover enableMessageStoreMetrics enableMixedMessageType
     enableNetWorkFlowControl enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag
     enablePopBatchAck enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
-    enableRegisterProducer enableRemotingMetrics enableRequestMetrics enableRetryTopicV2 enableRocksDBLog
+    enableRegisterProducer enableRemotingMetrics enableRequestMetrics enableRocksDBLog
     enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
     enableSkipLongAwaitingAck enableSplitMetadata enableSplitRegistration
     enableStatsMetrics enableTransactionMetrics endTransactionPoolQueueCapacity
@@ -87,7 +87,7 @@ _BROKER: Final = """
     mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
     maxClientEventCount maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize
     maxLiteSubscriptionCount maxLmqConsumeQueueNum maxMessageFilterNumForNotification maxMsgsNumBatch
-    maxOffsetMapSize maxPopPollingSize maxRecoveryCommitlogFiles maxRocksDBIndexQueryDays
+    maxOffsetMapSize maxRecoveryCommitlogFiles maxRocksDBIndexQueryDays
     maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
     maxTransferCountOnMessageInDisk memTableFlushIntervalMs messageIndexSafe
     metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
@@ -95,11 +95,11 @@ _BROKER: Final = """
     metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
     metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort minLiteTTl
     notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills
-    persistConsumerOffsetIncrementally popCkMaxBufferSize popCkOffsetMaxQueueSize popCkStayBufferTime
+    persistConsumerOffsetIncrementally popCkOffsetMaxQueueSize popCkStayBufferTime
     popCkStayBufferTimeOut popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
-    popConsumerKVServiceLog popFromRetryProbability popFromRetryProbabilityForPriority
+    popConsumerKVServiceLog popFromRetryProbabilityForPriority
     popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds
-    popPollingMapSize popPollingSize popResponseReturnActualRetryTopic popReviveConcurrency
+    popPollingMapSize popReviveConcurrency
     popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead popReviveSkipIfGroupAbsent preferredLeaderId
     printChannelGroups printChannelGroupsMinNum priorityOrderAsc processReplyMessageThreadPoolNums
     pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
@@ -108,11 +108,11 @@ _BROKER: Final = """
     queryThreadPoolQueueCapacity realTimeNotifyConsumerChange realTimePersistRocksDBConfig
     recheckReputOffsetFromCq recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval
     registerBrokerTimeoutMills replicasPerDiskPartition replyThreadPoolQueueCapacity
-    retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum
+    reviveAckWaitMs reviveMaxSlow
     reviveScanTime rocketmqHome rocksdbCompressionType rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency
     rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps scheduleAsyncDeliverMaxPendingLimit
     scheduleAsyncDeliverMaxResendNum2Blocked searchBcqByCacheEnable sendHeartbeatTimeoutMillis
-    sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverLoadBalancerEnable sharedByteBufferNum
+    sendMessageThreadPoolNums sendThreadPoolQueueCapacity sharedByteBufferNum
     shortPollingTimeMills skipPreOnline skipWhenCKRePutReachMaxTimes slaveReadEnable
     spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
     statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
@@ -166,7 +166,6 @@ REFUSED: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "enableConsumeQueueExt": (_OFF, "a ConsumeQueue holds tag codes only"),
     "timerRocksDBEnable": (_OFF, "timer messages wait in their topic and a wheel, not in RocksDB"),
     "enableCompaction": (_OFF, "topics are not compacted"),
-    "defaultMessageRequestMode": (("pull",), "there is no POP"),
     "rejectPullConsumerEnable": (_OFF, "consumers that pull are served"),
     "disableConsumeIfConsumerReadSlowly": (_OFF, "a consumer that falls behind is served on"),
     "lockInStrictMode": (_OFF, "queues are locked at the master only"),

@@ -49,6 +49,7 @@ from model.message import (
     encode_host,
     java_hash,
 )
+from model.pop import REVIVE_TOPIC_PREFIX
 from model.topic import NOT_FOR_CLIENT_SENDS, PERM_WRITE
 from remoting import codec
 from remoting.service import Connection
@@ -106,7 +107,7 @@ class _Routes:
             or not self._config.broker_permission & PERM_WRITE
             or not config.perm & PERM_WRITE
             or topic in NOT_FOR_CLIENT_SENDS
-            or topic.startswith((RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX))
+            or topic.startswith((RETRY_PREFIX, DLQ_PREFIX, LMQ_PREFIX, REVIVE_TOPIC_PREFIX))
             or len(topic.encode()) > TOPIC_BYTES_MAX
             or config.attributes
         ):

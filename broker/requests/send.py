@@ -47,6 +47,7 @@ from model.message import (
     property_of,
     retry_topic,
 )
+from model.pop import REVIVE_TOPIC_PREFIX
 from model.topic import (
     NOT_FOR_CLIENT_SENDS,
     PERM_WRITE,
@@ -212,8 +213,9 @@ class SendProcessor:
     def _topic(self, connection: Connection, header: SendHeader) -> TopicConfig:
         """The topic a send goes to, made if it may be. Raises Refused."""
         name = header.topic
-        if name in NOT_FOR_CLIENT_SENDS or name.startswith(LMQ_PREFIX):
+        if name in NOT_FOR_CLIENT_SENDS or name.startswith((LMQ_PREFIX, REVIVE_TOPIC_PREFIX)):
             # A light queue is a list of other topics' messages: a record of its own would not be in it.
+            # What stands in the revive topic brings back messages: the broker alone may say so.
             raise Refused(f"Sending message to topic[{name}] is forbidden.", Response.NO_PERMISSION)
         self._need_broker_writable()
         topics = self._context.topics

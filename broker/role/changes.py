@@ -81,6 +81,7 @@ class RoleChanges:
             self._tasks.spawn(self._processors.delay.run(), name="delay")
             self._tasks.spawn(self._processors.timers.run(), name="timers")
             self._tasks.spawn(self._processors.transactions.run(), name="transactions")
+            self._tasks.spawn(self._processors.pops.revive.run(), name="revive")
             self._context.env.events.add("promoted", epoch=epoch)
             log.info("broker %s is master of epoch %d", self._context.config.broker_name, epoch)
             await self._group_address.open()
@@ -123,6 +124,7 @@ class RoleChanges:
             await self._tasks.cancel()
             self._context.locks.clear()
         self._processors.pulls.release_all()
+        self._processors.pops.role_ended()
         self._group_address.leave()
 
     async def drain(self, transfer_target: BrokerId, timeout_s: float) -> bool:

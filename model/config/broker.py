@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from model.config.limits import LimitsConfig
+from model.config.pop import PopConfig
 from model.config.server import PERIOD_MIN_MS
 from model.settings import PORT_MAX, addresses, key, need, split_address
 
@@ -14,7 +14,7 @@ own two are 5 s and 20 s."""
 
 
 @dataclass(kw_only=True)
-class BrokerConfig(LimitsConfig):
+class BrokerConfig(PopConfig):
     """Keys of a broker."""
 
     listen_port: int = key(

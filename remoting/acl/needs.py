@@ -6,8 +6,8 @@
 
 Beyond the original: what it lets every signed client do although it changes the cluster needs a right here,
 too (UPDATE_BROKER_CONFIG, subscription groups, lists of topics; ``GUARDED``), and LITE_PULL_MESSAGE what a
-pull needs. A reply (324, 325) needs nothing where clients send it, to a reply topic; to another topic what a
-send needs.
+pull needs. BATCH_ACK_MESSAGE and QUERY_ASSIGNMENT, which the original leaves open, need what an ack needs.
+A reply (324, 325) needs nothing where clients send it, to a reply topic; to another topic what a send needs.
 """
 
 from __future__ import annotations
@@ -48,6 +48,19 @@ _UPDATE: Final = ("Update",)
 _GET: Final = ("Get",)
 
 
+_OF_POPPED: Final = frozenset(
+    {
+        Request.POP_MESSAGE,
+        Request.ACK_MESSAGE,
+        Request.CHANGE_MESSAGE_INVISIBLETIME,
+        Request.PEEK_MESSAGE,
+        Request.NOTIFICATION,
+        Request.POLLING_INFO,
+    }
+)
+_PLAIN_POPS: Final = _OF_POPPED | {Request.BATCH_ACK_MESSAGE, Request.QUERY_ASSIGNMENT}
+
+
 def admin_code(request: Command) -> int | None:
     return request.code if request.code in ADMIN_CODES else None
 
@@ -74,6 +87,8 @@ def plain_needs(request: Command) -> Iterator[plain.Need]:
     elif code in (Request.PULL_MESSAGE, Request.LITE_PULL_MESSAGE, Request.UPDATE_CONSUMER_OFFSET):
         yield from _plain_topic(ext.get("topic"), Perm.SUB)
         yield from _plain_group(ext.get("consumerGroup"))
+    elif code in _PLAIN_POPS:
+        yield from _plain_pop(request)
     elif code == Request.QUERY_MESSAGE:
         yield from _plain_topic(ext.get("topic"), Perm.SUB)
     elif code in (Request.UNREGISTER_CLIENT, Request.GET_CONSUMER_LIST_BY_GROUP):
@@ -83,6 +98,24 @@ def plain_needs(request: Command) -> Iterator[plain.Need]:
             yield from _plain_group(group)
             for topic in topics:
                 yield from _plain_topic(topic, Perm.SUB)
+
+
+def _plain_pop(request: Command) -> Iterator[plain.Need]:
+    """Of those that pop."""
+    ext = request.ext
+    if request.code == Request.BATCH_ACK_MESSAGE:
+        for group, topic in _batch_acks(request):
+            yield from _plain_topic(topic, Perm.SUB)
+            yield from _plain_group(group)
+    elif request.code == Request.QUERY_ASSIGNMENT:
+        data = _body(request)
+        yield from _plain_topic(_text(data.get("topic")), Perm.SUB)
+        yield from _plain_group(_text(data.get("consumerGroup")))
+    else:
+        # Of a pop retry topic, %RETRY%group_topic, the group says all.
+        if not _of_retry(ext.get("topic")):
+            yield from _plain_topic(ext.get("topic"), Perm.SUB)
+        yield from _plain_group(ext.get("consumerGroup"))
 
 
 def _plain_topic(topic: str | None, perm: Perm) -> Iterator[plain.Need]:
@@ -113,6 +146,10 @@ def needs(request: Command, cluster: str) -> list[Need]:
         wanted = _GET if request.code in _READS else _UPDATE
         return [Need("Cluster", cluster, wanted)] if request.code in GUARDED else []
     kind, actions, fields = row
+    if request.code in _OF_POPPED and _of_retry(request.ext.get("topic")):
+        # A pop retry topic, %RETRY%group_topic, is the group's; the original takes all behind the prefix
+        # for a group's name.
+        return [_group(request.ext.get("consumerGroup"), *actions)]
     found = []
     for name, field_kind, splitter in fields:
         value = request.ext.get(name)
@@ -164,6 +201,21 @@ def _pull(request: Command) -> Iterator[Need]:
     if not _of_retry(request.ext.get("topic")):
         yield _topic(request.ext.get("topic"), "Sub")
     yield _group(request.ext.get("consumerGroup"), "Sub")
+
+
+def _batch_ack(request: Command) -> Iterator[Need]:
+    for group, topic in _batch_acks(request):
+        if not _of_retry(topic):
+            yield _topic(topic, "Sub")
+        yield _group(group, "Sub")
+
+
+def _assignment(request: Command) -> Iterator[Need]:
+    data = _body(request)
+    topic = _text(data.get("topic"))
+    if not _of_retry(topic):
+        yield _topic(topic, "Sub")
+    yield _group(_text(data.get("consumerGroup")), "Sub")
 
 
 def _offset(*actions: str) -> Callable[[Command], Iterator[Need]]:
@@ -219,6 +271,8 @@ _OWN: Final[dict[int, Callable[[Command], Iterator[Need]]]] = {
     Request.CONSUMER_SEND_MSG_BACK: lambda request: iter([_group(request.ext.get("group"), "Sub")]),
     Request.PULL_MESSAGE: _pull,
     Request.LITE_PULL_MESSAGE: _pull,
+    Request.BATCH_ACK_MESSAGE: _batch_ack,
+    Request.QUERY_ASSIGNMENT: _assignment,
     Request.QUERY_MESSAGE: lambda request: iter([_topic(request.ext.get("topic"), *_GET_SUB)]),
     Request.HEART_BEAT: _heartbeat,
     Request.UNREGISTER_CLIENT: _unregister,
@@ -269,6 +323,12 @@ def _consumers(request: Command) -> Iterator[tuple[str | None, list[str | None]]
     for consumer in _list(_body(request).get("consumerDataSet")):
         topics = [_text(sub.get("topic")) for sub in _list(consumer.get("subscriptionDataSet"))]
         yield _text(consumer.get("groupName")), topics
+
+
+def _batch_acks(request: Command) -> Iterator[tuple[str | None, str | None]]:
+    """Group and topic of each pop that messages are acknowledged of."""
+    for ack in _list(_body(request).get("acks")):
+        yield _text(ack.get("c", ack.get("consumerGroup"))), _text(ack.get("t", ack.get("topic")))
 
 
 def _list(value: Any) -> list[Mapping[str, Any]]:

@@ -102,7 +102,8 @@ def test_no_number_below_zero_is_taken_unless_it_means_something(kind: type[Conf
             except ConfigError:
                 continue
             taken.append(name)
-    assert taken == (["brokerId", "brokerElectionPriority"] if kind is BrokerConfig else [])
+    below = ["defaultPopShareQueueNum", "brokerId", "brokerElectionPriority"]
+    assert taken == (below if kind is BrokerConfig else [])
 
 
 def test_a_controller_must_be_one_of_its_peers() -> None:

@@ -36,7 +36,7 @@ def look(
     got = first = get(offset, min(count_max, STEP))
     while got.status is GetStatus.FOUND:
         for chunk in got.chunks:
-            for raw in _records(chunk):
+            for raw in split(chunk):
                 looked += 1
                 if chooses(properties(decode(raw, check_crc=False).properties)):
                     found.append(raw)
@@ -52,7 +52,7 @@ def look(
     return Got(status, first.next_offset, first.min_offset, first.max_offset, found, len(found))
 
 
-def _records(chunk: bytes) -> list[bytes]:
+def split(chunk: bytes) -> list[bytes]:
     """The whole records one after the other."""
     view, at, found = memoryview(chunk), 0, []
     while at < len(chunk):

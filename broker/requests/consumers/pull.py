@@ -23,6 +23,7 @@ from model.codes import Response
 from model.config import BrokerConfig
 from model.errors import MqError, Refused
 from model.message import LMQ_PREFIX
+from model.pop import is_revive_topic
 from model.topic import INTERNAL_TOPICS, PERM_READ, SubscriptionGroupConfig, TopicConfig, is_system_group
 from remoting.codec import Command
 from remoting.headers import PullAnswer, PullHeader
@@ -63,7 +64,8 @@ class PullProcessor:
     async def pull(self, connection: Connection, request: Command) -> Command | None:
         """The messages, or None while the pull is held. Raises Refused."""
         header = PullHeader.parse(request.ext)
-        if header.topic in INTERNAL_TOPICS and self._context.trust.credentials is not None:
+        internal = header.topic in INTERNAL_TOPICS or is_revive_topic(header.topic)
+        if internal and self._context.trust.credentials is not None:
             # As of the original anybody may read them; where peers prove themselves, operators alone.
             self._context.trust.credentials.check_signed(request)
         topic, group = self._allowed(header)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
+from broker.requests.consumers.pop.codec import Ack, BatchAck, Checkpoint
 from broker.requests.fast_headers import ODD, BinaryHeads, decode_json, odd_json
 from client.pull import parse_records
 from client.routes import Route
@@ -13,9 +14,10 @@ from model.codes import Request
 from model.compression import PIECE_BYTES, plain_pieces
 from model.errors import PeerError, Refused
 from model.message import decode_properties, encode_properties, parse_message_id, property_of
+from model.pop import ExtraInfo, parse_message_offsets, parse_start_offsets
 from model.sql92.compile import SqlError, compile_filter
 from namesrv.codec import parse_queues, parse_registration, parse_version
-from remoting import bodies, codec, headers
+from remoting import bodies, codec, headers, pop_headers
 from store.files.record import walk
 from tests.broker.helpers import batch_body
 from tests.fakes.broker.send_path import WAYS, Side
@@ -63,6 +65,10 @@ _HEADERS: Final[tuple[tuple[Any, bool], ...]] = (
     (headers.QueueHeader.parse, False),
     (lambda ext: headers.OffsetHeader.parse(Request.UPDATE_CONSUMER_OFFSET, ext), False),
     (headers.BrokerHeader.parse, True),
+    (pop_headers.PopHeader.parse, True),
+    (pop_headers.PopAnswer.parse, True),
+    (lambda ext: pop_headers.AckHeader.parse(ext, change=True), True),
+    (lambda ext: pop_headers.LookHeader.parse(ext, peek=True, poll=True), False),
 )
 
 
@@ -86,6 +92,41 @@ def _header_seeds() -> Iterable[bytes]:
         if len(text) < 1000:
             for number in range(len(_HEADERS)):
                 yield bytes((number,)) + text
+
+
+def _pop_body(data: bytes) -> None:
+    """The first byte says which: a checkpoint, an ack, many acks, or a client's."""
+    kind, body = data[:1], data[1:]
+    if kind == b"c":
+        point = Checkpoint.parse(body)
+        assert Checkpoint.parse(point.encode()) == point
+    elif kind == b"b":
+        ack = BatchAck.parse(bodies.loads_object(body), 4096)
+        assert BatchAck.parse(ack.to_json(), 1 << 16) == ack
+    else:
+        one = Ack.parse(body, batch=kind == b"m")
+        assert Ack.parse(one.encode(), batch=kind == b"m") == one
+
+
+def _pop_seeds() -> Iterable[bytes]:
+    yield b"c" + Checkpoint(5, 1000, 60000, 2, "T", "g", "broker-a", [0, 2]).encode()
+    yield b"a" + Ack([100], 200, "group", "topic", 3, 1670212915531, "b").encode()
+    yield b"m" + Ack([100, 101], 200, "group", "topic", 3, 1670212915531, "b", batch=True).encode()
+    yield b"b" + bodies.dumps(BatchAck("g", "T", "0", 100, 1, 2, 1, 5000, [1, 3, 5]).to_json())
+
+
+def _pop_text(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    if ";" in text:
+        parse_start_offsets(text)
+        parse_message_offsets(text)
+    else:
+        assert ExtraInfo.parse(ExtraInfo.parse(text).to_text()) == ExtraInfo.parse(text)
+
+
+def _pop_text_seeds() -> Iterable[bytes]:
+    yield b"10 1670212915531 60000 3 0 broker-a 2 11"
+    yield b"0 0 5;1 0 1"
 
 
 def _fast_header(data: bytes) -> None:
@@ -259,6 +300,8 @@ TARGETS: Final = (
         seeds=lambda: [*golden.headers(codec.JSON), *golden.headers(codec.ROCKETMQ)],
         weight=6,
     ),
+    Target(name="pop_bodies", run=_pop_body, declared=(PeerError,), seeds=_pop_seeds, weight=3),
+    Target(name="pop_texts", run=_pop_text, declared=(ValueError,), seeds=_pop_text_seeds, weight=2),
     Target(name="json_bodies", run=_body, declared=(PeerError,), seeds=golden.bodies_of, weight=4),
     Target(
         name="registration", run=_registered, declared=(PeerError, Refused), seeds=_registered_seeds, weight=3

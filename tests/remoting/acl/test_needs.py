@@ -17,8 +17,8 @@ from remoting.auth import PEER_CODES
 from remoting.codec import Command
 from tests import GOLDEN
 
-STRICTER = {Request.LITE_PULL_MESSAGE}
-"""What a client gets by them is a topic's messages: the original asks for nothing."""
+STRICTER = {Request.LITE_PULL_MESSAGE, Request.BATCH_ACK_MESSAGE, Request.QUERY_ASSIGNMENT}
+"""What a client gets by them are a topic's messages, or their end: the original asks for nothing."""
 
 
 def lines(name: str) -> list[dict[str, object]]:
@@ -128,6 +128,15 @@ BEAT = json.dumps(
         (Request.PULL_MESSAGE, {"topic": "T", "consumerGroup": "g"}, b"", [sub("T"), sub("g", True)]),
         (Request.LITE_PULL_MESSAGE, {"topic": "T", "consumerGroup": "g"}, b"", [sub("T"), sub("g", True)]),
         (Request.PULL_MESSAGE, {"topic": "%RETRY%g", "consumerGroup": "g"}, b"", [sub("g", True)] * 2),
+        (Request.POP_MESSAGE, {"topic": "T", "consumerGroup": "g"}, b"", [sub("T"), sub("g", True)]),
+        (Request.ACK_MESSAGE, {"topic": "%RETRY%g_T", "consumerGroup": "g"}, b"", [sub("g", True)]),
+        (
+            Request.BATCH_ACK_MESSAGE,
+            {},
+            b'{"acks":[{"c":"g","t":"T"},{"c":"h","t":"U"}]}',
+            [sub("T"), sub("g", True), sub("U"), sub("h", True)],
+        ),
+        (Request.QUERY_ASSIGNMENT, {}, b'{"topic":"T","consumerGroup":"g"}', [sub("T"), sub("g", True)]),
         (Request.QUERY_MESSAGE, {"topic": "T"}, b"", [sub("T")]),
         (Request.HEART_BEAT, {}, BEAT, [sub("g", True), sub("T"), sub("g", True)]),
         (Request.UNREGISTER_CLIENT, {"consumerGroup": "g"}, b"", [sub("g", True)]),
@@ -144,3 +153,21 @@ BEAT = json.dumps(
 )
 def test_what_acl_1_asks(code: int, ext: dict[str, str], body: bytes, wanted: list[plain.Need]) -> None:
     assert list(plain_needs(Command(code, ext, body))) == wanted
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "body", "wanted"),
+    [
+        (Request.POP_MESSAGE, {"topic": "T", "consumerGroup": "g"}, b"", ["Group:g", "Topic:T"]),
+        (Request.ACK_MESSAGE, {"topic": "%RETRY%g_T", "consumerGroup": "g"}, b"", ["Group:g"]),
+        (Request.ACK_MESSAGE, {"topic": "%RETRY%g+T", "consumerGroup": "g"}, b"", ["Group:g"]),
+        (Request.BATCH_ACK_MESSAGE, {}, b'{"acks":[{"c":"g","t":"T"}]}', ["Topic:T", "Group:g"]),
+        (Request.QUERY_ASSIGNMENT, {}, b'{"topic":"T","consumerGroup":"g"}', ["Topic:T", "Group:g"]),
+    ],
+)
+def test_what_acl_2_asks_of_those_that_pop(
+    code: int, ext: dict[str, str], body: bytes, wanted: list[str]
+) -> None:
+    found = needs(Command(code, ext, body), "C")
+    assert [str(need) for need in found] == wanted
+    assert {need.actions for need in found} == {("Sub",)}

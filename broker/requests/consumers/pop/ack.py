@@ -1,0 +1,186 @@
+"""What happens to a popped message that its consumer has handled, or wants to keep for longer?
+
+ACK_MESSAGE (200051), BATCH_ACK_MESSAGE (200151) and CHANGE_MESSAGE_INVISIBLETIME (200053), at the master.
+Each is a record of the revive topic. The answer leaves when that is safe: what a client heard to be
+acknowledged does not come back after a failover.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from broker.context import BrokerContext
+from broker.requests.consumers.pop.checks import need_invisible, need_queue
+from broker.requests.consumers.pop.codec import Ack, BatchAck, Checkpoint
+from broker.requests.consumers.pop.log import PopLog
+from broker.requests.send import SendProcessor
+from model.codes import Response
+from model.errors import PeerError, Refused
+from model.pop import MESSAGES_MAX, ORDER_REVIVE_QUEUE, ExtraInfo, real_topic
+from remoting import bodies
+from remoting.codec import Command
+from remoting.pop_headers import AckHeader
+from remoting.service import Connection
+from store.flow.writing import Put
+
+BATCH_ACKS_MAX: Final = 1024
+"""Pops one request may acknowledge messages of."""
+BATCH_SPAN_MAX: Final = 65536
+"""So far behind the first offset of a pop may its last one be."""
+BATCH_BYTES_MAX: Final = 4 << 20
+
+
+class AckProcessor:
+    """Answers 200051, 200151 and 200053."""
+
+    def __init__(self, context: BrokerContext, sender: SendProcessor, pop_log: PopLog) -> None:
+        self._context = context
+        self._sender = sender
+        self._log = pop_log
+
+    async def ack(self, connection: Connection, request: Command) -> Command | None:
+        """Raises Refused."""
+        header = AckHeader.parse(request.ext, change=False)
+        store = self._context.store
+        need_queue(self._context, header.topic, header.queue_id, header.group)
+        least, end = (
+            find(header.topic, header.queue_id) for find in (store.min_queue_offset, store.max_queue_offset)
+        )
+        if not least <= header.offset <= end:
+            raise Refused(
+                f"offset is illegal, key:{header.topic}@{header.queue_id}, commit:{header.offset},"
+                f" store:{least}~{end}",
+                Response.NO_MESSAGE,
+            )
+        info = _extra_info(header.extra_info)
+        self._need_revive_queue(info.revive_queue)
+        await self._context.admit(connection, request)
+        put = self._write(_ack_of(header, info), info)
+        return self._sender.answer(connection, request, request.reply(), [put], wait=True)
+
+    async def ack_batch(self, connection: Connection, request: Command) -> Command | None:
+        """Raises Refused. As in the original, what is not there any more is passed over."""
+        broker, acks = self._parse(request.body)
+        rows = [(self._batch_ack(broker, batch), batch) for batch in acks]
+        await self._context.admit(connection, request)
+        puts = []
+        for ack, batch in rows:
+            if ack.offsets:
+                due_ms = batch.pop_time_ms + batch.invisible_ms
+                puts.append(self._log.write_ack(ack, batch.revive_queue, due_ms))
+                self._count(ack)
+        if not puts:
+            return request.reply()
+        return self._sender.answer(connection, request, request.reply(), puts, wait=True)
+
+    async def change_invisible_time(self, connection: Connection, request: Command) -> Command | None:
+        """A checkpoint of its own for the one message, then an acknowledgement of the former pop. Raises
+        Refused."""
+        header = AckHeader.parse(request.ext, change=True)
+        assert header.invisible_ms is not None, "a change has one"
+        store = self._context.store
+        need_queue(self._context, header.topic, header.queue_id, header.group)
+        need_invisible(self._context, header.invisible_ms)
+        least, end = (
+            find(header.topic, header.queue_id) for find in (store.min_queue_offset, store.max_queue_offset)
+        )
+        if not least <= header.offset < end:
+            raise Refused("the message is not there", Response.NO_MESSAGE)
+        info = _extra_info(header.extra_info)
+        self._need_revive_queue(info.revive_queue)
+        await self._context.admit(connection, request)
+        pop_time_ms = self._context.env.now_ms()
+        if info.start == header.offset:
+            # Both pops begin at this message: they must not be taken for one.
+            pop_time_ms = max(pop_time_ms, info.pop_time_ms + 1)
+        point = Checkpoint(
+            header.offset,
+            pop_time_ms,
+            header.invisible_ms,
+            header.queue_id,
+            header.topic,
+            header.group,
+            info.broker,
+            [0],
+        )
+        puts = [
+            self._log.write_checkpoint(point, info.revive_queue),
+            self._write(_ack_of(header, info), info),
+        ]
+        ext = {
+            "popTime": str(pop_time_ms),
+            "invisibleTime": str(header.invisible_ms),
+            "reviveQid": str(info.revive_queue),
+        }
+        return self._sender.answer(connection, request, request.reply(ext=ext), puts, wait=True)
+
+    def _write(self, ack: Ack, info: ExtraInfo) -> Put:
+        put = self._log.write_ack(ack, info.revive_queue, info.pop_time_ms + info.invisible_ms)
+        self._count(ack)
+        return put
+
+    def _count(self, ack: Ack) -> None:
+        key = f"{ack.topic}@{ack.group}"
+        now_ms = self._context.env.monotonic_ms()
+        self._context.stats.counters.add("GROUP_ACK_NUMS", key, len(ack.offsets), now_ms)
+
+    def _need_revive_queue(self, queue_id: int) -> None:
+        if queue_id != ORDER_REVIVE_QUEUE and queue_id >= self._context.config.revive_queues:
+            raise Refused(f"reviveQid[{queue_id}] is illegal", Response.INVALID_PARAMETER)
+
+    def _batch_ack(self, broker: str, batch: BatchAck) -> Ack:
+        try:
+            topic = real_topic(batch.topic, batch.group, batch.kind)
+        except ValueError as error:
+            raise Refused(str(error), Response.SYSTEM_ERROR) from None
+        self._need_revive_queue(batch.revive_queue)
+        store = self._context.store
+        least, end = (
+            store.min_queue_offset(topic, batch.queue_id),
+            store.max_queue_offset(topic, batch.queue_id),
+        )
+        offsets = [batch.start + diff for diff in batch.diffs if least <= batch.start + diff <= end]
+        return Ack(
+            offsets, batch.start, batch.group, topic, batch.queue_id, batch.pop_time_ms, broker, batch=True
+        )
+
+    def _parse(self, body: bytes) -> tuple[str, list[BatchAck]]:
+        """Raises Refused."""
+        if len(body) > BATCH_BYTES_MAX:
+            raise Refused(f"a batch of acks has at most {BATCH_BYTES_MAX} bytes", Response.SYSTEM_ERROR)
+        try:
+            found: dict[str, Any] = bodies.loads_object(body) if body else {}
+            acks = found.get("acks")
+            if not acks:
+                raise Refused("a batch of acks has none", Response.NO_MESSAGE)
+            if not isinstance(acks, list) or len(acks) > BATCH_ACKS_MAX:
+                raise PeerError(f"acks is not a list of at most {BATCH_ACKS_MAX}")
+            if not all(isinstance(ack, dict) for ack in acks):
+                raise PeerError("an ack is an object")
+            broker = found.get("brokerName")
+            name = broker if isinstance(broker, str) and broker else self._context.config.broker_name
+            parsed = [BatchAck.parse(ack, BATCH_SPAN_MAX) for ack in acks]
+            if any(len(ack.diffs) > MESSAGES_MAX for ack in parsed):
+                raise PeerError(f"a pop has at most {MESSAGES_MAX} messages")
+            return name, parsed
+        except PeerError as error:
+            raise Refused(f"the body is not a batch of acks: {error}", Response.SYSTEM_ERROR) from None
+
+
+def _ack_of(header: AckHeader, info: ExtraInfo) -> Ack:
+    return Ack(
+        [header.offset],
+        info.start,
+        header.group,
+        header.topic,
+        header.queue_id,
+        info.pop_time_ms,
+        info.broker,
+    )
+
+
+def _extra_info(text: str) -> ExtraInfo:
+    try:
+        return ExtraInfo.parse(text)
+    except ValueError as error:
+        raise Refused(f"the extra info is none: {error}", Response.SYSTEM_ERROR) from None

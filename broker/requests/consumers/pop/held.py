@@ -1,0 +1,145 @@
+"""Which pops wait, for which group and queue, and which message wakes which of them?"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from broker.state.clients import Subscription
+from model.pop import ALL_QUEUES, pop_retry_topic
+from remoting.codec import Command
+from remoting.pop_headers import LookHeader, PopHeader
+from remoting.service import Connection
+
+Key = tuple[str, str, int]
+"""Topic, group, queue or ALL_QUEUES."""
+
+
+@dataclass(slots=True, eq=False)
+class HeldPop:
+    """A pop that waits, or with a ``LookHeader`` a question whether there are messages."""
+
+    connection: Connection
+    request: Command
+    header: PopHeader | LookHeader
+    subscription: Subscription | None
+    deadline_ms: float
+    waits: bool = True
+
+    @property
+    def key(self) -> Key:
+        return self.header.topic, self.header.group, max(self.header.queue_id, ALL_QUEUES)
+
+
+class HeldPops:
+    """All pops that wait, oldest first; pure.
+
+    Holds: ``count`` is that of all keys, and of all connections together.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.by_connection: Counter[Connection] = Counter()
+        self._waiting: dict[Key, deque[HeldPop]] = {}
+        self._groups: dict[str, dict[tuple[str, str], set[int]]] = {}  # name of a topic -> who waits for it
+        self._deadlines: list[tuple[float, int, HeldPop]] = []
+        self._added = 0
+
+    def add(self, held: HeldPop) -> None:
+        held.waits = True
+        waiting = self._waiting.get(held.key)
+        if waiting is None:
+            waiting = self._waiting[held.key] = deque()
+            self._name(held.key, waits=True)
+        waiting.append(held)
+        self.count += 1
+        self.by_connection[held.connection] += 1
+        self._added += 1
+        heapq.heappush(self._deadlines, (held.deadline_ms, self._added, held))
+
+    def of(self, key: Key) -> int:
+        """How many wait for it."""
+        return len(self._waiting.get(key, ()))
+
+    def waiting_keys(self) -> list[Key]:
+        return list(self._waiting)
+
+    def first(self, key: Key) -> HeldPop | None:
+        waiting = self._waiting.get(key)
+        return waiting[0] if waiting else None
+
+    def woken_by(self, topic: str, queue_id: int) -> Iterator[Key]:
+        """What may have become of use to whom: each key that waits for a message of this queue."""
+        for (name, group), queues in list(self._groups.get(topic, {}).items()):
+            # A pop of one queue also takes what is in the retry topic, whatever queue it is in there.
+            wanted = queues & {ALL_QUEUES, queue_id} if name == topic else queues
+            yield from ((name, group, queue) for queue in sorted(wanted))
+
+    def take(self, key: Key) -> HeldPop | None:
+        """The oldest one; it waits no more."""
+        waiting = self._waiting.get(key)
+        if not waiting:
+            return None
+        held = waiting.popleft()
+        self._gone(held, waiting)
+        return held
+
+    def overdue(self, now_ms: float) -> list[HeldPop]:
+        """Those whose time is over; they wait no more."""
+        found = []
+        while self._deadlines and (self._deadlines[0][0] <= now_ms or not self._deadlines[0][2].waits):
+            held = heapq.heappop(self._deadlines)[2]
+            if held.waits:
+                waiting = self._waiting[held.key]
+                waiting.remove(held)
+                self._gone(held, waiting)
+                found.append(held)
+        return found
+
+    def next_deadline_ms(self) -> float | None:
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def take_all(self) -> list[HeldPop]:
+        found = [held for waiting in self._waiting.values() for held in waiting]
+        for held in found:
+            held.waits = False
+        self._waiting.clear()
+        self._groups.clear()
+        self._deadlines.clear()
+        self.by_connection.clear()
+        self.count = 0
+        return found
+
+    def _gone(self, held: HeldPop, waiting: deque[HeldPop]) -> None:
+        held.waits = False
+        if not waiting:
+            del self._waiting[held.key]
+            self._name(held.key, waits=False)
+        self.count -= 1
+        self.by_connection[held.connection] -= 1
+        if not self.by_connection[held.connection]:
+            del self.by_connection[held.connection]
+
+    def _name(self, key: Key, *, waits: bool) -> None:
+        topic, group, queue_id = key
+        retries = [pop_retry_topic(topic, group, v2=v2) for v2 in (False, True)]
+        for name in (topic, *retries):
+            groups = self._groups.setdefault(name, {})
+            queues = groups.setdefault((topic, group), set())
+            if waits:
+                queues.add(queue_id)
+            else:
+                queues.discard(queue_id)
+            if not queues:
+                del groups[topic, group]
+            if not groups:
+                del self._groups[name]
+
+    def check_invariants(self) -> None:
+        assert self.count == sum(map(len, self._waiting.values())), "each waits once"
+        assert self.count == sum(self.by_connection.values()), "each is of one connection"
+        assert all(self._waiting.values()), "a key is known while one waits for it"
+        waiting = {held[2].key for held in self._deadlines if held[2].waits}
+        assert waiting == set(self._waiting), "each has a deadline"

@@ -1,0 +1,131 @@
+"""How far is each group, and what stands in the revive topic?
+
+Every checkpoint and every acknowledgement is a record of its own, at once. (The original can merge them in
+memory before; ``enablePopBufferMerge`` is off there, too.) The original sends each through its timers, which
+put it into the revive queue when the invisible time is over; here it lies there from the start, and
+``revive`` waits. ``TIMER_DELIVER_MS`` says when it is due all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.requests.consumers.pop.codec import CK_TAG, Ack, Checkpoint
+from broker.requests.consumers.pop.positions import Key, Positions
+from broker.requests.send import SendProcessor
+from model.message import BORN_HOST_V6, STORE_HOST_V6, TAGS, UNIQ_KEY, encode_properties
+from model.pop import TIMER_DELIVER_MS, revive_topic
+from store.files.record import NewMessage
+from store.flow.writing import Put
+
+ACK_TIME_MS: Final = 1000
+"""A checkpoint is due so long before its messages come back, an acknowledgement with them."""
+
+
+class PopLog:
+    """Writes the revive topic of a master, and moves the offsets of its groups."""
+
+    def __init__(self, context: BrokerContext, sender: SendProcessor) -> None:
+        self.topic = revive_topic(context.config.cluster_name)
+        self.open_checkpoints = 0
+        """As the revive service counts them."""
+        self._context = context
+        self._sender = sender
+        self.positions = Positions()
+        self._committed: dict[Key, int | None] = {}  # of queues with a commit on its way: what the table says
+        context.store.on_arrive.append(self._arrived)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is not acknowledged that nothing more is to be popped."""
+        return self.open_checkpoints + len(self.positions) >= self._context.config.checkpoints_max
+
+    # Offsets
+
+    def known(self, topic: str, group: str, queue_id: int) -> int | None:
+        """Where a group goes on in a queue; None if it never was there."""
+        key = (topic, group, queue_id)
+        table = self._context.offsets.get(group, topic, queue_id)
+        here = self.positions.get(key)
+        if here is not None and table == self._committed.get(key):
+            return here
+        self._forget(key)  # its offset was reset
+        return table
+
+    def offset(self, topic: str, group: str, queue_id: int) -> int:
+        """As ``known``; where the queue begins for a group that never was there."""
+        found = self.known(topic, group, queue_id)
+        return self._context.min_offset(topic, queue_id) if found is None else found
+
+    def moved(self, topic: str, group: str, queue_id: int, offset: int, end: int = 0) -> None:
+        """A group goes on at ``offset``, for good once the log is confirmed up to ``end``."""
+        key = (topic, group, queue_id)
+        if self.positions.get(key) is None:
+            self._committed[key] = self._context.offsets.get(group, topic, queue_id)
+        self.positions.popped(key, offset, end)
+        self.note()
+
+    def note(self) -> None:
+        """Commit what is confirmed by now."""
+        if not self._context.role_state.is_master:
+            return
+        # Of several for one queue the last one alone counts.
+        for key, offset in dict(self.positions.confirmed(self._context.store.confirmed)).items():
+            topic, group, queue_id = key
+            if self._context.offsets.get(group, topic, queue_id) != self._committed[key]:
+                self._forget(key)
+                continue
+            self._context.offsets.commit(group, topic, queue_id, offset)
+            self._committed[key] = offset
+            if self.positions.get(key) is None:
+                del self._committed[key]
+
+    def clear(self) -> None:
+        """The role ended: what was not confirmed may not be there."""
+        self.positions.clear()
+        self._committed.clear()
+        self.open_checkpoints = 0
+
+    def _forget(self, key: Key) -> None:
+        self.positions.drop(key)
+        self._committed.pop(key, None)
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        if topic == self.topic and len(self.positions):
+            self.note()
+
+    # Records
+
+    def write_checkpoint(self, point: Checkpoint, queue_id: int, next_offset: int | None = None) -> Put:
+        """Raises Refused. ``next_offset``: where the group goes on behind what was popped."""
+        due_ms = max(0, point.revive_time_ms - ACK_TIME_MS)
+        put = self._put(queue_id, CK_TAG, point.unique_id(), due_ms, point.encode())
+        if next_offset is not None:
+            end = put.physical_offset + put.size
+            self.moved(point.topic, point.group, point.queue_id, next_offset, end)
+        return put
+
+    def write_ack(self, ack: Ack, queue_id: int, due_ms: int) -> Put:
+        """Raises Refused."""
+        return self._put(queue_id, ack.tag, ack.unique_id(), due_ms, ack.encode())
+
+    def _put(self, queue_id: int, tag: str, unique_id: str, due_ms: int, body: bytes) -> Put:
+        context = self._context
+        context.topics.ensure(self.topic, context.config.revive_queues)
+        host = context.store_host
+        properties = {TAGS: tag, UNIQ_KEY: unique_id, TIMER_DELIVER_MS: str(due_ms)}
+        message = NewMessage(
+            topic=self.topic,
+            queue_id=queue_id,
+            flag=0,
+            sys_flag=BORN_HOST_V6 | STORE_HOST_V6 if len(host) == 20 else 0,
+            born_timestamp_ms=context.env.now_ms(),
+            born_host=host,
+            store_host=host,
+            reconsume_times=0,
+            prepared_transaction_offset=0,
+            body=body,
+            properties=encode_properties(properties),
+        )
+        return self._sender.put([message])[0]

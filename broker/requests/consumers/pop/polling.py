@@ -1,0 +1,160 @@
+"""When is a pop tried again that found nothing?
+
+When a message comes that it may be for, when another one of its group left some, and when its time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.requests.consumers.pop.held import HeldPop, HeldPops, Key
+from broker.state.clients import Subscription
+from model.codes import Response
+from model.errors import MqError, Refused
+from model.pop import ALL_QUEUES
+from remoting.codec import Command
+from remoting.pop_headers import LookHeader, PopHeader
+from remoting.service import Connection
+from runtime.tasks import Tasks
+from runtime.turns import Slice
+
+log = logging.getLogger(__name__)
+
+EARLY_MS: Final = 50
+"""A pop is answered so long before its time is over, as in the original: its client does not wait longer."""
+TIMER_MS: Final = 20
+
+SERVED: Final = Command(0)
+"""Stands for an answer that is on its way already."""
+
+
+class Polling:
+    """Holds pops, and tries them again through ``serve(held, last)``."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self.serve: Callable[[HeldPop, bool], Command | None]
+        self._context = context
+        self._config = context.config
+        self.pops = HeldPops()
+        self._due: dict[Key, None] = {}
+        self._tasks = Tasks("held pops")
+        self._waking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        context.store.on_arrive.append(self._arrived)
+
+    @property
+    def held(self) -> int:
+        return self.pops.count
+
+    def waiting(self, topic: str, group: str, queue_id: int) -> int:
+        """How many pops of a group wait for one queue, or for all (-1)."""
+        return self.pops.of((topic, group, max(queue_id, ALL_QUEUES)))
+
+    def hold(
+        self,
+        connection: Connection,
+        request: Command,
+        header: PopHeader | LookHeader,
+        subscription: Subscription | None,
+        wait_ms: int,
+    ) -> Response | None:
+        """None: it waits. Else what to answer at once."""
+        wait_ms = min(wait_ms, self._config.suspend_ms_max) - EARLY_MS
+        if header.poll_ms <= 0 or wait_ms <= 0 or request.is_oneway or connection.closed:
+            return Response.POLLING_TIMEOUT
+        kept = dataclasses.replace(request, ext={}, body=b"")
+        deadline_ms = self._context.env.monotonic_ms() + wait_ms
+        held = HeldPop(connection, kept, header, subscription, deadline_ms)
+        full = (
+            self.pops.count >= self._config.held_pops_max
+            or self.pops.of(held.key) >= self._config.held_pops_per_queue
+            or self.pops.by_connection[connection] >= self._config.held_pops_per_connection
+        )
+        if full:
+            return Response.POLLING_FULL
+        self.pops.add(held)
+        self._arm()
+        return None
+
+    def more(self, header: PopHeader) -> None:
+        """One of the group left messages: another one that waits may have them."""
+        self._note((header.topic, header.group, max(header.queue_id, ALL_QUEUES)))
+
+    def unblocked(self, topic: str, group: str, queue_id: int) -> None:
+        """A queue that the group consumes in order is free again."""
+        self._note((topic, group, ALL_QUEUES))
+        self._note((topic, group, queue_id))
+
+    def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
+        """A record was dispatched. Cheap: this runs for every record."""
+        if self.pops.count:
+            for key in self.pops.woken_by(topic, queue_id):
+                self._note(key)
+
+    def _note(self, key: Key) -> None:
+        if key not in self._due and self.pops.of(key):
+            self._due[key] = None
+            if self._waking is None or self._waking.done():
+                self._waking = self._tasks.spawn(self._wake(), name="wake")
+
+    async def _wake(self) -> None:
+        slice_ = Slice(self._context.env.monotonic_ms)
+        while self._due:
+            due, self._due = self._due, {}
+            for key in due:
+                while (held := self.pops.first(key)) is not None and self._try(held, last=False):
+                    if self.pops.first(key) is held:
+                        self.pops.take(key)
+                    await slice_.breathe()
+
+    def _try(self, held: HeldPop, *, last: bool) -> bool:
+        """Whether it need not wait any more. Errors are its own: the others wait on."""
+        if held.connection.closed:
+            return True
+        try:
+            answer = self.serve(held, last)
+        except Refused as refused:
+            answer = held.request.reply(refused.code, remark=refused.remark)
+        except (MqError, OSError, ValueError, struct.error) as error:
+            log.warning("a held pop of %s by %s: %s", held.header.topic, held.header.group, error)
+            answer = held.request.reply(Response.SYSTEM_ERROR, remark=str(error))
+        if answer is not None and answer is not SERVED:
+            held.connection.send(answer)
+        return answer is not None
+
+    def _arm(self) -> None:
+        deadline_ms = self.pops.next_deadline_ms()
+        if deadline_ms is not None and self._timer is None:
+            delay_ms = max(deadline_ms - self._context.env.monotonic_ms(), TIMER_MS)
+            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        for held in self.pops.overdue(self._context.env.monotonic_ms()):
+            self._try(held, last=True)
+        self._arm()
+
+    def look_again(self) -> None:
+        """Try those that wait for a queue in order: its time, and no message, makes it free."""
+        for key in self.pops.waiting_keys():
+            held = self.pops.first(key)
+            if held is not None and held.header.order:
+                self._note(key)
+
+    def release_all(self) -> None:
+        """The role changed or the broker stops: nothing waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due.clear()
+        for held in self.pops.take_all():
+            if not held.connection.closed:
+                held.connection.send(
+                    held.request.reply(Response.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE", ext={})
+                )

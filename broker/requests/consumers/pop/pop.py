@@ -1,0 +1,321 @@
+"""Which messages does a pop get, and when does one with nothing to give wait?
+
+POP_MESSAGE (200050), at the master. A pop takes what a group was not given yet of one or of all queues of a
+topic, and of the group's retry topic. Before the messages leave, a checkpoint in the revive topic says what
+was taken; the group's offset moves when that is confirmed (``positions``). What is not acknowledged in time
+comes back through the retry topic (``revive``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.requests.consumers.choosing import look, split
+from broker.requests.consumers.pop.checks import need_count, need_invisible, need_readable, need_subscription
+from broker.requests.consumers.pop.codec import Checkpoint
+from broker.requests.consumers.pop.held import HeldPop
+from broker.requests.consumers.pop.log import PopLog
+from broker.requests.consumers.pop.polling import SERVED, Polling
+from broker.requests.properties import changed, has
+from broker.requests.send import SendProcessor
+from broker.state.clients import Subscription
+from model.codes import Response
+from model.errors import Refused
+from model.message import RETRY_PREFIX
+from model.pop import (
+    INIT_MIN,
+    ORDER_REVIVE_QUEUE,
+    POP_CK,
+    ExtraInfo,
+    message_offsets_text,
+    pop_retry_topic,
+    retry_kind,
+    start_offsets_text,
+)
+from remoting.codec import Command
+from remoting.pop_headers import PopAnswer, PopHeader
+from remoting.service import Connection
+from store.files.record import decode, encode
+from store.flow.reading import GetStatus, Got
+from store.flow.writing import Put
+
+log = logging.getLogger(__name__)
+
+LATE_MS: Final = 500
+"""A pop that comes so long after it wanted to be answered is answered POLLING_TIMEOUT, as in the original."""
+BYTES_MAX: Final = 4 * 1024 * 1024
+_ELSEWHERE: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY, GetStatus.OFFSET_FOUND_NULL)
+_PASSED: Final = (GetStatus.NO_MATCHED, GetStatus.OFFSET_FOUND_NULL)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one pop has so far."""
+
+    header: PopHeader
+    subscription: Subscription
+    pop_time_ms: int
+    revive_queue: int
+    records: list[bytes] = field(default_factory=list)
+    size: int = 0
+    rest: int = 0
+    starts: list[tuple[str, int, int]] = field(default_factory=list)
+    offsets: list[tuple[str, int, list[int]]] = field(default_factory=list)
+    order_counts: list[str] = field(default_factory=list)
+    puts: list[Put] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        return self.header.count_max - len(self.records) if self.size < BYTES_MAX else 0
+
+    def answer(self) -> PopAnswer:
+        return PopAnswer(
+            self.pop_time_ms,
+            self.header.invisible_ms,
+            self.revive_queue,
+            self.rest,
+            start_offsets_text(self.starts),
+            message_offsets_text(self.offsets),
+            ";".join(self.order_counts),
+        )
+
+
+class PopProcessor:
+    """Answers 200050."""
+
+    def __init__(
+        self, context: BrokerContext, sender: SendProcessor, pop_log: PopLog, polling: Polling
+    ) -> None:
+        self._context = context
+        self._config = context.config
+        self._sender = sender
+        self._log = pop_log
+        self._polling = polling
+        self._popped = 0
+        polling.serve = self.serve
+
+    async def pop(self, connection: Connection, request: Command) -> Command | None:
+        """The messages, or None while the pop is held or its checkpoint is not safe. Raises Refused."""
+        header = PopHeader.parse(request.ext)
+        now_ms = self._context.env.now_ms()
+        born_ms = header.born_ms or now_ms
+        if now_ms - born_ms - header.poll_ms > LATE_MS:
+            raise Refused(
+                f"the broker[{self._config.broker_ip1}] pop message is timeout too much",
+                Response.POLLING_TIMEOUT,
+            )
+        self._allowed(header, request)
+        subscription = need_subscription(
+            self._context, header.topic, header.expression, header.expression_type
+        )
+        await self._context.admit(connection, request)
+        taken = self._take(header, subscription)
+        if taken.records:
+            return self._answer(connection, request, taken)
+        wait_ms = born_ms + header.poll_ms - now_ms
+        code = self._polling.hold(connection, request, header, subscription, wait_ms)
+        if code is None:
+            return None
+        return self._nothing(request, taken, code)
+
+    def serve(self, held: HeldPop, last: bool) -> Command | None:
+        """What to answer a pop that waited; SERVED when that is on its way, None: it waits on. Raises
+        Refused."""
+        header, subscription = held.header, held.subscription
+        assert isinstance(header, PopHeader), "pops alone wait here"
+        assert subscription is not None, "a pop says what it wants"
+        self._allowed(header, held.request)
+        refused = self._context.refuse_write()
+        if refused is not None:
+            raise refused
+        taken = self._take(header, subscription)
+        if taken.records:
+            return self._answer(held.connection, held.request, taken) or SERVED
+        return self._nothing(held.request, taken, Response.POLLING_TIMEOUT) if last else None
+
+    def _allowed(self, header: PopHeader, request: Command) -> None:
+        context = self._context
+        need_count(context, header.count_max)
+        need_readable(
+            context, request, header.group, header.topic, header.queue_id, "pop message is forbidden"
+        )
+        need_invisible(context, header.invisible_ms)
+
+    # Taking
+
+    def _take(self, header: PopHeader, subscription: Subscription) -> Taken:
+        """All that there is for a pop; what is taken is in the log."""
+        context = self._context
+        chance = context.env.random.randrange(100)
+        revive_queue = ORDER_REVIVE_QUEUE if header.order else self._popped % self._config.revive_queues
+        self._popped += 1
+        taken = Taken(header, subscription, context.env.now_ms(), revive_queue)
+        if self._log.full:
+            return taken
+        retry = self._retry_topic(header, chance)
+        retry_first = chance < self._config.pop_retry_percent
+        if retry_first and not header.order:
+            self._take_topic(taken, retry, chance)
+        if header.queue_id < 0:
+            self._take_topic(taken, header.topic, chance)
+        else:
+            self._take_queue(taken, header.topic, header.queue_id)
+        if not retry_first and not header.order and taken.room > 0:
+            self._take_topic(taken, retry, chance)
+        return taken
+
+    def _retry_topic(self, header: PopHeader, chance: int) -> str:
+        """The retry topic that this pop looks into. The texts of the answer have room for one alone."""
+        v2 = self._config.retry_topic_v2
+        names = [pop_retry_topic(header.topic, header.group, v2=v2)]
+        if v2 and self._config.retry_topic_v1_too:
+            names.append(pop_retry_topic(header.topic, header.group, v2=False))
+        # The original leaves it to chance; one that is empty would let the messages of the other one wait.
+        at = chance % len(names)
+        full = [name for name in (names[at:] + names[:at]) if self._waiting(name, header.group)]
+        return full[0] if full else names[0]
+
+    def _waiting(self, name: str, group: str) -> bool:
+        topic = self._context.topics.get(name)
+        queues = range(topic.read_queues if topic is not None else 0)
+        return any(
+            self._context.store.max_queue_offset(name, q) > self._log.offset(name, group, q) for q in queues
+        )
+
+    def _take_topic(self, taken: Taken, name: str, chance: int) -> None:
+        topic = self._context.topics.get(name)
+        for at in range(topic.read_queues if topic is not None else 0):
+            assert topic is not None
+            self._take_queue(taken, name, (chance + at) % topic.read_queues)
+
+    def _take_queue(self, taken: Taken, topic: str, queue_id: int) -> None:
+        """What ``taken`` has room for, of one queue. Raises Refused when the log takes no checkpoint; then
+        what was taken before is lost to this answer, and comes back."""
+        header, store = taken.header, self._context.store
+        offset = self._first(header, topic, queue_id)
+        if taken.room <= 0:
+            taken.rest += max(0, store.max_queue_offset(topic, queue_id) - offset)
+            return
+        got = self._get(taken, topic, queue_id, offset)
+        if got.status in _ELSEWHERE and got.next_offset != offset:
+            log.info(
+                "%s/%d of %s: %d is not there, going on at %d",
+                topic,
+                queue_id,
+                header.group,
+                offset,
+                got.next_offset,
+            )
+            offset = got.next_offset
+            self._log.moved(topic, header.group, queue_id, offset)
+            got = self._get(taken, topic, queue_id, offset)
+        if got.status is GetStatus.FOUND:
+            self._found(taken, topic, queue_id, offset, got)
+        elif got.status in _PASSED and got.next_offset > offset:
+            self._log.moved(topic, header.group, queue_id, got.next_offset)
+        taken.rest += max(0, got.max_offset - got.next_offset)
+
+    def _found(self, taken: Taken, topic: str, queue_id: int, offset: int, got: Got) -> None:
+        header = taken.header
+        records = [record for chunk in got.chunks for record in split(chunk)]
+        offsets = [_queue_offset(record) for record in records]
+        point = Checkpoint(
+            offset,
+            taken.pop_time_ms,
+            header.invisible_ms,
+            queue_id,
+            topic,
+            header.group,
+            self._config.broker_name,
+            [one - offset for one in offsets],
+        )
+        taken.puts.append(self._log.write_checkpoint(point, taken.revive_queue, got.next_offset))
+        taken.starts.append((topic, queue_id, offset))
+        taken.offsets.append((topic, queue_id, offsets))
+        if (
+            topic.startswith(RETRY_PREFIX)
+            and topic != header.topic
+            and not self._config.pop_actual_retry_topic
+        ):
+            records = [self._as_sent(taken, topic, offset, record) for record in records]
+        taken.records += records
+        taken.size += sum(map(len, records))
+        self._context.got(topic, header.group, len(records))
+
+    def _as_sent(self, taken: Taken, topic: str, start: int, raw: bytes) -> bytes:
+        """A message of the retry topic under the topic it was sent to. Its extra info says where it lies."""
+        record = decode(raw, check_crc=False)
+        info = ExtraInfo(
+            start,
+            taken.pop_time_ms,
+            taken.header.invisible_ms,
+            taken.revive_queue,
+            retry_kind(topic),
+            self._config.broker_name,
+            record.queue_id,
+            record.queue_offset,
+        )
+        put = {} if has(record.properties, POP_CK) else {POP_CK: info.to_text()}
+        message = dataclasses.replace(
+            record.message(), topic=taken.header.topic, properties=changed(record.properties, put)
+        )
+        try:
+            return encode(message, record.queue_offset, record.physical_offset, record.store_timestamp_ms)
+        except Refused:
+            return raw  # no room for the extra info; its client finds it by the retry topic
+
+    def _first(self, header: PopHeader, topic: str, queue_id: int) -> int:
+        """Where the group goes on in a queue; one that never was there begins as it asks to."""
+        found = self._log.known(topic, header.group, queue_id)
+        if found is not None:
+            return found
+        context = self._context
+        offset = context.min_offset(topic, queue_id)
+        if header.init_mode != INIT_MIN and topic == header.topic:
+            memory = context.env.memory_bytes() * self._config.in_memory_ratio // 100
+            if offset > 0 or context.store.bytes_behind(topic, queue_id, 0) > memory:
+                offset = max(0, context.store.max_queue_offset(topic, queue_id) - 1)
+        self._log.moved(topic, header.group, queue_id, offset)
+        return offset
+
+    def _get(self, taken: Taken, topic: str, queue_id: int, offset: int) -> Got:
+        subscription, context = taken.subscription, self._context
+        first = context.topics.first_offset(topic, queue_id)
+        if offset < first:
+            end = context.store.max_queue_offset(topic, queue_id)
+            return Got(GetStatus.OFFSET_TOO_SMALL, first, first, end, [], 0)
+        bytes_max = max(1, min(self._config.transfer_bytes_in_memory, BYTES_MAX) - taken.size)
+        if subscription.chooses is None:
+            codes = subscription.codes
+            wanted: Callable[[int], bool] | None = codes.__contains__ if codes else None
+            return context.store.get(topic, queue_id, offset, taken.room, bytes_max, wanted)
+        return look(
+            lambda at, count: context.store.get(topic, queue_id, at, count, bytes_max, None),
+            subscription.chooses,
+            offset,
+            taken.room,
+            bytes_max,
+            context.env.monotonic_ms,
+        )
+
+    # Answering
+
+    def _answer(self, connection: Connection, request: Command, taken: Taken) -> Command | None:
+        answer = request.reply(remark="FOUND", ext=taken.answer().to_ext(), body=b"".join(taken.records))
+        if taken.rest > 0:
+            self._polling.more(taken.header)
+        if not taken.puts:
+            return answer
+        return self._sender.answer(connection, request, answer, taken.puts, wait=True)
+
+    def _nothing(self, request: Command, taken: Taken, code: int) -> Command:
+        return request.reply(code, remark="NO_MESSAGE_IN_QUEUE", ext=taken.answer().to_ext())
+
+
+def _queue_offset(raw: bytes) -> int:
+    return int.from_bytes(raw[20:28], "big")

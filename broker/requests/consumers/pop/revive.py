@@ -1,0 +1,201 @@
+"""How do messages come back that were popped and not acknowledged in time?
+
+On the master a task reads each queue of the revive topic. What ``core`` says is due goes into the pop retry
+topic of its group, from which the group pops it again. How far a queue is done is an offset of the group
+``CID_RMQ_SYS_REVIVE_GROUP``, as in the original: the last place that need not be read again. It moves when
+what came back is confirmed, so a successor finds open what its master had not brought into safety.
+
+There is no last try here: consumers send a message that came back too often to the dead letter topic
+themselves (CONSUMER_SEND_MSG_BACK), as the original's clients and its proxy do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from typing import Final
+
+from broker.context import BrokerContext
+from broker.requests.consumers.pop.codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG, Ack, Checkpoint
+from broker.requests.consumers.pop.core import OpenCheckpoints
+from broker.requests.consumers.pop.log import PopLog
+from broker.requests.properties import changed, has
+from broker.requests.send import SendProcessor
+from model.errors import MqError, PeerError
+from model.message import BORN_HOST_V6, RETRY_PREFIX, STORE_HOST_V6, TAGS, property_of
+from model.pop import FIRST_POP_TIME, REVIVE_GROUP, normal_topic, pop_retry_topic
+from runtime.backoff import Backoff
+from runtime.loops import level_triggered
+from runtime.turns import Slice
+from store.files.consume_queue import is_queue_name
+from store.files.record import NewMessage, Record, records_in
+from store.flow.reading import GetStatus
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST_MS: Final = 100
+RETRY_MAX_MS: Final = 1000
+BATCH: Final = 256
+BATCH_BYTES: Final = 1 << 20
+UNREADABLE_MS: Final = 10_000
+_GONE: Final = (
+    GetStatus.OFFSET_TOO_SMALL,
+    GetStatus.OFFSET_OVERFLOW_ONE,
+    GetStatus.OFFSET_OVERFLOW_BADLY,
+    GetStatus.NO_QUEUE,
+    GetStatus.NO_MESSAGE_IN_QUEUE,
+)
+
+
+class ReviveService:
+    """Brings back while this broker is master; ``run`` is one task for all revive queues."""
+
+    def __init__(self, context: BrokerContext, sender: SendProcessor, pop_log: PopLog) -> None:
+        self._context = context
+        self._sender = sender
+        self._log = pop_log
+        self._queues: list[OpenCheckpoints] = []
+        self._begins_at = 0  # where the log ended at the promotion
+        self.revived = 0
+
+    async def run(self) -> None:
+        """Bring back what is due, for ever. Started on promotion, cancelled on demotion."""
+        self._queues = []
+        self._begins_at = self._context.store.log.end
+        rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
+        period_s = self._context.config.revive_interval_ms / 1000
+        await level_triggered(self._turn, asyncio.Event(), period_s, rest, "bringing back popped messages")
+
+    async def _turn(self) -> None:
+        context = self._context
+        self._log.note()
+        if context.store.dispatched < self._begins_at:
+            return  # the log that was taken over is not in the queues yet
+        if not self._queues:
+            self._queues = [self._begun(queue_id) for queue_id in range(context.config.revive_queues)]
+        slice_ = Slice(context.env.monotonic_ms)
+        for queue_id, queue in enumerate(self._queues):
+            if await self._read(queue, queue_id, slice_) and context.refuse_write() is None:
+                await self._bring_back(queue, slice_)
+                while (point := queue.far()) is not None:
+                    point.rewritten += 1
+                    self._log.write_checkpoint(point, queue_id)
+                    await slice_.breathe()
+            self._commit(queue, queue_id)
+        self._log.open_checkpoints = sum(map(len, self._queues))
+
+    def _begun(self, queue_id: int) -> OpenCheckpoints:
+        queue = OpenCheckpoints()
+        done = self._context.offsets.get(REVIVE_GROUP, self._log.topic, queue_id)
+        queue.read = 0 if done is None else done + 1
+        return queue
+
+    async def _read(self, queue: OpenCheckpoints, queue_id: int, slice_: Slice) -> bool:
+        """Take in all that there is of a revive queue; whether its end was reached."""
+        while True:
+            got = self._context.store.get(self._log.topic, queue_id, queue.read, BATCH, BATCH_BYTES, None)
+            for record in (record for chunk in got.chunks for record in records_in(chunk)):
+                self._note(queue, record)
+            if got.status not in (GetStatus.FOUND, GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
+                return True
+            if got.next_offset <= queue.read:
+                return True
+            queue.read = got.next_offset
+            await slice_.breathe()
+
+    def _note(self, queue: OpenCheckpoints, record: Record) -> None:
+        tag = property_of(record.properties, TAGS)
+        own = self._context.config.broker_name
+        try:
+            if tag == CK_TAG:
+                point = Checkpoint.parse(record.body)
+                point.broker = point.broker or own
+                queue.on_checkpoint(point, record.queue_offset)
+            elif tag in (ACK_TAG, BATCH_ACK_TAG):
+                ack = Ack.parse(record.body, batch=tag == BATCH_ACK_TAG)
+                ack.broker = ack.broker or own
+                queue.on_ack(ack)
+        except PeerError as error:
+            log.warning("the revive topic's record at %d is none: %s", record.physical_offset, error)
+
+    async def _bring_back(self, queue: OpenCheckpoints, slice_: Slice) -> None:
+        now_ms = self._context.env.now_ms()
+        while (point := queue.due(now_ms)) is not None:
+            try:
+                messages = self._messages(point)
+                end = 0
+                if messages:
+                    put = self._sender.put(messages, stored_before=True)[-1]
+                    end = put.physical_offset + put.size
+                queue.settled(point, end)
+                self.revived += len(messages)
+            except (OSError, ValueError, struct.error, LookupError) as error:
+                self._unreadable(queue, point, error)
+            except MqError as error:
+                if self._context.refuse_write() is not None:
+                    raise
+                self._unreadable(queue, point, error)
+            await slice_.breathe()
+
+    def _unreadable(self, queue: OpenCheckpoints, point: Checkpoint, error: Exception) -> None:
+        log.warning(
+            "popped messages of %s/%d at %d cannot come back now: %s",
+            point.topic,
+            point.queue_id,
+            point.start,
+            error,
+        )
+        queue.later(point, self._context.env.now_ms() + UNREADABLE_MS)
+
+    def _messages(self, point: Checkpoint) -> list[NewMessage]:
+        """What comes back of one pop. Raises LookupError while a message cannot be read."""
+        context = self._context
+        topic = normal_topic(point.topic, point.group)
+        if context.topics.get(topic) is None or context.groups.find(point.group) is None:
+            return []  # nobody is there any more to want it
+        name = point.topic
+        if not name.startswith(RETRY_PREFIX):
+            name = pop_retry_topic(name, point.group, v2=context.config.retry_topic_v2)
+        if not is_queue_name(name, 0):
+            return []
+        found = []
+        for offset in point.unacked():
+            got = context.store.get(point.topic, point.queue_id, offset, 1, 1, None)
+            if got.status in _GONE:
+                continue
+            record = next((one for chunk in got.chunks for one in records_in(chunk)), None)
+            if record is None or record.queue_offset != offset:
+                raise LookupError(f"{offset} is not readable ({got.status.name})")
+            found.append(self._again(record, name, point))
+        if found:
+            context.topics.ensure(name, 1)
+            if context.offsets.get(point.group, name, 0) is None:
+                context.offsets.commit(point.group, name, 0, 0)
+        return found
+
+    def _again(self, record: Record, name: str, point: Checkpoint) -> NewMessage:
+        host = self._context.store_host
+        v6 = BORN_HOST_V6 | STORE_HOST_V6
+        put = {}
+        if record.reconsume_times == 0 or not has(record.properties, FIRST_POP_TIME):
+            put[FIRST_POP_TIME] = str(point.pop_time_ms)
+        return NewMessage(
+            topic=name,
+            queue_id=0,
+            flag=record.flag,
+            sys_flag=record.sys_flag & ~v6 | (v6 if len(host) == 20 else 0),
+            born_timestamp_ms=record.born_timestamp_ms,
+            born_host=host,
+            store_host=host,
+            reconsume_times=record.reconsume_times + 1,
+            prepared_transaction_offset=0,
+            body=record.body,
+            properties=changed(record.properties, put),
+        )
+
+    def _commit(self, queue: OpenCheckpoints, queue_id: int) -> None:
+        done = queue.progress(self._context.store.confirmed)
+        known = self._context.offsets.get(REVIVE_GROUP, self._log.topic, queue_id)
+        if done >= 0 and (known is None or done > known):
+            self._context.offsets.commit(REVIVE_GROUP, self._log.topic, queue_id, done)

@@ -1,0 +1,167 @@
+"""The promise of the revive core: nothing that was popped is done before it is acknowledged or safe
+elsewhere."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.requests.consumers.pop.codec import Ack, Checkpoint
+from broker.requests.consumers.pop.core import FAR_MIN, GRACE_MS, OpenCheckpoints
+from broker.requests.consumers.pop.positions import Positions
+
+
+def point(start: int, at_ms: int = 0, count: int = 2, invisible_ms: int = 1000) -> Checkpoint:
+    return Checkpoint(start, at_ms, invisible_ms, 0, "T", "g", "b", list(range(count)))
+
+
+def ack(start: int, *offsets: int, at_ms: int = 0) -> Ack:
+    return Ack(list(offsets), start, "g", "T", 0, at_ms, "b", batch=True)
+
+
+def test_a_checkpoint_is_due_when_its_time_is_over_and_not_before() -> None:
+    queue = OpenCheckpoints()
+    queue.on_checkpoint(point(0), 0)
+    assert queue.due(999 + GRACE_MS) is None
+    found = queue.due(1000 + GRACE_MS)
+    assert found is not None
+    assert found.unacked() == [0, 1]
+    assert queue.progress(0) == -1, "nothing is done yet"
+    queue.settled(found, 500)
+    assert queue.progress(499) == -1, "what came back is not confirmed"
+    assert queue.progress(500) == 0
+    queue.check_invariants()
+
+
+def test_what_is_acknowledged_is_done() -> None:
+    queue = OpenCheckpoints()
+    queue.on_checkpoint(point(0), 0)
+    queue.on_checkpoint(point(2), 1)
+    queue.on_ack(ack(2, 2, 3))
+    queue.read = 4
+    assert len(queue) == 1
+    assert queue.progress(0) == -1, "the first one is open"
+    queue.on_ack(ack(0, 0))
+    queue.on_ack(ack(0, 1, 77))
+    assert queue.progress(0) == 3
+    assert queue.due(10**9) is None
+
+
+def test_what_cannot_be_read_is_tried_later() -> None:
+    queue = OpenCheckpoints()
+    queue.on_checkpoint(point(0), 0)
+    first = queue.due(5000)
+    assert first is not None
+    queue.later(first, 9000)
+    assert queue.due(8999) is None
+    assert queue.due(9000) is first
+    queue.check_invariants()
+
+
+def test_one_that_is_far_behind_is_written_anew_once_and_keeps_its_acks() -> None:
+    queue = OpenCheckpoints()
+    queue.on_checkpoint(point(0, invisible_ms=10**9), 0)
+    queue.on_ack(ack(0, 1))
+    queue.read = FAR_MIN + 4
+    assert queue.far() is None
+    queue.read = FAR_MIN + 5
+    found = queue.far()
+    assert found is not None
+    assert queue.far() is None, "it is on its way"
+    assert queue.progress(0) == -1, "until it is read at its new place"
+    queue.on_checkpoint(Checkpoint.parse(found.encode()), queue.read)
+    assert queue.progress(0) == FAR_MIN + 4
+    assert len(queue) == 1
+    queue.on_ack(ack(0, 0))
+    assert len(queue) == 0, "the other one was acknowledged before"
+
+
+def test_one_written_anew_that_was_due_meanwhile_is_not_opened_again() -> None:
+    queue = OpenCheckpoints()
+    queue.on_checkpoint(point(0), 0)
+    queue.read = FAR_MIN + 5
+    found = queue.far()
+    assert found is not None
+    queue.settled(found, 7)
+    queue.on_checkpoint(Checkpoint.parse(found.encode()), queue.read)
+    assert len(queue) == 0
+    assert queue.progress(7) == queue.read - 1
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_whoever_reads_on_from_the_progress_brings_back_what_was_not_acknowledged(
+    seed: int, pops: int
+) -> None:
+    """A successor that begins at any progress finds what the first one had not brought into safety."""
+    chance = random.Random(seed)
+    log: list[Checkpoint | Ack] = []
+    wanted: set[int] = set()
+    for at in range(pops):
+        log.append(point(2 * at, at_ms=at))
+        wanted |= {2 * at, 2 * at + 1}
+        for _ in range(chance.randrange(3)):
+            start = 2 * chance.randrange(at + 1)
+            offset = start + chance.randrange(2)
+            log.append(ack(start, offset, at_ms=start // 2))
+            wanted.discard(offset)
+    brought: list[list[int]] = []
+    first, log_end = OpenCheckpoints(), 0
+    stops = chance.randrange(len(log) + 1)
+    acked = {offset for item in log if isinstance(item, Ack) for offset in item.offsets}
+
+    def feed(queue: OpenCheckpoints, until: int) -> None:
+        while queue.read < until:
+            item, at = log[queue.read], queue.read
+            if isinstance(item, Checkpoint):
+                queue.on_checkpoint(Checkpoint.parse(item.encode()), at)
+            else:
+                queue.on_ack(item)
+            queue.read = at + 1
+            queue.check_invariants()
+
+    feed(first, stops)
+    confirmed = 0
+    for _ in range(chance.randrange(5)):
+        found = first.due(10**9)
+        if found is not None:
+            log_end += 1
+            brought.append(found.unacked())
+            first.settled(found, log_end)
+            if chance.random() < 0.5:
+                confirmed = log_end
+    done = first.progress(confirmed)
+    second = OpenCheckpoints()
+    second.read = done + 1
+    came = {offset for back in brought[:confirmed] for offset in back}
+    feed(second, len(log))
+    while (found := second.due(10**9)) is not None:
+        came.update(found.unacked())
+        second.settled(found, 1)
+    assert wanted <= came, "nothing is lost"
+    assert came <= wanted | acked, "and nothing comes that was not popped"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans()), max_size=40))
+def test_offsets_move_in_the_order_of_the_log_and_only_when_it_is_confirmed(
+    steps: list[tuple[str, int, bool]],
+) -> None:
+    positions, end = Positions(), 0
+    told: dict[str, int] = {}
+    for at, (name, grows, confirms) in enumerate(steps, 1):
+        end += grows
+        positions.popped((name, "g", 0), at, end)
+        positions.check_invariants()
+        assert positions.get((name, "g", 0)) == at
+        if confirms:
+            for (topic, _, _), offset in positions.confirmed(end):
+                assert offset > told.get(topic, 0)
+                told[topic] = offset
+            assert len(positions) == 0
+            assert positions.get((name, "g", 0)) is None
+    positions.drop(("a", "g", 0))
+    positions.check_invariants()
+    positions.clear()
+    positions.check_invariants()

@@ -1,0 +1,54 @@
+"""The promise of a pop over a change of the master: nothing is lost, and what was acknowledged does not
+come back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from broker.service import Broker
+from model.codes import Request
+from model.ids import BrokerId, Epoch
+from tests.broker.helpers import client_of, elected, eventually, pair, topic
+from tests.broker.pop.support import ack, pop, pop_until, popped
+
+KEYS = {"reviveInterval": "50", "allAckInSyncStateSet": "true"}
+
+
+async def hand_over(one: Broker, two: Broker) -> None:
+    """The second one leads epoch 2; the first one follows it."""
+    await one.fence()
+    await two.lead(elected(2, 2, {2}, 3))
+    await one.follow(BrokerId(1), Epoch(2), two.config.address, two.config.ha_address)
+
+
+async def test_a_successor_brings_back_what_was_popped_before_and_not_acknowledged(tmp_path: Path) -> None:
+    async with pair(tmp_path, **KEYS) as (one, two), client_of(one) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        for at in range(4):
+            await client.send("T", b"%d" % at)
+        found = popped(await pop(client, "T", count_max=2, invisible_ms=1000), "T")
+        assert [item.body for item in found] == [b"0", b"1"]
+        assert (await ack(client, found[0])).code == 0
+        await eventually(lambda: two.offsets.get("pg", "T", 0) == 2, "the offset was copied")
+        await hand_over(one, two)
+        async with client_of(two) as other:
+            again = await pop_until(other, "T", 3, invisible_ms=60_000)
+            assert sorted(item.body for item in again) == [b"1", b"2", b"3"]
+            for item in again:
+                assert (await ack(other, item)).code == 0
+
+
+async def test_an_offset_does_not_outrun_its_checkpoint(tmp_path: Path) -> None:
+    """What a slave copies must not say that messages were popped whose checkpoint it may not get."""
+    async with pair(tmp_path, **KEYS) as (one, two), client_of(one) as client:
+        await client.call(Request.UPDATE_AND_CREATE_TOPIC, topic("T", 1))
+        await client.send("T", b"x")
+        await eventually(lambda: one.store.max_queue_offset("T", 0) == 1, "it is confirmed")
+        await two.ha.become_fenced()  # nothing is confirmed any more
+        waiting = asyncio.create_task(pop(client, "T"))
+        await eventually(lambda: len(one.pending_acks) == 1, "the checkpoint is on its way")
+        assert len(one.processors.pops.log.positions) == 1
+        assert one.offsets.get("pg", "T", 0) in (None, 0)
+        assert (await pop(client, "T", poll_ms=200)).code == 210, "and nobody else is given the message"
+        waiting.cancel()
