@@ -84,7 +84,8 @@ class Operator:
         return not state.in_sync or (by_majority and len(state.alive) * 2 <= len(brokers))
 
     async def look_after_stores(self, may_give_up: Callable[[], bool], lost: Callable[[], bool]) -> None:
-        """What docs/operations.md leaves to the operator. A store that broke needs a restart. Where a slave
+        """What docs/operations.md leaves to the operator, and to whatever restarts a process that ended: its
+        start may have failed by the last fault. A store that broke needs a restart. Where a slave
         holds confirmed messages that the master lacks, after an unclean election, the master's log counts:
         the slave starts with an empty one. So does a learner where all brokers ``lost`` what it holds:
         nobody elects it."""
@@ -92,6 +93,9 @@ class Operator:
         while True:
             await asyncio.sleep(REFUSED_S)
             known = cluster.registered()
+            for node in list(cluster.nodes.values()):
+                if node.state == "down" and node.kind != "client":
+                    cluster.start(node.name)
             for node in [*cluster.of("broker"), *cluster.of("learner")]:
                 if not node.running:
                     continue
