@@ -17,12 +17,13 @@ from chaos.drills.sim_run import run_plan, run_seed, shrink
 from chaos.drills.swarm_report import SwarmReport
 from chaos.drills.swarm_report import main as write_page
 from chaos.faults import FAULTS, Kill, Restart, RollingChange, Step, SyncError
+from chaos.history import History
 from chaos.scenarios import SCENARIOS, Plan, find
 from chaos.scenarios.swarm import KINDS
 from chaos.sim import extras
 from chaos.sim.extras import Promise, not_kept
 from chaos.sim.operator import Operator
-from chaos.sim.story import Story
+from chaos.sim.story import HALF_OPEN_MS, Story, _Serving
 from client.pull import PullConsumer
 from ha.slave.follower import Follower
 from tests.sim.world import World, simulated
@@ -116,6 +117,29 @@ async def test_the_operator_gives_an_empty_store_to_a_broker_that_was_declared_g
     assert await cluster.until(cluster.converged, 10.0) is None
     mending.cancel()
     assert [event.node for event in cluster.history.happened() if event.name == "log_given_up"] == [name]
+
+
+@pytest.mark.sim
+@simulated(lambda: World(634))
+async def test_a_process_whose_start_failed_is_started_again(world: World) -> None:
+    cluster = world.cluster
+    cluster.kill("b2")
+    cluster.nodes["b2"].machine.faults.sync_errors = 1
+    cluster.start("b2")
+    assert await cluster.until(lambda: None if cluster.errors else "it starts", 5.0) is None
+    mending = asyncio.create_task(Operator(cluster).look_after_stores(lambda: False, lambda: False))
+    assert await cluster.until(cluster.converged, 10.0) is None
+    mending.cancel()
+
+
+def test_a_masters_silence_counts_from_when_clients_know_that_their_connections_ended() -> None:
+    serving = _Serving(History())
+    assert serving.look(0, "b1") == 0
+    assert serving.look(3100, "b1") == 3100
+    serving.on_power_failure(3100)
+    assert serving.look(5000, "b1") == 0
+    assert serving.look(3100 + HALF_OPEN_MS, "b1") == 0
+    assert serving.look(4100 + HALF_OPEN_MS, "b1") == 1000
 
 
 @pytest.mark.sim
