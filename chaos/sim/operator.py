@@ -7,7 +7,7 @@ gone. It waits where the documents say to wait, and gives up where they say that
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, cast
 
 from admin.handover import hand_over
@@ -97,20 +97,19 @@ class Operator:
                 if node.state == "down" and node.kind != "client":
                     cluster.start(node.name)
             for node in [*cluster.of("broker"), *cluster.of("learner")]:
-                if not node.running:
-                    continue
-                broker = cast(Broker, node.server)
-                if broker.store.files.health.broken is not None:
+                if node.running and cast(Broker, node.server).store.files.health.broken is not None:
                     await self._restart(node)
                 may = may_give_up() or (node.kind == "learner" and lost())
-                if not may or not node.running:
-                    continue
-                broker = cast(Broker, node.server)
-                # One that the Controllers forgot was declared gone: it begins anew. It may not know it, and
-                # without what it lost it has no role that tells its id.
-                gone = node.kind == "broker" and bool(known) and broker.role.broker_id not in (None, *known)
-                if gone or broker.ha.needs_reseed is not None:
+                if may and node.running and self._must_begin_anew(node, known):
                     await self._restart(node, empty=True)
+
+    @staticmethod
+    def _must_begin_anew(node: Node, known: Collection[int]) -> bool:
+        broker = cast(Broker, node.server)
+        # One that the Controllers forgot was declared gone: it begins anew. It may not know it, and without
+        # what it lost it has no role that tells its id.
+        gone = node.kind == "broker" and bool(known) and broker.role.broker_id not in (None, *known)
+        return gone or broker.ha.needs_reseed is not None
 
     async def _restart(self, node: Node, *, empty: bool = False) -> None:
         cluster = self._cluster
