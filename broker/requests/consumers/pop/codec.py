@@ -57,6 +57,10 @@ class Checkpoint:
     def revive_time_ms(self) -> int:
         return self.pop_time_ms + self.invisible_ms
 
+    @property
+    def last(self) -> int:
+        return self.start + max(self.diffs, default=-1)
+
     def unacked(self) -> list[int]:
         """The queue offsets nobody acknowledged."""
         return [self.start + diff for at, diff in enumerate(self.diffs) if not self.bits >> at & 1]
