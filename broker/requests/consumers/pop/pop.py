@@ -16,7 +16,13 @@ from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.consumers.choosing import look, split
-from broker.requests.consumers.pop.checks import need_count, need_invisible, need_readable, need_subscription
+from broker.requests.consumers.pop.checks import (
+    need_count,
+    need_invisible,
+    need_readable,
+    need_retry_topic,
+    need_subscription,
+)
 from broker.requests.consumers.pop.codec import Checkpoint
 from broker.requests.consumers.pop.held import HeldPop
 from broker.requests.consumers.pop.log import PopLog
@@ -153,6 +159,7 @@ class PopProcessor:
             context, request, header.group, header.topic, header.queue_id, "pop message is forbidden"
         )
         need_invisible(context, header.invisible_ms)
+        need_retry_topic(context, header.topic, header.group)
 
     # Taking
 
