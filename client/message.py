@@ -35,7 +35,11 @@ class Queue:
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """A message to send. ``keys`` are words an operator may search by; ``delay_level`` 1..18, 0 = at once."""
+    """A message to send. ``keys`` are words an operator may search by; ``delay_level`` 1..18, 0 = at once.
+
+    ``deliver_at_ms``: it comes at that time, in ms since 1970; ``deliver_after_ms``: so long after its broker
+    has it. ``SendResult.recall_handle`` takes such a one back (``Producer.recall``).
+    """
 
     topic: str
     body: bytes
@@ -44,6 +48,16 @@ class Message:
     properties: dict[str, str] = field(default_factory=dict)
     delay_level: int = 0
     flag: int = 0
+    deliver_at_ms: int | None = None
+    deliver_after_ms: int | None = None
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it is to come later than at once. Raises ValueError when two ways are said."""
+        ways = [self.delay_level or None, self.deliver_at_ms, self.deliver_after_ms]
+        if ways.count(None) < len(ways) - 1:
+            raise ValueError("a message has one of delay_level, deliver_at_ms and deliver_after_ms")
+        return any(way is not None for way in ways)
 
     def wire_properties(self, uniq_key: str) -> str:
         """The properties text as it travels. Raises ValueError for names or values the format cannot hold."""
@@ -54,8 +68,13 @@ class Message:
         found.setdefault(wire.WAIT, "true")
         if self.tags:
             found[wire.TAGS] = self.tags
-        if self.delay_level:
-            found[wire.DELAY] = str(self.delay_level)
+        if self.is_delayed:
+            if self.deliver_at_ms is not None:
+                found[wire.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+            elif self.deliver_after_ms is not None:
+                found[wire.TIMER_DELAY_MS] = str(self.deliver_after_ms)
+            else:
+                found[wire.DELAY] = str(self.delay_level)
         for name, value in found.items():
             both = name + value
             if wire.NAME_END in both or wire.VALUE_END in both or not name:
@@ -105,7 +124,8 @@ class SendResult:
     """The broker's answer. For a batch ``queue_offset`` is the first message's and ``msg_id`` lists all.
 
     ``msg_id`` is the producer's id (UNIQ_KEY), ``offset_msg_id`` the broker's (store host and CommitLog
-    offset). ``region`` and ``trace_on``: what the broker says for a trace.
+    offset). ``region`` and ``trace_on``: what the broker says for a trace. ``recall_handle``: of a message
+    for a time of its own, what ``Producer.recall`` takes.
     """
 
     status: SendStatus
@@ -116,6 +136,7 @@ class SendResult:
     attempts: tuple[Attempt, ...] = ()
     region: str = "DefaultRegion"
     trace_on: bool = True
+    recall_handle: str | None = None
 
     @property
     def maybe_duplicate(self) -> bool:

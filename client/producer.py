@@ -17,7 +17,6 @@ from typing import Any, Final
 import tenacity
 
 from client.ids import UniqueIds
-from client.lifecycle import Lifecycle
 from client.message import (
     Attempt,
     Message,
@@ -31,6 +30,7 @@ from client.message import (
     pack_batch,
     packed,
 )
+from client.recall import Recalling
 from client.request_reply import Reply, Requests, reply_to, ttl_s
 from client.routes import Route, Routes
 from client.sending import PER_BROKER_CODES, check, may_retry
@@ -106,7 +106,7 @@ class SendOptions:
     credentials: Signer | None = None
 
 
-class Producer(Lifecycle):
+class Producer(Recalling):
     """Sends to the topics of one cluster. Use as ``async with``, or ``start`` and ``stop``.
 
     ``namesrv``: ``host:port;...`` or a list.
@@ -306,7 +306,7 @@ class Producer(Lifecycle):
             self._check(message)
             if message.topic != topic:
                 raise ValueError(f"a batch has one topic, found {topic} and {message.topic}")
-            if message.delay_level or topic.startswith(RETRY_PREFIX):
+            if message.is_delayed or topic.startswith(RETRY_PREFIX):
                 raise ValueError("a batch cannot hold delayed or retried messages")
             ids.append(message.properties.get("UNIQ_KEY") or self._ids.next(self._env.now_ms()))
             parts.append((message, message.wire_properties(ids[-1])))

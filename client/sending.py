@@ -54,6 +54,7 @@ def check(response: Command, queue: Queue, msg_id: str, attempts: tuple[Attempt,
             attempts,
             response.ext.get("MSG_REGION") or "DefaultRegion",
             response.ext.get("TRACE_ON") != "false",
+            response.ext.get("recallHandle"),
         )
     remark = response.remark or f"answer {int(response.code)}"
     if response.code == Response.SYSTEM_ERROR and not any(mark in remark for mark in NOT_WRITTEN_REMARKS):

@@ -83,7 +83,7 @@ _BROKER: Final = """
     loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
     loadBalanceThreadPoolQueueCapacity logicalDiskSpaceCleanForciblyThreshold
     logicQueueForceSwapMapInterval logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
-    mappedFileSizeConsumeQueueExt mappedFileSwapEnable
+    mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
     mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum maxChecksumRange
     maxClientEventCount maxConsumeQueueScan maxErrorRateOfBloomFilter maxFilterMessageSize
     maxLiteSubscriptionCount maxLmqConsumeQueueNum maxMessageFilterNumForNotification maxMsgsNumBatch

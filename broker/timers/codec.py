@@ -1,4 +1,4 @@
-"""The bytes of ``config/timercheck``, and of a recall handle.
+"""The bytes of ``config/timercheck``.
 
     at  size  field
      0     8  lastReadTimeMs          slots before it are delivered
@@ -14,20 +14,17 @@
    104     8  read time, ms           what was due before it is delivered
 
 The file has 4096 bytes; integers are signed and big-endian. What is read lies in one sector. Source of the
-format: Apache RocketMQ 5.x, ``TimerCheckpoint`` and ``RecallMessageHandle``.
+format: Apache RocketMQ 5.x, ``TimerCheckpoint``.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import struct
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
 
 from broker.timers.core import Note
-from model.errors import Refused
 from model.topic import DataVersion
 
 FILE_BYTES: Final = 4096
@@ -49,12 +46,10 @@ class Check:
     foreign: bool = False
 
 
-def encode_check(note: Note, version: DataVersion, log_bytes: int | None = None) -> bytes:
-    """``log_bytes`` of timerlog hold all that waits; None: nothing does, and RocketMQ has to read the topic
-    anew from the first message that waits."""
-    at = note.first if log_bytes is None else note.queue_offset
-    head = HEAD.pack(note.read_ms, log_bytes or 0, at, at, *_version(version))
-    ours = _OURS.pack(note.read_ms, at, note.queue_offset, note.first, note.read_ms)
+def encode_check(note: Note, version: DataVersion) -> bytes:
+    """There is no wheel on disk: RocketMQ has to read the topic anew from the first message that waits."""
+    head = HEAD.pack(note.read_ms, 0, note.first, note.first, *_version(version))
+    ours = _OURS.pack(note.read_ms, note.first, note.queue_offset, note.first, note.read_ms)
     return head.ljust(_AT, b"\0") + _SEAL.pack(_MARK, crc32(ours)) + ours
 
 
@@ -92,26 +87,3 @@ def decode_told(body: bytes) -> tuple[Note, DataVersion]:
 
 def _version(version: DataVersion) -> tuple[int, int, int]:
     return version.state_version, version.timestamp_ms, version.counter
-
-
-class RecallHandle(NamedTuple):
-    """What names a timer message to whoever takes it back."""
-
-    topic: str
-    broker_name: str
-    deliver_ms: str
-    uniq_key: str
-
-    def encode(self) -> str:
-        return base64.urlsafe_b64encode(" ".join(("v1", *self)).encode()).decode()
-
-    @classmethod
-    def decode(cls, text: str, code: int) -> RecallHandle:
-        """Raises Refused with ``code``."""
-        try:
-            items = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode().split(" ")
-        except (binascii.Error, ValueError):
-            items = []
-        if len(items) < 5 or items[0] != "v1":
-            raise Refused("recall handle is invalid", code)
-        return cls(*items[1:5])

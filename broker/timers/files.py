@@ -32,6 +32,7 @@ class TimerCheckFile:
         self._tasks = tasks
         self._delay_s = config.timer_flush_interval_ms / 1000
         self._dirty = False
+        self._alone = False  # no wheel of RocketMQ lies beside it
         self._writer: asyncio.Task[None] | None = None
 
     def load(self) -> None:
@@ -63,13 +64,12 @@ class TimerCheckFile:
                 log.error("cannot write %s, trying again: %s", self.path, error)
                 await asyncio.sleep(RETRY_S)
 
-    async def flush(self, log_bytes: int | None = None) -> None:
-        """Write now what changed. Raises OSError; the change stays noted then. ``log_bytes``: as of
-        ``encode_check``, and then it is written in any case."""
-        if not self._dirty and log_bytes is None:
+    async def flush(self) -> None:
+        """Write now what changed. Raises OSError; the change stays noted then."""
+        if not self._dirty:
             return
         self._dirty = False
-        data = encode_check(self._progress.note, self._progress.version, log_bytes)
+        data = encode_check(self._progress.note, self._progress.version)
         try:
             await self._env.offload(lambda: self._write(data))
         except OSError:
@@ -91,3 +91,17 @@ class TimerCheckFile:
             file.close()
         if fresh:
             disk.sync_dir(f"{self._root}/config")
+        if not self._alone:
+            self._remove_wheel()
+            self._alone = True
+
+    def _remove_wheel(self) -> None:
+        """A wheel that RocketMQ made on this store is out of date from now on: it would deliver from it what
+        was delivered here. It makes another from the timer topic, where this file tells it to."""
+        disk = self._env.disk
+        wheel, timer_log = f"{self._root}/timerwheel", f"{self._root}/timerlog"
+        if disk.exists(wheel):
+            log.info("%s and timerlog, which RocketMQ made, are out of date: removed", wheel)
+            disk.remove(wheel)
+        if disk.exists(timer_log):
+            disk.rmtree(timer_log)

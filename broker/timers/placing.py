@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.requests.properties import changed, has
-from broker.timers.codec import RecallHandle
 from broker.timers.core import Rules, deliver_ms, is_timer
 from model.codes import Response
 from model.config import BrokerConfig
@@ -25,6 +24,7 @@ from model.message import (
     UNIQ_KEY,
     property_of,
 )
+from model.recall import RecallHandle
 from store.files.record import NewMessage
 
 TIMERS: Final = (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)

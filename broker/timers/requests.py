@@ -12,7 +12,7 @@ from typing import Final
 from broker.context import BrokerContext
 from broker.requests.fast_path import born_host
 from broker.requests.send import SendProcessor
-from broker.timers.codec import RecallHandle, encode_told
+from broker.timers.codec import encode_told
 from broker.timers.core import Rules, delete_key
 from broker.timers.delivery import TimerService
 from broker.timers.progress import TimerProgress
@@ -27,6 +27,7 @@ from model.message import (
     UNIQ_KEY,
     encode_properties,
 )
+from model.recall import RecallHandle
 from model.topic import PERM_WRITE
 from remoting import bodies
 from remoting.codec import Command

@@ -44,9 +44,6 @@ class TimerConfig(StoreConfig):
         "write how far timer messages are at most so long after a change, ms",
         least=PERIOD_MIN_MS,
     )
-    timer_log_file_bytes: int = key(
-        "mappedFileSizeTimerLog", 104857600, "size of a file of timerlog, bytes", least=128
-    )
     recall_message_enable: bool = key(
         "recallMessageEnable", False, "a client may take back a timer message before its time"
     )

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from broker.timers.codec import RecallHandle
 from model.codes import Request, Response
 from model.message import TIMER_DELIVER_MS, property_of
+from model.recall import RecallHandle
 from store.files.record import Record, records_in
 from tests.sim.kept import Kept
 from tests.sim.world import SEND, simulated

@@ -8,7 +8,6 @@ import pytest
 
 from broker.timers.codec import (
     READ_BYTES,
-    RecallHandle,
     decode_check,
     decode_told,
     encode_check,
@@ -16,6 +15,7 @@ from broker.timers.codec import (
 )
 from broker.timers.core import Note
 from model.errors import Refused
+from model.recall import RecallHandle
 from model.topic import DataVersion
 
 NOTE = Note(read_ms=1_700_000_000_000, queue_offset=9, first=4)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.service import Broker
-from broker.timers.codec import RecallHandle, decode_told
+from broker.timers.codec import decode_told
 from broker.upkeep.delay import DELAYED_AS
 from model.codes import Request, Response
 from model.message import TIMER_TOPIC, property_of
+from model.recall import RecallHandle
 from remoting import bodies
 from store.files.record import Record
 from tests.broker.halves import COMMIT
@@ -243,6 +245,28 @@ async def test_a_restart_without_its_note_finds_what_was_delivered_in_the_log(tm
         assert [property_of(record.properties, DELAYED_AS) for record in delivered(broker)] == [
             f"timer:{number}" for number in range(4)
         ]
+
+
+async def test_a_store_of_rocketmq_goes_on_where_its_checkpoint_says(tmp_path: Path) -> None:
+    async with running(tmp_path, timerStopDequeue="true", **QUICK) as broker, client_of(broker) as client:
+        for body, after_ms in ((b"delivered", 100), (b"waits", 3000), (b"unread", 100)):
+            await client.send("T", body, properties=after(after_ms))
+        await eventually(lambda: broker.processors.timers.read == 3, "all are in the wheel")
+        read_ms = broker.env.now_ms() + 1000
+    check = struct.pack(">7q", read_ms, 104, 2, 2, 0, 0, 0).ljust(4096, b"\0")
+    (tmp_path / "config" / "timercheck").write_bytes(check)
+    (tmp_path / "timerwheel").write_bytes(bytes(64))
+    (tmp_path / "timerlog").mkdir()
+    (tmp_path / "timerlog" / f"{0:020}").write_bytes(bytes(104))
+    async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
+        found = await client.pull_until("T", 0, 2)
+        assert [record.body for record in found] == [b"unread", b"waits"]
+        unread, waits = (property_of(record.properties, "TIMER_ENQUEUE_MS") for record in found)
+        assert unread == str(2**63 - 1), "it was late when it was taken up"
+        assert waits != unread
+        await eventually(lambda: broker.tables.timed.note.first == 3, "it is noted")
+    assert not (tmp_path / "timerwheel").exists(), "out of date"
+    assert not (tmp_path / "timerlog").exists()
 
 
 async def test_a_message_rolls_on_until_its_time(tmp_path: Path) -> None:

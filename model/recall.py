@@ -1,0 +1,32 @@
+"""What names a timer message to whoever takes it back: Base64, as RocketMQ's ``RecallMessageHandle``."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import NamedTuple
+
+from model.errors import Refused
+
+
+class RecallHandle(NamedTuple):
+    """What names a timer message to whoever takes it back."""
+
+    topic: str
+    broker_name: str
+    deliver_ms: str
+    uniq_key: str
+
+    def encode(self) -> str:
+        return base64.urlsafe_b64encode(" ".join(("v1", *self)).encode()).decode()
+
+    @classmethod
+    def decode(cls, text: str, code: int) -> RecallHandle:
+        """Raises Refused with ``code``."""
+        try:
+            items = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode().split(" ")
+        except (binascii.Error, ValueError):
+            items = []
+        if len(items) < 5 or items[0] != "v1":
+            raise Refused("recall handle is invalid", code)
+        return cls(*items[1:5])
