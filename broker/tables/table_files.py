@@ -35,7 +35,6 @@ class TableFiles:
         env, config = context.env, context.config
         self.timercheck = TimerCheckFile(env, config, timed, self._tasks)
         topics, groups, offsets = context.topics, context.groups, context.offsets
-        users = context.trust.directory
         directory = f"{config.store_path}/config"
         writing = Turns(env.monotonic_ms)
         self.files = {
@@ -76,6 +75,14 @@ class TableFiles:
                 delay_s=config.flush_offsets_ms / 1000,
                 turns=writing,
             ),
+            **self._small(directory),
+        }
+
+    def _small(self, directory: str) -> dict[str, ConfigFile]:
+        """Tables that are written as a whole."""
+        env, users = self._context.env, self._context.trust.directory
+        delays, modes = self.delays, self._context.groups.modes
+        return {
             "delays": ConfigFile(
                 env,
                 f"{directory}/delayOffset.json",
@@ -86,7 +93,7 @@ class TableFiles:
             "modes": ConfigFile(
                 env,
                 f"{directory}/messageRequestMode.json",
-                Source(groups.modes.to_json, mark=lambda: groups.modes.revision),
+                Source(modes.to_json, mark=lambda: modes.revision),
                 self._tasks,
             ),
             "auth": ConfigFile(
