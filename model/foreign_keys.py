@@ -33,7 +33,7 @@ _BROKER: Final = """
     accessMessageInMemoryHotRatio accountStatsEnable
     accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity aclCacheExpiredSecond
     aclCacheMaxNum aclCacheRefreshSecond adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
-    appendAckAsync appendCkAsync appendTopicForTimerDeleteKey
+    appendAckAsync appendCkAsync
     asyncSendEnable authenticationMetadataProvider authenticationProvider
     authenticationStrategy authorizationMetadataProvider authorizationProvider
     authorizationStrategy autoDeleteUnusedStats autoMessageVersionOnTopicLen

@@ -116,7 +116,7 @@ class Entry:
     roll: tuple[str, int]  # (unique key, how often it rolled)
 
     def is_recalled_by(self, keys: Iterable[str]) -> bool:
-        # Brokers before 5.3.2 name the unique key alone.
+        # Which of the two a broker writes is a matter of its version and configuration.
         uniq_key = self.roll[0]
         return bool(uniq_key) and any(key in keys for key in (delete_key(self.topic, uniq_key), uniq_key))
 

@@ -6,9 +6,11 @@ import asyncio
 from typing import Final
 
 from broker.requests.moving import records_of
-from broker.timers.core import Entry, Note
+from broker.timers.core import LONG_MAX, Entry, Note
+from broker.upkeep.copies import clock_went_back, copies_begin
 from broker.upkeep.delay import DELAYED_AS
-from model.message import property_of
+from model.ids import PhysicalOffset
+from model.message import TIMER_TOPIC, property_of
 from store.flow.reading import GetStatus
 from store.flow.writing import CLOCK_BACK_MAX_MS
 from store.message_store import MessageStore
@@ -27,7 +29,8 @@ class FormerCopies:
     one took over, and ``log_end`` the log.
 
     A queue is read once, from when the first of its messages that may be there was due: later ones are due
-    later, and a copy was never stored before its message was due.
+    later, and a copy was never stored before its message was due. Where clocks went back, from the place of
+    the first message that waits.
     """
 
     def __init__(self, store: MessageStore, noted: Note, queue_end: int, log_end: int) -> None:
@@ -35,8 +38,12 @@ class FormerCopies:
         self._store = store
         self._noted = noted
         self._log_end = log_end
+        waiting = store.get(TIMER_TOPIC, 0, noted.first, 1, BYTES, None)
+        first = next(iter(records_of(waiting.chunks)), None) if waiting.status is GetStatus.FOUND else None
+        self._source = PhysicalOffset(first.physical_offset) if first is not None else None
+        went_back = self._source is not None and clock_went_back(store, self._source)
         # Store times go on from those of the former master: what is due behind this it cannot have delivered.
-        self._due_before_ms = store.stamp_ms() + CLOCK_BACK_MAX_MS
+        self._due_before_ms = LONG_MAX if went_back else store.stamp_ms() + CLOCK_BACK_MAX_MS
         self._marks: dict[tuple[str, int], set[str]] = {}
 
     async def has(self, entry: Entry, queue: tuple[str, int]) -> bool:
@@ -50,7 +57,9 @@ class FormerCopies:
 
     async def _read(self, queue: tuple[str, int], since_ms: int) -> set[str]:
         marks: set[str] = set()
-        offset = self._store.offset_by_time(*queue, since_ms)
+        if self._source is None:
+            return marks
+        offset = copies_begin(self._store, queue, self._source, since_ms)
         while True:
             got = self._store.get(*queue, offset, COUNT, BYTES, None)
             if got.status is GetStatus.FOUND:

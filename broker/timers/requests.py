@@ -85,9 +85,10 @@ class TimerProcessor:
     def _recall(
         self, connection: Connection, request: Command, handle: RecallHandle, now_ms: int
     ) -> NewMessage:
+        names_topic = self._context.config.recall_names_topic
         properties = {
             TAGS: RECALL_TAG,
-            TIMER_DEL_UNIQKEY: delete_key(handle.topic, handle.uniq_key),
+            TIMER_DEL_UNIQKEY: delete_key(handle.topic, handle.uniq_key) if names_topic else handle.uniq_key,
             UNIQ_KEY: handle.uniq_key,
             TIMER_DELIVER_MS: handle.deliver_ms,
             "BORN_TIMESTAMP": str(now_ms),

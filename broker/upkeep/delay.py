@@ -15,7 +15,7 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 from broker.context import BrokerContext
@@ -23,7 +23,9 @@ from broker.requests.moving import destination_of, fits, moved, records_of
 from broker.requests.properties import changed
 from broker.requests.send import SendProcessor
 from broker.timers.placing import TIMERS
+from broker.upkeep.copies import copies_begin
 from model.errors import MqError
+from model.ids import PhysicalOffset
 from model.message import (
     DELAY,
     SCHEDULE_TOPIC,
@@ -127,7 +129,7 @@ class DelayService:
         if level not in self._begun:
             # The former master may have delivered more than it could tell us. That stands in the log that was
             # taken over, and is in the queues once it is confirmed.
-            self._skip_delivered(level)
+            await self._skip_delivered(level)
             self._begun.add(level)
         for _ in range(UNCONFIRMED_MAX // BATCH):
             before = self._next.get(level)
@@ -167,7 +169,7 @@ class DelayService:
         self._note(level)
         return True
 
-    def _skip_delivered(self, level: int) -> None:
+    async def _skip_delivered(self, level: int) -> None:
         """Move the note behind every message whose copy is in the log.
 
         Copies of a level come in its order, so the first message without a copy ends the search. Due times do
@@ -183,16 +185,17 @@ class DelayService:
                 queue = destination_of(record)
                 if queue is not None and queue not in copies:
                     due_ms = record.store_timestamp_ms + self._levels_ms[level]
-                    copies[queue] = set(self._copies_since(*queue, due_ms))
+                    place = PhysicalOffset(record.physical_offset)
+                    begin = copies_begin(self._context.store, queue, place, due_ms)
+                    copies[queue] = {mark async for mark in self._copies_from(*queue, begin)}
                 if queue is not None and f"{level}:{record.queue_offset}" not in copies[queue]:
                     return
                 self._next[level] = record.queue_offset + 1
                 self._remember(level, record.queue_offset + 1)
 
-    def _copies_since(self, topic: str, queue_id: int, since_ms: int) -> Iterator[str]:
-        """What the copies in a queue stored at ``since_ms`` or later are copies of."""
+    async def _copies_from(self, topic: str, queue_id: int, offset: int) -> AsyncIterator[str]:
+        """What the copies in a queue from ``offset`` on are copies of."""
         store = self._context.store
-        offset = store.offset_by_time(topic, queue_id, since_ms)
         while True:
             got = store.get(topic, queue_id, offset, BATCH, BATCH_BYTES, None)
             if got.status is GetStatus.FOUND:
@@ -203,6 +206,7 @@ class DelayService:
             elif got.status not in (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
                 return
             offset = got.next_offset
+            await asyncio.sleep(0)  # there may be very many, and others serve on this loop
 
     def _note(self, level: int) -> None:
         """Remember what is confirmed by now."""

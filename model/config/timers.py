@@ -47,6 +47,11 @@ class TimerConfig(StoreConfig):
     recall_message_enable: bool = key(
         "recallMessageEnable", False, "a client may take back a timer message before its time"
     )
+    recall_names_topic: bool = key(
+        "appendTopicForTimerDeleteKey",
+        False,
+        "a recall names the topic beside the message's id, as RocketMQ 5.3 expects; both are understood",
+    )
     recall_when_not_writable: bool = key(
         "allowRecallWhenBrokerNotWriteable", True, "also where brokerPermission forbids sends"
     )

@@ -450,7 +450,7 @@ class CommitLog:
                 )
                 self._dir.remove(segment)
                 continue
-            if not (0 < size < self.segment_bytes and self._has_whole_ones()):
+            if size > self.segment_bytes or not self._has_whole_ones():
                 raise DiskError(
                     f"{segment.path} has {size} bytes; mappedFileSizeCommitLog says {self.segment_bytes}"
                 )

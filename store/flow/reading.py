@@ -302,6 +302,21 @@ class Reader:
                 high = middle
         return max(low - 1, queue.min_offset) if upper else low
 
+    def offset_behind(self, topic: str, queue_id: int, physical_offset: int) -> int:
+        """The first queue offset whose message lies behind ``physical_offset``, or the end."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            entry = queue.entry(middle)
+            if entry is None or entry[0] <= physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int
     ) -> Iterator[list[bytes] | None]:

@@ -94,6 +94,31 @@ async def test_what_was_delivered_is_not_delivered_again_by_a_successor_whose_cl
         assert times == sorted(times), "a queue is searched by time: its times must not go back"
 
 
+async def test_what_was_delivered_is_not_delivered_again_when_a_former_clock_was_an_hour_ahead(
+    tmp_path: Path,
+) -> None:
+    """The copy's store time lies before the message was due: a search by time would pass over it."""
+    async with pair(tmp_path) as (one, two), client_of(one) as old, client_of(two) as new:
+        real_ms = one.env.now_ms
+        one.store.writer._now_ms = lambda: real_ms() + 3_600_000
+        one.processors.delay._deliver = None  # type: ignore[assignment, method-assign]
+        await old.send("T", b"before")
+        await old.send("T", b"due", properties=SOON)
+        await eventually(lambda: two.store.log.end == one.store.log.end, "the successor has the message")
+        await one.fence()
+        remember = two.processors.delay._remember
+        two.processors.delay._remember = lambda level, offset: None  # type: ignore[method-assign]
+        await two.lead(elected(2, 2, {2}, 3))
+        await new.pull_until("T", 0, 2)
+        await new.send("T", b"next")
+        await two.fence()
+        two.processors.delay._remember = remember  # type: ignore[method-assign]
+        await two.lead(elected(2, 3, {2}, 4))
+        await eventually(lambda: two.delays.table.get(1) == 1, "it knows that it was delivered")
+        found = [record.body for record in log_records(two) if record.topic == "T"]
+        assert found == [b"before", b"due", b"next"]
+
+
 async def test_a_message_stored_by_a_clock_that_was_an_hour_ahead_does_not_wait_for_that_hour(
     tmp_path: Path,
 ) -> None:

@@ -36,7 +36,7 @@ async def test_delay_levels_go_on_when_one_message_or_one_look_back_fails(
     looks: list[int] = []
     steps: list[int] = []
 
-    def look_back(level: int) -> None:
+    async def look_back(level: int) -> None:
         looks.append(level)
         if looks == [1]:
             raise OSError("a page that cannot be read")

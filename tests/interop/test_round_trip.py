@@ -10,7 +10,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -265,16 +265,19 @@ def _records(body: bytes) -> list[tuple[Record, bytes]]:
 
 
 @asynccontextmanager
-async def served(kind: str, base: Path, *, kill: bool = False) -> AsyncIterator[Peer]:
+async def served(
+    kind: str, base: Path, *, kill: bool = False, more: Mapping[str, str] | None = None
+) -> AsyncIterator[Peer]:
     """The store ``base/store`` served by a broker of ``kind``; stopped in order, or killed."""
+    settings = {**SETTINGS, **(more or {})}
     port = free_base_port(10) + 2
     home = base / kind
     if kind == "rocketmq":
         server: Any = rocketmq.broker_node(
-            home, port, "", base / "store", **{**SETTINGS, **rocketmq.QUICK_BROKER}
+            home, port, "", base / "store", **{**SETTINGS, **rocketmq.QUICK_BROKER, **settings}
         )
     else:
-        server = _Keelmq(home, {**SETTINGS, "listenPort": str(port), "storePathRootDir": str(base / "store")})
+        server = _Keelmq(home, {**settings, "listenPort": str(port), "storePathRootDir": str(base / "store")})
     server.start()
     peer = Peer(f"127.0.0.1:{port}")
     try:

@@ -22,14 +22,15 @@ def shorten(env: FaultyEnv, start: int, size: int) -> None:
     node.sync()
 
 
-async def test_a_short_file_in_the_middle_costs_its_records_and_not_the_start() -> None:
+@pytest.mark.parametrize("size", [0, 1000])
+async def test_a_short_file_in_the_middle_costs_its_records_and_not_the_start(size: int) -> None:
     env = FaultyEnv()
     async with opened(env) as store:
         await fill(store, 120, queues=1)
         whole, end = records_of(store), store.log.end
         assert end > 3 * SEGMENT
     good = copy.deepcopy(env.disk)
-    shorten(env, SEGMENT, 1000)
+    shorten(env, SEGMENT, size)
     async with opened(env) as store:
         assert store.log.end == end
         kept = [record for record in records_of(store) if record in whole]
@@ -37,7 +38,7 @@ async def test_a_short_file_in_the_middle_costs_its_records_and_not_the_start() 
         assert whole[-1] in kept
         scrub_all(store)
         (damage,) = store.files.damage.ranges
-        assert SEGMENT <= damage.begin <= SEGMENT + 1000
+        assert SEGMENT <= damage.begin <= SEGMENT + size
         assert damage.until == 2 * SEGMENT
         async with opened(FaultyEnv(good)) as peer:
             for wanted in store.repairer.wanted():

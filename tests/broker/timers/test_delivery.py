@@ -160,14 +160,20 @@ async def test_a_slot_takes_no_more_than_twice_its_bound(tmp_path: Path) -> None
         assert refused > 0, "some of those between"
 
 
-async def test_a_recalled_message_does_not_come_and_others_of_its_slot_do(tmp_path: Path) -> None:
-    async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
+@pytest.mark.parametrize("names_topic", [False, True])
+async def test_a_recalled_message_does_not_come_and_others_of_its_slot_do(
+    tmp_path: Path, names_topic: bool
+) -> None:
+    keys = {**QUICK, "appendTopicForTimerDeleteKey": str(names_topic).lower()}
+    async with running(tmp_path, **keys) as broker, client_of(broker) as client:
         at = f"TIMER_DELIVER_MS\x01{broker.env.now_ms() + 900}\x02"
         first = await client.send("T", b"gone", properties=at)
         await client.send("T", b"stays", properties=at)
         answer = await recall(client, first.ext["recallHandle"])
         assert answer.code == 0, answer.remark
         assert answer.ext["msgId"] == RecallHandle.decode(first.ext["recallHandle"], 0).uniq_key
+        (named,) = [property_of(r.properties, "TIMER_DEL_UNIQKEY") for r in log_records(broker)][2:]
+        assert (named or "").startswith("T+") is names_topic
         timers = broker.processors.timers
         await eventually(lambda: timers.wheel.count == 3, "all are in the wheel")
         counts = bodies.loads((await client.call(Request.GET_TIMER_METRICS)).body)["timingCount"]
