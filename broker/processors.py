@@ -23,7 +23,7 @@ from broker.timers.progress import TimerProgress
 from broker.timers.requests import TimerProcessor
 from broker.upkeep.delay import DelayOffsets, DelayService
 from broker.upkeep.services import Upkeep
-from remoting.service import Handler
+from remoting.service import Handler, RemotingClient
 
 
 class Processors:
@@ -45,7 +45,9 @@ class Processors:
         self.handlers: dict[int, Handler] = {}
         self._context = context
 
-    def answer(self, upkeep: Upkeep, role_changed: Handler, acl: AclProcessor) -> None:
+    def answer(
+        self, upkeep: Upkeep, role_changed: Handler, acl: AclProcessor, client: RemotingClient
+    ) -> None:
         """From now on ``handlers`` has every code that a broker answers."""
         context = self._context
         self.handlers = handlers(
@@ -67,5 +69,5 @@ class Processors:
             compare=upkeep.compare,
             role_changed=role_changed,
         )
-        self.handlers |= self.pops.handlers()
+        self.handlers |= self.pops.handlers(client)
         self.handlers |= acl.handlers()

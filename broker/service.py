@@ -84,7 +84,7 @@ class Broker:
         self.tables = TableFiles(self.context, delays, timed)
         self.upkeep = Upkeep(self.context, self.tables, self.client, self.registration)
         acl = AclProcessor(self.context, self.acl, self.client)
-        self.processors.answer(self.upkeep, self._role_changed, acl)
+        self.processors.answer(self.upkeep, self._role_changed, acl, self.client)
 
         def make_server(server_name: str) -> RemotingServer:
             return RemotingServer(
@@ -287,7 +287,7 @@ class Broker:
 
     async def _tick(self) -> None:
         await self.processors.pulls.check()
-        self.processors.pops.polling.look_again()
+        self.processors.pops.tick()
         self.context.stats.tick(self.env.monotonic_ms())
 
     # What is shown

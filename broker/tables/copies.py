@@ -7,7 +7,7 @@ something new:
     request   ext: brokerId, run, seen (revision the slave has; -1 = nothing), waitMs, parts (true: it takes
               parts of topics and groups, too, not only of offsets)
     answer    ext: run, revision, synced (true: to be on the slave's disk before the receipt)
-              body: {"topics", "groups", "offsets", "delays"}, those that changed
+              body: {"topics", "groups", "offsets", "delays", "timers", "modes", "auth"}: those that changed
 
 ``seen`` of the next question is the slave's receipt. Topics and groups leave at once, and are on the slave's
 disk before the receipt. A change of them is answered when it is on this broker's disk and every broker that

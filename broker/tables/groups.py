@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from broker.tables.modes import RequestModes
 from broker.tables.moved import Moved, changed_since
 from broker.tables.quota import Quota
 from broker.tables.table_text import TableText
@@ -46,6 +47,7 @@ class Groups:
         self._moved = Moved()
         self._forbidden: dict[str, dict[str, int]] = {}  # group -> topic -> bits
         self.version = DataVersion()
+        self.modes = RequestModes()
         self.epoch = 0
         self.on_change: list[Callable[[], None]] = []
 

@@ -35,7 +35,6 @@ class TableFiles:
         env, config = context.env, context.config
         self.timercheck = TimerCheckFile(env, config, timed, self._tasks)
         topics, groups, offsets = context.topics, context.groups, context.offsets
-        users = context.trust.directory
         directory = f"{config.store_path}/config"
         writing = Turns(env.monotonic_ms)
         self.files = {
@@ -76,12 +75,26 @@ class TableFiles:
                 delay_s=config.flush_offsets_ms / 1000,
                 turns=writing,
             ),
+            **self._small(directory),
+        }
+
+    def _small(self, directory: str) -> dict[str, ConfigFile]:
+        """Tables that are written as a whole."""
+        env, users = self._context.env, self._context.trust.directory
+        delays, modes = self.delays, self._context.groups.modes
+        return {
             "delays": ConfigFile(
                 env,
                 f"{directory}/delayOffset.json",
                 Source(delays.to_json),
                 self._tasks,
                 delay_s=DELAY_OFFSETS_WRITE_S,
+            ),
+            "modes": ConfigFile(
+                env,
+                f"{directory}/messageRequestMode.json",
+                Source(modes.to_json, mark=lambda: modes.revision),
+                self._tasks,
             ),
             "auth": ConfigFile(
                 env, f"{directory}/auth.json", Source(users.to_json, mark=lambda: users.revision), self._tasks
@@ -99,6 +112,7 @@ class TableFiles:
             offsets.load(files["offsets"].load())
             delays.load(files["delays"].load())
             self.timercheck.load()
+            groups.modes.load(files["modes"].load())
             context.trust.directory.load(files["auth"].load() or {})
             for name, apply in (
                 ("topics", topics.apply),
@@ -119,6 +133,7 @@ class TableFiles:
         groups.on_change.append(files["groups"].changed)
         offsets.on_change.append(files["offsets"].changed)
         delays.on_change.append(files["delays"].changed)
+        groups.modes.on_change.append(files["modes"].changed)
         context.trust.directory.on_change.append(files["auth"].changed)
         if fresh_topics:
             files["topics"].write_anew()
@@ -148,6 +163,7 @@ class TableFiles:
         copies.add("topics", context.topics.changed_since)
         copies.add("groups", context.groups.changed_since)
         copies.add("offsets", lambda known: (offsets.changed_since(known), offsets.mark), gathered=True)
+        copies.add("modes", lambda known: (context.groups.modes.to_json(), 0))
         copies.add("auth", lambda known: (context.trust.directory.to_json(), 0))
         copies.add("delays", lambda known: (delays.to_json(), 0), gathered=True)
         copies.add("timers", lambda known: (self.timed.to_json(), 0), gathered=True)
@@ -156,6 +172,7 @@ class TableFiles:
         context.groups.on_change.append(lambda: copies.changed("groups"))
         offsets.on_change.append(lambda: copies.changed("offsets"))
         delays.on_change.append(lambda: copies.changed("delays"))
+        context.groups.modes.on_change.append(lambda: copies.changed("modes"))
         context.trust.directory.on_change.append(lambda: copies.changed("auth"))
 
     async def write(self, names: Collection[str]) -> None:

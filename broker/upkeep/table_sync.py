@@ -3,7 +3,7 @@
 A slave asks its master for what changed; the master answers when something did (``broker/tables/copies``).
 A real master does not know that request: of it the slave copies whole tables every
 ``slaveSyncMetadataPeriod``, and at once after a change of role: topics (21), groups (201), consumer offsets
-(43), delay offsets (45), how far timer messages are (60).
+(43), delay offsets (45), how far timer messages are (60), request modes (402).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CALL_S: Final = 3.0
 ORDINARY_S: Final = 5.0  # an election takes no longer
 RETRY_FIRST_MS: Final = 50
 RETRY_MAX_MS: Final = 1000
-SYNCED: Final = ("topics", "groups", "auth")  # on the disk before each receipt
+SYNCED: Final = ("topics", "groups", "modes", "auth")  # on the disk before each receipt
 WRITTEN: Final = (*SYNCED, "offsets")  # where the master asks for it
 
 _ENTRIES: Final[tuple[tuple[str, str, Callable[[str, Any], Any]], ...]] = (
@@ -167,6 +167,8 @@ class MetadataSync:
             table = body.get(name)
             if table is not None:
                 _adopt(name, adopt, table)
+        if "modes" in body:
+            _adopt("modes", self._context.groups.modes.adopt, body["modes"])
         if "auth" in body:  # a keelmq of an older version has none, a RocketMQ broker never gives its own
             _adopt("auth", self._context.trust.directory.load, body["auth"])
         if "timers" in body:  # as above
@@ -185,6 +187,9 @@ class MetadataSync:
                 return
             _adopt(name, adopt, table)
         await self._copy_timers(master)
+        answer = await self._client.call(master, Command(int(Request.GET_ALL_MESSAGE_REQUEST_MODE)), CALL_S)
+        if answer.code == Response.SUCCESS and self._follows(master):  # not known before RocketMQ 5
+            _adopt("modes", self._context.groups.modes.adopt, bodies.loads_object(answer.body))
         self._files.on_copied()
 
     async def _copy_timers(self, master: str) -> None:

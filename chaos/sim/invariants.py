@@ -34,6 +34,14 @@ CHANGED_BY: Final[Mapping[str, Sequence[str]]] = {
     "broker.requests.consumers.held.HeldPulls": ("add", "take", "take_all"),
     "broker.requests.consumers.pop.held.HeldPops": ("add", "take", "overdue", "take_all"),
     "broker.requests.consumers.pop.positions.Positions": ("popped", "confirmed", "drop", "clear"),
+    "broker.requests.consumers.pop.order.OrderTable": (
+        "blocks",
+        "popped",
+        "acked",
+        "change",
+        "forget_old",
+        "clear",
+    ),
     "broker.requests.consumers.pop.core.OpenCheckpoints": (
         "on_checkpoint",
         "on_ack",

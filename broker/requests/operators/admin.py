@@ -184,8 +184,8 @@ class AdminProcessor:
         return request.reply(body=bodies.dumps_dialect(self._delays.to_json()))
 
     async def request_modes(self, connection: Connection, request: Command) -> Command:
-        """Which topics and groups consume by pop: none here. Real slaves copy this table."""
-        return request.reply(body=bodies.dumps({"messageRequestModeMap": {}}))
+        """Which topics groups are told to pull or to pop. Real slaves copy this table."""
+        return request.reply(body=bodies.dumps(self._context.groups.modes.to_json()))
 
     async def system_topics(self, connection: Connection, request: Command) -> Command:
         return request.reply(body=bodies.dumps({"topicList": sorted(self._context.topics.system)}))

@@ -70,11 +70,12 @@ def popped(answer: Command, topic: str, group: str = "pg", broker: str = "broker
     return found
 
 
+def ack_of(one: Popped, group: str = "pg") -> AckHeader:
+    return AckHeader(group, one.topic, one.record.queue_id, one.info.to_text(), one.record.queue_offset)
+
+
 async def ack(client: Client, one: Popped, group: str = "pg") -> Command:
-    ext = AckHeader(
-        group, one.topic, one.record.queue_id, one.info.to_text(), one.record.queue_offset
-    ).to_ext()
-    return await client.call(Request.ACK_MESSAGE, ext)
+    return await client.call(Request.ACK_MESSAGE, ack_of(one, group).to_ext())
 
 
 async def change(client: Client, one: Popped, invisible_ms: int, group: str = "pg") -> Command:

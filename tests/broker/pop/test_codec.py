@@ -79,6 +79,15 @@ def test_a_checkpoint_of_the_first_versions_names_no_offsets() -> None:
     assert found.unacked() == [5, 6, 7]
 
 
+def test_a_checkpoint_is_read_by_long_names() -> None:
+    # as the classes of 5.5.0 write it where their annotations are not seen
+    long = (
+        b'{"bitMap":0,"brokerName":"broker-a","cId":"g","invisibleTime":60000,"num":2,"popTime":1000,"queueId":2,'
+        b'"queueOffsetDiff":[0,2],"reviveOffset":0,"reviveTime":61000,"startOffset":5,"suspend":false,"topic":"T"}'
+    )
+    assert Checkpoint.parse(long) == Checkpoint(5, 1000, 60000, 2, "T", "g", "broker-a", [0, 2])
+
+
 def test_acks_are_read_by_long_and_short_names() -> None:
     # AckMsgTest, BatchAckMsgTest
     long = (

@@ -13,6 +13,7 @@ from broker.context import BrokerContext
 from broker.requests.consumers.pop.checks import need_invisible, need_queue
 from broker.requests.consumers.pop.codec import Ack, BatchAck, Checkpoint
 from broker.requests.consumers.pop.log import PopLog
+from broker.requests.consumers.pop.order_acks import OrderAcks
 from broker.requests.send import SendProcessor
 from model.codes import Response
 from model.errors import PeerError, Refused
@@ -33,10 +34,13 @@ BATCH_BYTES_MAX: Final = 4 << 20
 class AckProcessor:
     """Answers 200051, 200151 and 200053."""
 
-    def __init__(self, context: BrokerContext, sender: SendProcessor, pop_log: PopLog) -> None:
+    def __init__(
+        self, context: BrokerContext, sender: SendProcessor, pop_log: PopLog, orders: OrderAcks
+    ) -> None:
         self._context = context
         self._sender = sender
         self._log = pop_log
+        self._orders = orders
 
     async def ack(self, connection: Connection, request: Command) -> Command | None:
         """Raises Refused."""
@@ -55,6 +59,10 @@ class AckProcessor:
         info = _extra_info(header.extra_info)
         self._need_revive_queue(info.revive_queue)
         await self._context.admit(connection, request)
+        if info.in_order:
+            key = (header.topic, header.group, header.queue_id)
+            self._orders.ack(key, header.offset, info.pop_time_ms)
+            return request.reply()
         put = self._write(_ack_of(header, info), info)
         return self._sender.answer(connection, request, request.reply(), [put], wait=True)
 
@@ -65,7 +73,10 @@ class AckProcessor:
         await self._context.admit(connection, request)
         puts = []
         for ack, batch in rows:
-            if ack.offsets:
+            if batch.revive_queue == ORDER_REVIVE_QUEUE:
+                for offset in ack.offsets:
+                    self._orders.ack((ack.topic, ack.group, ack.queue_id), offset, ack.pop_time_ms)
+            elif ack.offsets:
                 due_ms = batch.pop_time_ms + batch.invisible_ms
                 puts.append(self._log.write_ack(ack, batch.revive_queue, due_ms))
                 self._count(ack)
@@ -89,6 +100,11 @@ class AckProcessor:
         info = _extra_info(header.extra_info)
         self._need_revive_queue(info.revive_queue)
         await self._context.admit(connection, request)
+        if info.in_order:
+            key = (header.topic, header.group, header.queue_id)
+            return request.reply(
+                ext=self._orders.change(key, header.offset, info.pop_time_ms, header.invisible_ms)
+            )
         pop_time_ms = self._context.env.now_ms()
         if info.start == header.offset:
             # Both pops begin at this message: they must not be taken for one.

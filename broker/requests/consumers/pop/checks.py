@@ -7,9 +7,10 @@ from broker.requests.consumers.pull import need_filter
 from broker.state.clients import ALL, TAG, Subscription
 from model.codes import Response
 from model.errors import Refused
-from model.pop import MESSAGES_MAX, is_revive_topic
+from model.pop import MESSAGES_MAX, is_revive_topic, pop_retry_topic
 from model.topic import INTERNAL_TOPICS, PERM_READ, TopicConfig
 from remoting.codec import Command
+from store.files.consume_queue import is_queue_name
 
 
 def need_count(context: BrokerContext, count: int) -> None:
@@ -29,6 +30,16 @@ def need_invisible(context: BrokerContext, invisible_ms: int) -> None:
     if not 0 <= invisible_ms <= most:
         raise Refused(
             f"invisibleTime={invisible_ms} is not between 0 and {most} (maxInvisibleTimeMillis)",
+            Response.INVALID_PARAMETER,
+        )
+
+
+def need_retry_topic(context: BrokerContext, topic: str, group: str) -> None:
+    """Raises Refused unless the messages of the group have a place to come back to: its queue is a folder."""
+    name = pop_retry_topic(topic, group, v2=context.config.retry_topic_v2)
+    if not is_queue_name(name, 0):
+        raise Refused(
+            f"the pop retry topic {name[:40]}... would have too long a name: {len(name)} characters",
             Response.INVALID_PARAMETER,
         )
 

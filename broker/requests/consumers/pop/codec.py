@@ -57,6 +57,10 @@ class Checkpoint:
     def revive_time_ms(self) -> int:
         return self.pop_time_ms + self.invisible_ms
 
+    @property
+    def last(self) -> int:
+        return self.start + max(self.diffs, default=-1)
+
     def unacked(self) -> list[int]:
         """The queue offsets nobody acknowledged."""
         return [self.start + diff for at, diff in enumerate(self.diffs) if not self.bits >> at & 1]
@@ -92,24 +96,26 @@ class Checkpoint:
     def parse(cls, body: bytes) -> Checkpoint:
         """Raises PeerError."""
         found = bodies.loads_object(body)
-        count = _number(found, ("n",), BIT_MAX)
-        diffs = found.get("d") or list(range(count))  # the first versions wrote no offsets
+        count = _number(found, ("n", "num"), BIT_MAX)
+        diffs = found.get("d", found.get("queueOffsetDiff")) or list(
+            range(count)
+        )  # the first versions wrote no offsets
         if not isinstance(diffs, list) or len(diffs) > BIT_MAX or not all(_is_int(d, 0) for d in diffs):
             raise PeerError("d of a checkpoint is not a list of offsets")
-        text = found.get("rp")
+        text = found.get("rp", found.get("rePutTimes"))
         rewritten = int(text) if isinstance(text, str) and text.isascii() and text.isdigit() else 0
-        bits = found.get("bm", 0)
+        bits = found.get("bm", found.get("bitMap", 0))
         return cls(
-            _number(found, ("so",)),
-            _number(found, ("pt",)),
-            _number(found, ("it",)),
-            _number(found, ("q",), INT_MAX),
-            _text(found, ("t",)),
+            _number(found, ("so", "startOffset")),
+            _number(found, ("pt", "popTime")),
+            _number(found, ("it", "invisibleTime")),
+            _number(found, ("q", "queueId"), INT_MAX),
+            _text(found, ("t", "topic")),
             _text(found, ("c", "cId", "cid")),
-            str(found.get("bn") or ""),
+            str(found.get("bn", found.get("brokerName")) or ""),
             diffs,
             bits & 0xFFFFFFFF if _is_int(bits, -(2**31)) else 0,
-            _number(found, ("ro",)),
+            _number(found, ("ro", "reviveOffset")),
             rewritten,
         )
 

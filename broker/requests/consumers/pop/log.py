@@ -30,6 +30,8 @@ class PopLog:
         self.topic = revive_topic(context.config.cluster_name)
         self.open_checkpoints = 0
         """As the revive service counts them."""
+        self.ready = False
+        """Whether what the former master popped was read, so that it is not popped again."""
         self._context = context
         self._sender = sender
         self.positions = Positions()
@@ -81,11 +83,19 @@ class PopLog:
             if self.positions.get(key) is None:
                 del self._committed[key]
 
+    def on_former_pop(self, point: Checkpoint) -> None:
+        """A former master wrote this checkpoint lately. Its offset may not have reached this broker: what was
+        popped would be popped again."""
+        known = self._context.offsets.get(point.group, point.topic, point.queue_id)
+        if known is not None and point.start <= known <= point.last:
+            self._context.offsets.commit(point.group, point.topic, point.queue_id, point.last + 1)
+
     def clear(self) -> None:
         """The role ended: what was not confirmed may not be there."""
         self.positions.clear()
         self._committed.clear()
         self.open_checkpoints = 0
+        self.ready = False
 
     def _forget(self, key: Key) -> None:
         self.positions.drop(key)

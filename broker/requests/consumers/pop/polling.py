@@ -35,10 +35,12 @@ SERVED: Final = Command(0)
 
 
 class Polling:
-    """Holds pops, and tries them again through ``serve(held, last)``."""
+    """Holds pops, and tries them again through ``serve(held, last)``. ``released``: the answer when the role
+    ends."""
 
-    def __init__(self, context: BrokerContext) -> None:
+    def __init__(self, context: BrokerContext, released: Callable[[Command], Command]) -> None:
         self.serve: Callable[[HeldPop, bool], Command | None]
+        self._released = released
         self._context = context
         self._config = context.config
         self.pops = HeldPops()
@@ -140,6 +142,11 @@ class Polling:
             self._try(held, last=True)
         self._arm()
 
+    def look_at_all(self) -> None:
+        """Try all that wait."""
+        for key in self.pops.waiting_keys():
+            self._note(key)
+
     def look_again(self) -> None:
         """Try those that wait for a queue in order: its time, and no message, makes it free."""
         for key in self.pops.waiting_keys():
@@ -155,6 +162,4 @@ class Polling:
         self._due.clear()
         for held in self.pops.take_all():
             if not held.connection.closed:
-                held.connection.send(
-                    held.request.reply(Response.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE", ext={})
-                )
+                held.connection.send(self._released(held.request))

@@ -16,10 +16,17 @@ from typing import Final
 
 from broker.context import BrokerContext
 from broker.requests.consumers.choosing import look, split
-from broker.requests.consumers.pop.checks import need_count, need_invisible, need_readable, need_subscription
+from broker.requests.consumers.pop.checks import (
+    need_count,
+    need_invisible,
+    need_readable,
+    need_retry_topic,
+    need_subscription,
+)
 from broker.requests.consumers.pop.codec import Checkpoint
 from broker.requests.consumers.pop.held import HeldPop
 from broker.requests.consumers.pop.log import PopLog
+from broker.requests.consumers.pop.order import Key, OrderTable
 from broker.requests.consumers.pop.polling import SERVED, Polling
 from broker.requests.properties import changed, has
 from broker.requests.send import SendProcessor
@@ -33,6 +40,7 @@ from model.pop import (
     POP_CK,
     ExtraInfo,
     message_offsets_text,
+    order_counts_text,
     pop_retry_topic,
     retry_kind,
     start_offsets_text,
@@ -89,13 +97,19 @@ class PopProcessor:
     """Answers 200050."""
 
     def __init__(
-        self, context: BrokerContext, sender: SendProcessor, pop_log: PopLog, polling: Polling
+        self,
+        context: BrokerContext,
+        sender: SendProcessor,
+        pop_log: PopLog,
+        polling: Polling,
+        orders: OrderTable,
     ) -> None:
         self._context = context
         self._config = context.config
         self._sender = sender
         self._log = pop_log
         self._polling = polling
+        self._orders = orders
         self._popped = 0
         polling.serve = self.serve
 
@@ -145,6 +159,7 @@ class PopProcessor:
             context, request, header.group, header.topic, header.queue_id, "pop message is forbidden"
         )
         need_invisible(context, header.invisible_ms)
+        need_retry_topic(context, header.topic, header.group)
 
     # Taking
 
@@ -155,7 +170,7 @@ class PopProcessor:
         revive_queue = ORDER_REVIVE_QUEUE if header.order else self._popped % self._config.revive_queues
         self._popped += 1
         taken = Taken(header, subscription, context.env.now_ms(), revive_queue)
-        if self._log.full:
+        if self._log.full or not self._log.ready:
             return taken
         retry = self._retry_topic(header, chance)
         retry_first = chance < self._config.pop_retry_percent
@@ -198,6 +213,10 @@ class PopProcessor:
         what was taken before is lost to this answer, and comes back."""
         header, store = taken.header, self._context.store
         offset = self._first(header, topic, queue_id)
+        if header.order:
+            key = (topic, header.group, queue_id)
+            if self._orders.blocks(key, header.attempt_id, taken.pop_time_ms, offset):
+                return  # what waits there is none that could be had: it must not wake anybody
         if taken.room <= 0:
             taken.rest += max(0, store.max_queue_offset(topic, queue_id) - offset)
             return
@@ -224,17 +243,10 @@ class PopProcessor:
         header = taken.header
         records = [record for chunk in got.chunks for record in split(chunk)]
         offsets = [_queue_offset(record) for record in records]
-        point = Checkpoint(
-            offset,
-            taken.pop_time_ms,
-            header.invisible_ms,
-            queue_id,
-            topic,
-            header.group,
-            self._config.broker_name,
-            [one - offset for one in offsets],
-        )
-        taken.puts.append(self._log.write_checkpoint(point, taken.revive_queue, got.next_offset))
+        if header.order:
+            self._in_order(taken, (topic, header.group, queue_id), offset, offsets)
+        else:
+            self._check_in(taken, topic, queue_id, offset, offsets, got.next_offset)
         taken.starts.append((topic, queue_id, offset))
         taken.offsets.append((topic, queue_id, offsets))
         if (
@@ -246,6 +258,32 @@ class PopProcessor:
         taken.records += records
         taken.size += sum(map(len, records))
         self._context.got(topic, header.group, len(records))
+
+    def _in_order(self, taken: Taken, key: Key, start: int, offsets: list[int]) -> None:
+        """The offset stays until the messages are acknowledged: there is no checkpoint."""
+        topic, _, queue_id = key
+        header = taken.header
+        counts, least = self._orders.popped(
+            key, header.attempt_id, taken.pop_time_ms, header.invisible_ms, offsets, start
+        )
+        taken.order_counts.append(order_counts_text(topic, queue_id, counts, least))
+
+    def _check_in(
+        self, taken: Taken, topic: str, queue_id: int, offset: int, offsets: list[int], next_offset: int
+    ) -> None:
+        """Write down what is taken of a queue."""
+        header = taken.header
+        point = Checkpoint(
+            offset,
+            taken.pop_time_ms,
+            header.invisible_ms,
+            queue_id,
+            topic,
+            header.group,
+            self._config.broker_name,
+            [one - offset for one in offsets],
+        )
+        taken.puts.append(self._log.write_checkpoint(point, taken.revive_queue, next_offset))
 
     def _as_sent(self, taken: Taken, topic: str, start: int, raw: bytes) -> bytes:
         """A message of the retry topic under the topic it was sent to. Its extra info says where it lies."""
@@ -319,3 +357,8 @@ class PopProcessor:
 
 def _queue_offset(raw: bytes) -> int:
     return int.from_bytes(raw[20:28], "big")
+
+
+def nothing_more(request: Command) -> Command:
+    """The answer to a pop that waited at a broker whose role ended."""
+    return request.reply(Response.POLLING_TIMEOUT, remark="NO_MESSAGE_IN_QUEUE", ext={})

@@ -3,35 +3,67 @@
 from __future__ import annotations
 
 from broker.context import BrokerContext
+from broker.requests.consumers.assignment import AssignmentProcessor
 from broker.requests.consumers.pop.ack import AckProcessor
 from broker.requests.consumers.pop.log import PopLog
+from broker.requests.consumers.pop.looking import LookProcessor, has_messages
+from broker.requests.consumers.pop.order import OrderTable
+from broker.requests.consumers.pop.order_acks import OrderAcks
 from broker.requests.consumers.pop.polling import Polling
-from broker.requests.consumers.pop.pop import PopProcessor
+from broker.requests.consumers.pop.pop import PopProcessor, nothing_more
 from broker.requests.consumers.pop.revive import ReviveService
 from broker.requests.send import SendProcessor
 from model.codes import Request
-from remoting.service import Handler
+from remoting.service import Handler, RemotingClient
 
 
 class Pops:
     """All parts. ``revive`` runs on a master."""
 
     def __init__(self, context: BrokerContext, sender: SendProcessor) -> None:
+        self._context = context
         self.log = PopLog(context, sender)
-        self.polling = Polling(context)
-        self.revive = ReviveService(context, sender, self.log)
-        self._pop = PopProcessor(context, sender, self.log, self.polling)
-        self._ack = AckProcessor(context, sender, self.log)
+        self.polling = Polling(context, nothing_more)
+        self.notifications = Polling(context, lambda request: has_messages(request, False))
+        self.orders = OrderTable()
+        self.revive = ReviveService(context, sender, self.log, self._ready)
+        self._pop = PopProcessor(context, sender, self.log, self.polling, self.orders)
+        self._ack = AckProcessor(
+            context, sender, self.log, OrderAcks(context, self.log, self.orders, self._freed)
+        )
+        self._look = LookProcessor(context, self.log, self.orders, self.polling, self.notifications)
 
-    def handlers(self) -> dict[int, Handler]:
+    def handlers(self, client: RemotingClient) -> dict[int, Handler]:
+        assignment = AssignmentProcessor(self._context, client)
         return {
             int(Request.POP_MESSAGE): self._pop.pop,
             int(Request.ACK_MESSAGE): self._ack.ack,
             int(Request.BATCH_ACK_MESSAGE): self._ack.ack_batch,
             int(Request.CHANGE_MESSAGE_INVISIBLETIME): self._ack.change_invisible_time,
+            int(Request.PEEK_MESSAGE): self._look.peek,
+            int(Request.NOTIFICATION): self._look.notify,
+            int(Request.POLLING_INFO): self._look.polling_info,
+            int(Request.QUERY_ASSIGNMENT): assignment.query,
+            int(Request.SET_MESSAGE_REQUEST_MODE): assignment.set_mode,
         }
 
     def role_ended(self) -> None:
         """Neither what waits nor what is not confirmed counts any more."""
         self.polling.release_all()
+        self.notifications.release_all()
         self.log.clear()
+        self.orders.clear()
+
+    def tick(self) -> None:
+        """Called each second: time, and no message, frees a queue that is consumed in order."""
+        self.orders.forget_old(self._context.env.now_ms())
+        self.polling.look_again()
+        self.notifications.look_again()
+
+    def _ready(self) -> None:
+        self.polling.look_at_all()
+        self.notifications.look_at_all()
+
+    def _freed(self, topic: str, group: str, queue_id: int) -> None:
+        self.polling.unblocked(topic, group, queue_id)
+        self.notifications.unblocked(topic, group, queue_id)

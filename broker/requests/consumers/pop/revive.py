@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from broker.context import BrokerContext
@@ -39,6 +40,10 @@ RETRY_MAX_MS: Final = 1000
 BATCH: Final = 256
 BATCH_BYTES: Final = 1 << 20
 UNREADABLE_MS: Final = 10_000
+TAKE_OVER_S: Final = 0.05
+RECENT_MS: Final = 6000
+"""Offsets are copied within 200 ms and written each ``flushConsumerOffsetInterval``. What was popped longer
+before the end of the log is in the table; an offset that was reset since is not to be moved again."""
 _GONE: Final = (
     GetStatus.OFFSET_TOO_SMALL,
     GetStatus.OFFSET_OVERFLOW_ONE,
@@ -51,32 +56,40 @@ _GONE: Final = (
 class ReviveService:
     """Brings back while this broker is master; ``run`` is one task for all revive queues."""
 
-    def __init__(self, context: BrokerContext, sender: SendProcessor, pop_log: PopLog) -> None:
+    def __init__(
+        self, context: BrokerContext, sender: SendProcessor, pop_log: PopLog, on_ready: Callable[[], None]
+    ) -> None:
         self._context = context
         self._sender = sender
         self._log = pop_log
         self._queues: list[OpenCheckpoints] = []
         self._begins_at = 0  # where the log ended at the promotion
+        self._on_ready = on_ready
+        self._former: list[tuple[int, Checkpoint]] = []  # store time, checkpoint; until all was read once
         self.revived = 0
 
     async def run(self) -> None:
         """Bring back what is due, for ever. Started on promotion, cancelled on demotion."""
         self._queues = []
+        self._former = []
+        self._log.ready = False
         self._begins_at = self._context.store.log.end
         rest = Backoff(self._context.env.random, RETRY_FIRST_MS, RETRY_MAX_MS)
         period_s = self._context.config.revive_interval_ms / 1000
         await level_triggered(self._turn, asyncio.Event(), period_s, rest, "bringing back popped messages")
 
-    async def _turn(self) -> None:
+    async def _turn(self) -> float | None:
         context = self._context
         self._log.note()
         if context.store.dispatched < self._begins_at:
-            return  # the log that was taken over is not in the queues yet
+            return TAKE_OVER_S  # the log that was taken over is not in the queues yet
         if not self._queues:
             self._queues = [self._begun(queue_id) for queue_id in range(context.config.revive_queues)]
         slice_ = Slice(context.env.monotonic_ms)
         for queue_id, queue in enumerate(self._queues):
-            if await self._read(queue, queue_id, slice_) and context.refuse_write() is None:
+            if not await self._read(queue, queue_id, slice_) or not self._log.ready:
+                continue
+            if context.refuse_write() is None:
                 await self._bring_back(queue, slice_)
                 while (point := queue.far()) is not None:
                     point.rewritten += 1
@@ -84,6 +97,20 @@ class ReviveService:
                     await slice_.breathe()
             self._commit(queue, queue_id)
         self._log.open_checkpoints = sum(map(len, self._queues))
+        if not self._log.ready:
+            self._take_over()
+            return 0.0
+        return None
+
+    def _take_over(self) -> None:
+        """All was read once: go on where the former master was."""
+        since_ms = max((stored_ms for stored_ms, _ in self._former), default=0) - RECENT_MS
+        for stored_ms, point in self._former:
+            if stored_ms >= since_ms:
+                self._log.on_former_pop(point)
+        self._former = []
+        self._log.ready = True
+        self._on_ready()
 
     def _begun(self, queue_id: int) -> OpenCheckpoints:
         queue = OpenCheckpoints()
@@ -112,6 +139,8 @@ class ReviveService:
                 point = Checkpoint.parse(record.body)
                 point.broker = point.broker or own
                 queue.on_checkpoint(point, record.queue_offset)
+                if not self._log.ready:
+                    self._former.append((record.store_timestamp_ms, point))
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 ack = Ack.parse(record.body, batch=tag == BATCH_ACK_TAG)
                 ack.broker = ack.broker or own
