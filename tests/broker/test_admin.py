@@ -107,7 +107,7 @@ async def test_live_keys_change_and_others_are_refused_with_a_reason(tmp_path: P
 async def test_keys_that_stay_as_they_are_or_mean_nothing_here_are_taken(tmp_path: Path) -> None:
     """mqadmin and the dashboard send back whole configurations, RocketMQ's own keys among them."""
     async with running(tmp_path) as broker, client_of(broker) as client:
-        same = f"listenPort={broker.config.listen_port}\nmaxPopPollingSize=7\ntransactionCheckMax=3\n"
+        same = f"listenPort={broker.config.listen_port}\nackMessageThreadPoolNums=7\ntransactionCheckMax=3\n"
         answer = await client.call(Request.UPDATE_BROKER_CONFIG, {}, same.encode())
         assert (answer.code, answer.remark) == (0, None)
         assert broker.config.transaction_check_max == 3

@@ -11,7 +11,7 @@ from broker.upkeep.delay import DELAYED_AS
 from model.codes import Request
 from model.message import decode_properties
 from runtime.os_env import OsEnv
-from tests.interop.test_round_trip import TOPIC, Peer, served
+from tests.interop.store_sides import TOPIC, Peer, served
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
