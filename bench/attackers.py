@@ -3,7 +3,8 @@
     python bench/attackers.py NAME HOST:PORT,HOST:PORT,... SECONDS
 
 A process of its own, and a polite one (nice): it stands for another machine. It goes on whatever it is
-answered, and connects again when it is thrown out. Prints what it did, as JSON.
+answered, and connects again when it is thrown out. Prints `began` at its first connection, and at the end
+what it did, as JSON.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ KEY: Final = "UNIQ_KEY\x010123456789ABCDEF0123456789ABCDEF\x02"
 CRC: Final = "__CRC32#\x010000000000\x02"
 ANSWER_S: Final = 20.0
 AGAIN_S: Final = 0.05
+BEGAN: Final = "began"
 
 Targets = list[tuple[str, int]]
 Attack = Callable[["Wire"], Awaitable[None]]
@@ -44,12 +46,14 @@ class Wire:
     def __init__(self, targets: Targets) -> None:
         self.targets = targets
         self.seen: Counter[str] = Counter()
+        self.begun = asyncio.Event()
 
     @contextlib.asynccontextmanager
     async def to(self, at: int = 0) -> AsyncIterator[Talk]:
         host, port = self.targets[at % len(self.targets)]
         reader, writer = await asyncio.open_connection(host, port, limit=1 << 16)
         self.seen["connections"] += 1
+        self.begun.set()
         try:
             yield Talk(reader, writer, self.seen)
         finally:
@@ -344,18 +348,28 @@ ATTACKS: Final[dict[str, Attack]] = {
 
 
 async def attack(name: str, targets: Targets, seconds: float) -> Counter[str]:
+    """``seconds`` of it, from its first connection on, which it tells: what it sends takes time to make."""
     wire = Wire(targets)
-    round_of = ATTACKS[name]
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while True:
-                try:
-                    await round_of(wire)
-                    wire.seen["rounds"] += 1
-                except (OSError, asyncio.IncompleteReadError) as error:
-                    wire.seen[f"ended: {type(error).__name__}"] += 1
-                    await asyncio.sleep(AGAIN_S)
+    rounds = asyncio.create_task(_rounds(ATTACKS[name], wire))
+    began = asyncio.create_task(wire.begun.wait())
+    await asyncio.wait((rounds, began), return_when=asyncio.FIRST_COMPLETED)
+    print(BEGAN, flush=True)
+    await asyncio.wait((rounds,), timeout=seconds)
+    began.cancel()
+    rounds.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await rounds
     return wire.seen
+
+
+async def _rounds(round_of: Attack, wire: Wire) -> None:
+    while True:
+        try:
+            await round_of(wire)
+            wire.seen["rounds"] += 1
+        except (OSError, asyncio.IncompleteReadError) as error:
+            wire.seen[f"ended: {type(error).__name__}"] += 1
+            await asyncio.sleep(AGAIN_S)
 
 
 def main() -> int:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from admin.local.cluster import LocalCluster  # noqa: E402
-from bench.attackers import ATTACKS, VICTIM  # noqa: E402
+from bench.attackers import ATTACKS, BEGAN, VICTIM  # noqa: E402
 from bench.provenance import machine  # noqa: E402
 from chaos.drills.measure import percentile  # noqa: E402
 from client.message import Message  # noqa: E402
@@ -162,7 +162,8 @@ class Range:
             *(name, ",".join([master["address"], *others]), str(seconds)),
             stdout=asyncio.subprocess.PIPE,
         )
-        await asyncio.sleep(0.5)  # its imports
+        assert process.stdout is not None
+        assert (await process.stdout.readline()).decode().strip() == BEGAN, "the attacker did not begin"
         beside = await self.send_for(seconds)
         rss_mb = max(_rss_mb(n.pid) for n in self.cluster.layout.broker_nodes)
         out, _ = await process.communicate()

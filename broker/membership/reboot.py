@@ -96,7 +96,6 @@ class UncleanRebootDetector:
         written = found.end > 0 or bool(noted and noted.written) or self.suspect
         note = Noted(boot_id=boot_id, suspect=self.suspect, synced=found.synced, written=written or None)
         try:
-            self._env.disk.makedirs(self._path.rpartition("/")[0])
             self._write(note)
         except OSError as error:
             says_synced = noted is None or noted.synced is not False

@@ -16,6 +16,7 @@ asked about late (CHECK_IMMUNITY_TIME_IN_SECONDS) is written anew meanwhile, so 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import struct
 from collections import deque
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.context import BrokerContext
+from broker.requests.moving import moved
 from broker.requests.properties import changed, int_property
 from broker.requests.send import SendProcessor
 from broker.tables.topics import HALF_TOPIC, OP_HALF_TOPIC
@@ -195,21 +197,8 @@ class Transactions:
         return self._sender.delayed(message)
 
     def _copy(self, record: Record, topic: str, queue_id: int, properties: str) -> NewMessage:
-        host = self._context.store_host
-        host_flag = STORE_HOST_V6 if len(host) == 20 else 0
-        return NewMessage(
-            topic=topic,
-            queue_id=queue_id,
-            flag=record.flag,
-            sys_flag=record.sys_flag & ~(STORE_HOST_V6 | TRANSACTION_MASK) | host_flag,
-            born_timestamp_ms=record.born_timestamp_ms,
-            born_host=record.born_host,
-            store_host=host,
-            reconsume_times=record.reconsume_times,
-            prepared_transaction_offset=0,
-            body=record.body,
-            properties=properties,
-        )
+        message = moved(record, (topic, queue_id), properties, self._context.store_host)
+        return dataclasses.replace(message, sys_flag=message.sys_flag & ~TRANSACTION_MASK)
 
     def _op(self, half_offset: int) -> NewMessage:
         host = self._context.store_host

@@ -44,6 +44,8 @@ RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 1000
 BATCH: Final = 32
 BATCH_BYTES: Final = 1 << 20
+DEQUEUED: Final = "TIMER_DEQUEUE_NUMS"
+"""The counter of what left the wheel for a topic, by the timer topic."""
 UNCONFIRMED_MAX: Final = 64  # batches that wait for confirmation
 _MOVED_ON: Final = (GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED)
 
@@ -230,6 +232,8 @@ class TimerService:
             elif not await self._former.has(entry, queue):
                 copy = self._copy(record, entry, queue, slot_ms)
                 put = self._sender.put([copy], stored_before=True)[0]
+                now_ms = self._context.env.monotonic_ms()
+                self._context.stats.counters.add(DEQUEUED, TIMER_TOPIC, 1, now_ms)
                 self._notes.delivered(put.physical_offset + put.size)
         # A recall counted for the message it took away.
         self.counts.add(entry.topic, -1 if entry.deletes is None else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -307,15 +308,9 @@ class Reader:
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return 0
-        low, high = queue.min_offset, queue.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            entry = queue.entry(middle)
-            if entry is None or entry[0] <= physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        place = lambda at: (queue.entry(at) or (-1,))[0]  # noqa: E731
+        kept = range(queue.min_offset, queue.max_offset)
+        return queue.min_offset + bisect_right(kept, physical_offset, key=place)
 
     def query(
         self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int

@@ -14,13 +14,13 @@ from typing import Any, Final
 from broker.context import BrokerContext
 from broker.requests.answers import dialect, strict
 from broker.requests.consumers.offsets import need_own_group, stored_ms
-from broker.timers.delivery import TimerService
+from broker.timers.delivery import DEQUEUED, TimerService
 from broker.upkeep.delay import DelayOffsets
 from model.codes import Request, Response
 from model.config import BrokerConfig
 from model.errors import ConfigError, Refused, Unknown
 from model.foreign_keys import sort_out
-from model.message import RETRY_PREFIX
+from model.message import RETRY_PREFIX, TIMER_TOPIC
 from model.settings import parse_properties
 from remoting import bodies
 from remoting.bodies import ObjectKey, queue_key
@@ -172,8 +172,8 @@ class AdminProcessor:
             "timerReadBehind": self._timers.behind_ms() // 1000,
             "timerOffsetBehind": self._timers.behind_messages(),
             "timerCongestNum": self._timers.wheel.count,
-            "timerEnqueueTps": 0.0,
-            "timerDequeueTps": 0.0,
+            "timerEnqueueTps": stats.counters.tps("TOPIC_PUT_NUMS", TIMER_TOPIC),
+            "timerDequeueTps": stats.counters.tps(DEQUEUED, TIMER_TOPIC),
             "consumersConnected": len(context.clients.consumers),
             "producersConnected": len(context.clients.producers),
             "aliveReplicaNumInGroup": len(context.ha.members),

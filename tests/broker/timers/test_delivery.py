@@ -222,6 +222,18 @@ async def test_nobody_writes_to_the_timer_topic_or_deletes_it(tmp_path: Path) ->
         assert broker.topics.table[TIMER_TOPIC].write_queues == 1
 
 
+async def test_the_runtime_view_tells_how_many_came_and_left_by_second(tmp_path: Path) -> None:
+    async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
+        stats, now_ms = broker.context.stats.counters, broker.env.monotonic_ms
+        for number in range(2):
+            await client.send("T", b"m%d" % number, properties=after(200))
+        await client.pull_until("T", 0, 2)
+        broker.processors.admin._context.stats.counters.sample(now_ms() + 10_000)
+        assert stats.tps("TIMER_DEQUEUE_NUMS", "rmq_sys_wheel_timer") > 0
+        view = bodies.loads_object((await client.call(Request.GET_BROKER_RUNTIME_INFO)).body)["table"]
+        assert float(view["timerDequeueTps"]) > 0
+
+
 async def test_a_restart_delivers_what_waits_and_nothing_twice(tmp_path: Path) -> None:
     async with running(tmp_path, **QUICK) as broker, client_of(broker) as client:
         for number in range(3):

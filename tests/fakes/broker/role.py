@@ -242,6 +242,7 @@ class Life:
             "sync_broker_metadata_ms": 50,
         }
         self.config = BrokerConfig(**(defaults | keys))
+        path.mkdir(parents=True, exist_ok=True)  # as the real store does
         self.env = OsEnv(seed=1)
         self.store = FakeStore()
         self.host = FakeHost(self.store)

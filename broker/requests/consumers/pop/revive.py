@@ -21,6 +21,7 @@ from broker.context import BrokerContext
 from broker.requests.consumers.pop.codec import ACK_TAG, BATCH_ACK_TAG, CK_TAG, Ack, Checkpoint
 from broker.requests.consumers.pop.core import OpenCheckpoints
 from broker.requests.consumers.pop.log import PopLog
+from broker.requests.moving import records_of
 from broker.requests.properties import changed, has
 from broker.requests.send import SendProcessor
 from model.errors import MqError, PeerError
@@ -30,7 +31,7 @@ from runtime.backoff import Backoff
 from runtime.loops import level_triggered
 from runtime.turns import Slice
 from store.files.consume_queue import is_queue_name
-from store.files.record import NewMessage, Record, records_in
+from store.files.record import NewMessage, Record
 from store.flow.reading import GetStatus
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class ReviveService:
         """Take in all that there is of a revive queue; whether its end was reached."""
         while True:
             got = self._context.store.get(self._log.topic, queue_id, queue.read, BATCH, BATCH_BYTES, None)
-            for record in (record for chunk in got.chunks for record in records_in(chunk)):
+            for record in records_of(got.chunks):
                 self._note(queue, record)
             if got.status not in (GetStatus.FOUND, GetStatus.OFFSET_TOO_SMALL, GetStatus.NO_MATCHED):
                 return True
@@ -193,7 +194,7 @@ class ReviveService:
             got = context.store.get(point.topic, point.queue_id, offset, 1, 1, None)
             if got.status in _GONE:
                 continue
-            record = next((one for chunk in got.chunks for one in records_in(chunk)), None)
+            record = next(records_of(got.chunks), None)
             if record is None or record.queue_offset != offset:
                 raise LookupError(f"{offset} is not readable ({got.status.name})")
             found.append(self._again(record, name, point))
