@@ -240,7 +240,8 @@ class Wheel:
 
     def check_invariants(self) -> None:
         if not self._slots:
-            assert not self._order and not self.count, "an empty wheel counts nothing"
+            assert not self._order, "each slot has its turn"
+            assert not self.count, "the count is that of what waits"
             return
         assert set(self._order) == set(self._slots), "each slot has its turn"
         left = [q for slot in self._slots.values() for q in slot.offsets[slot.head :]]
