@@ -62,7 +62,7 @@ def _stretch(
 ) -> list[Finding]:
     """The pair's copies that most of the undamaged ones contradict; a copy damaged in itself has its row."""
     span = (d.start, d.until)
-    damaged = {at for at, r in enumerate(facts.replicas) if r.name in rooted and rooted[r.name].first(*span)}
+    damaged = _damaged(facts, rooted, span)
     pair = [at for at in (d.base, d.replica) if at not in damaged]
     if len(pair) == 2 and d.base_sound != d.replica_sound:
         unsound = d.base if d.replica_sound else d.replica
@@ -70,11 +70,15 @@ def _stretch(
     groups = _groups(sorted({*facts.holders(*span), *pair} - damaged), span, same)
     if not pair or len(groups) < 2:
         return []
+    best = _largest(groups)
+    if len(best) > 1:
+        return [_tied(facts, d, pair, best, body_crc)]
+    return [_wrong(facts, d, at, best[0], ambiguous=False) for at in pair if at not in best[0]]
+
+
+def _largest(groups: list[list[int]]) -> list[list[int]]:
     most = max(len(group) for group in groups)
-    best = [group for group in groups if len(group) == most]
-    if len(best) == 1:
-        return [_wrong(facts, d, at, best[0], ambiguous=False) for at in pair if at not in best[0]]
-    return [_tied(facts, d, pair, best, body_crc)]
+    return [group for group in groups if len(group) == most]
 
 
 def _damaged(facts: Facts, rooted: dict[str, Spans[Finding]], span: Interval) -> set[int]:
