@@ -186,7 +186,7 @@ def test_servers_simulation_and_their_invariants_run(application: Application) -
 @pytest.mark.live
 def test_a_cluster_of_real_processes_starts_and_the_audit_calls_it_clean(application: Application) -> None:
     told = application.run(
-        "-m", "keelmq", "demo", "--seconds", "6", "--rate", "200", "--out", "out", timeout_s=150
+        "-m", "keelmq", "demo", "--seconds", "6", "--rate", "200", "--out", "out", timeout_s=230
     )
     assert "all replicas are equal" in told
 
